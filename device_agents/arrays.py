@@ -1,0 +1,36 @@
+"""Weights and inputs made on the device from a few words, so that nobody's weights travel to it."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Tuple
+
+import numpy as np
+
+_BLOCK = 1 << 20
+DISTRIBUTIONS = ("normal", "uniform", "integers", "constant")
+
+
+def make(spec: Dict[str, Any]) -> "np.ndarray[Any, Any]":
+    """The array that a spec describes.
+
+    `dtype` and `shape`; `seed`; `distribution` one of normal (`scale`), uniform (`low`, `high`),
+    integers (`low`, `high` exclusive) and constant (`low`). Long arrays repeat a block of random numbers:
+    latency does not depend on their values, loading time does.
+    """
+    shape: Tuple[int, ...] = tuple(int(size) for size in spec["shape"])
+    dtype = np.dtype(spec["dtype"])
+    count = int(np.prod(shape, dtype=np.int64))
+    kind = spec["distribution"]
+    if kind not in DISTRIBUTIONS:
+        raise ValueError(f"unknown distribution {kind!r}")
+    if kind == "constant":
+        return np.full(shape, spec.get("low", 0), dtype)
+    generator = np.random.default_rng(int(spec["seed"]))
+    block = min(count, _BLOCK)
+    if kind == "normal":
+        values = generator.standard_normal(block, np.float32) * spec.get("scale", 1.0)
+    elif kind == "uniform":
+        values = generator.uniform(spec.get("low", 0.0), spec.get("high", 1.0), block)
+    else:
+        values = generator.integers(int(spec.get("low", 0)), int(spec.get("high", 2)), block)
+    return np.resize(values.astype(dtype), shape)

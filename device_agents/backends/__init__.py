@@ -1,0 +1,67 @@
+"""What executes probes on a device. A backend is a class with the members of `Backend`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Protocol, Tuple
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timed run, from the input arrays handed over to the output arrays back."""
+
+    wall_ns: int
+    cpu_ns: Optional[int] = None
+    device_ns: Optional[int] = None
+    preemptions: int = 0
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """A probe as it comes over the wire: the model without its weights, and how to make these."""
+
+    probe: str
+    model: bytes
+    weights: List[Dict[str, Any]]
+    inputs: List[Dict[str, Any]]
+    output_bytes: int
+
+
+class Refused(Exception):
+    """The runtime does not accept this probe; the message is the runtime's own."""
+
+
+class Backend(Protocol):
+    """One runtime with its settings, inside the worker process."""
+
+    name: str
+    clock: str
+    tells: Tuple[str, ...]
+
+    def fingerprint(self) -> Dict[str, str]:
+        """Runtime, its version and the settings that change latency."""
+
+    def load(self, request: LoadRequest) -> None:
+        """Makes weights and inputs, loads the model and runs it once; raises Refused."""
+
+    def unload(self, probe: str) -> None:
+        """Frees what `load` made."""
+
+    def run(self, probe: str) -> Sample:
+        """One timed run of a loaded probe."""
+
+    def inspect(self, request: LoadRequest) -> Tuple[str, bytes]:
+        """What the runtime made of the model: a format name and its bytes; raises Refused."""
+
+
+def create(name: str, options: Dict[str, Any]) -> Backend:
+    """The backend of that name; raises Refused where it is unknown or its runtime is missing."""
+    if name == "onnxruntime":
+        from device_agents.backends.onnxruntime import OnnxRuntimeBackend
+
+        return OnnxRuntimeBackend(options)
+    if name == "null":
+        from device_agents.backends.null import NullBackend
+
+        return NullBackend(options)
+    raise Refused(f"this agent has no backend {name!r}")

@@ -1,0 +1,72 @@
+"""A device that takes a known time, on a virtual clock: it measures the harness itself.
+
+`total = c + a * input_bytes + b * output_bytes + w * weight_bytes`, the coefficients from the options,
+times a seeded log-normal factor. Weights stand for the layer, so the true layer latency is known.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any, Dict, Tuple
+
+from device_agents.backends import LoadRequest, Refused, Sample
+
+_BYTES = {"float32": 4, "float64": 8, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
+
+
+class NullBackend:
+    """Reports latencies from a formula; nothing is executed and nobody sleeps."""
+
+    name = "null"
+    clock = "device"
+    tells: Tuple[str, ...] = ()
+
+    def __init__(self, options: Dict[str, Any]) -> None:
+        known = {"a_s_per_byte", "b_s_per_byte", "c_s", "weight_s_per_byte", "noise", "seed"}
+        unknown = sorted(set(options) - known)
+        if unknown:
+            raise Refused(f"the null backend has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")
+        self._a_s = float(options.get("a_s_per_byte", 1e-10))
+        self._b_s = float(options.get("b_s_per_byte", 2e-10))
+        self._c_s = float(options.get("c_s", 1e-4))
+        self._weight_s = float(options.get("weight_s_per_byte", 1e-9))
+        self._noise = float(options.get("noise", 0.0))
+        self._random = random.Random(int(options.get("seed", 0)))
+        self._options = options
+        self._latency_s: Dict[str, float] = {}
+
+    def fingerprint(self) -> Dict[str, str]:
+        """The formula's coefficients: another formula is another device."""
+        settings = ",".join(f"{name}={value}" for name, value in sorted(self._options.items()))
+        return {"runtime": "null", "runtime_version": "1", "settings": settings}
+
+    def load(self, request: LoadRequest) -> None:
+        """Computes the latency of the probe."""
+        read = sum(_bytes(spec) for spec in request.inputs)
+        weights = sum(_bytes(spec) for spec in request.weights)
+        self._latency_s[request.probe] = (
+            self._c_s + self._a_s * read + self._b_s * request.output_bytes + self._weight_s * weights
+        )
+
+    def unload(self, probe: str) -> None:
+        """Forgets the probe."""
+        self._latency_s.pop(probe, None)
+
+    def run(self, probe: str) -> Sample:
+        """The known latency as device time, beside the wall time that telling it took."""
+        start = time.perf_counter_ns()
+        factor = self._random.lognormvariate(0.0, self._noise) if self._noise else 1.0
+        device_ns = max(1, round(self._latency_s[probe] * factor * 1e9))
+        return Sample(wall_ns=max(1, time.perf_counter_ns() - start), device_ns=device_ns)
+
+    def inspect(self, request: LoadRequest) -> Tuple[str, bytes]:
+        """The null device tells nothing."""
+        raise Refused("the null backend does not tell what it fuses")
+
+
+def _bytes(spec: Dict[str, Any]) -> int:
+    count = 1
+    for size in spec["shape"]:
+        count *= int(size)
+    return count * _BYTES.get(spec["dtype"], 4)

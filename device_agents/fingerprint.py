@@ -1,0 +1,71 @@
+"""What this device is (`hardware`) and how it is right now (`state`), from the standard library."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+from typing import Dict, Optional, Union
+
+Number = Union[int, float]
+
+
+def hardware() -> Dict[str, str]:
+    """Facts that must agree for two series to be comparable."""
+    return {
+        "machine": platform.machine(),
+        "cpu": _cpu_model() or platform.processor() or "unknown",
+        "cores": str(os.cpu_count() or 0),
+        "system": platform.system(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or "none",
+        "agent": agent_digest(),
+    }
+
+
+def state() -> Dict[str, Number]:
+    """Facts that change from minute to minute; recorded beside series, never compared."""
+    facts: Dict[str, Number] = {"disk_free_bytes": shutil.disk_usage(os.getcwd()).free}
+    temperature = _first_line("/sys/class/thermal/thermal_zone0/temp")
+    if temperature and temperature.lstrip("-").isdigit():
+        facts["temperature_c"] = int(temperature) / 1000
+    clock = _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
+    if clock and clock.isdigit():
+        facts["clock_hz"] = int(clock) * 1000
+    if hasattr(os, "getloadavg"):
+        facts["load_1min"] = os.getloadavg()[0]
+    return facts
+
+
+def agent_digest() -> str:
+    """Hash over the sources of this package, so that a series names the agent that took it."""
+    from importlib import resources
+
+    digest = hashlib.sha256()
+    for folder in (resources.files("device_agents"), resources.files("device_agents") / "backends"):
+        for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+            if entry.name.endswith(".py"):
+                digest.update(entry.name.encode() + b"\0" + entry.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _cpu_model() -> Optional[str]:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                name, _, value = line.partition(":")
+                if name.strip() in ("model name", "Model", "cpu model"):
+                    return value.strip()
+    except OSError:
+        return None
+    return None
+
+
+def _first_line(path: str) -> Optional[str]:
+    try:
+        with open(path, encoding="utf-8") as lines:
+            return lines.readline().strip()
+    except OSError:
+        return None

@@ -1,0 +1,169 @@
+"""The worker process: holds the runtime, runs visits, may crash without taking the supervisor along."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import hashlib
+import json
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import asdict
+from typing import Any, Dict, Iterator, List, Tuple
+
+from device_agents import fingerprint, wire
+from device_agents.backends import Backend, LoadRequest, Refused, create
+
+_FLUSH_S = 0.5
+_FILE_BYTES = 4 << 30
+
+
+class _Cancelled(Exception):
+    """The host asked to stop after the current visit."""
+
+
+class Worker:
+    """Serves requests of the supervisor on a socket, one at a time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._decoder = wire.Decoder()
+        self._queue: List[wire.Frame] = []
+        self._writer = wire.FrameWriter(connection.sendall)
+        self._backend: Backend
+
+    def serve(self) -> int:
+        """Runs until the supervisor closes the socket."""
+        for frame in self._frames():
+            try:
+                self._handle(frame)
+            except Refused as refused:
+                self._writer.write("error", frame.id, code="backend", message=str(refused)[:4000])
+            except (KeyError, TypeError, ValueError) as error:
+                message = f"{frame.type}: {type(error).__name__}: {error}"
+                self._writer.write("error", frame.id, code="bad-request", message=message[:4000])
+        return 0
+
+    def _frames(self) -> Iterator[wire.Frame]:
+        while True:
+            while self._queue:
+                yield self._queue.pop(0)
+            data = self._connection.recv(wire.READ_BYTES)
+            if not data:
+                return
+            self._queue.extend(self._decoder.feed(data))
+
+    def _handle(self, frame: wire.Frame) -> None:
+        if frame.type == "start":
+            self._backend = create(frame.fields["backend"], frame.fields.get("options", {}))
+            facts = {**fingerprint.hardware(), **self._backend.fingerprint()}
+            self._writer.write(
+                "ready", frame.id, fingerprint=facts, clock=self._backend.clock, tells=list(self._backend.tells)
+            )
+        elif frame.type == "put":
+            self._backend.load(_load_request(frame))
+            self._writer.write("put", frame.id, probe=frame.fields["probe"])
+        elif frame.type == "drop":
+            for probe in frame.fields["probes"]:
+                self._backend.unload(probe)
+            gc.collect()
+            self._writer.write("drop", frame.id)
+        elif frame.type == "inspect":
+            form, content = self._backend.inspect(_load_request(frame))
+            self._writer.write("inspect", frame.id, content, format=form)
+        elif frame.type == "run":
+            self._run(frame)
+        elif frame.type != "cancel":  # a cancel that arrives after its run has nothing left to stop
+            raise ValueError("unknown request")
+
+    def _run(self, frame: wire.Frame) -> None:
+        visits = frame.fields["visits"]
+        digest, count, cancelled = hashlib.sha256(), 0, False
+        pending: List[Dict[str, Any]] = []
+        gc.disable()
+        flushed = time.monotonic()
+        try:
+            for index, (probe, warmup, runs) in enumerate(visits):
+                pending.append(self._visit(index, probe, warmup, runs))
+                count += runs
+                if time.monotonic() - flushed > _FLUSH_S:
+                    self._flush(frame.id, pending, digest)
+                    flushed = time.monotonic()
+                self._check_cancel(frame.id)
+        except _Cancelled:
+            cancelled = True
+        finally:
+            gc.enable()
+            self._flush(frame.id, pending, digest)
+        self._writer.write("end", frame.id, count=count, hash=digest.hexdigest(), cancelled=cancelled)
+
+    def _visit(self, index: int, probe: str, warmup: int, runs: int) -> Dict[str, Any]:
+        for _ in range(warmup):
+            self._backend.run(probe)
+        samples = [self._backend.run(probe) for _ in range(runs)]
+        return {"visit": index, "probe": probe, "samples": [list(asdict(sample).values()) for sample in samples]}
+
+    def _flush(self, request: int, pending: List[Dict[str, Any]], digest: Any) -> None:
+        if pending:
+            payload = json.dumps({"series": pending, "state": fingerprint.state()}).encode()
+            digest.update(payload)
+            self._writer.write("samples", request, payload)
+            pending.clear()
+
+    def _check_cancel(self, request: int) -> None:
+        readable, _, _ = select.select([self._connection], [], [], 0)
+        if not readable:
+            return
+        data = self._connection.recv(wire.READ_BYTES)
+        if not data:
+            raise SystemExit(0)
+        for frame in self._decoder.feed(data):
+            if frame.type == "cancel" and frame.id == request:
+                raise _Cancelled
+            self._queue.append(frame)
+
+
+def _load_request(frame: wire.Frame) -> LoadRequest:
+    size = int(frame.fields["model_bytes"])
+    model, spec = frame.payload[:size], frame.payload[size:]
+    if hashlib.sha256(frame.payload).hexdigest() != frame.fields["sha256"]:
+        raise ValueError("the payload does not have the hash that was announced")
+    lists = wire.strict_json(spec)
+    return LoadRequest(
+        str(frame.fields["probe"]), model, lists["weights"], lists["inputs"], int(frame.fields["output_bytes"])
+    )
+
+
+def _limit(memory_bytes: int) -> None:
+    """Bounds what a runtime gone wild can take, and ties this process to its supervisor."""
+    limits: Tuple[Tuple[int, int], ...] = (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, _FILE_BYTES),
+        (resource.RLIMIT_DATA, memory_bytes),
+    )
+    for kind, value in limits:
+        _, hard = resource.getrlimit(kind)
+        if value and (hard == resource.RLIM_INFINITY or value <= hard):
+            resource.setrlimit(kind, (value, hard))
+        elif kind == resource.RLIMIT_CORE:
+            resource.setrlimit(kind, (0, hard))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _physical_memory_bytes() -> int:
+    import os
+
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def work(handle: int) -> int:
+    """Entry point of the worker: serves the supervisor on the inherited socket `handle`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's business
+    _limit(_physical_memory_bytes() * 9 // 10)
+    connection = socket.socket(fileno=handle)
+    return Worker(connection).serve()

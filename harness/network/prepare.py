@@ -1,0 +1,306 @@
+"""One topological pass over a checked model: dimensions bound, constants folded, every tensor typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UsageError
+from harness.network.graph import ITEM_BYTES, Constant, FreeNode, Network, Node, TensorType
+from harness.network.read import ModelFile, read_model
+from harness.network.runtime import run_once
+
+if TYPE_CHECKING:
+    import numpy as np
+    from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto
+
+    Array = np.ndarray[Any, Any]
+
+MAX_TENSOR_BYTES = 1 << 34
+MAX_FOLDED_ELEMENTS = 1 << 16
+RANDOM_OPS = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli"})
+
+
+def read_network(path: Path, dims: Mapping[str, int] | None = None) -> Network:
+    """Reads an ONNX file and prepares it; `dims` binds symbolic dimensions by name or `input.axis`."""
+    return prepare(read_model(path), dims or {})
+
+
+def prepare(file: ModelFile, dims: Mapping[str, int]) -> Network:
+    """Binds dimensions, folds constants, types every tensor, sets nodes that cost nothing apart.
+
+    Raises UnresolvedDimension (names the tensor and the `--dim` to give), UsageError for a `dims` name
+    that the network does not have, UnsupportedNetwork and InvalidNetwork.
+    """
+    return _Preparation(file, dims).run()
+
+
+class _Preparation:
+    def __init__(self, file: ModelFile, dims: Mapping[str, int]) -> None:
+        self._file = file
+        self._graph = file.model.graph
+        self._dims = dims
+        self._opset = next(entry.version for entry in file.model.opset_import if entry.domain in ("", "ai.onnx"))
+        self._types: dict[str, TensorType] = {}
+        self._constants: dict[str, Constant] = {}
+        self._aliases: dict[str, str] = {}
+        self._free: list[FreeNode] = []
+        self._nodes: list[Node] = []
+
+    def run(self) -> Network:
+        for tensor in self._graph.initializer:
+            self._take_initializer(tensor)
+        inputs = [value for value in self._graph.input if value.name not in self._constants]
+        self._bind(inputs)
+        for index, node in enumerate(self._graph.node):
+            self._visit(index, node)
+        outputs = tuple(dict.fromkeys(self._alias(value.name) for value in self._graph.output))
+        self._check_outputs(outputs)
+        self._drop_unused(outputs)
+        return Network(
+            name=self._file.name,
+            opset=self._opset,
+            inputs=tuple(value.name for value in inputs),
+            outputs=outputs,
+            nodes=tuple(self._nodes),
+            types=self._types,
+            constants=self._constants,
+            free=tuple(self._free),
+            sha256=self._file.sha256,
+        )
+
+    def _take_initializer(self, tensor: TensorProto) -> None:
+        from onnx import TensorProto, numpy_helper
+
+        kind = tensor_type(tensor.data_type, tuple(tensor.dims), tensor.name)
+        value = None
+        if kind.elements <= MAX_FOLDED_ELEMENTS and tensor.data_location != TensorProto.EXTERNAL:
+            try:
+                value = numpy_helper.to_array(tensor)
+            except ValueError as error:
+                raise InvalidNetwork(f"Tensor {tensor.name[:80]!r} is damaged", why=str(error)[:200]) from error
+        self._set_constant(tensor.name, Constant(kind, value))
+
+    def _set_constant(self, name: str, constant: Constant) -> None:
+        self._constants[name] = constant
+        self._types[name] = constant.type
+
+    def _bind(self, inputs: list[ValueInfoProto]) -> None:
+        used: set[str] = set()
+        known: set[str] = set()
+        for value in inputs:
+            if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
+                why = "It is not a tensor of known rank"
+                raise UnsupportedNetwork(f"Input {value.name[:80]!r} cannot be measured", why=why)
+            shape = []
+            for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+                if dim.HasField("dim_value"):
+                    shape.append(dim.dim_value)
+                    continue
+                names = [name for name in (dim.dim_param, f"{value.name}.{axis}") if name]
+                known.update(names)
+                bound = next((name for name in names if name in self._dims), None)
+                if bound is None:
+                    label = f"Dimension {dim.dim_param[:80]!r}" if dim.dim_param else "A dimension"
+                    what = f"{label} of input {value.name[:80]!r} (axis {axis}) of {self._file.name} has no value"
+                    raise UnresolvedDimension(what, next_step=f"Give one, for example --dim {names[0][:80]}=1")
+                used.add(bound)
+                shape.append(self._dims[bound])
+            kind = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name)
+            self._types[value.name] = kind
+        unknown = sorted(set(self._dims) - known)
+        if unknown:
+            why = f"Its symbolic dimensions are: {', '.join(sorted(known)) or 'none'}"
+            raise UsageError(f"{self._file.name} has no dimension {unknown[0][:80]!r}", why=why)
+
+    def _alias(self, name: str) -> str:
+        return self._aliases.get(name, name)
+
+    def _visit(self, index: int, proto: NodeProto) -> None:
+        node = Node(
+            index=index,
+            name=self._unique_name(index, proto),
+            op=proto.op_type,
+            inputs=tuple(self._alias(name) for name in proto.input),
+            outputs=tuple(proto.output),
+            proto=proto,
+        )
+        if all(not name or name in self._constants for name in node.inputs) and node.op not in RANDOM_OPS:
+            self._fold(node)
+        elif node.op in ("Shape", "Size"):
+            self._fold_shape(node)
+        elif reason := self._costs_nothing(node):
+            self._aliases[node.outputs[0]] = node.inputs[0]
+            self._free.append(FreeNode(node.name, node.op, reason))
+        else:
+            self._types.update(self._infer(node))
+            self._nodes.append(node)
+
+    def _unique_name(self, index: int, proto: NodeProto) -> str:
+        if not hasattr(self, "_names"):
+            self._names: set[str] = set()
+        name = proto.name or f"{proto.op_type}_{index}"
+        if name in self._names:
+            name = f"{name}#{index}"
+        self._names.add(name)
+        return name
+
+    def _costs_nothing(self, node: Node) -> str:
+        """Why the node only renames its first input, or an empty string."""
+        if any(name for name in node.outputs[1:] if self._is_read(name)):
+            return ""
+        if node.op == "Identity":
+            return "identity"
+        if node.op == "Dropout" and self._is_inference(node):
+            return "dropout at inference"
+        if node.op == "Cast":
+            (kind,) = self._infer(node).values()
+            return "cast to the same type" if kind == self._types[node.inputs[0]] else ""
+        return ""
+
+    def _is_read(self, name: str) -> bool:
+        if not hasattr(self, "_read"):
+            self._read = {tensor for node in self._graph.node for tensor in node.input}
+            self._read |= {value.name for value in self._graph.output}
+        return name in self._read
+
+    def _is_inference(self, node: Node) -> bool:
+        if len(node.inputs) < 3 or not node.inputs[2]:
+            return True
+        mode = self._constants.get(node.inputs[2])
+        return mode is not None and mode.value is not None and not bool(mode.value)
+
+    def _fold(self, node: Node) -> None:
+        self._free.append(FreeNode(node.name, node.op, "constant"))
+        values = [self._constants[name].value for name in node.inputs if name]
+        known = [value for value in values if value is not None]
+        types = None if node.op == "Constant" else self._infer(node)
+        small = types is None or all(kind.elements <= MAX_FOLDED_ELEMENTS for kind in types.values())
+        results = self._evaluate(node) if small and len(known) == len(values) else None
+        if results is not None:
+            for name, value in results.items():
+                kind = TensorType(str(value.dtype), value.shape)
+                self._set_constant(name, Constant(_checked(kind, name), value))
+        else:
+            for name, kind in (types or self._infer(node)).items():
+                self._set_constant(name, Constant(kind))
+
+    def _evaluate(self, node: Node) -> dict[str, Array] | None:
+        """Values of a node whose inputs are all known, or None where the runtime cannot compute it."""
+        from onnx import helper
+
+        feeds = {name: self._constants[alias].value for name, alias in zip(node.proto.input, node.inputs) if name}
+        outputs = [name for name in node.outputs if name]
+        graph = helper.make_graph(
+            [node.proto],
+            "constant",
+            [
+                helper.make_tensor_value_info(name, onnx_dtype(str(value.dtype)), value.shape)
+                for name, value in feeds.items()
+                if value is not None
+            ],
+            [helper.make_empty_tensor_value_info(name) for name in outputs],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)], ir_version=8)
+        return run_once(model.SerializeToString(), feeds, outputs)
+
+    def _fold_shape(self, node: Node) -> None:
+        import numpy
+
+        shape = numpy.array(self._types[node.inputs[0]].shape, numpy.int64)
+        if node.op == "Size":
+            value = numpy.array(shape.prod(), numpy.int64)
+        else:
+            span = {attribute.name: attribute.i for attribute in node.proto.attribute}
+            value = shape[span.get("start", 0) : span.get("end")]
+        self._free.append(FreeNode(node.name, node.op, "constant"))
+        self._set_constant(node.outputs[0], Constant(TensorType("int64", value.shape), value))
+
+    def _infer(self, node: Node) -> dict[str, TensorType]:
+        """Types of the node's outputs from the types of its inputs and the values of small constants."""
+        import onnx
+        from onnx import defs, helper, numpy_helper, shape_inference
+
+        types: dict[str, TypeProto] = {}
+        data: dict[str, TensorProto] = {}
+        for name, alias in zip(node.proto.input, node.inputs):
+            if not name:
+                continue
+            if alias not in self._types:
+                raise InvalidNetwork(f"Node {node.name[:80]!r} reads {name[:80]!r}, which nothing writes")
+            kind = self._types[alias]
+            types[name] = helper.make_tensor_type_proto(onnx_dtype(kind.dtype), kind.shape)
+            constant = self._constants.get(alias)
+            if constant is not None and constant.value is not None:
+                data[name] = numpy_helper.from_array(constant.value)
+        schema = defs.get_schema(node.op, self._opset, "")
+        try:
+            inferred = shape_inference.infer_node_outputs(
+                schema, node.proto, types, data, opset_imports=[helper.make_opsetid("", self._opset)]
+            )
+        except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+            why = str(error).strip().splitlines()[0][:300]
+            raise InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) has impossible shapes", why=why) from error
+        return {name: self._output_type(node, name, inferred.get(name)) for name in node.outputs if name}
+
+    def _output_type(self, node: Node, name: str, found: TypeProto | None) -> TensorType:
+        what = f"The shape of tensor {name[:80]!r}, written by node {node.name[:80]!r} ({node.op}), is unknown"
+        why = "It depends on the values of the network's inputs"
+        step = "Such a node cannot be measured by itself; export the network with fixed shapes"
+        if found is None or not found.HasField("tensor_type") or not found.tensor_type.HasField("shape"):
+            raise UnresolvedDimension(what, why=why, next_step=step)
+        dims = found.tensor_type.shape.dim
+        if not all(dim.HasField("dim_value") for dim in dims):
+            raise UnresolvedDimension(what, why=why, next_step=step)
+        return tensor_type(found.tensor_type.elem_type, tuple(dim.dim_value for dim in dims), name)
+
+    def _check_outputs(self, outputs: tuple[str, ...]) -> None:
+        for name in outputs:
+            if name not in self._types:
+                raise InvalidNetwork(f"Output {name[:80]!r} is written by no node")
+        if not any(name in node.outputs for name in outputs for node in self._nodes):
+            why = "Its outputs do not depend on its inputs"
+            raise UnsupportedNetwork(f"{self._file.name} has nothing to measure", why=why)
+
+    def _drop_unused(self, outputs: tuple[str, ...]) -> None:
+        needed = set(outputs)
+        kept: list[Node] = []
+        for node in reversed(self._nodes):
+            if needed.isdisjoint(node.outputs):
+                self._free.append(FreeNode(node.name, node.op, "unused"))
+            else:
+                needed.update(node.inputs)
+                kept.append(node)
+        self._nodes = kept[::-1]
+
+
+def tensor_type(elem_type: int, shape: tuple[int, ...], name: str) -> TensorType:
+    """The type of an ONNX tensor; raises UnsupportedNetwork for types and sizes that cannot be measured."""
+    from onnx import helper
+
+    try:
+        dtype = str(helper.tensor_dtype_to_np_dtype(elem_type))
+    except (KeyError, ValueError, TypeError):
+        dtype = f"type {elem_type}"
+    return _checked(TensorType(dtype, shape), name)
+
+
+def _checked(kind: TensorType, name: str) -> TensorType:
+    what = f"Tensor {name[:80]!r} cannot be measured"
+    if kind.dtype not in ITEM_BYTES:
+        raise UnsupportedNetwork(what, why=f"Its element type is {kind.dtype}")
+    if any(size < 0 for size in kind.shape):
+        raise InvalidNetwork(what, why=f"Its shape {list(kind.shape)} has a negative dimension")
+    if kind.bytes > MAX_TENSOR_BYTES:
+        why = f"Its shape {list(kind.shape)} takes {kind.bytes:,} bytes; the limit is {MAX_TENSOR_BYTES:,}"
+        raise UnsupportedNetwork(what, why=why)
+    return kind
+
+
+def onnx_dtype(dtype: str) -> int:
+    """ONNX's number for an element type."""
+    import numpy
+    from onnx import helper
+
+    return int(helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)))
