@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import tempfile
+import time
 from typing import Any, Dict, Optional
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
@@ -60,7 +61,8 @@ class Lease:
             record = _read(handle)
             os.close(handle)
             raise LeaseHeld(self.resource, str(record.get("holder", "an unknown holder"))) from None
-        self.token = int(_read(handle).get("token", 0)) + 1
+        # The folder may not outlive a reboot; the seconds keep tokens growing all the same.
+        self.token = max(int(_read(handle).get("token", 0)) + 1, int(time.time()))
         _write(handle, {"token": self.token, "holder": holder, "pid": os.getpid()})
         self._file = handle
         return self.token

@@ -65,16 +65,16 @@ class Worker:
                 "ready", frame.id, fingerprint=facts, clock=self._backend.clock, tells=list(self._backend.tells)
             )
         elif frame.type == "put":
-            self._backend.load(_load_request(frame))
-            self._writer.write("put", frame.id, probe=frame.fields["probe"])
+            revealed = self._backend.load(_load_request(frame))
+            if revealed is None:
+                self._writer.write("put", frame.id)
+            else:
+                self._writer.write("put", frame.id, revealed.content, format=revealed.format)
         elif frame.type == "drop":
             for probe in frame.fields["probes"]:
                 self._backend.unload(probe)
             gc.collect()
             self._writer.write("drop", frame.id)
-        elif frame.type == "inspect":
-            form, content = self._backend.inspect(_load_request(frame))
-            self._writer.write("inspect", frame.id, content, format=form)
         elif frame.type == "run":
             self._run(frame)
         elif frame.type != "cancel":  # a cancel that arrives after its run has nothing left to stop
@@ -134,7 +134,12 @@ def _load_request(frame: wire.Frame) -> LoadRequest:
         raise ValueError("the payload does not have the hash that was announced")
     lists = wire.strict_json(spec)
     return LoadRequest(
-        str(frame.fields["probe"]), model, lists["weights"], lists["inputs"], int(frame.fields["output_bytes"])
+        probe=str(frame.fields["probe"]),
+        model=model,
+        weights=lists["weights"],
+        inputs=lists["inputs"],
+        output_bytes=int(frame.fields["output_bytes"]),
+        reveal=bool(frame.fields["reveal"]),
     )
 
 

@@ -25,6 +25,15 @@ class LoadRequest:
     weights: List[Dict[str, Any]]
     inputs: List[Dict[str, Any]]
     output_bytes: int
+    reveal: bool = False
+
+
+@dataclass(frozen=True)
+class Revealed:
+    """What the runtime made of a model: the name of a format and the content in it."""
+
+    format: str
+    content: bytes
 
 
 class Refused(Exception):
@@ -41,17 +50,17 @@ class Backend(Protocol):
     def fingerprint(self) -> Dict[str, str]:
         """Runtime, its version and the settings that change latency."""
 
-    def load(self, request: LoadRequest) -> None:
-        """Makes weights and inputs, loads the model and runs it once; raises Refused."""
+    def load(self, request: LoadRequest) -> Optional[Revealed]:
+        """Makes weights and inputs, loads the model and runs it once; raises Refused.
+
+        Where the request asks to reveal and the backend tells, returns what the runtime made of the model.
+        """
 
     def unload(self, probe: str) -> None:
         """Frees what `load` made."""
 
     def run(self, probe: str) -> Sample:
         """One timed run of a loaded probe."""
-
-    def inspect(self, request: LoadRequest) -> Tuple[str, bytes]:
-        """What the runtime made of the model: a format name and its bytes; raises Refused."""
 
 
 def create(name: str, options: Dict[str, Any]) -> Backend:

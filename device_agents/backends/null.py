@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 import time
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 
-from device_agents.backends import LoadRequest, Refused, Sample
+from device_agents.backends import LoadRequest, Refused, Revealed, Sample
 
 _BYTES = {"float32": 4, "float64": 8, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
 
@@ -41,13 +41,14 @@ class NullBackend:
         settings = ",".join(f"{name}={value}" for name, value in sorted(self._options.items()))
         return {"runtime": "null", "runtime_version": "1", "settings": settings}
 
-    def load(self, request: LoadRequest) -> None:
+    def load(self, request: LoadRequest) -> Optional[Revealed]:
         """Computes the latency of the probe."""
         read = sum(_bytes(spec) for spec in request.inputs)
         weights = sum(_bytes(spec) for spec in request.weights)
         self._latency_s[request.probe] = (
             self._c_s + self._a_s * read + self._b_s * request.output_bytes + self._weight_s * weights
         )
+        return None
 
     def unload(self, probe: str) -> None:
         """Forgets the probe."""
@@ -59,10 +60,6 @@ class NullBackend:
         factor = self._random.lognormvariate(0.0, self._noise) if self._noise else 1.0
         device_ns = max(1, round(self._latency_s[probe] * factor * 1e9))
         return Sample(wall_ns=max(1, time.perf_counter_ns() - start), device_ns=device_ns)
-
-    def inspect(self, request: LoadRequest) -> Tuple[str, bytes]:
-        """The null device tells nothing."""
-        raise Refused("the null backend does not tell what it fuses")
 
 
 def _bytes(spec: Dict[str, Any]) -> int:

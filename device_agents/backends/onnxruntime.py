@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # the wheels report to their vendor unless told before import
 
@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime
 
 from device_agents import arrays
-from device_agents.backends import LoadRequest, Refused, Sample
+from device_agents.backends import LoadRequest, Refused, Revealed, Sample
 
 _OPTIONS = {"threads", "optimization"}
 _LEVELS = {"all", "extended", "basic", "disabled"}
@@ -69,15 +69,30 @@ class OnnxRuntimeBackend:
             "settings": f"threads={self._threads},optimization={self._level},provider=CPU",
         }
 
-    def load(self, request: LoadRequest) -> None:
+    def load(self, request: LoadRequest) -> Optional[Revealed]:
         """Loads a session and runs it once, which allocates what the first run allocates."""
-        session = self._session(request, self._session_options())
         feeds = {spec["name"]: self._inputs.view(spec, index) for index, spec in enumerate(request.inputs)}
+        graph = os.path.join(os.getcwd(), "optimized.onnx")
         try:
+            options = self._session_options()
+            if request.reveal:
+                options.optimized_model_filepath = graph
+            # The values must outlive the creation of the session, which copies or packs them.
+            values = [onnxruntime.OrtValue.ortvalue_from_numpy(arrays.make(spec)) for spec in request.weights]
+            if values:
+                options.add_external_initializers([spec["name"] for spec in request.weights], values)
+            session = onnxruntime.InferenceSession(request.model, options, providers=["CPUExecutionProvider"])
             session.run(None, feeds)
+            self._sessions[request.probe] = (session, feeds)
+            if not request.reveal:
+                return None
+            with open(graph, "rb") as content:
+                return Revealed("onnxruntime", content.read())
         except Exception as error:  # the runtime's exceptions share no narrower base
             raise Refused(str(error)) from error
-        self._sessions[request.probe] = (session, feeds)
+        finally:
+            if os.path.exists(graph):
+                os.unlink(graph)
 
     def unload(self, probe: str) -> None:
         """Drops the session."""
@@ -96,22 +111,6 @@ class OnnxRuntimeBackend:
         switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - switches
         return Sample(wall, cpu if self._threads == 1 else None, None, switches)
 
-    def inspect(self, request: LoadRequest) -> Tuple[str, bytes]:
-        """The graph that the runtime executes, weights apart, as an ONNX file."""
-        path = os.path.join(os.getcwd(), "optimized.onnx")
-        options = self._session_options()
-        options.optimized_model_filepath = path
-        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimized.weights")
-        options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "256")
-        try:
-            self._session(request, options)
-            with open(path, "rb") as graph:
-                return "onnxruntime", graph.read()
-        finally:
-            for name in (path, os.path.join(os.getcwd(), "optimized.weights")):
-                if os.path.exists(name):
-                    os.unlink(name)
-
     def _session_options(self) -> Any:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._threads
@@ -121,14 +120,3 @@ class OnnxRuntimeBackend:
         options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
         options.add_session_config_entry("session.use_env_allocators", "1")
         return options
-
-    def _session(self, request: LoadRequest, options: Any) -> Any:
-        try:
-            values: List[Any] = [
-                onnxruntime.OrtValue.ortvalue_from_numpy(arrays.make(spec)) for spec in request.weights
-            ]
-            if values:
-                options.add_external_initializers([spec["name"] for spec in request.weights], values)
-            return onnxruntime.InferenceSession(request.model, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # the runtime's exceptions share no narrower base
-            raise Refused(str(error)) from error
