@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ class Network:
     free: tuple[FreeNode, ...]
     sha256: str
 
+    @functools.cached_property
     def consumers(self) -> dict[str, list[Node]]:
         """For each tensor the nodes that read it, in topological order."""
         readers: dict[str, list[Node]] = {}
@@ -94,6 +96,7 @@ class Network:
                 readers.setdefault(tensor, []).append(node)
         return readers
 
+    @functools.cached_property
     def producers(self) -> dict[str, Node]:
         """For each tensor the node that writes it."""
         return {tensor: node for node in self.nodes for tensor in node.outputs if tensor}

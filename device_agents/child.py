@@ -1,0 +1,120 @@
+"""The worker process as the supervisor sees it: started, killed, reaped, and what it said last."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from typing import Dict, Optional
+
+_TAIL_BYTES = 2000
+_OUTPUT_BYTES = 1 << 20
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+class WorkerProcess:
+    """One worker, its end of the socket, its private folder and its output."""
+
+    def __init__(self) -> None:
+        """Starts the worker; call it from the main thread: PR_SET_PDEATHSIG follows the thread that spawns."""
+        self.folder = tempfile.mkdtemp(prefix="harness-worker-")  # mode 0700
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
+        self.socket, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "device_agents", "worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                cwd=self.folder,
+                env=_environment(self.folder),
+                start_new_session=True,  # a group of its own, so that helpers of a runtime die with it
+            )
+        except BaseException:
+            self.socket.close()
+            self._output.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        finally:
+            theirs.close()
+        self.socket.setblocking(False)
+
+    @property
+    def pid(self) -> int:
+        """Process id, also of its process group."""
+        return self._process.pid
+
+    def kill_now(self) -> None:
+        """Sends SIGKILL to the whole group, without waiting; never harms a process id used anew."""
+        if self._process.returncode is None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except OSError:  # ended already, or its group does not exist yet
+                self._process.kill()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for the end and reaps the process; whether it has ended."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def ending(self) -> str:
+        """How the process ended, in words."""
+        code = self._process.returncode
+        if code is None:
+            return "still running"
+        if code >= 0:
+            return "exit code %d" % code
+        try:
+            return "signal %s" % signal.Signals(-code).name
+        except ValueError:
+            return "signal %d" % -code
+
+    def tail(self) -> str:
+        """The end of what the worker and its runtime printed."""
+        try:
+            size = os.fstat(self._output.fileno()).st_size
+            text = os.pread(self._output.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        except (OSError, ValueError):
+            return ""
+        return text.decode("utf-8", "replace").strip()
+
+    def trim(self) -> None:
+        """Keeps the output file small; a runtime may print a line per run."""
+        if os.fstat(self._output.fileno()).st_size > _OUTPUT_BYTES:
+            # The worker inherited this file description, and its offset with it.
+            os.ftruncate(self._output.fileno(), 0)
+            os.lseek(self._output.fileno(), 0, os.SEEK_SET)
+
+    def dispose(self) -> None:
+        """Kills, reaps, and removes the private folder; harmless when repeated."""
+        self.kill_now()
+        self._process.wait()
+        self.socket.close()
+        self._output.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def package_parent() -> str:
+    """The folder or zip file that holds this package."""
+    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def _environment(folder: str) -> Dict[str, str]:
+    inherited: Optional[str] = os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (package_parent(), inherited))),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "ORT_DISABLE_TELEMETRY": "1",
+        "TMPDIR": folder,
+        **{name: "1" for name in _ONE_THREAD},
+    }

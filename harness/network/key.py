@@ -1,0 +1,168 @@
+"""Canonical signatures of layers: operators, attributes, shapes, types and wiring, never names."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.network.graph import FLOATS, Network, Node, TensorType
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto
+
+KEY_VERSION = "k1"
+_NO_EFFECT = frozenset({"epsilon", "momentum", "spatial", "consumed_inputs", "is_test", "training_mode", "seed"})
+_WINDOWED = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "ConvInteger", "QLinearConv"})
+_AXIS_CHANGED_AT_13 = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+_MAX_VALUES_IN_KEY = 64
+
+
+@dataclass(frozen=True, order=True)
+class LayerKey:
+    """What makes two layers take the same time on the same device; `text` is the whole signature."""
+
+    text: str
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that stand for the text in tables."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        return self.digest
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """Nodes in canonical order with the activations they read from outside and hand on."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def canonical(network: Network, nodes: Sequence[Node], outputs: Sequence[str]) -> Subgraph:
+    """Orders nodes depth first from the outputs, so that exporters' node order does not matter."""
+    writer = {tensor: node for node in nodes for tensor in node.outputs if tensor}
+    ordered: list[Node] = []
+    inputs: list[str] = []
+    stack: list[tuple[str, bool]] = [(name, False) for name in reversed(outputs)]
+    done: set[int] = set()
+    while stack:
+        tensor, expanded = stack.pop()
+        node = writer.get(tensor)
+        if node is None:
+            if tensor and tensor not in network.constants and tensor not in inputs:
+                inputs.append(tensor)
+        elif node.index not in done and expanded:
+            done.add(node.index)
+            ordered.append(node)
+        elif node.index not in done:
+            stack.append((tensor, True))
+            stack.extend((name, False) for name in reversed(node.inputs))
+    return Subgraph(tuple(ordered), tuple(inputs), tuple(outputs))
+
+
+def layer_key(network: Network, graph: Subgraph) -> LayerKey:
+    """The signature of a subgraph of the network."""
+    labels = {name: f"x{index}" for index, name in enumerate(graph.inputs)}
+    parts = [KEY_VERSION, *(f"{labels[name]}:{network.types[name]}" for name in graph.inputs)]
+    for position, node in enumerate(graph.nodes):
+        for slot, name in enumerate(node.outputs):
+            labels[name] = f"t{position}" if slot == 0 else f"t{position}.{slot}"
+        arguments = ",".join(_argument(network, labels, name) for name in node.inputs)
+        parts.append(f"{_operator(network, node)}({arguments}){{{_attribute_text(network, node)}}}")
+    parts.append("->" + ",".join(f"{labels[name]}:{network.types[name]}" for name in graph.outputs))
+    return LayerKey("|".join(parts))
+
+
+def _operator(network: Network, node: Node) -> str:
+    # The axis of softmax means another thing before opset 13; all other operators kept their meaning.
+    return f"{node.op}-12" if node.op in _AXIS_CHANGED_AT_13 and network.opset < 13 else node.op
+
+
+def _argument(network: Network, labels: dict[str, str], name: str) -> str:
+    if not name:
+        return "_"
+    if name in labels:
+        return labels[name]
+    constant = network.constants[name]
+    text = f"c:{constant.type}"
+    by_value = constant.type.elements == 1 or constant.type.dtype not in FLOATS
+    if by_value and constant.value is not None and constant.type.elements <= _MAX_VALUES_IN_KEY:
+        text += "=" + ",".join(f"{value:.6g}" for value in constant.value.ravel().tolist())
+    return text
+
+
+def _attribute_text(network: Network, node: Node) -> str:
+    values = attributes(network, node)
+    return ";".join(f"{name}={_text(values[name])}" for name in sorted(values))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ",".join(_text(item) for item in value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def attributes(network: Network, node: Node) -> dict[str, Any]:
+    """Attributes that bear on latency, defaults filled in, automatic padding and kernel sizes resolved."""
+    values = {**_defaults(node.op, network.opset), **{item.name: attribute_value(item) for item in node.proto.attribute}}
+    values = {name: value for name, value in values.items() if name not in _NO_EFFECT}
+    if node.op in _WINDOWED:
+        _resolve_window(network, node, values)
+    return values
+
+
+def attribute_value(attribute: AttributeProto) -> Any:
+    """A Python value; tensors as their shape and values, as text."""
+    from onnx import AttributeProto, helper, numpy_helper
+
+    if attribute.type == AttributeProto.TENSOR:
+        array = numpy_helper.to_array(attribute.t)
+        return f"{array.dtype}{list(array.shape)}{array.ravel().tolist()[:_MAX_VALUES_IN_KEY]}"
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if isinstance(value, (int, float, str)) else list(value)
+
+
+@functools.cache
+def _defaults(op: str, opset: int) -> dict[str, Any]:
+    from onnx import AttributeProto, defs
+
+    known = defs.get_schema(op, opset, "").attributes.items()
+    filled = {name: item.default_value for name, item in known if item.default_value.type != AttributeProto.UNDEFINED}
+    return {name: attribute_value(value) for name, value in filled.items()}
+
+
+def _resolve_window(network: Network, node: Node, values: dict[str, Any]) -> None:
+    """Explicit kernel, strides, dilations and pads in place of defaults and `auto_pad`."""
+    read = network.types[node.inputs[0]]
+    spatial = len(read.shape) - 2
+    if "kernel_shape" not in values:
+        values["kernel_shape"] = list(network.types[node.inputs[1]].shape[2:])
+    values.setdefault("strides", [1] * spatial)
+    values.setdefault("dilations", [1] * spatial)
+    mode = values.pop("auto_pad", "NOTSET")
+    if mode in ("SAME_UPPER", "SAME_LOWER") and node.op != "ConvTranspose":
+        values["pads"] = _same_pads(read, network.types[node.outputs[0]], values, mode == "SAME_UPPER")
+    elif mode in ("SAME_UPPER", "SAME_LOWER"):
+        values["auto_pad"] = mode
+    else:
+        values.setdefault("pads", [0] * (2 * spatial))
+
+
+def _same_pads(read: TensorType, written: TensorType, values: dict[str, Any], upper: bool) -> list[int]:
+    begins, ends = [], []
+    windows = zip(
+        read.shape[2:], written.shape[2:], values["kernel_shape"], values["strides"], values["dilations"], strict=True
+    )
+    for size, steps, kernel, stride, dilation in windows:
+        total = max(0, (steps - 1) * stride + (kernel - 1) * dilation + 1 - size)
+        begins.append(total // 2 if upper else total - total // 2)
+        ends.append(total - begins[-1])
+    return begins + ends

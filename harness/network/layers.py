@@ -1,0 +1,54 @@
+"""A network cut into layers: what the device executes as one, each with its canonical key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.network.fusion import FusionRule, match_all
+from harness.network.graph import Network, Node
+from harness.network.key import LayerKey, Subgraph, canonical, layer_key
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a network: `graph` names its nodes and the tensors at its border."""
+
+    name: str
+    op: str
+    key: LayerKey
+    graph: Subgraph
+
+
+def cut(network: Network, rules: Sequence[FusionRule]) -> tuple[Layer, ...]:
+    """Cuts by the rules, longest pattern first; what no rule matches is a layer of one node.
+
+    Every node of `network.nodes` is in exactly one layer; `network.free` names the rest of the file.
+    """
+    claimed: dict[int, int] = {}
+    groups: list[tuple[Node, ...]] = []
+    for group in match_all(network, rules):
+        claimed.update((node.index, len(groups)) for node in group)
+        groups.append(group)
+    groups.extend((node,) for node in network.nodes if node.index not in claimed)
+    layers = [_layer(network, group) for group in groups]
+    return tuple(sorted(layers, key=lambda layer: max(node.index for node in layer.graph.nodes)))
+
+
+def _layer(network: Network, nodes: Sequence[Node]) -> Layer:
+    inside = {node.index for node in nodes}
+    readers = network.consumers
+    outputs = [
+        tensor
+        for node in nodes
+        for tensor in node.outputs
+        if tensor
+        and (tensor in network.outputs or any(reader.index not in inside for reader in readers.get(tensor, [])))
+    ]
+    graph = canonical(network, nodes, outputs)
+    return Layer(
+        name=min(nodes, key=lambda node: node.index).name,
+        op="+".join(node.op for node in graph.nodes),
+        key=layer_key(network, graph),
+        graph=graph,
+    )
