@@ -11,6 +11,7 @@ says bye, and the host opens a new session, which has a new token. docs/protocol
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import signal
 import sys
@@ -73,6 +74,7 @@ class Agent:
         self._outbox = bytearray()
         self._writer = wire.FrameWriter(self._outbox.extend)
         self._greeted = False
+        self._backend = ""
         self._lease: Optional[Lease] = None
         self._ttl_s = IDLE_S
         self._deadline = time.monotonic() + IDLE_S
@@ -142,6 +144,7 @@ class Agent:
                 worker = self._worker
                 if worker is not None:
                     worker.kill_now()
+                    worker.wait(_ENDING_S)
                 os._exit(_EXIT_HUNG)
             self._deadline_changed.wait(remaining_s)
             self._deadline_changed.clear()
@@ -186,20 +189,16 @@ class Agent:
         deadline = time.monotonic() + _FLUSH_S
         try:
             while self._outbox and time.monotonic() < deadline:
-                self._update_interest()
-                ready = self._selector.select(max(0.0, deadline - time.monotonic()))
-                if any(key.fd == self._sink for key, _ in ready):
+                if select.select([], [self._sink], [], max(0.0, deadline - time.monotonic()))[1]:
                     self._on_sink()
-                else:  # only the sink counts now; waiting on the others would spin
-                    self._interest(self._source, 0, self._on_host)
-                    self._worker_problem = self._worker_problem or _Rejected("ending", "")
-                    if self._worker is not None:
-                        self._interest(self._worker.socket.fileno(), 0, self._on_worker)
         except _Finished:
             pass
 
     def _on_host(self, _: int) -> None:
-        data = os.read(self._source, wire.READ_BYTES)
+        try:
+            data = os.read(self._source, wire.READ_BYTES)
+        except OSError:
+            data = b""
         if not data:
             raise _Finished(0)
         try:
@@ -252,7 +251,7 @@ class Agent:
             self._pending = None
         if frame.type == "ready":
             self._greeted = True
-            self._writer.write("hello", frame.id, **_greeting(fields))
+            self._writer.write("hello", frame.id, **_greeting({**fields, "backend": self._backend}))
         else:
             self._writer.write(frame.type, frame.id, frame.payload, **fields)
 
@@ -325,6 +324,7 @@ class Agent:
             self._worker = WorkerProcess()
         except OSError as error:
             raise _Rejected("worker-died", "the worker cannot be started: %s" % error) from None
+        self._backend = backend
         self._forward(frame, START_S, "start", backend=backend, options=options)
 
     def _on_lease(self, frame: wire.Frame) -> None:
@@ -394,7 +394,7 @@ def _greeting(fields: Dict[str, Any]) -> Dict[str, Any]:
         "major": wire.PROTOCOL_MAJOR,
         "minor": wire.PROTOCOL_MINOR,
         "agent_version": AGENT_VERSION,
-        "backend": str(fields.get("backend", "")),
+        "backend": fields.get("backend"),
         "fingerprint": fields["fingerprint"],
         "clock": fields.get("clock"),
         "tells": fields.get("tells", []),

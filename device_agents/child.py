@@ -116,5 +116,5 @@ def _environment(folder: str) -> Dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "ORT_DISABLE_TELEMETRY": "1",
         "TMPDIR": folder,
-        **{name: "1" for name in _ONE_THREAD},
+        **dict.fromkeys(_ONE_THREAD, "1"),
     }

@@ -55,12 +55,10 @@ class Lease:
     def acquire(self, holder: str) -> int:
         """Takes the lock or raises LeaseHeld; returns the new fencing token, larger than any before."""
         handle = _open_shared(os.path.join(runtime_folder(), self.resource + ".lease"))
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _lock(handle):
             record = _read(handle)
             os.close(handle)
-            raise LeaseHeld(self.resource, str(record.get("holder", "an unknown holder"))) from None
+            raise LeaseHeld(self.resource, str(record.get("holder", "an unknown holder")))
         # The folder may not outlive a reboot; the seconds keep tokens growing all the same.
         self.token = max(int(_read(handle).get("token", 0)) + 1, int(time.time()))
         _write(handle, {"token": self.token, "holder": holder, "pid": os.getpid()})
@@ -76,17 +74,30 @@ class Lease:
 
 def holder_of(resource: str) -> Optional[str]:
     """Who holds the resource now, or None; takes nothing."""
+    if not _NAME.match(resource):
+        raise ValueError(f"resource name {resource!r} is not a plain name")
     try:
         handle = os.open(os.path.join(runtime_folder(), resource + ".lease"), os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return str(_read(handle).get("holder", "an unknown holder"))
     finally:
         os.close(handle)
     return None
+
+
+def _lock(handle: int) -> bool:
+    """Tries a few times: `holder_of` of another process locks for a moment, too."""
+    for pause_s in (0.02, 0.05, 0.0):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            time.sleep(pause_s)
+    return False
 
 
 def _open_shared(path: str) -> int:

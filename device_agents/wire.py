@@ -93,6 +93,11 @@ class Decoder:
         """Bytes received that do not make a whole frame yet."""
         return len(self._buffer) + (1 if self._header is not None else 0)
 
+    @property
+    def arriving(self) -> Dict[str, Any]:
+        """The header of the frame whose payload is still on its way; empty between frames."""
+        return self._header or {}
+
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Adds received bytes; yields the frames they complete."""
         self._buffer += data

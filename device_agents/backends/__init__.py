@@ -64,7 +64,16 @@ class Backend(Protocol):
 
 
 def create(name: str, options: Dict[str, Any]) -> Backend:
-    """The backend of that name; raises Refused where it is unknown or its runtime is missing."""
+    """The backend of that name; raises Refused where it is unknown, its runtime is missing or an option is wrong."""
+    try:
+        return _create(name, options)
+    except ImportError as error:
+        raise Refused(f"the runtime of backend {name!r} is not installed here: {error}") from error
+    except (ValueError, TypeError) as error:
+        raise Refused(f"an option of backend {name!r} is wrong: {error}") from error
+
+
+def _create(name: str, options: Dict[str, Any]) -> Backend:
     if name == "onnxruntime":
         from device_agents.backends.onnxruntime import OnnxRuntimeBackend
 

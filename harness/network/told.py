@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.errors import ProtocolError
@@ -13,13 +14,24 @@ if TYPE_CHECKING:
 
 _NCHWC = "com.microsoft.nchwc"
 _NCHWC_SUFFIXES = ("_bn_nchwc", "_mul_nchwc", "_nchwc")
+_BLOCKED_PREFIX = "reorder"
 _RESIDUAL_INPUT = 3
 
 
-def told_groups(
-    network: Network, names: EmittedNames, form: str, content: bytes
-) -> tuple[frozenset[int], ...]:
-    """Groups of node indices that the runtime executes as one; they cover every node of the network.
+@dataclass(frozen=True)
+class ToldGraph:
+    """What a runtime made of a network.
+
+    `groups` are indices of nodes executed as one and cover every node; `blocked` are tensors kept in a
+    layout of the runtime's own.
+    """
+
+    groups: tuple[frozenset[int], ...]
+    blocked: frozenset[str]
+
+
+def read_told(network: Network, names: EmittedNames, form: str, content: bytes) -> ToldGraph:
+    """Reads what the runtime revealed of a model.
 
     `names` tells which tensors and nodes of the network stand behind those of the model that was sent.
     Raises ProtocolError for a format this version does not read.
@@ -33,21 +45,25 @@ def told_groups(
         graph = onnx.load_model_from_string(content).graph
     except DecodeError as error:
         raise ProtocolError("The graph that the device describes cannot be read") from error
-    return _groups(network, _surviving(network, names, graph))
+    surviving, blocked = _surviving(network, names, graph)
+    return ToldGraph(_groups(network, surviving), frozenset(blocked))
 
 
-def _surviving(network: Network, names: EmittedNames, graph: GraphProto) -> set[str]:
-    """Tensors of the network that exist in the runtime's graph: each ends one group."""
-    surviving = set(network.outputs)
+def _surviving(network: Network, names: EmittedNames, graph: GraphProto) -> tuple[set[str], set[str]]:
+    """Tensors of the network that exist in the runtime's graph, each the end of a group, and the blocked ones."""
+    surviving, blocked = set(network.outputs), set[str]()
     nodes = {node.index: node for node in network.nodes}
     for node in graph.node:
         known = [names.tensors[output] for output in node.output if output in names.tensors]
         surviving.update(known)
         if node.domain == _NCHWC:
-            surviving.update(_end_of_blocked(network, names, node))
+            blocked.update(_end_of_blocked(network, names, node))
         elif not known and (index := names.nodes.get(node.name.partition("/")[0])) is not None:
-            surviving.update(_end_of_renamed(network, nodes[index], node))
-    return surviving
+            ends = _end_of_renamed(network, nodes[index], node)
+            surviving.update(ends)
+            if any(output.startswith(_BLOCKED_PREFIX) for output in node.output):
+                blocked.update(ends)
+    return surviving | blocked, blocked
 
 
 def _end_of_blocked(network: Network, names: EmittedNames, node: NodeProto) -> list[str]:

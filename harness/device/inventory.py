@@ -1,0 +1,193 @@
+"""The devices that harness knows: two built in, the others in devices.toml.
+
+::
+
+    [devices.board]
+    transport = "ssh"            # or "local"
+    host = "board.lab"
+    user = "harness"
+    identity = "keys/board"      # relative to the folder of devices.toml
+    known_hosts = "known_hosts"  # this is the default
+    backend = "onnxruntime"      # this is the default
+
+    [devices.board.options]
+    threads = 1
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import ConfigurationError, UnknownDevice
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+_RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_DEVICE_KEYS = ("backend", "options", "resource")
+
+
+def _plain(value: str) -> str:
+    if not value or value.startswith("-") or any(character.isspace() or ord(character) < 33 for character in value):
+        raise ValueError("must be text without spaces that does not begin with a dash")
+    return value
+
+
+def _resource(value: str) -> str:
+    if not _RESOURCE.match(value):
+        raise ValueError("must be 1 to 64 letters, digits, dots, dashes or underscores")
+    return value
+
+
+_Word = Annotated[str, AfterValidator(_plain)]
+_Seconds = Annotated[float, Field(gt=0, le=600, allow_inf_nan=False)]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class Local(_Settings):
+    """The agent runs as a subprocess on this machine."""
+
+    kind: Literal["local"] = "local"
+
+
+class Ssh(_Settings):
+    """The agent runs on another machine and is reached over SSH with an explicit key."""
+
+    kind: Literal["ssh"] = "ssh"
+    host: _Word
+    port: Annotated[int, Field(ge=1, le=65535)] = 22
+    user: _Word
+    identity: Path
+    known_hosts: Path
+    agent: Literal["forced", "push"] = "forced"
+    python: _Word = "python3"
+    connect_timeout_s: _Seconds = 10.0
+    banner_timeout_s: _Seconds = 15.0
+    auth_timeout_s: _Seconds = 20.0
+
+
+class Device(_Settings):
+    """One device: what executes on it, what it occupies, and how to reach it."""
+
+    name: str
+    backend: Literal["onnxruntime", "null"] = "onnxruntime"
+    options: Mapping[str, int | float | str] = Field(default_factory=dict)
+    resource: Annotated[str, AfterValidator(_resource)]
+    transport: Local | Ssh = Field(default_factory=Local, discriminator="kind")
+
+
+BUILT_IN: Mapping[str, Device] = MappingProxyType(
+    {
+        "cpu01": Device(name="cpu01", options={"threads": 1}, resource="cpu"),
+        "null01": Device(name="null01", backend="null", resource="null01"),
+    }
+)
+
+
+def load_inventory(path: Path | None) -> Mapping[str, Device]:
+    """The built-in devices and those of devices.toml, by name; a missing file adds none."""
+    devices = dict(BUILT_IN)
+    if path is not None and path.exists():
+        for name, table in _tables(path).items():
+            if name in BUILT_IN:
+                raise _invalid(path, f"devices.{name}", "is the name of a built-in device", "Choose another name")
+            devices[name] = _device(path, name, table)
+    return MappingProxyType(devices)
+
+
+def find_device(inventory: Mapping[str, Device], name: str) -> Device:
+    """The device of that name; raises UnknownDevice, which lists the names that are near."""
+    if name in inventory:
+        return inventory[name]
+    near = difflib.get_close_matches(name, inventory, n=3, cutoff=0.5)
+    why = f"Did you mean {' or '.join(near)}?" if near else f"Known devices: {', '.join(sorted(inventory))}"
+    shown = "".join(character if character.isprintable() else "?" for character in name[:80])
+    next_step = "List them by `harness devices list`, or add it to devices.toml"
+    raise UnknownDevice(f"There is no device {shown!r}", why=why, next_step=next_step)
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read", why=error.strerror or str(error)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        next_step = "Correct the line; a device may be listed only once"
+        raise ConfigurationError(f"{path} is not valid TOML", why=str(error)[:300], next_step=next_step) from error
+    for key in content:
+        if key != "devices":
+            raise _invalid(path, key, "is unknown", "Devices are tables [devices.NAME]")
+    tables = content.get("devices", {})
+    if not isinstance(tables, dict):
+        raise _invalid(path, "devices", "is not a table", "Devices are tables [devices.NAME]")
+    return tables
+
+
+def _device(path: Path, name: str, table: Any) -> Device:
+    key = f"devices.{name}" if _NAME.match(name) else f"devices.{name[:80]!r}"
+    if not _NAME.match(name):
+        raise _invalid(path, key, "is not a device name", "Use 1 to 64 letters, digits, dots, dashes or underscores")
+    if not isinstance(table, dict):
+        raise _invalid(path, key, "is not a table", f"Write [{key}]")
+    kind = table.get("transport", "local")
+    if kind not in ("local", "ssh"):
+        raise _invalid(path, f"{key}.transport", f"is {kind!r}", 'Use "local" or "ssh"')
+    settings = {key: value for key, value in table.items() if key not in (*_DEVICE_KEYS, "transport")}
+    fields = {key: table[key] for key in _DEVICE_KEYS if key in table}
+    fields.setdefault("resource", name.lstrip("._-") or "device" if fields.get("backend") == "null" else "cpu")
+    try:
+        transport = _ssh(path, settings) if kind == "ssh" else Local.model_validate(settings)
+        device = Device(name=name, transport=transport, **fields)
+    except ValidationError as error:
+        raise _from_pydantic(path, key, error) from None
+    if isinstance(device.transport, Ssh):
+        _check_identity(path, f"{key}.identity", device.transport.identity)
+    return device
+
+
+def _ssh(path: Path, settings: dict[str, Any]) -> Ssh:
+    settings = {"known_hosts": "known_hosts", **settings}
+    for key in ("identity", "known_hosts"):
+        if isinstance(settings.get(key), str):
+            settings[key] = path.parent.absolute() / Path(settings[key]).expanduser()
+    return Ssh.model_validate(settings)
+
+
+def _check_identity(path: Path, key: str, identity: Path) -> None:
+    """Refuses a private key that others can read; one that is missing is told when the device is used."""
+    try:
+        mode = identity.stat().st_mode
+    except OSError:
+        return
+    if stat.S_IMODE(mode) & 0o077:
+        raise _invalid(path, key, f"names a private key that others can read: {identity}", f"chmod 600 {identity}")
+
+
+def _from_pydantic(path: Path, prefix: str, error: ValidationError) -> ConfigurationError:
+    """The first problem in the words of the file: its key, and what is wrong with the value."""
+    first = error.errors(include_url=False)[0]
+    place = [str(part) for part in first["loc"]]
+    if first["type"] == "extra_forbidden":
+        known = [*_DEVICE_KEYS, "transport", *(name for name in Ssh.model_fields if name != "kind")]
+        near = difflib.get_close_matches(place[-1], known, n=1)
+        next_step = f"Did you mean {near[0]}?" if near else f"Known keys: {', '.join(known)}"
+        return _invalid(path, f"{prefix}.{place[-1][:80]}", "is unknown for this transport", next_step)
+    if first["type"] == "missing":
+        return _invalid(path, f"{prefix}.{place[-1]}", "is missing", "Add it")
+    # A union names the member it tried after the key; the key is what the file shows.
+    shown = ".".join(part[:80] for part in place[:2] if part.isprintable())
+    return _invalid(path, f"{prefix}.{shown}", f"is wrong: {first['msg']}", "Correct the value")
+
+
+def _invalid(path: Path, key: str, what: str, next_step: str) -> ConfigurationError:
+    return ConfigurationError(f"{path}: {key} {what}", next_step=next_step)

@@ -1,0 +1,110 @@
+"""The agent as a subprocess of this machine."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import device_agents
+from harness.device.transport import CLOSE_S, SEND_STALL_S, Connection
+from harness.errors import DeviceUnreachable
+
+_READ_BYTES = 64 * 1024
+_TAIL_BYTES = 2000
+
+
+class LocalConnection:
+    """An agent process and its pipes."""
+
+    def __init__(self, process: subprocess.Popen[bytes], errors: int) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        self._process = process
+        self._errors = errors
+        self._input, self._output = process.stdin, process.stdout
+        os.set_blocking(self._input.fileno(), False)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the agent."""
+        return self._process.pid
+
+    def send(self, data: bytes) -> None:
+        """Sends all of it; raises TimeoutError where the agent takes no byte for SEND_STALL_S."""
+        rest = memoryview(data)
+        deadline = time.monotonic() + SEND_STALL_S
+        while rest:
+            try:
+                rest = rest[os.write(self._input.fileno(), rest) :]
+                deadline = time.monotonic() + SEND_STALL_S
+            except BlockingIOError:
+                if not _wait(self._input.fileno(), select.POLLOUT, deadline - time.monotonic()):
+                    raise TimeoutError("the agent does not read") from None
+
+    def recv(self, timeout_s: float) -> bytes:
+        """Some bytes, or none at the end of the stream; raises TimeoutError."""
+        if not _wait(self._output.fileno(), select.POLLIN, timeout_s):
+            raise TimeoutError("the agent says nothing")
+        return os.read(self._output.fileno(), _READ_BYTES)
+
+    def close(self) -> None:
+        """Ends the agent by end of input, after a few seconds by SIGKILL, and reaps it."""
+        self._input.close()
+        try:
+            self._process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # its worker dies with it (PR_SET_PDEATHSIG)
+            self._process.wait()
+        self._output.close()
+        if self._errors >= 0:
+            os.close(self._errors)
+            self._errors = -1
+
+    def diagnosis(self) -> str:
+        """The end of the agent's standard error, and its exit status where it ended."""
+        if self._errors < 0:
+            return ""
+        size = os.fstat(self._errors).st_size
+        text = os.pread(self._errors, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode("utf-8", "replace").strip()
+        try:
+            code: int | None = self._process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            code = None
+        ending = "the agent still runs" if code is None else f"the agent ended with status {code}"
+        return f"{ending}: {text}" if text else ending
+
+
+class LocalTransport:
+    """Starts the agent that ships with harness, with the interpreter that runs harness."""
+
+    def open(self) -> Connection:
+        """Starts the agent in a session of its own, so that Ctrl-C reaches only the controller."""
+        parent = str(Path(device_agents.__file__).absolute().parent.parent)
+        inherited = os.environ.get("PYTHONPATH")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (parent, inherited)))}
+        errors, path = tempfile.mkstemp(prefix="harness-agent-")
+        os.unlink(path)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "device_agents"],  # -P: nothing of the current folder is imported
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(errors)
+            raise DeviceUnreachable("The local agent cannot be started", why=str(error)) from error
+        return LocalConnection(process, errors)
+
+
+def _wait(handle: int, event: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(handle, event)
+    return bool(poll.poll(max(0.0, timeout_s) * 1000))

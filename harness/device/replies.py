@@ -1,0 +1,222 @@
+"""What an agent may say, checked before anything believes it, and its errors as errors of harness."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import (
+    BackendError,
+    DeviceBusy,
+    DeviceError,
+    LeaseLost,
+    LinkLost,
+    ProtocolError,
+    WorkerDied,
+)
+
+RESUME = "Run the same command again; it resumes where it stopped"
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One visit of a probe: runs that warm up and are not kept, then runs that are."""
+
+    probe: str
+    warmup: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timed run. `cpu_ns` and `device_ns` are None where the device cannot tell them."""
+
+    wall_ns: int
+    cpu_ns: int | None
+    device_ns: int | None
+    preemptions: int
+
+
+@dataclass(frozen=True)
+class Series:
+    """The samples of one visit; `visit` is its index in the request."""
+
+    visit: int
+    probe: str
+    samples: tuple[Sample, ...]
+
+
+def clean(text: str, limit: int = 600) -> str:
+    """Text from a device made safe for a terminal: no control characters, one line, its end if it is long."""
+    plain = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return plain if len(plain) <= limit else "…" + plain[-limit:]
+
+
+class _Reply(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+_Positive = Annotated[int, Field(gt=0, lt=2**63)]
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Word = Annotated[str, Field(pattern=r"\A[a-z0-9_.-]{1,64}\z")]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class HelloReply(_Reply):
+    """Answer to hello; `clock` is None where no backend was asked for."""
+
+    major: int
+    minor: int
+    agent_version: Annotated[str, Field(max_length=40)]
+    backend: _Word | None
+    fingerprint: Annotated[dict[_Word, Annotated[str, Field(max_length=1000)]], Field(max_length=64)]
+    clock: Literal["cpu", "wall", "device"] | None
+    tells: Annotated[list[_Word], Field(max_length=16)]
+
+
+class LeaseReply(_Reply):
+    """Answer to lease."""
+
+    token: _Positive
+    ttl_s: _Finite
+
+
+class StatusReply(_Reply):
+    """Answer to status."""
+
+    state: Annotated[dict[_Word, _Finite], Field(max_length=64)]
+    holder: str | None
+    busy: bool
+
+
+class PutReply(_Reply):
+    """Answer to put; `format` names what the payload holds where the backend revealed something."""
+
+    format: _Word | None = None
+
+
+class EmptyReply(_Reply):
+    """Answer without content."""
+
+
+class EndReply(_Reply):
+    """The end record of a run."""
+
+    count: _Count
+    hash: Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\z")]
+    cancelled: bool
+
+
+class ErrorReply(_Reply):
+    """An error frame."""
+
+    code: str
+    message: str
+    holder: str | None = None
+    ending: str | None = None
+    tail: str | None = None
+    major: int | None = None
+    agent_version: str | None = None
+
+
+class _SeriesReply(_Reply):
+    visit: _Count
+    probe: str
+    samples: list[tuple[_Positive, _Count | None, _Positive | None, _Count]]
+
+
+class _SamplesReply(_Reply):
+    series: Annotated[list[_SeriesReply], Field(min_length=1)]
+    state: Annotated[dict[_Word, _Finite], Field(max_length=64)]
+
+
+_Model = TypeVar("_Model", bound=_Reply)
+
+
+def check(model: type[_Model], fields: Mapping[str, Any], device: str) -> _Model:
+    """The fields of a frame as that reply; raises ProtocolError."""
+    try:
+        return model.model_validate(dict(fields))
+    except ValidationError as error:
+        raise _malformed(device, error) from None
+
+
+def _malformed(device: str, error: ValidationError) -> ProtocolError:
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = clean(".".join(str(part) for part in first["loc"]), 80)
+    return ProtocolError(f"{device} sent a malformed reply", why=f"{place}: {clean(first['msg'], 200)}")
+
+
+class RunCheck:
+    """Follows one run: what arrives must be what was asked for, once, and be confirmed at the end."""
+
+    def __init__(self, device: str, visits: Sequence[Visit], first: int) -> None:
+        self._device = device
+        self._visits = visits
+        self._first = first
+        self._seen: set[int] = set()
+        self._count = 0
+        self._digest = hashlib.sha256()
+
+    def samples(self, payload: bytes) -> tuple[tuple[Series, ...], Mapping[str, float]]:
+        """The series and the device state of one samples frame; raises ProtocolError."""
+        try:
+            reply = _SamplesReply.model_validate_json(payload)
+        except ValidationError as error:
+            raise _malformed(self._device, error) from None
+        self._digest.update(payload)
+        return tuple(self._series(series) for series in reply.series), reply.state
+
+    def end(self, reply: EndReply, cancel_sent: bool) -> None:
+        """Compares the end record with what arrived; raises ProtocolError."""
+        if reply.count != self._count or reply.hash != self._digest.hexdigest():
+            raise self._refused(f"the end record confirms {reply.count} samples, {self._count} arrived")
+        if reply.cancelled and not cancel_sent:
+            raise self._refused("it cancelled a run that nobody asked it to cancel")
+        if not reply.cancelled and len(self._seen) != len(self._visits):
+            raise self._refused(f"{len(self._visits) - len(self._seen)} visits are missing")
+
+    def _series(self, reply: _SeriesReply) -> Series:
+        if reply.visit >= len(self._visits) or reply.visit in self._seen:
+            raise self._refused(f"visit {reply.visit} was not asked for, or arrived twice")
+        visit = self._visits[reply.visit]
+        if reply.probe != visit.probe:
+            raise self._refused(f"visit {reply.visit} is of another probe: {clean(reply.probe, 80)}")
+        if len(reply.samples) != visit.runs:
+            raise self._refused(f"visit {reply.visit} has {len(reply.samples)} samples instead of {visit.runs}")
+        self._seen.add(reply.visit)
+        self._count += visit.runs
+        samples = tuple(Sample(*sample) for sample in reply.samples)
+        return Series(self._first + reply.visit, reply.probe, samples)
+
+    def _refused(self, why: str) -> ProtocolError:
+        return ProtocolError(f"{self._device} sent samples that do not fit the request", why=why)
+
+
+def agent_error(device: str, fields: Mapping[str, Any]) -> DeviceError:
+    """The error that an error frame stands for."""
+    reply = check(ErrorReply, fields, device)
+    message = clean(reply.message)
+    if reply.tail:
+        message = f"{message}. It printed: {clean(reply.tail)}"
+    if reply.code == "busy":
+        holder = clean(reply.holder or "somebody", 120)
+        next_step = f"Wait until it is free, or ask `harness devices check {device}`"
+        return DeviceBusy(f"{device} is in use by {holder}", next_step=next_step)
+    if reply.code == "lease-lost":
+        return LeaseLost(f"The lease of {device} is lost", why=message, next_step=RESUME)
+    if reply.code in ("worker-died", "worker-silent"):
+        return WorkerDied(f"The worker process on {device} failed", why=message, next_step=RESUME)
+    if reply.code == "backend":
+        return BackendError(f"The runtime on {device} refused", why=message)
+    if reply.code == "idle":
+        return LinkLost(f"The agent on {device} gave up waiting", why=message, next_step=RESUME)
+    if reply.code == "version":
+        version = clean(reply.agent_version or "unknown", 40)
+        next_step = f"Install this version's agent by `harness agent install {device}`"
+        return ProtocolError(f"The agent on {device} has version {version}", why=message, next_step=next_step)
+    return ProtocolError(f"The agent on {device} reports {clean(reply.code, 40)}", why=message)

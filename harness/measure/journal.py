@@ -1,0 +1,256 @@
+"""The journal of samples: SQLite, write-ahead log, synchronous FULL. A sample is committed or never happened."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness.device.session import Sample
+from harness.errors import JournalError
+from harness.network.fusion import FusionRule
+from harness.network.key import LayerKey
+from harness.probe.plan import LayerProbes, ProbePlan
+from harness.probe.probe import Role
+from harness.probe.terms import Terms
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE campaigns (
+    id INTEGER PRIMARY KEY, device TEXT NOT NULL, plan TEXT NOT NULL, seed INTEGER NOT NULL, settings TEXT NOT NULL,
+    fingerprint TEXT NOT NULL, clock TEXT NOT NULL, auxiliary TEXT NOT NULL, reference TEXT NOT NULL,
+    rules TEXT NOT NULL, created TEXT NOT NULL, complete INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE probes (
+    campaign INTEGER NOT NULL REFERENCES campaigns, probe TEXT NOT NULL, role TEXT NOT NULL, label TEXT NOT NULL,
+    auxiliary TEXT, terms TEXT NOT NULL, refused TEXT, PRIMARY KEY (campaign, probe)) WITHOUT ROWID;
+CREATE TABLE layers (
+    campaign INTEGER NOT NULL REFERENCES campaigns, key TEXT NOT NULL, context TEXT NOT NULL, op TEXT NOT NULL,
+    name TEXT NOT NULL, layer TEXT NOT NULL, auxiliary TEXT NOT NULL, in_context TEXT NOT NULL, "null" TEXT NOT NULL,
+    PRIMARY KEY (campaign, key, context)) WITHOUT ROWID;
+CREATE TABLE batches (
+    campaign INTEGER NOT NULL REFERENCES campaigns, batch INTEGER NOT NULL, PRIMARY KEY (campaign, batch)) WITHOUT ROWID;
+CREATE TABLE series (
+    id INTEGER PRIMARY KEY, campaign INTEGER NOT NULL REFERENCES campaigns, probe TEXT NOT NULL,
+    batch INTEGER NOT NULL, round INTEGER NOT NULL, position INTEGER NOT NULL, token INTEGER NOT NULL,
+    taken TEXT NOT NULL, state TEXT NOT NULL, UNIQUE (campaign, batch, round, position));
+CREATE TABLE samples (
+    series INTEGER NOT NULL REFERENCES series, ordinal INTEGER NOT NULL, wall_ns INTEGER NOT NULL, cpu_ns INTEGER,
+    device_ns INTEGER, preemptions INTEGER NOT NULL, PRIMARY KEY (series, ordinal)) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """One profiling job as the journal keeps it."""
+
+    id: int
+    device: str
+    plan: str
+    seed: int
+    settings: Mapping[str, Any]
+    fingerprint: Mapping[str, str]
+    clock: str
+    auxiliary: str
+    reference: str
+    rules: tuple[FusionRule, ...]
+    created: str
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a campaign a visit belongs: batch, round and position in the round's order."""
+
+    batch: int
+    round: int
+    position: int
+
+
+@dataclass(frozen=True)
+class ProbeRecord:
+    """A probe as the journal keeps it: everything but its model."""
+
+    id: str
+    role: Role
+    label: str
+    auxiliary: str | None
+    terms: Terms
+    refused: str | None
+
+
+class Journal:
+    """All campaigns of a workspace; use as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens or creates the journal; raises JournalError where the file is not one of ours."""
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=30, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute("PRAGMA foreign_keys=ON")
+            self._create()
+        except (sqlite3.Error, OSError) as error:
+            step = "Check the disk and the file's permissions, or move the file away to start a new journal"
+            raise JournalError(f"The journal {path} cannot be opened", why=str(error), next_step=step) from error
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+
+    def _create(self) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version == SCHEMA_VERSION:
+            return
+        if version != 0 or self._db.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+            why = f"It has schema {version}; this version reads schema {SCHEMA_VERSION}"
+            raise JournalError(f"{self.path} is not a journal of this version", why=why, next_step="Move it away")
+        self._db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            step = "Free space on the disk, then run the same command again: it resumes"
+            raise JournalError(f"The journal {self.path} cannot be written", why=str(error), next_step=step) from error
+
+    def begin(
+        self, device: str, plan: ProbePlan, seed: int, settings: Mapping[str, Any], fingerprint: Mapping[str, str],
+        clock: str,
+    ) -> Campaign:  # fmt: skip
+        """Records a new campaign with its probes and layers."""
+        with self._transaction():
+            cursor = self._db.execute(
+                "INSERT INTO campaigns (device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules,"
+                " created) VALUES (?,?,?,?,?,?,?,?,?,?)",
+                (device, plan.id, seed, _json(settings), _json(fingerprint), clock, plan.auxiliary, plan.reference,
+                 _json([asdict(rule) for rule in plan.rules]), datetime.now(UTC).isoformat(timespec="seconds")),
+            )  # fmt: skip
+            campaign = cursor.lastrowid
+            self._db.executemany(
+                "INSERT INTO probes (campaign, probe, role, label, auxiliary, terms) VALUES (?,?,?,?,?,?)",
+                [
+                    (campaign, probe.id, probe.role, probe.label, probe.auxiliary, _json(asdict(probe.terms)))
+                    for probe in plan.probes.values()
+                ],
+            )
+            self._db.executemany(
+                "INSERT INTO layers VALUES (?,?,?,?,?,?,?,?,?)",
+                [(campaign, layer.key.text, *list(asdict(layer).values())[1:]) for layer in plan.layers],
+            )
+        assert campaign is not None
+        return self.campaign(campaign)
+
+    def resumable(
+        self, device: str, plan: str, settings: Mapping[str, Any], fingerprint: Mapping[str, str]
+    ) -> Campaign | None:
+        """The newest unfinished campaign of the same device, plan, settings and fingerprint."""
+        row = self._db.execute(
+            "SELECT id FROM campaigns WHERE device=? AND plan=? AND settings=? AND fingerprint=? AND complete=0"
+            " ORDER BY id DESC LIMIT 1",
+            (device, plan, _json(settings), _json(fingerprint)),
+        ).fetchone()
+        return self.campaign(row[0]) if row else None
+
+    def campaign(self, number: int) -> Campaign:
+        """The campaign of that number."""
+        row = self._db.execute(
+            "SELECT id, device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created, complete"
+            " FROM campaigns WHERE id=?", (number,),
+        ).fetchone()  # fmt: skip
+        if row is None:
+            raise JournalError(f"The journal {self.path} has no campaign {number}")
+        rules = tuple(FusionRule(**rule) for rule in json.loads(row[9]))
+        return Campaign(*row[:4], json.loads(row[4]), json.loads(row[5]), *row[6:9], rules, row[10], bool(row[11]))
+
+    def campaigns(self, device: str) -> tuple[Campaign, ...]:
+        """All campaigns of a device, oldest first."""
+        rows = self._db.execute("SELECT id FROM campaigns WHERE device=? ORDER BY id", (device,)).fetchall()
+        return tuple(self.campaign(number) for (number,) in rows)
+
+    def probes(self, campaign: int) -> dict[str, ProbeRecord]:
+        """The probes of a campaign by id."""
+        rows = self._db.execute(
+            "SELECT probe, role, label, auxiliary, terms, refused FROM probes WHERE campaign=?", (campaign,)
+        )
+        return {row[0]: ProbeRecord(*row[:4], Terms(**json.loads(row[4])), row[5]) for row in rows}
+
+    def layers(self, campaign: int) -> tuple[LayerProbes, ...]:
+        """The layers of a campaign with their probes."""
+        rows = self._db.execute(
+            'SELECT key, context, op, name, layer, auxiliary, in_context, "null" FROM layers WHERE campaign=?', (campaign,)
+        )
+        return tuple(LayerProbes(LayerKey(row[0]), *row[1:]) for row in rows)
+
+    def refuse(self, campaign: int, probe: str, reason: str) -> None:
+        """Records that the device does not accept a probe."""
+        with self._transaction():
+            self._db.execute("UPDATE probes SET refused=? WHERE campaign=? AND probe=?", (reason, campaign, probe))
+
+    def add(
+        self, campaign: int, token: int, taken: Sequence[tuple[Place, str, Sequence[Sample]]], state: Mapping[str, float]
+    ) -> None:
+        """Commits series in one transaction; a place that already has a series raises JournalError."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        with self._transaction():
+            for place, probe, samples in taken:
+                cursor = self._db.execute(
+                    "INSERT INTO series (campaign, probe, batch, round, position, token, taken, state)"
+                    " VALUES (?,?,?,?,?,?,?,?)",
+                    (campaign, probe, place.batch, place.round, place.position, token, now, _json(state)),
+                )
+                self._db.executemany(
+                    "INSERT INTO samples VALUES (?,?,?,?,?,?)",
+                    [(cursor.lastrowid, ordinal, *asdict(sample).values()) for ordinal, sample in enumerate(samples)],
+                )
+
+    def places(self, campaign: int, batch: int) -> set[Place]:
+        """Places of a batch that have a series."""
+        rows = self._db.execute(
+            "SELECT batch, round, position FROM series WHERE campaign=? AND batch=?", (campaign, batch)
+        )
+        return {Place(*row) for row in rows}
+
+    def samples(self, campaign: int, batch: int | None = None) -> dict[str, list[Sample]]:
+        """All samples of a campaign, or of one batch of it, by probe, in the order they were taken."""
+        rows = self._db.execute(
+            "SELECT probe, wall_ns, cpu_ns, device_ns, preemptions FROM samples JOIN series ON series.id=samples.series"
+            " WHERE campaign=? AND (?2 IS NULL OR batch=?2) ORDER BY series.id, ordinal", (campaign, batch),
+        )  # fmt: skip
+        found: dict[str, list[Sample]] = {}
+        for probe, *values in rows:
+            found.setdefault(probe, []).append(Sample(*values))
+        return found
+
+    def finish_batch(self, campaign: int, batch: int) -> None:
+        """Marks a batch as measured well enough."""
+        with self._transaction():
+            self._db.execute("INSERT OR IGNORE INTO batches VALUES (?,?)", (campaign, batch))
+
+    def finished_batches(self, campaign: int) -> set[int]:
+        """Batches that need no more visits."""
+        return {number for (number,) in self._db.execute("SELECT batch FROM batches WHERE campaign=?", (campaign,))}
+
+    def complete(self, campaign: int) -> None:
+        """Marks a campaign as complete."""
+        with self._transaction():
+            self._db.execute("UPDATE campaigns SET complete=1 WHERE id=?", (campaign,))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,58 @@
+"""Robust summaries of samples: a median with its standard error and a 95 % interval."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.device.session import Sample
+
+MIN_CLEAN_SHARE = 0.5
+_MAD_TO_SIGMA = 1.4826
+_MEDIAN_EFFICIENCY = math.sqrt(math.pi / 2)
+_CLOCK_GRAIN_S = 50e-9
+# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
+_STUDENT_95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Summary of one probe: median latency, its standard error, 95 % half-width, and what it rests on."""
+
+    latency_s: float
+    stderr_s: float
+    halfwidth_s: float
+    samples: int
+    preempted: int
+    clock: str
+
+
+def summarise(samples: Sequence[Sample], clock: str) -> Measurement:
+    """The median of the undisturbed samples on one clock.
+
+    Runs that were preempted are left out while enough others remain; `samples` counts those used and
+    `preempted` those left out. Raises ValueError where there is no sample or the clock was not recorded.
+    """
+    clean = [sample for sample in samples if not sample.preemptions]
+    used = clean if len(clean) >= max(1, MIN_CLEAN_SHARE * len(samples)) else list(samples)
+    values = [_seconds(sample, clock) for sample in used]
+    if not values:
+        raise ValueError("no samples")
+    centre = statistics.median(values)
+    spread = _MAD_TO_SIGMA * statistics.median(abs(value - centre) for value in values)
+    spread = max(spread, _CLOCK_GRAIN_S)
+    stderr = _MEDIAN_EFFICIENCY * spread / math.sqrt(len(values)) if len(values) > 1 else math.inf
+    quantile = _STUDENT_95[min(len(values) - 1, len(_STUDENT_95)) - 1] if len(values) > 1 else math.inf
+    return Measurement(centre, stderr, quantile * stderr, len(values), len(samples) - len(used), clock)
+
+
+def _seconds(sample: Sample, clock: str) -> float:
+    value = {"cpu": sample.cpu_ns, "wall": sample.wall_ns, "device": sample.device_ns}[clock]
+    if value is None:
+        raise ValueError(f"the clock {clock!r} was not recorded")
+    return value / 1e9

@@ -1,0 +1,93 @@
+"""Auxiliary layers: what is put behind a layer so that its result is used but hardly anything comes back (S1.1).
+
+Each kind leaves a small output at little cost, whatever the rank of the tensor it is put on:
+
+- `avgpool`: average pooling with a 1x1 window that strides over the whole tensor, one value a channel;
+- `conv1x1`: a convolution to eight channels at every position (a matrix product at rank 2 and 3);
+- `conv3x3`: the same with a window of three, which reads neighbours.
+
+Tensors of rank 0 and 1 get leading dimensions first, tensors of other types than float32 are sliced
+to one element and cast, as pooling takes floats alone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from harness.network.assemble import ModelBuilder
+from harness.network.graph import TensorType
+from harness.probe.terms import Terms
+
+AuxiliaryKind = Literal["avgpool", "conv1x1", "conv3x3"]
+AUXILIARY_KINDS: tuple[AuxiliaryKind, ...] = get_args(AuxiliaryKind)
+DEFAULT_AUXILIARY: AuxiliaryKind = "avgpool"
+OUTPUT_CHANNELS = 8
+
+
+def attach(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind) -> tuple[str, Terms]:
+    """Puts an auxiliary layer behind a tensor; returns its result and what it adds to the overhead terms."""
+    source = _as_float(builder, tensor)
+    rank = len(builder.type_of(source).shape)
+    if rank < 2 or (rank == 2 and kind != "conv1x1"):
+        source = _leading_dimensions(builder, source, 3)
+    result = _pool(builder, source) if kind == "avgpool" else _convolve(builder, source, 1 if kind == "conv1x1" else 3)
+    read, written = builder.type_of(source).bytes, builder.type_of(result).bytes
+    return result, Terms(auxiliaries=1, auxiliary_input_bytes=read, auxiliary_output_bytes=written)
+
+
+def pool(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[str, Terms]:
+    """Average pooling with a 1x1 window and any strides, for null probes that vary their output size."""
+    read = builder.type_of(tensor)
+    steps = tuple(-(-size // stride) for size, stride in zip(read.shape[2:], strides, strict=True))
+    written = TensorType(read.dtype, (*read.shape[:2], *steps))
+    window = {"kernel_shape": [1] * len(strides), "strides": list(strides)}
+    result = builder.operator("AveragePool", [tensor], written, window)
+    return result, Terms(auxiliaries=1, auxiliary_input_bytes=read.bytes, auxiliary_output_bytes=written.bytes)
+
+
+def _pool(builder: ModelBuilder, tensor: str) -> str:
+    return pool(builder, tensor, builder.type_of(tensor).shape[2:])[0]
+
+
+def _convolve(builder: ModelBuilder, tensor: str, window: int) -> str:
+    read = builder.type_of(tensor)
+    rank = len(read.shape)
+    if window == 1 and rank <= 3:
+        weight = builder.weight(TensorType(read.dtype, (read.shape[-1], OUTPUT_CHANNELS)), read.shape[-1])
+        return builder.operator("MatMul", [tensor, weight], TensorType(read.dtype, (*read.shape[:-1], OUTPUT_CHANNELS)))
+    spatial = rank - 2
+    shape = (OUTPUT_CHANNELS, read.shape[1], *[window] * spatial)
+    weight = builder.weight(TensorType(read.dtype, shape), read.shape[1] * window**spatial)
+    attributes = {"kernel_shape": [window] * spatial, "pads": [window // 2] * (2 * spatial)}
+    written = TensorType(read.dtype, (read.shape[0], OUTPUT_CHANNELS, *read.shape[2:]))
+    return builder.operator("Conv", [tensor, weight], written, attributes)
+
+
+def _as_float(builder: ModelBuilder, tensor: str) -> str:
+    kind = builder.type_of(tensor)
+    if kind.dtype == "float32":
+        return tensor
+    if kind.shape and kind.elements > 1:
+        tensor = slice_leading(builder, tensor, tuple(1 for _ in kind.shape))
+        kind = builder.type_of(tensor)
+    return builder.operator("Cast", [tensor], TensorType("float32", kind.shape), {"to": 1})
+
+
+def slice_leading(builder: ModelBuilder, tensor: str, shape: tuple[int, ...]) -> str:
+    """The leading part of a tensor, of the given shape."""
+    read = builder.type_of(tensor)
+    written = TensorType(read.dtype, shape)
+    axes, zeros = list(range(len(shape))), [0] * len(shape)
+    if builder.opset < 10:
+        return builder.operator("Slice", [tensor], written, {"axes": axes, "starts": zeros, "ends": list(shape)})
+    bounds = [builder.constant(zeros), builder.constant(shape), builder.constant(axes)]
+    return builder.operator("Slice", [tensor, *bounds], written)
+
+
+def _leading_dimensions(builder: ModelBuilder, tensor: str, rank: int) -> str:
+    read = builder.type_of(tensor)
+    axes = list(range(rank - len(read.shape)))
+    written = TensorType(read.dtype, (*[1] * len(axes), *read.shape))
+    if builder.opset < 13:
+        return builder.operator("Unsqueeze", [tensor], written, {"axes": axes})
+    return builder.operator("Unsqueeze", [tensor, builder.constant(axes)], written)

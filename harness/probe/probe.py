@@ -1,0 +1,121 @@
+"""Probes: small networks built to be timed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.errors import HarnessError
+from harness.network.assemble import AssembledModel, ModelBuilder, assemble_network, index_bound
+from harness.network.graph import Network, TensorType
+from harness.network.layers import Layer
+from harness.probe.auxiliary import AuxiliaryKind, attach
+from harness.probe.producer import ProducerKind, produce
+from harness.probe.terms import Terms
+
+Role = Literal["layer", "auxiliary", "context", "null", "calibration", "reference", "single", "network"]
+
+@dataclass(frozen=True)
+class Probe:
+    """A network to be timed.
+
+    `role` says what for: `layer` is selected layer + auxiliary layer (S1.1), `auxiliary` the auxiliary
+    layer alone on the layer's output (S1.7), `context` producers + layer + auxiliary layer, `null` the
+    same without the layer, `calibration` a null probe for the overhead regression, `single` a layer
+    alone, `network` a whole network, `reference` the probe that tracks drift.
+    """
+
+    id: str
+    role: Role
+    label: str
+    model: AssembledModel
+    terms: Terms
+    auxiliary: AuxiliaryKind | None = None
+
+
+def finish(role: Role, label: str, model: AssembledModel, terms: Terms, auxiliary: AuxiliaryKind | None) -> Probe:
+    """A probe with the transfers of its model added to its terms, and its identity."""
+    whole = terms + Terms(input_bytes=model.input_bytes, output_bytes=model.output_bytes)
+    # Probes that are the same model are the same probe only in the same role: roles are visited differently.
+    digest = hashlib.sha256(f"{role} {auxiliary} {model.digest} {whole}".encode()).hexdigest()[:16]
+    return Probe(digest, role, label, model, whole, auxiliary)
+
+
+def layer_probe(
+    network: Network, layer: Layer, producers: Sequence[ProducerKind], auxiliary: AuxiliaryKind, role: Role
+) -> Probe:
+    """[producers +] layer + auxiliary layer; the auxiliary layer reads the layer's first result.
+
+    Postconditions: the model passes the checker, holds the layer's operators in their order, and exactly
+    one edge leads from the layer to the auxiliary layer.
+    """
+    builder = ModelBuilder(network.opset)
+    bound = {
+        name: produce(builder, network.types[name], kind, index_bound(network, name))
+        for name, kind in zip(layer.graph.inputs, producers, strict=True)
+    }
+    names = builder.subgraph(network, layer.graph.nodes, bound)
+    result, terms = attach(builder, names[layer.graph.outputs[0]], auxiliary)
+    others = [names[name] for name in layer.graph.outputs[1:]]
+    model = builder.build([result, *others])
+    _check_probe(model, layer, names[layer.graph.outputs[0]], len(others))
+    return finish(role, layer.name, model, terms, auxiliary)
+
+
+def null_probe(
+    kinds: Sequence[TensorType],
+    producers: Sequence[ProducerKind],
+    auxiliary: AuxiliaryKind,
+    opset: int,
+    role: Role,
+    bounds: Sequence[int | None] | None = None,
+) -> Probe:
+    """The same as `layer_probe` without the layer: an auxiliary layer behind every producer or input."""
+    builder = ModelBuilder(opset)
+    results, terms = [], Terms()
+    for kind, producer, bound in zip(kinds, producers, bounds or [None] * len(kinds), strict=True):
+        result, added = attach(builder, produce(builder, kind, producer, bound), auxiliary)
+        results.append(result)
+        terms += added
+    label = " ".join(f"{producer} {kind}" for kind, producer in zip(kinds, producers, strict=True))
+    return finish(role, label, builder.build(results), terms, auxiliary)
+
+
+def single_probe(network: Network, layer: Layer) -> Probe:
+    """A layer alone, as people time layers without an auxiliary layer."""
+    builder = ModelBuilder(network.opset)
+    bound = {name: builder.input(network.types[name], index_bound(network, name)) for name in layer.graph.inputs}
+    names = builder.subgraph(network, layer.graph.nodes, bound)
+    return finish("single", layer.name, builder.build([names[name] for name in layer.graph.outputs]), Terms(), None)
+
+
+def network_probe(network: Network) -> Probe:
+    """A whole network."""
+    return finish("network", network.name, assemble_network(network), Terms(), None)
+
+
+def reference_probe() -> Probe:
+    """A convolution of about a hundred microseconds on a desktop core, visited between others to track drift."""
+    shape = (1, 64, 28, 28)
+    builder = ModelBuilder(13)
+    source = builder.input(TensorType("float32", shape))
+    weight = builder.weight(TensorType("float32", (64, 64, 3, 3)), 576)
+    window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    result, terms = attach(builder, builder.operator("Conv", [source, weight], TensorType("float32", shape), window), "avgpool")
+    return finish("reference", "reference", builder.build([result]), terms, None)
+
+
+def _check_probe(model: AssembledModel, layer: Layer, joint: str, others: int) -> None:
+    import onnx
+
+    graph = onnx.load_model_from_string(model.content).graph
+    ops = [node.op_type for node in graph.node]
+    wanted = [node.op for node in layer.graph.nodes]
+    holds_layer = any(ops[at : at + len(wanted)] == wanted for at in range(len(ops)))
+    readers = sum(list(node.input).count(joint) > 0 for node in graph.node)
+    inner = sum(layer.graph.outputs[0] in node.inputs for node in layer.graph.nodes)
+    if not holds_layer or readers - inner != 1 or len(graph.output) != 1 + others:
+        why = f"operators {ops}, edges to the auxiliary layer {readers - inner}"
+        raise HarnessError(f"The probe of layer {layer.name!r} does not hold the layer and one auxiliary layer", why=why)
