@@ -15,7 +15,6 @@ import select
 import selectors
 import signal
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, NoReturn, Optional
@@ -23,10 +22,11 @@ from typing import Any, Callable, Dict, NoReturn, Optional
 from device_agents import AGENT_VERSION, fingerprint, wire
 from device_agents.child import WorkerProcess
 from device_agents.lease import Lease, LeaseHeld, holder_of
+from device_agents.watchdog import Watchdog
 
 IDLE_S = 120.0
 START_S = 60.0
-_GRACE_S = 3.0
+_GRACE_S = 5.0
 _FLUSH_S = 2.0
 _ENDING_S = 2.0
 _OUTBOX_BYTES = 4 << 20
@@ -76,9 +76,7 @@ class Agent:
         self._greeted = False
         self._backend = ""
         self._lease: Optional[Lease] = None
-        self._ttl_s = IDLE_S
-        self._deadline = time.monotonic() + IDLE_S
-        self._deadline_changed = threading.Event()
+        self._watchdog = Watchdog(IDLE_S, _GRACE_S, _EXIT_HUNG, self._kill_worker)
         self._worker: Optional[WorkerProcess] = None
         self._worker_problem: Optional[_Rejected] = None
         self._worker_decoder = wire.Decoder()
@@ -90,7 +88,7 @@ class Agent:
 
     def serve(self) -> int:
         """Runs until the host leaves or the lease runs out; returns the exit code."""
-        threading.Thread(target=self._watch, daemon=True).start()
+        self._watchdog.start()
         self._selector.register(self._source, selectors.EVENT_READ, self._on_host)
         try:
             while True:
@@ -110,20 +108,19 @@ class Agent:
             self._lease.release()
 
     def _wait_s(self) -> float:
-        deadline = self._deadline
+        deadline = self._watchdog.deadline
         if self._pending is not None and not self._stalled():
             deadline = min(deadline, self._pending.deadline)
         return max(0.0, deadline - time.monotonic())
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
-        if now >= self._deadline:
+        if now >= self._watchdog.deadline:
             self._expire()
         if self._pending is not None and now >= self._pending.deadline and not self._stalled():
             worker = self._worker
             assert worker is not None
-            worker.kill_now()
-            worker.wait(_ENDING_S)
+            self._kill_worker()
             message = "the worker said nothing for %g s during %s" % (self._pending.silence_s, self._pending.type)
             self._lose_worker(_Rejected("worker-silent", message, tail=worker.tail()))
 
@@ -132,25 +129,15 @@ class Agent:
             message = "the host said nothing for %g s and holds no lease" % IDLE_S
             self._writer.write("error", 0, code="idle", message=message)
         else:
-            message = "the lease of %s was not renewed within %g s" % (self._lease.resource, self._ttl_s)
+            message = "the lease of %s was not renewed within %g s" % (self._lease.resource, self._watchdog.ttl_s)
             self._writer.write("error", 0, code="lease-lost", message=message)
         raise _Finished(_EXIT_EXPIRED)
 
-    def _watch(self) -> None:
-        """The watchdog: ends the process where the loop, for whatever reason, missed its deadline."""
-        while True:
-            remaining_s = self._deadline + _GRACE_S + _FLUSH_S - time.monotonic()
-            if remaining_s <= 0:
-                worker = self._worker
-                if worker is not None:
-                    worker.kill_now()
-                    worker.wait(_ENDING_S)
-                os._exit(_EXIT_HUNG)
-            self._deadline_changed.wait(remaining_s)
-            self._deadline_changed.clear()
-
-    def _renew(self) -> None:
-        self._deadline = time.monotonic() + self._ttl_s
+    def _kill_worker(self) -> None:
+        worker = self._worker
+        if worker is not None:
+            worker.kill_now()
+            worker.wait(_ENDING_S)
 
     def _stalled(self) -> bool:
         """Whether the host reads so slowly that the worker has to wait; its silence is then no fault."""
@@ -209,7 +196,7 @@ class Agent:
             raise _Finished(_EXIT_PROTOCOL) from None
         # A long payload over a slow link is a sign of life, too.
         if self._holds(self._decoder.arriving.get("token")):
-            self._renew()
+            self._watchdog.renew()
 
     def _on_worker(self, events: int) -> None:
         worker = self._worker
@@ -260,8 +247,7 @@ class Agent:
         worker = self._worker
         assert worker is not None
         if not worker.wait(_ENDING_S):
-            worker.kill_now()
-            worker.wait(_ENDING_S)
+            self._kill_worker()
         message = "%s: %s" % (message, worker.ending())
         self._lose_worker(_Rejected("worker-died", message, ending=worker.ending(), tail=worker.tail()))
 
@@ -290,7 +276,7 @@ class Agent:
 
     def _answer(self, frame: wire.Frame) -> None:
         if not self._lease:
-            self._renew()
+            self._watchdog.renew()
         try:
             if frame.type == "bye":
                 raise _Finished(0)
@@ -341,9 +327,8 @@ class Agent:
             raise _Rejected("busy", str(held), holder=held.holder) from None
         except (ValueError, OSError) as error:
             raise _Rejected("bad-request", "no lease of %r: %s" % (resource[:80], error)) from None
-        self._lease, self._ttl_s = lease, ttl_s
-        self._renew()
-        self._deadline_changed.set()
+        self._lease = lease
+        self._watchdog.restart(ttl_s)
         self._writer.write("lease", frame.id, token=lease.token, ttl_s=ttl_s)
 
     def _on_status(self, frame: wire.Frame) -> None:
@@ -360,7 +345,7 @@ class Agent:
         if not self._holds(frame.fields.get("token")):
             raise _Rejected("lease-lost", "the token of this %s is not the one of the lease" % frame.type[:40])
         assert self._lease is not None
-        self._renew()
+        self._watchdog.renew()
         fields = {name: value for name, value in frame.fields.items() if name not in ("token", "silence_s")}
         if frame.type in _FORWARDED:
             self._forward(frame, _number(frame, "silence_s", _SILENCE_S, START_S), **fields)
@@ -381,8 +366,8 @@ class Agent:
             raise _Rejected("bad-request", "the worker is busy with request %d" % self._pending.id)
         assert self._lease is not None
         self._lease.release()
-        self._lease, self._ttl_s = None, IDLE_S
-        self._renew()
+        self._lease = None
+        self._watchdog.restart(IDLE_S)
         self._writer.write("release", frame.id)
 
     def _holds(self, token: Any) -> bool:
@@ -402,7 +387,7 @@ def _greeting(fields: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _number(frame: wire.Frame, name: str, limits: Any, default: Optional[float] = None) -> float:
-    value = frame.fields.get(name, default)
+    value: Any = frame.fields.get(name, default)
     if type(value) not in (int, float) or not limits[0] <= value <= limits[1]:
         raise _Rejected("bad-request", "%s must be a number from %g to %g" % (name, limits[0], limits[1]))
     return float(value)

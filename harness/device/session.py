@@ -12,7 +12,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -134,9 +134,9 @@ class AgentSession:
     def greet(self, with_backend: bool = True) -> AgentHello:
         """Says hello; without a backend the agent starts no worker and can only tell its status."""
         backend = self._device.backend if with_backend else None
-        fields = {"backend": backend, "options": dict(self._device.options)}
+        version: dict[str, Any] = {"major": wire.PROTOCOL_MAJOR, "minor": wire.PROTOCOL_MINOR}
         try:
-            request = self._send("hello", major=wire.PROTOCOL_MAJOR, minor=wire.PROTOCOL_MINOR, **fields)
+            request = self._send("hello", backend=backend, options=dict(self._device.options), **version)
             frame = self._wait(request, ("hello",), self._deadlines.start_s)
         except LinkLost as error:
             next_step = f"See what is missing by `harness devices check {self._name}`"
@@ -145,14 +145,15 @@ class AgentSession:
         if reply.major != wire.PROTOCOL_MAJOR or reply.backend != backend or (backend and reply.clock is None):
             raise ProtocolError(f"The agent on {self._name} answered another hello than ours")
         facts = {key: clean(value) for key, value in reply.fingerprint.items()}
-        version = clean(reply.agent_version)
-        self.hello = AgentHello(version, reply.backend or "", facts, reply.clock or "", tuple(reply.tells))
+        self.hello = AgentHello(
+            clean(reply.agent_version), reply.backend or "", facts, reply.clock or "", tuple(reply.tells)
+        )
         return self.hello
 
     def acquire(self, holder: str) -> int:
         """Takes the lease of the device's resource, naming who we are; returns the fencing token."""
-        fields = {"resource": self._device.resource, "ttl_s": self._deadlines.lease_ttl_s, "holder": clean(holder, 150)}
-        frame = self._ask("lease", self._deadlines.reply_s, **fields)
+        fields: dict[str, Any] = {"resource": self._device.resource, "ttl_s": self._deadlines.lease_ttl_s}
+        frame = self._ask("lease", self._deadlines.reply_s, holder=clean(holder, 150), **fields)
         self.token = check(LeaseReply, frame.fields, self._name).token
         self._keeper = threading.Thread(target=self._keep, name=f"heartbeat {self._name}", daemon=True)
         self._keeper.start()
@@ -208,7 +209,7 @@ class AgentSession:
 
     def _run_part(
         self, part: list[Any], visits: Sequence[Visit], first: int, silence_s: float
-    ) -> Iterator[tuple[tuple[Series, ...], Mapping[str, float]]]:
+    ) -> Generator[tuple[tuple[Series, ...], Mapping[str, float]], None, bool]:
         ledger = RunCheck(self._name, visits, first)
         request = self._send("run", token=self.token, visits=part, silence_s=silence_s)
         self._running, self._cancel_sent = True, False

@@ -1,0 +1,124 @@
+"""The agent on a device: pushed by SFTP under its content hash, checked, and never overwritten."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import posixpath
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.device.bundle import Bundle, build_bundle
+from harness.device.inventory import Device, Ssh
+from harness.device.replies import clean
+from harness.device.ssh import connect, load_identity, time_limit
+from harness.errors import DeviceUnreachable, UsageError
+
+if TYPE_CHECKING:
+    import paramiko
+
+_CHANNEL_S = 20.0
+_PUSH_S = 120.0
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """Where the agent lies on the device, and whether it had to be sent."""
+
+    path: str
+    sha256: str
+    sent: bool
+
+
+@dataclass(frozen=True)
+class Installation:
+    """An installed agent and the authorized_keys line that confines the identity to it."""
+
+    path: str
+    sha256: str
+    sent: bool
+    authorized_keys_line: str
+
+
+def install_agent(device: Device) -> Installation:
+    """Pushes the agent to an SSH device; needs an identity that may use SFTP there."""
+    settings = device.transport
+    if not isinstance(settings, Ssh):
+        raise UsageError(f"{device.name} runs on this machine and needs no installed agent")
+    client = connect(device.name, settings)
+    try:
+        pushed = push_agent(device.name, client)
+    finally:
+        client.close()
+    return Installation(pushed.path, pushed.sha256, pushed.sent, authorized_keys_line(device.name, settings))
+
+
+def authorized_keys_line(name: str, settings: Ssh) -> str:
+    """The line for authorized_keys on the device: this key may start this agent and nothing else."""
+    key = load_identity(name, settings)
+    # sshd knows one escape within the quotes.
+    python = settings.python.replace('"', '\\"')
+    command = f"{python} {build_bundle().path}"
+    return f'restrict,command="{command}" {key.get_name()} {key.get_base64()}'
+
+
+def push_agent(name: str, client: paramiko.SSHClient) -> Pushed:
+    """Sends the agent unless a file with its hash is there; what lies there is read back and compared."""
+    import paramiko
+
+    bundle = build_bundle()
+    transport = client.get_transport()
+    assert transport is not None
+    try:
+        with time_limit(client, _PUSH_S):
+            channel = transport.open_session(timeout=_CHANNEL_S)
+            channel.settimeout(_CHANNEL_S)
+            channel.invoke_subsystem("sftp")
+            with paramiko.SFTPClient(channel) as files:
+                sent = not _is_there(files, bundle)
+                if sent:
+                    _send(files, bundle)
+    except (paramiko.SSHException, paramiko.SFTPError, OSError, EOFError, ValueError) as error:
+        why = clean(str(error), 200) or type(error).__name__
+        next_step = (
+            "The disk may be full, or this key is bound to a forced command and may not copy files: "
+            "install with an identity that may, or copy the agent by hand"
+        )
+        raise DeviceUnreachable(f"The agent cannot be copied to {name}", why=why, next_step=next_step) from None
+    return Pushed(bundle.path, bundle.sha256, sent)
+
+
+def _is_there(files: paramiko.SFTPClient, bundle: Bundle) -> bool:
+    try:
+        if files.stat(bundle.path).st_size != len(bundle.content):
+            return False
+        return _remote_hash(files, bundle.path, len(bundle.content)) == bundle.sha256
+    except FileNotFoundError:
+        return False
+
+
+def _send(files: paramiko.SFTPClient, bundle: Bundle) -> None:
+    folder = posixpath.dirname(bundle.path)
+    for path in (posixpath.dirname(folder), folder):
+        try:
+            files.mkdir(path, 0o700)
+        except OSError:
+            files.stat(path)  # there already; otherwise this raises
+    part = f"{bundle.path}.{os.urandom(6).hex()}.part"
+    try:
+        with files.open(part, "wx") as target:
+            target.chmod(0o600)
+            target.write(bundle.content)
+        if _remote_hash(files, part, len(bundle.content)) != bundle.sha256:
+            raise OSError("what was written reads back differently")
+        files.posix_rename(part, bundle.path)
+    except BaseException:
+        with contextlib.suppress(OSError, EOFError):  # the first error is the one to tell
+            files.remove(part)
+        raise
+
+
+def _remote_hash(files: paramiko.SFTPClient, path: str, size: int) -> str:
+    with files.open(path, "rb") as source:
+        return hashlib.sha256(source.read(size + 1)).hexdigest()

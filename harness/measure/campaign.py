@@ -1,0 +1,140 @@
+"""Runs a probe plan on a device: batches of probes, rounds in random order, every sample into the journal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.device.session import AgentSession, ProbePayload, Sample, Visit
+from harness.errors import BackendError, Interrupted
+from harness.measure.journal import Campaign, Journal, Place
+from harness.measure.policy import RepeatPolicy, visit_order
+from harness.measure.progress import Observer, Progress
+from harness.measure.summary import Measurement, summarise
+from harness.probe.plan import ProbePlan
+from harness.probe.probe import Probe
+
+RUNS_PER_VISIT: Mapping[str, tuple[int, int]] = {"network": (1, 3), "single": (2, 3)}
+"""Warm-up and timed runs per visit by role. All others run once, cold: one sample a visit."""
+
+
+def payload_of(probe: Probe) -> ProbePayload:
+    """The probe as the session sends it."""
+    model = probe.model
+    return ProbePayload(
+        probe.id,
+        model.content,
+        tuple(spec.wire() for spec in model.weights),
+        tuple(spec.wire() for spec in model.inputs),
+        model.output_bytes,
+    )
+
+
+@dataclass
+class CampaignRun:
+    """One sitting of a campaign; `stop` ends it after the current visit, everything kept."""
+
+    session: AgentSession
+    journal: Journal
+    campaign: Campaign
+    plan: ProbePlan
+    policy: RepeatPolicy
+    observe: Observer
+    stop: threading.Event
+    _device_s: float = 0.0
+    _samples: int = 0
+    _started_s: float = field(default_factory=time.monotonic)
+
+    def run(self) -> None:
+        """Measures what the journal does not hold yet; raises Interrupted when stopped, and a DeviceError."""
+        finished = self.journal.finished_batches(self.campaign.id)
+        for number, batch in enumerate(self.plan.batches):
+            if number not in finished:
+                self._run_batch(number, batch)
+                self.journal.finish_batch(self.campaign.id, number)
+        self.journal.complete(self.campaign.id)
+
+    def _run_batch(self, number: int, batch: Sequence[str]) -> None:
+        self._report("loading", number, 0)
+        loaded = [probe for probe in batch if self._load(self.plan.probes[probe])]
+        reference = self.plan.reference
+        if reference not in loaded:
+            self._load(self.plan.probes[reference])
+        samples = self.journal.samples(self.campaign.id, number)
+        taken = self.journal.places(self.campaign.id, number)
+        allowance_s = self._allowance_s(number)
+        started_s = self._device_s
+        rounds = 0
+        while not self._is_enough(rounds, samples, loaded) and not (
+            allowance_s is not None and rounds and self._device_s - started_s >= allowance_s
+        ):
+            order = visit_order(self.campaign.seed, number, rounds, loaded, reference)
+            due = [(Place(number, rounds, at), probe) for at, probe in enumerate(order)]
+            due = [(place, probe) for place, probe in due if place not in taken]
+            for probe, sample in self._visit(due):
+                samples.setdefault(probe, []).append(sample)
+            rounds += 1
+            self._report("measuring", number, rounds)
+        self.session.drop([*loaded, *([] if reference in loaded else [reference])])
+
+    def _load(self, probe: Probe) -> bool:
+        self._check_stop()
+        try:
+            self.session.put(payload_of(probe))
+        except BackendError as refusal:
+            self.journal.refuse(self.campaign.id, probe.id, refusal.why or refusal.what)
+            return False
+        return True
+
+    def _visit(self, due: Sequence[tuple[Place, str]]) -> Iterator[tuple[str, Sample]]:
+        self._check_stop()
+        visits = [Visit(probe, *RUNS_PER_VISIT.get(self.plan.probes[probe].role, (0, 1))) for _, probe in due]
+        for series, state in self.session.run(visits):
+            self.journal.add(
+                self.campaign.id, self.session.token, [(*due[one.visit], one.samples) for one in series], state
+            )
+            for one in series:
+                for sample in one.samples:
+                    self._samples += 1
+                    self._device_s += (sample.device_ns or sample.wall_ns) / 1e9
+                    yield one.probe, sample
+            if self.stop.is_set():
+                self.session.cancel()
+        self._check_stop()
+
+    def _is_enough(self, rounds: int, samples: Mapping[str, Sequence[Sample]], loaded: Sequence[str]) -> bool:
+        if not loaded:
+            return True
+        return rounds > 0 and self.policy.is_enough(rounds, self._measurements(samples, loaded))
+
+    def _measurements(self, samples: Mapping[str, Sequence[Sample]], loaded: Sequence[str]) -> dict[str, Measurement]:
+        return {probe: summarise(samples[probe], self.campaign.clock) for probe in loaded if probe in samples}
+
+    def _allowance_s(self, number: int) -> float | None:
+        """This batch's part of the device time that is left, by its number of probes."""
+        if self.policy.budget_s is None:
+            return None
+        ahead = sum(len(batch) for batch in self.plan.batches[number:])
+        return max(0.0, self.policy.budget_s - self._device_s) * len(self.plan.batches[number]) / ahead
+
+    def _check_stop(self) -> None:
+        if self.stop.is_set():
+            raise Interrupted(
+                "Stopped on request", why="All samples so far are in the journal",
+                next_step="Run the same command again to resume",
+            )  # fmt: skip
+
+    def _report(self, stage: str, batch: int, round: int) -> None:
+        self.observe(
+            Progress(stage, batch, len(self.plan.batches), round, self._samples, self._device_s, self._remaining_s(batch, round))
+        )
+
+    def _remaining_s(self, batch: int, round: int) -> float | None:
+        """Time left if the probes ahead take as long as those behind."""
+        sizes = [len(members) for members in self.plan.batches]
+        share = min(1.0, round / (self.policy.runs or self.policy.min_rounds))
+        behind = sum(sizes[:batch]) + sizes[batch] * share
+        elapsed_s = time.monotonic() - self._started_s
+        return elapsed_s * (sum(sizes) - behind) / behind if behind else None

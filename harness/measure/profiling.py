@@ -1,0 +1,217 @@
+"""`harness.profile`: networks in, a campaign in the journal out."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.device.inventory import Device, find_device, load_inventory
+from harness.device.session import AgentSession, Visit, open_session
+from harness.errors import BackendError, CampaignIncomplete
+from harness.measure.campaign import CampaignRun, payload_of
+from harness.measure.journal import Campaign, Journal
+from harness.measure.policy import RepeatPolicy, unsettled
+from harness.measure.progress import Observer, Progress, ignore
+from harness.measure.summary import summarise
+from harness.network.fusion import DEFAULT_RULES, FusionRule, learn_rules
+from harness.network.graph import Network
+from harness.network.layers import cut
+from harness.network.models import BUILTIN_PREFIX, load_network
+from harness.network.told import ToldGraph, read_told
+from harness.network.zoo import NAMES as REFERENCE_NETWORKS
+from harness.probe.auxiliary import DEFAULT_AUXILIARY, AuxiliaryKind
+from harness.probe.plan import CutNetwork, ProbePlan, plan_probes
+from harness.probe.probe import network_probe
+from harness.workspace import Workspace, find_workspace
+
+PROBES_PER_LAYER_RUN = 3.0
+"""Device time of one round, as a multiple of one run of the networks: a layer is run alone and in context."""
+
+
+@dataclass(frozen=True)
+class ProfileResult:
+    """What one sitting of a campaign did; `unsettled` probes missed the target interval."""
+
+    campaign: int
+    device: str
+    probes: int
+    samples: int
+    device_seconds: float
+    wall_seconds: float
+    resumed: bool
+    refused: int
+    unsettled: int
+    drift: float
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """A plan and how long it will take on the device."""
+
+    plan: ProbePlan
+    networks: tuple[CutNetwork, ...]
+    round_seconds: float
+    policy: RepeatPolicy
+
+
+def reference_networks() -> tuple[str, ...]:
+    """The built-in reference layers: those of the architectures that come with harness."""
+    return tuple(BUILTIN_PREFIX + name for name in REFERENCE_NETWORKS)
+
+
+def profile(
+    models: Sequence[str] = (),
+    *,
+    device: str = "cpu01",
+    workspace: Workspace | None = None,
+    auxiliary: AuxiliaryKind = DEFAULT_AUXILIARY,
+    policy: RepeatPolicy | None = None,
+    seed: int = 0,
+    fresh: bool = False,
+    dims: Mapping[str, int] | None = None,
+    observe: Observer = ignore,
+    stop: threading.Event | None = None,
+) -> ProfileResult:
+    """Measures probes of every layer of the models on a device; the same call resumes what was cut short.
+
+    `models` are paths or `builtin:NAME`; none means the reference networks. Raises the errors of
+    harness.errors; what was measured before an error is kept.
+    """
+    place, policy = workspace or find_workspace(), policy or RepeatPolicy()
+    known = find_device(load_inventory(place.devices), device)
+    networks = [load_network(model, dims) for model in models or reference_networks()]
+    started_s = time.monotonic()
+    with open_session(known) as session, Journal(place.journal) as journal:
+        session.acquire(holder())
+        plan = plan_probes(*cut_as_told(session, networks, observe), auxiliary)
+        campaign, resumed = _campaign(journal, session, known, plan, seed, policy, fresh)
+        runner = CampaignRun(session, journal, campaign, plan, policy, observe, stop or threading.Event())
+        runner.run()
+        return _result(journal, campaign, policy, time.monotonic() - started_s, resumed)
+
+
+def dry_run(
+    models: Sequence[str] = (),
+    *,
+    device: str = "cpu01",
+    workspace: Workspace | None = None,
+    auxiliary: AuxiliaryKind = DEFAULT_AUXILIARY,
+    policy: RepeatPolicy | None = None,
+    dims: Mapping[str, int] | None = None,
+    observe: Observer = ignore,
+) -> DryRun:
+    """The plan that `profile` would run, and its time, extrapolated from one visit of each whole network."""
+    place = workspace or find_workspace()
+    known = find_device(load_inventory(place.devices), device)
+    networks = [load_network(model, dims) for model in models or reference_networks()]
+    with open_session(known) as session:
+        session.acquire(holder())
+        cuts, rules = cut_as_told(session, networks, observe)
+        seconds = sum(_run_seconds(session, network) for network in networks)
+    return DryRun(plan_probes(cuts, rules, auxiliary), tuple(cuts), PROBES_PER_LAYER_RUN * seconds, policy or RepeatPolicy())
+
+
+def holder() -> str:
+    """Who takes the lease, in words for whoever finds it taken."""
+    return f"{getpass.getuser()}@{platform.node()} pid {os.getpid()}"
+
+
+def cut_as_told(
+    session: AgentSession, networks: Sequence[Network], observe: Observer
+) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
+    """Cuts networks by the fusion that the device tells, or by the default rules where it does not."""
+    if "fusion" not in session.hello.tells:
+        return [CutNetwork(network, cut(network, DEFAULT_RULES), _convolutional(network)) for network in networks], DEFAULT_RULES
+    told: list[ToldGraph] = []
+    for number, network in enumerate(networks):
+        observe(Progress(f"asking how {network.name} is fused", number, len(networks), 0, 0, 0.0, None))
+        told.append(_told(session, network))
+    groups = [(network, graph.groups) for network, graph in zip(networks, told, strict=True)]
+    rules = learn_rules(groups, session.hello.backend)
+    cuts = [
+        CutNetwork(network, cut(network, rules), graph.blocked) for network, graph in zip(networks, told, strict=True)
+    ]
+    return cuts, rules
+
+
+def _told(session: AgentSession, network: Network) -> ToldGraph:
+    probe = network_probe(network)
+    try:
+        revealed = session.put(payload_of(probe), reveal=True)
+    finally:
+        session.drop([probe.id])
+    if revealed is None:
+        raise BackendError(f"The device does not tell how it fuses {network.name}")
+    return read_told(network, probe.model.names, revealed.format, revealed.content)
+
+
+def _convolutional(network: Network) -> frozenset[str]:
+    """Tensors that a device which tells nothing is assumed to keep as convolutions like them."""
+    return frozenset(name for name, kind in network.types.items() if len(kind.shape) == 4)
+
+
+def _run_seconds(session: AgentSession, network: Network) -> float:
+    probe = network_probe(network)
+    session.put(payload_of(probe))
+    runs = [one for series, _ in session.run([Visit(probe.id, 0, 3)]) for one in series]
+    session.drop([probe.id])
+    return summarise(runs[0].samples, session.hello.clock).latency_s
+
+
+def _campaign(
+    journal: Journal, session: AgentSession, device: Device, plan: ProbePlan, seed: int, policy: RepeatPolicy, fresh: bool
+) -> tuple[Campaign, bool]:
+    settings = {**policy.settings(), "seed": seed}
+    hello = session.hello
+    found = None if fresh else journal.resumable(device.name, plan.id, settings, hello.fingerprint)
+    if found:
+        return found, True
+    return journal.begin(device.name, plan, seed, settings, hello.fingerprint, hello.clock), False
+
+
+def _result(
+    journal: Journal, campaign: Campaign, policy: RepeatPolicy, wall_s: float, resumed: bool
+) -> ProfileResult:
+    probes = journal.probes(campaign.id)
+    samples = journal.samples(campaign.id)
+    few = [
+        record.label
+        for record in probes.values()
+        if not record.refused and len(samples.get(record.id, ())) < policy.fewest_rounds
+    ]
+    if few:
+        why = f"{len(few)} of {len(probes)} probes have fewer than {policy.fewest_rounds} samples, for example {few[0]!r}"
+        step = "Give a larger --budget; samples so far are in the journal"
+        raise CampaignIncomplete("The budget was spent before every probe was measured", why=why, next_step=step)
+    measurements = {
+        probe: summarise(taken, campaign.clock) for probe, taken in samples.items() if probe != campaign.reference
+    }
+    every = [sample for taken in samples.values() for sample in taken]
+    return ProfileResult(
+        campaign=campaign.id,
+        device=campaign.device,
+        probes=len(probes),
+        samples=len(every),
+        device_seconds=sum(sample.device_ns or sample.wall_ns for sample in every) / 1e9,
+        wall_seconds=wall_s,
+        resumed=resumed,
+        refused=sum(record.refused is not None for record in probes.values()),
+        unsettled=len(unsettled(measurements, policy.target)) if policy.runs is None else 0,
+        drift=_drift(journal, campaign),
+    )
+
+
+def _drift(journal: Journal, campaign: Campaign) -> float:
+    """Largest change of the reference probe between thirds of the campaign, as a fraction."""
+    taken = journal.samples(campaign.id).get(campaign.reference, [])
+    third = len(taken) // 3
+    if third < 3:
+        return 0.0
+    parts = [taken[:third], taken[third : 2 * third], taken[2 * third :]]
+    medians = [summarise(part, campaign.clock).latency_s for part in parts]
+    return max(medians) / min(medians) - 1

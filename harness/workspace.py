@@ -1,0 +1,60 @@
+"""The workspace: the folder whose journal, tables and reports a command works on."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import ConfigurationError
+
+MARKER = "harness.toml"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Paths of one workspace; nothing is ever written outside `root`."""
+
+    root: Path
+
+    @property
+    def devices(self) -> Path:
+        """Inventory of devices beside the built-in ones; optional."""
+        return self.root / "devices.toml"
+
+    @property
+    def journal(self) -> Path:
+        """SQLite file of all samples."""
+        return self.root / ".harness" / "journal.sqlite"
+
+    @property
+    def lut(self) -> Path:
+        """Lookup tables, `lut/<device>/<date>-<hash>/`."""
+        return self.root / "lut"
+
+    @property
+    def reports(self) -> Path:
+        """Reports written by commands."""
+        return self.root / "reports"
+
+
+def find_workspace(start: Path | None = None) -> Workspace:
+    """`start` or the current folder, or the nearest parent that holds a harness.toml.
+
+    Raises ConfigurationError where that file is not valid or `start` is not a folder.
+    """
+    folder = (start or Path.cwd()).resolve()
+    if not folder.is_dir():
+        raise ConfigurationError(f"The workspace {folder} is not a folder", next_step="Create it")
+    if start is None:
+        folder = next((parent for parent in (folder, *folder.parents) if (parent / MARKER).is_file()), folder)
+    marker = folder / MARKER
+    if marker.is_file():
+        try:
+            settings = tomllib.loads(marker.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+            raise ConfigurationError(f"{marker} cannot be read", why=str(error)) from error
+        if settings:
+            why = f"It has the unknown key {next(iter(settings))!r}; the file only marks the workspace and stays empty"
+            raise ConfigurationError(f"{marker} is invalid", why=why)
+    return Workspace(folder)

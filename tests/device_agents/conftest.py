@@ -1,0 +1,164 @@
+"""A real agent process, spoken to frame by frame."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device_agents import wire
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+INPUT = {"name": "x", "shape": [1, 1000], "dtype": "float32", "distribution": "normal", "seed": 1}
+DEADLINE_S = 30.0
+
+
+def children(pid: int) -> list[int]:
+    """The processes whose parent is `pid`, zombies included."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            except OSError:
+                continue
+            if int(parent) == pid:
+                found.append(int(entry.name))
+    return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Waits for something that another process does, at most DEADLINE_S."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def exists(pid: int) -> bool:
+    """Whether the process runs (a zombie does not)."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class AgentProcess:
+    """`python -m device_agents` with frames in and out."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "device_agents"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            start_new_session=True,
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        self.writer = wire.FrameWriter(self.stdin.write)
+        self.decoder = wire.Decoder()
+        self.frames: list[wire.Frame] = []
+        self.requests = 0
+        self.token = 0
+
+    def send(self, type: str, payload: bytes = b"", id: int | None = None, **fields: Any) -> int:
+        """Sends a request and returns its id."""
+        self.requests += 1
+        request = self.requests if id is None else id
+        self.writer.write(type, request, payload, **fields)
+        return request
+
+    def receive(self) -> wire.Frame | None:
+        """The next frame, or None at the end of the stream."""
+        while not self.frames:
+            assert select.select([self.stdout], [], [], DEADLINE_S)[0], "the agent says nothing"
+            data = os.read(self.stdout.fileno(), wire.READ_BYTES)
+            if not data:
+                return None
+            self.frames.extend(self.decoder.feed(data))
+        return self.frames.pop(0)
+
+    def ask(self, type: str, payload: bytes = b"", **fields: Any) -> wire.Frame:
+        """Sends a request and returns the next frame, which must answer it."""
+        request = self.send(type, payload, **fields)
+        frame = self.receive()
+        assert frame is not None and frame.id == request
+        return frame
+
+    def greet(self, backend: str | None = "null", **options: Any) -> wire.Frame:
+        """Says hello."""
+        return self.ask("hello", major=wire.PROTOCOL_MAJOR, minor=0, backend=backend, options=options)
+
+    def lease(self, resource: str = "bench", ttl_s: float = 30.0, holder: str = "the test") -> wire.Frame:
+        """Takes the lease and remembers its token."""
+        frame = self.ask("lease", resource=resource, ttl_s=ttl_s, holder=holder)
+        self.token = frame.fields.get("token", 0)
+        return frame
+
+    def put(self, probe: str = "p") -> wire.Frame:
+        """Loads a probe into the null backend."""
+        model = b"model"
+        content = model + json.dumps({"weights": [], "inputs": [INPUT]}).encode()
+        facts = {"probe": probe, "model_bytes": len(model), "output_bytes": 4, "reveal": False}
+        return self.ask("put", content, token=self.token, sha256=hashlib.sha256(content).hexdigest(), **facts)
+
+    def ready(self, **lease: Any) -> AgentProcess:
+        """Greeted, leased, one probe loaded."""
+        assert self.greet().type == "hello"
+        assert self.lease(**lease).type == "lease"
+        assert self.put().type == "put"
+        return self
+
+    def start_long_run(self, silence_s: float = 60.0) -> int:
+        """A run of many visits of about a tenth of a second each; returns its id."""
+        visits = [["p", 100_000, 1]] * 1000
+        return self.send("run", token=self.token, visits=visits, silence_s=silence_s)
+
+    @property
+    def worker(self) -> int:
+        """Process id of the worker."""
+        (pid,) = children(self.process.pid)
+        return pid
+
+    def end(self) -> int:
+        """Closes the agent's input and returns its exit code."""
+        self.stdin.close()
+        return self.process.wait(DEADLINE_S)
+
+
+@pytest.fixture(autouse=True)
+def runtime_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Lock files of a test exclude nobody else."""
+    folder = tmp_path_factory.mktemp("leases")
+    monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", str(folder))
+    return folder
+
+
+@pytest.fixture
+def start_agent() -> Iterator[Callable[[], AgentProcess]]:
+    """Starts agents, and ends at the end of the test those that still run."""
+    agents: list[AgentProcess] = []
+
+    def start() -> AgentProcess:
+        agents.append(AgentProcess())
+        return agents[-1]
+
+    yield start
+    for agent in agents:
+        agent.process.kill()
+        agent.process.wait()
+        for stream in (agent.process.stdin, agent.process.stdout, agent.process.stderr):
+            assert stream is not None
+            stream.close()

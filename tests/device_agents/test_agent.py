@@ -1,0 +1,278 @@
+"""The agent as a real process with the null backend."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from device_agents import AGENT_VERSION, wire
+from device_agents.lease import holder_of
+
+Start = Callable[[], "AgentProcess"]  # type: ignore[name-defined]  # noqa: F821 - of conftest.py
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def _gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_hello_tells_version_backend_and_fingerprint(start_agent: Start) -> None:
+    """The answer to hello holds what a table needs to know about the device."""
+    fields = start_agent().greet().fields
+    assert (fields["major"], fields["agent_version"]) == (wire.PROTOCOL_MAJOR, AGENT_VERSION)
+    assert (fields["backend"], fields["clock"], fields["tells"]) == ("null", "device", [])
+    assert fields["fingerprint"]["runtime"] == "null"
+
+
+def test_hello_without_backend_starts_no_worker(start_agent: Start) -> None:
+    """A look at the device disturbs nobody who measures on it."""
+    agent = start_agent()
+    assert agent.greet(None).fields["clock"] is None
+    status = agent.ask("status", resource="bench").fields
+    assert status["holder"] is None and status["busy"] is False and status["state"]["disk_free_bytes"] > 0
+    agent.lease()
+    assert agent.put().fields["code"] == "bad-request"
+
+
+def test_unknown_major_version_is_refused(start_agent: Start) -> None:
+    """Another major version is an error of code version, and tells the agent's own."""
+    frame = start_agent().ask("hello", major=99, minor=0, backend="null", options={})
+    assert (frame.type, frame.fields["code"], frame.fields["major"]) == ("error", "version", wire.PROTOCOL_MAJOR)
+
+
+def test_unknown_backend_is_refused(start_agent: Start) -> None:
+    """A backend that the agent lacks is an error of code backend."""
+    assert start_agent().greet("abacus").fields["code"] == "backend"
+
+
+def test_unknown_option_is_refused(start_agent: Start) -> None:
+    """An option that the backend lacks is an error of code backend."""
+    assert start_agent().greet("null", colour="red").fields["code"] == "backend"
+
+
+def test_run_ends_with_count_and_hash_of_what_was_sent(start_agent: Start) -> None:
+    """The end record confirms every sample."""
+    agent = start_agent().ready()
+    request = agent.send("run", token=agent.token, visits=[["p", 1, 3], ["p", 0, 2]])
+    digest, series = hashlib.sha256(), []
+    while (frame := agent.receive()).type == "samples":
+        assert frame.id == request
+        digest.update(frame.payload)
+        series += json.loads(frame.payload)["series"]
+    assert (frame.type, frame.fields) == ("end", {"count": 5, "hash": digest.hexdigest(), "cancelled": False})
+    assert [(item["visit"], len(item["samples"])) for item in series] == [(0, 3), (1, 2)]
+
+
+def test_cancel_stops_after_the_current_visit(start_agent: Start) -> None:
+    """A cancelled run ends with a record that confirms what was measured until then."""
+    agent = start_agent().ready()
+    request = agent.start_long_run()
+    assert agent.receive().type == "samples"
+    agent.send("cancel", id=request, token=agent.token)
+    while (frame := agent.receive()).type == "samples":
+        pass
+    assert frame.type == "end" and frame.fields["cancelled"] is True and 0 < frame.fields["count"] < 1000
+    assert agent.ask("drop", token=agent.token, probes=["p"]).type == "drop"
+
+
+def test_second_request_while_busy_is_refused_and_the_run_goes_on(start_agent: Start) -> None:
+    """One request at a time; heartbeats and status are answered beside it."""
+    agent = start_agent().ready()
+    run = agent.start_long_run()
+    second = agent.send("drop", token=agent.token, probes=["p"])
+    beat = agent.send("heartbeat", token=agent.token)
+    status = agent.send("status")
+    answers = {}
+    while len(answers) < 3:
+        frame = agent.receive()
+        if frame.id != run:
+            answers[frame.id] = frame
+    assert answers[second].fields["code"] == "bad-request"
+    assert answers[beat].fields == {"busy": True}
+    assert answers[status].fields["busy"] is True
+
+
+@pytest.mark.parametrize("type", ["put", "drop", "run", "heartbeat", "renew", "release"])
+@pytest.mark.parametrize("token", [None, 1, True, "x"])
+def test_wrong_token_is_lease_lost(start_agent: Start, type: str, token: object) -> None:
+    """Nothing that needs the lease happens without its token."""
+    agent = start_agent()
+    agent.greet(None)
+    agent.lease()
+    frame = agent.ask(type, **({} if token is None else {"token": token}))
+    assert (frame.type, frame.fields["code"]) == ("error", "lease-lost")
+    assert agent.ask("renew", token=agent.token).type == "renew"
+
+
+def test_second_controller_is_told_who_is_first(start_agent: Start) -> None:
+    """Two controllers never hold one resource, and the second learns the name of the first."""
+    first, second = start_agent(), start_agent()
+    first.greet(None)
+    second.greet(None)
+    assert first.lease(holder="alice@lab").type == "lease"
+    refused = second.lease()
+    assert (refused.fields["code"], refused.fields["holder"]) == ("busy", "alice@lab")
+    assert first.ask("release", token=first.token).type == "release"
+    assert second.lease().fields["token"] > first.token
+
+
+def test_old_token_is_refused_after_release(start_agent: Start) -> None:
+    """A released token is worth nothing, even once the lease is taken again."""
+    agent = start_agent().ready()
+    old = agent.token
+    agent.ask("release", token=old)
+    assert agent.ask("run", token=old, visits=[["p", 0, 1]]).fields["code"] == "lease-lost"
+    agent.lease()
+    assert agent.ask("run", token=old, visits=[["p", 0, 1]]).fields["code"] == "lease-lost"
+
+
+def test_killed_worker_is_told_with_its_signal(start_agent: Start) -> None:
+    """The death of the worker is an error frame, and the agent lives on to say it again."""
+    agent = start_agent().ready()
+    request = agent.start_long_run()
+    assert agent.receive().type == "samples"
+    os.kill(agent.worker, signal.SIGKILL)
+    while (frame := agent.receive()).type == "samples":
+        pass
+    assert (frame.type, frame.id, frame.fields["code"]) == ("error", request, "worker-died")
+    assert frame.fields["ending"] == "signal SIGKILL"
+    assert agent.put().fields["code"] == "worker-died"
+    assert agent.end() == 0
+
+
+def test_worker_that_dies_idle_is_told_at_the_next_request(start_agent: Start) -> None:
+    """Nobody has to be waiting for the worker's death to be noticed."""
+    agent = start_agent().ready()
+    os.kill(agent.worker, signal.SIGTERM)
+    while (frame := agent.put()).type == "put":
+        pass
+    assert (frame.fields["code"], frame.fields["ending"]) == ("worker-died", "signal SIGTERM")
+
+
+def test_stopped_worker_is_silent_and_gets_killed(start_agent: Start) -> None:
+    """A worker that says nothing for silence_s is killed, stopped or not."""
+    agent = start_agent().ready()
+    worker = agent.worker
+    os.kill(worker, signal.SIGSTOP)
+    request = agent.start_long_run(silence_s=0.3)
+    frame = agent.receive()
+    assert (frame.id, frame.fields["code"]) == (request, "worker-silent")
+    assert _gone(worker)
+
+
+def test_end_of_input_frees_the_lock_and_leaves_no_process(start_agent: Start) -> None:
+    """A host that goes away in the middle of a run leaves the device free and nothing behind."""
+    agent = start_agent().ready()
+    agent.start_long_run()
+    assert agent.receive().type == "samples"
+    worker = agent.worker
+    folder = Path(f"/proc/{worker}/cwd").resolve()
+    assert holder_of("bench") == "the test"
+    assert agent.end() == 0
+    assert holder_of("bench") is None and _gone(worker) and not folder.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_terminated_agent_cleans_up(start_agent: Start, number: int) -> None:
+    """SIGTERM and SIGHUP end agent and worker and free the lock."""
+    agent = start_agent().ready()
+    worker = agent.worker
+    agent.process.send_signal(number)
+    assert agent.process.wait(30) == 128 + number
+    assert holder_of("bench") is None and _gone(worker)
+
+
+def test_lease_that_is_not_renewed_ends_the_agent(start_agent: Start) -> None:
+    """A silent host loses the device: worker killed, lock free, the reason told."""
+    agent = start_agent().ready(ttl_s=0.4)
+    worker = agent.worker
+    frame = agent.receive()
+    assert (frame.type, frame.fields["code"]) == ("error", "lease-lost")
+    assert agent.receive() is None
+    assert agent.process.wait(30) == 3
+    assert holder_of("bench") is None and _gone(worker)
+
+
+def test_host_that_does_not_read_cannot_keep_the_device(start_agent: Start) -> None:
+    """Answers that nobody takes block nothing: the lease runs out all the same."""
+    agent = start_agent().ready(ttl_s=0.4)
+    for _ in range(3):
+        agent.send("run", token=agent.token, visits=[["p", 0, 60_000]])
+    assert agent.process.wait(30) == 3
+    assert holder_of("bench") is None
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 8, struct.pack(">I", 2) + b"[]"])
+def test_malformed_frames_end_the_agent_with_an_error(start_agent: Start, data: bytes) -> None:
+    """Bytes that are no frame are an error of code protocol and a non-zero exit."""
+    agent = start_agent()
+    agent.greet(None)
+    agent.stdin.write(data)
+    frame = agent.receive()
+    assert (frame.type, frame.fields["code"]) == ("error", "protocol")
+    assert agent.process.wait(30) == 2
+
+
+@pytest.mark.parametrize(
+    ("type", "fields"),
+    [
+        ("lease", {}),
+        ("lease", {"resource": "../x", "ttl_s": 5, "holder": "me"}),
+        ("lease", {"resource": "x", "ttl_s": True, "holder": "me"}),
+        ("lease", {"resource": "x", "ttl_s": 1e9, "holder": "me"}),
+        ("lease", {"resource": 3, "ttl_s": 5, "holder": "me"}),
+        ("status", {"resource": "../x"}),
+        ("hello", {"major": 1, "backend": "null"}),
+    ],
+)
+def test_bad_requests_are_refused_and_the_session_goes_on(start_agent: Start, type: str, fields: dict[str, object]) -> None:
+    """A request that makes no sense is an error frame, not the end."""
+    agent = start_agent()
+    agent.greet(None)
+    assert agent.ask(type, **fields).fields["code"] == "bad-request"
+    assert agent.ask("status").type == "status"
+
+
+def test_requests_before_hello_are_refused(start_agent: Start) -> None:
+    """Hello comes first."""
+    assert start_agent().ask("status").fields["code"] == "bad-request"
+
+
+def test_unknown_request_is_refused(start_agent: Start) -> None:
+    """A type that nobody knows is an error frame."""
+    agent = start_agent()
+    agent.greet(None)
+    agent.lease()
+    assert agent.ask("dance", token=agent.token).fields["code"] == "bad-request"
+
+
+def test_wrong_hash_of_a_probe_is_refused(start_agent: Start) -> None:
+    """A probe that changed on its way is not loaded."""
+    agent = start_agent().ready()
+    fields = {"probe": "q", "model_bytes": 1, "output_bytes": 1, "reveal": False, "sha256": "0" * 64}
+    assert agent.ask("put", b"m{}", token=agent.token, **fields).fields["code"] == "bad-request"
+
+
+def test_watchdog_ends_a_process_that_hangs() -> None:
+    """Beyond its deadline a process ends, whatever its main thread is doing."""
+    script = (
+        "import sys, time; from device_agents.watchdog import Watchdog\n"
+        "Watchdog(0.1, 0.1, 7, lambda: print('last act', flush=True)).start()\n"
+        "time.sleep(60)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout) == (7, b"last act\n")
