@@ -33,9 +33,9 @@ class RepeatPolicy:
         """Rounds below which a probe counts as incomplete."""
         return self.runs or 3
 
-    def settings(self) -> dict[str, Any]:
-        """What tells campaigns apart in the journal."""
-        return {**asdict(self), "visit": "cold"}
+    def settings(self, purpose: str, seed: int) -> dict[str, Any]:
+        """What tells campaigns of one plan apart in the journal."""
+        return {**asdict(self), "visit": "cold", "purpose": purpose, "seed": seed}
 
     def is_enough(self, rounds: int, measurements: Mapping[str, Measurement]) -> bool:
         """Whether a batch needs no more rounds."""

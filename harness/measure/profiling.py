@@ -166,7 +166,7 @@ def _run_seconds(session: AgentSession, network: Network) -> float:
 def _campaign(
     journal: Journal, session: AgentSession, device: Device, plan: ProbePlan, seed: int, policy: RepeatPolicy, fresh: bool
 ) -> tuple[Campaign, bool]:
-    settings = {**policy.settings(), "seed": seed}
+    settings = policy.settings("profile", seed)
     hello = session.hello
     found = None if fresh else journal.resumable(device.name, plan.id, settings, hello.fingerprint)
     if found:

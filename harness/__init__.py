@@ -1,0 +1,33 @@
+"""On-device profiling and measurement of neural-network latency.
+
+>>> from harness import profile, build_lut, estimate, validate  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.estimation.networks import estimate
+    from harness.estimation.validation import validate
+    from harness.lut.build import build_lut
+    from harness.measure.profiling import profile
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "build_lut", "estimate", "profile", "validate"]
+
+_HOMES = {
+    "build_lut": "harness.lut.build",
+    "estimate": "harness.estimation.networks",
+    "profile": "harness.measure.profiling",
+    "validate": "harness.estimation.validation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a function of the package when it is first used: the command line must start fast."""
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'harness' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

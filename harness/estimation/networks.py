@@ -1,0 +1,114 @@
+"""`harness.estimate`: whole networks from a lookup table, without a device (S1.8)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.latency.overhead import row_of
+from harness.lut.store import latest_lut, read_lut
+from harness.lut.table import Z_95, Entry, Lut
+from harness.network.graph import FreeNode, Network
+from harness.network.layers import Layer, cut
+from harness.network.models import load_network
+from harness.probe.plan import context_of
+from harness.probe.terms import Terms
+from harness.workspace import Workspace, find_workspace
+
+COVERAGE_CLASSES = ("measured", "interpolated", "extrapolated", "unknown")
+
+
+@dataclass(frozen=True)
+class LayerEstimate:
+    """One layer of a network; latency and error are None where the table does not hold it."""
+
+    name: str
+    op: str
+    key: str
+    latency_s: float | None
+    stderr_s: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class NetworkEstimate:
+    """The latency of a network.
+
+    `latency_s` and its 95 % `interval_s` are None where a layer is unknown; `covered_latency_s` then holds
+    what is known. `coverage` counts layers by class, `overhead_s` is a, b, c at the network's own sizes.
+    """
+
+    name: str
+    latency_s: float | None
+    interval_s: tuple[float, float] | None
+    covered_latency_s: float
+    overhead_s: float
+    coverage: Mapping[str, int]
+    layers: tuple[LayerEstimate, ...]
+    free: tuple[FreeNode, ...]
+
+    @property
+    def unknown(self) -> tuple[LayerEstimate, ...]:
+        """Layers that the table does not hold."""
+        return tuple(layer for layer in self.layers if layer.source == "unknown")
+
+
+def estimate(
+    models: Sequence[str],
+    *,
+    device: str | None = None,
+    lut: Path | None = None,
+    workspace: Workspace | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> tuple[NetworkEstimate, ...]:
+    """Estimates networks from the newest table of `device`, or from the table in the folder `lut`."""
+    table = open_table(device, lut, workspace)
+    return tuple(estimate_network(load_network(model, dims), table) for model in models)
+
+
+def open_table(device: str | None, lut: Path | None, workspace: Workspace | None) -> Lut:
+    """The table in the folder `lut`, checked to be that of `device`, or the newest one of `device`."""
+    if lut is not None:
+        return read_lut(lut, device)
+    place, name = workspace or find_workspace(), device or "cpu01"
+    return read_lut(latest_lut(place.lut, name), name)
+
+
+def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
+    """Cuts the network by the table's fusion rules and sums what the table says of its layers."""
+    layers = cut(network, table.rules)
+    found = [table.find(layer.key.digest, context_of(network, layer)) for layer in layers]
+    estimates = tuple(_layer(layer, entry) for layer, entry in zip(layers, found, strict=True))
+    known = [entry for entry in found if entry is not None]
+    terms = Terms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
+    overhead_s, overhead_variance = table.overhead.of(row_of(terms))
+    covered_s = sum(entry.latency_s for entry in known) + overhead_s
+    complete = len(known) == len(layers)
+    coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in estimates))
+    stderr_s = math.sqrt(_variance(known) + overhead_variance + (table.overhead.scatter * covered_s) ** 2)
+    return NetworkEstimate(
+        name=network.name,
+        latency_s=covered_s if complete else None,
+        interval_s=(max(0.0, covered_s - Z_95 * stderr_s), covered_s + Z_95 * stderr_s) if complete else None,
+        covered_latency_s=covered_s,
+        overhead_s=overhead_s,
+        coverage=coverage,
+        layers=estimates,
+        free=network.free,
+    )
+
+
+def _layer(layer: Layer, entry: Entry | None) -> LayerEstimate:
+    if entry is None:
+        return LayerEstimate(layer.name, layer.op, layer.key.digest, None, None, "unknown")
+    return LayerEstimate(layer.name, layer.op, layer.key.digest, entry.latency_s, entry.stderr_s, "measured")
+
+
+def _variance(entries: Sequence[Entry]) -> float:
+    """Of the sum: errors of different entries are independent, a repeated entry errs the same way each time."""
+    counts = Counter((entry.key, entry.context) for entry in entries)
+    stderr = {(entry.key, entry.context): entry.stderr_s for entry in entries}
+    return sum((count * stderr[place]) ** 2 for place, count in counts.items())

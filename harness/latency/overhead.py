@@ -1,0 +1,205 @@
+"""The overhead of host and transfers by regression on null probes (S1.3, S1.4).
+
+`total = a * input_bytes + b * output_bytes + c` plus the null probes' own operators (auxiliary layers and
+slices, see `Terms`), fitted twice: by plain least squares, and robustly with coefficients that cannot be
+negative. The robust one is used, the plain one shown beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import IllConditionedDesign
+from harness.measure.summary import Measurement
+from harness.probe.terms import TERM_NAMES, Terms
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[np.float64]]
+
+COLUMNS = ("runs", *TERM_NAMES)
+"""Coefficients in this order: `runs` is c, `input_bytes` a and `output_bytes` b."""
+MAX_CONDITION = 100.0
+MODEL_NOISE = 0.01
+"""Relative error that every total is believed to have beyond its standard error, so that none dominates."""
+_HUBER = 1.345
+_MAD_TO_SIGMA = 1.4826
+_BOOTSTRAPS = 400
+_CONFIDENCE = 95.0
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """A fitted coefficient with its standard error and 95 % interval; the unit is that of its term."""
+
+    value: float
+    stderr: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """The fitted overhead.
+
+    `covariance` is over `COLUMNS`, `least_squares` the plain fit beside the robust one, `scatter` the robust
+    relative spread of the null probes about the fit: how far the additive model is off on this device.
+    """
+
+    coefficients: Mapping[str, Coefficient]
+    covariance: tuple[tuple[float, ...], ...]
+    least_squares: Mapping[str, float]
+    r2: float
+    least_squares_r2: float
+    condition: float
+    scatter: float
+    probes: int
+
+    @property
+    def a(self) -> Coefficient:
+        """Seconds per input byte."""
+        return self.coefficients["input_bytes"]
+
+    @property
+    def b(self) -> Coefficient:
+        """Seconds per output byte."""
+        return self.coefficients["output_bytes"]
+
+    @property
+    def c(self) -> Coefficient:
+        """Seconds per run."""
+        return self.coefficients["runs"]
+
+    def of(self, row: Sequence[float]) -> tuple[float, float]:
+        """Seconds, and their variance, of a row of amounts in the order of `COLUMNS`."""
+        value = sum(self.coefficients[name].value * amount for name, amount in zip(COLUMNS, row, strict=True))
+        variance = sum(
+            left * right * self.covariance[i][j]
+            for i, left in enumerate(row) if left
+            for j, right in enumerate(row) if right
+        )  # fmt: skip
+        return value, max(0.0, variance)
+
+
+def row_of(terms: Terms, runs: int = 1) -> tuple[float, ...]:
+    """A probe's amounts in the order of `COLUMNS`."""
+    return (float(runs), *(float(amount) for amount in astuple(terms)))
+
+
+def fit_overhead(nulls: Sequence[tuple[Terms, Measurement]], seed: int = 0) -> Overhead:
+    """Fits a, b, c and the null probes' own operators.
+
+    Intervals are percentiles of a wild bootstrap, which holds where a coefficient sits at zero and where
+    long totals scatter more. Raises IllConditionedDesign where the sizes do not tell the columns apart.
+    """
+    import numpy as np
+
+    design = np.array([row_of(terms) for terms, _ in nulls]).reshape(-1, len(COLUMNS))
+    total = np.array([measurement.latency_s for _, measurement in nulls])
+    used = np.flatnonzero(design.any(axis=0))
+    stderr = np.array([min(measurement.stderr_s, measurement.latency_s) for _, measurement in nulls])
+    weight = 1 / np.hypot(stderr, MODEL_NOISE * total)
+    condition = _check_design(design, weight, used)
+    fitted = _robust(design[:, used], total, weight)
+    draws = _bootstrap(design[:, used], total, weight, fitted, np.random.default_rng(seed))
+    covariance = np.zeros((len(COLUMNS), len(COLUMNS)))
+    covariance[np.ix_(used, used)] = np.cov(draws, rowvar=False).reshape(len(used), len(used))
+    bounds = np.percentile(draws, [50 - _CONFIDENCE / 2, 50 + _CONFIDENCE / 2], axis=0)
+    coefficients = {name: Coefficient(0.0, 0.0, 0.0, 0.0) for name in COLUMNS}
+    for at, column in enumerate(used):
+        low, high = min(bounds[0][at], fitted[at]), max(bounds[1][at], fitted[at])
+        spread = float(np.sqrt(covariance[column, column]))
+        coefficients[COLUMNS[column]] = Coefficient(float(fitted[at]), spread, float(low), float(high))
+    plain, plain_r2 = _least_squares(design[:, used], total, weight)
+    return Overhead(
+        coefficients=coefficients,
+        covariance=tuple(tuple(float(value) for value in row) for row in covariance),
+        least_squares={COLUMNS[column]: float(plain[at]) for at, column in enumerate(used)},
+        r2=_r2(total, design[:, used] @ fitted, weight),
+        least_squares_r2=plain_r2,
+        condition=condition,
+        scatter=float(_MAD_TO_SIGMA * np.median(abs(total - design[:, used] @ fitted) / total)),
+        probes=len(nulls),
+    )
+
+
+def _check_design(design: Array, weight: Array, used: Array) -> float:
+    """Condition number of the weighted design with columns of unit length."""
+    import numpy as np
+
+    names = [COLUMNS[column] for column in used]
+    step = "Measure null probes whose input and output sizes vary independently, as `harness profile` plans them"
+    if len(design) <= len(used) or not {"runs", "input_bytes", "output_bytes"} <= set(names):
+        why = f"{len(design)} null probes cannot tell {', '.join(names) or 'anything'} apart"
+        raise IllConditionedDesign("The overhead cannot be fitted", why=why, next_step=step)
+    scaled = design[:, used] * weight[:, None]
+    scaled = scaled / np.linalg.norm(scaled, axis=0)
+    _, singular, right = np.linalg.svd(scaled)
+    condition = float(singular[0] / max(singular[-1], 1e-300))
+    if condition > MAX_CONDITION:
+        involved = [name for name, share in zip(names, abs(right[-1]), strict=True) if share > 0.3]
+        sizes = design[:, COLUMNS.index(involved[0])]
+        why = f"{' and '.join(involved)} go up and down together (condition number {condition:.3g})"
+        step = (
+            f"Add null probes that vary {involved[0]} from {min(sizes):.0f} to {4 * max(sizes):.0f}"
+            f" while {' and '.join(involved[1:]) or 'the others'} stay as they are"
+        )
+        raise IllConditionedDesign("a, b and c cannot be told apart", why=why, next_step=step)
+    return condition
+
+
+def _nonnegative(design: Array, total: Array, weight: Array) -> Array:
+    import numpy as np
+    from scipy.optimize import nnls
+
+    weighted = design * weight[:, None]
+    scale = np.linalg.norm(weighted, axis=0)
+    solution, _ = nnls(weighted / scale, total * weight)
+    fitted: Array = solution / scale
+    return fitted
+
+
+def _robust(design: Array, total: Array, weight: Array) -> Array:
+    """Huber's estimate by iteratively reweighted non-negative least squares."""
+    import numpy as np
+
+    fitted = _nonnegative(design, total, weight)
+    for _ in range(30):
+        residual = (total - design @ fitted) * weight
+        scale = max(1e-12, _MAD_TO_SIGMA * float(np.median(abs(residual))))
+        trust = np.minimum(1.0, _HUBER * scale / np.maximum(abs(residual), 1e-300))
+        renewed = _nonnegative(design, total, weight * np.sqrt(trust))
+        if np.allclose(renewed, fitted, rtol=1e-9, atol=0):
+            break
+        fitted = renewed
+    return fitted
+
+
+def _bootstrap(design: Array, total: Array, weight: Array, fitted: Array, random: np.random.Generator) -> Array:
+    """Refits to totals whose residuals changed sign at random, inflated for the fit's degrees of freedom."""
+    import numpy as np
+
+    expected = design @ fitted
+    freedom = len(total) / max(1, len(total) - design.shape[1])
+    residual = (total - expected) * np.sqrt(freedom)
+    signs = random.choice([-1.0, 1.0], size=(_BOOTSTRAPS, len(total)))
+    return np.array([_robust(design, expected + residual * sign, weight) for sign in signs])
+
+
+def _least_squares(design: Array, total: Array, weight: Array) -> tuple[Array, float]:
+    from sklearn.linear_model import LinearRegression
+
+    model = LinearRegression(fit_intercept=False).fit(design, total, sample_weight=weight**2)
+    plain: Array = model.coef_
+    return plain, _r2(total, design @ plain, weight)
+
+
+def _r2(total: Array, predicted: Array, weight: Array) -> float:
+    import numpy as np
+
+    centre = np.average(total, weights=weight**2)
+    unexplained = float(np.sum((weight * (total - predicted)) ** 2))
+    return 1 - unexplained / float(np.sum((weight * (total - centre)) ** 2))

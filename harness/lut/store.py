@@ -1,0 +1,265 @@
+"""Tables on disk: an immutable folder of `entries.csv` and `manifest.json`, written aside and renamed.
+
+`manifest.json` holds the sha256 of `entries.csv` and its own digest is part of the folder's name, so that
+a table that was edited is noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+import tempfile
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import LutCorrupt, LutMismatch, LutNotFound
+from harness.latency.layers import Method
+from harness.latency.overhead import COLUMNS, Coefficient, Overhead
+from harness.lut.table import Entry, Lut
+from harness.network.fusion import FusionRule
+
+SCHEMA_VERSION = 1
+ENTRIES, MANIFEST = "entries.csv", "manifest.json"
+MAX_FILE_BYTES = 1 << 30
+_COLUMNS = tuple(field.name for field in fields(Entry))
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class _Coefficient(_Strict):
+    value: _Number
+    stderr: _Amount
+    low: _Number
+    high: _Number
+
+
+class _Overhead(_Strict):
+    coefficients: dict[str, _Coefficient]
+    covariance: list[list[_Number]]
+    least_squares: dict[str, _Number]
+    r2: _Number
+    least_squares_r2: _Number
+    condition: _Number
+    scatter: _Amount
+    probes: int
+
+
+class _Rule(_Strict):
+    pattern: Annotated[str, Field(max_length=4000)]
+    matched: int
+    fused: int
+    source: str
+
+
+class _Manifest(_Strict):
+    schema_version: Literal[1]
+    tool_version: str
+    device: str
+    created: str
+    clock: Literal["cpu", "wall", "device"]
+    method: Method
+    visit: str
+    fingerprint: dict[str, str]
+    overhead: _Overhead
+    rules: list[_Rule]
+    entries: int
+    sha256: dict[str, str]
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    context: Annotated[str, Field(pattern=r"^(outside|chip)(,(outside|chip))*$")]
+    op: Annotated[str, Field(min_length=1)]
+    latency_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    stderr_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    samples: Annotated[int, Field(ge=1)]
+    resolved: Literal["0", "1"]
+    campaign: int
+    probe: str
+    baseline: str
+    signature: str
+
+
+def publish(lut: Lut, root: Path) -> Lut:
+    """Writes a table under `root/<device>/` and returns it with its path; readers never see half of it."""
+    rows = _entries_csv(lut.entries)
+    manifest = _manifest_json(lut, rows)
+    digest = hashlib.sha256(manifest).hexdigest()[:8]
+    folder = root / lut.device / f"{lut.created[:10]}-{digest}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
+    try:
+        for name, content in ((ENTRIES, rows), (MANIFEST, manifest)):
+            _write_synced(aside / name, content)
+        aside.chmod(0o755)
+        with contextlib.suppress(FileExistsError):  # the same content was published before
+            if not folder.exists():
+                aside.rename(folder)
+        _sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return read_lut(folder)
+
+
+def latest_lut(root: Path, device: str) -> Path:
+    """The newest table of a device; raises LutNotFound."""
+    folder = root / device
+    tables = [path for path in folder.iterdir() if (path / MANIFEST).is_file()] if folder.is_dir() else []
+    tables = [path for path in tables if not path.name.startswith(".")]
+    if not tables:
+        step = f"Build one: harness profile --device {device}, then harness lut build --device {device}"
+        raise LutNotFound(f"There is no table for {device} in this workspace", next_step=step)
+    return max(tables, key=lambda path: (path.name[:10], (path / MANIFEST).stat().st_mtime_ns))
+
+
+def read_lut(folder: Path, device: str | None = None) -> Lut:
+    """Reads and checks a table; raises LutNotFound, LutCorrupt, and LutMismatch where it is not `device`'s."""
+    manifest_bytes, rows = _read(folder / MANIFEST), _read(folder / ENTRIES)
+    manifest = _parse_manifest(folder, manifest_bytes)
+    if device is not None and manifest.device != device:
+        step = f"Give --device {manifest.device}, or the table of {device}"
+        raise LutMismatch(f"{folder} is the table of {manifest.device}, not of {device}", next_step=step)
+    digest = hashlib.sha256(manifest_bytes).hexdigest()[:8]
+    if not folder.resolve().name.endswith(f"-{digest}"):
+        raise _corrupt(folder, f"{MANIFEST} does not match the folder's name")
+    if manifest.sha256 != {ENTRIES: hashlib.sha256(rows).hexdigest()}:
+        raise _corrupt(folder, f"{ENTRIES} does not have the hash that {MANIFEST} states")
+    entries = _parse_entries(folder, rows)
+    if len(entries) != manifest.entries:
+        raise _corrupt(folder, f"it holds {len(entries)} entries where {manifest.entries} are stated")
+    overhead = manifest.overhead.model_dump()
+    coefficients = {name: Coefficient(**value) for name, value in overhead.pop("coefficients").items()}
+    if set(coefficients) != set(COLUMNS) or [len(row) for row in overhead["covariance"]] != [len(COLUMNS)] * len(COLUMNS):
+        raise _corrupt(folder, "its overhead does not have the expected terms")
+    covariance = tuple(tuple(row) for row in overhead.pop("covariance"))
+    return Lut(
+        path=folder,
+        device=manifest.device,
+        created=manifest.created,
+        clock=manifest.clock,
+        method=manifest.method,
+        visit=manifest.visit,
+        fingerprint=manifest.fingerprint,
+        overhead=Overhead(coefficients=coefficients, covariance=covariance, **overhead),
+        rules=_parse_rules(folder, manifest),
+        entries=entries,
+    )
+
+
+def _entries_csv(entries: tuple[Entry, ...]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for entry in entries:
+        values = asdict(entry)
+        for name in ("latency_s", "stderr_s"):
+            values[name] = f"{values[name]:.6e}"
+        values["resolved"] = int(entry.resolved)
+        writer.writerow(values[name] for name in _COLUMNS)
+    return text.getvalue().encode()
+
+
+def _manifest_json(lut: Lut, rows: bytes) -> bytes:
+    from harness import __version__
+
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "tool_version": __version__,
+        **{name: getattr(lut, name) for name in ("device", "created", "clock", "method", "visit")},
+        "fingerprint": dict(lut.fingerprint),
+        "overhead": asdict(lut.overhead),
+        "rules": [asdict(rule) for rule in lut.rules],
+        "entries": len(lut.entries),
+        "sha256": {ENTRIES: hashlib.sha256(rows).hexdigest()},
+    }
+    return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise _corrupt(path.parent, f"{path.name} is larger than {MAX_FILE_BYTES:,} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        step = "Name the folder of a table, as `harness lut show` lists them"
+        raise LutNotFound(f"{path.parent} is not a table", why=f"{path.name}: {error.strerror}", next_step=step) from error
+
+
+def _corrupt(folder: Path, why: str) -> LutCorrupt:
+    step = "Tables are never edited; build a new one by `harness lut build`"
+    return LutCorrupt(f"The table {folder} was changed or damaged", why=why, next_step=step)
+
+
+def _parse_manifest(folder: Path, content: bytes) -> _Manifest:
+    try:
+        return _Manifest.model_validate_json(content)
+    except (ValidationError, ValueError, RecursionError) as error:
+        detail = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else {"msg": str(error)}
+        place = ".".join(str(part) for part in detail.get("loc", ()))
+        raise _corrupt(folder, f"{MANIFEST} {place}: {detail['msg']}"[:300]) from error
+
+
+def _parse_rules(folder: Path, manifest: _Manifest) -> tuple[FusionRule, ...]:
+    rules = tuple(FusionRule(**rule.model_dump()) for rule in manifest.rules)
+    try:
+        for rule in rules:
+            _ = rule.nodes
+    except ValueError as error:
+        raise _corrupt(folder, str(error)) from error
+    return rules
+
+
+def _parse_entries(folder: Path, content: bytes) -> tuple[Entry, ...]:
+    try:
+        text = content.decode("utf-8")
+        table = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _corrupt(folder, f"{ENTRIES} is not a CSV file: {error}") from error
+    if not table or tuple(table[0]) != _COLUMNS:
+        raise _corrupt(folder, f"{ENTRIES} does not have the columns {', '.join(_COLUMNS)}")
+    entries: dict[tuple[str, str], Entry] = {}
+    for number, values in enumerate(table[1:], start=2):
+        try:
+            row: dict[str, Any] = _Row(**dict(zip(_COLUMNS, values, strict=True))).model_dump()
+        except (ValidationError, ValueError, TypeError) as error:
+            problem = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            raise _corrupt(folder, f"{ENTRIES} line {number}: {problem}"[:300]) from error
+        entry = Entry(**{**row, "resolved": row["resolved"] == "1"})
+        if hashlib.sha256(entry.signature.encode()).hexdigest()[:16] != entry.key:
+            raise _corrupt(folder, f"{ENTRIES} line {number}: the key is not that of the signature")
+        if (entry.key, entry.context) in entries:
+            raise _corrupt(folder, f"{ENTRIES} line {number}: the layer stands twice")
+        if not math.isfinite(entry.latency_s):
+            raise _corrupt(folder, f"{ENTRIES} line {number}: latency is not finite")
+        entries[entry.key, entry.context] = entry
+    return tuple(entries.values())

@@ -1,0 +1,76 @@
+"""The lookup table: layer latencies of one device with their uncertainty (S1.8)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.latency.layers import Method
+from harness.latency.overhead import Overhead
+from harness.network.fusion import FusionRule
+
+Z_95 = 1.959964
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One layer in one context.
+
+    `key` is the digest of `signature`. `stderr_s` covers the samples and the overhead fit. `resolved` is
+    false where the layer is too short to be told from noise. `campaign`, `probe` and `baseline` lead back
+    to the samples in the journal.
+    """
+
+    key: str
+    context: str
+    op: str
+    latency_s: float
+    stderr_s: float
+    samples: int
+    resolved: bool
+    campaign: int
+    probe: str
+    baseline: str
+    signature: str
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """95 % interval; the lower end is never negative."""
+        return max(0.0, self.latency_s - Z_95 * self.stderr_s), self.latency_s + Z_95 * self.stderr_s
+
+
+@dataclass(frozen=True)
+class Lut:
+    """A published table; `path` is its folder."""
+
+    path: Path
+    device: str
+    created: str
+    clock: str
+    method: Method
+    visit: str
+    fingerprint: Mapping[str, str]
+    overhead: Overhead
+    rules: tuple[FusionRule, ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def name(self) -> str:
+        """`<device>/<folder>`."""
+        return f"{self.device}/{self.path.name}"
+
+    @functools.cached_property
+    def by_place(self) -> Mapping[tuple[str, str], Entry]:
+        """Entries by key digest and context."""
+        return {(entry.key, entry.context): entry for entry in self.entries}
+
+    @functools.cached_property
+    def by_key(self) -> Mapping[str, Entry]:
+        """For each key digest one entry, whatever its context; that from on-chip neighbours if there is one."""
+        return {entry.key: entry for entry in sorted(self.entries, key=lambda entry: entry.context, reverse=True)}
+
+    def find(self, key: str, context: str) -> Entry | None:
+        """The entry of a layer, in its context or else in another."""
+        return self.by_place.get((key, context)) or self.by_key.get(key)

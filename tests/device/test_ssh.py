@@ -1,0 +1,270 @@
+"""The agent over a real sshd on loopback."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+import socket
+import stat
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device_agents.lease import holder_of
+from harness.device.bundle import build_bundle
+from harness.device.install import authorized_keys_line, install_agent
+from harness.device.session import AgentSession, ProbePayload, Visit, open_session
+from harness.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    DeviceBusy,
+    DeviceUnreachable,
+    HostKeyError,
+    LinkLost,
+    ProtocolError,
+    UsageError,
+)
+
+PROBE = ProbePayload("p", b"model", (), ({"name": "x", "shape": [10], "dtype": "float32"},), 4)
+
+
+def _make_key(path: Path) -> str:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
+    return path.with_suffix(".pub").read_text().strip()
+
+
+def _measure(session: AgentSession) -> int:
+    session.acquire("the test")
+    session.put(PROBE)
+    return sum(len(series.samples) for part, _ in session.run([Visit("p", 1, 5)] * 3) for series in part)
+
+
+def test_forced_command_measures(sshd: Any) -> None:
+    """Behind a forced command the agent does all that it does locally."""
+    with open_session(sshd.device()) as session:
+        assert session.hello.backend == "null"
+        assert _measure(session) == 15
+        assert holder_of("board") == "the test"
+    assert holder_of("board") is None
+
+
+def test_push_sends_the_agent_once(sshd: Any) -> None:
+    """The agent is copied under its hash, with mode 0600, and used again by the next session."""
+    sshd.allow_commands()
+    device = sshd.device(agent="push")
+    target = sshd.home / build_bundle().path
+    with open_session(device) as session:
+        assert _measure(session) == 15
+    assert target.read_bytes() == build_bundle().content
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    first = target.stat().st_ino
+    with open_session(device) as session:
+        assert _measure(session) == 15
+    assert target.stat().st_ino == first
+    assert [entry.name for entry in target.parent.iterdir()] == [target.name]
+
+
+def test_damaged_agent_on_the_device_is_replaced(sshd: Any) -> None:
+    """A file with the right name and the wrong content is not started."""
+    sshd.allow_commands()
+    target = sshd.home / build_bundle().path
+    target.parent.mkdir(parents=True)
+    target.write_bytes(b"x" * len(build_bundle().content))
+    assert install_agent(sshd.device()).sent is True
+    assert target.read_bytes() == build_bundle().content
+
+
+def test_installed_agent_runs_behind_its_authorized_keys_line(sshd: Any) -> None:
+    """The line that `agent install` tells confines the key to the installed agent."""
+    sshd.allow_commands()
+    device = sshd.device()
+    installed = install_agent(device)
+    assert installed.authorized_keys_line.startswith('restrict,command="')
+    line = installed.authorized_keys_line.replace('command="', f'command="cd {shlex.quote(str(sshd.home))} && ')
+    sshd.authorized_keys.write_text(line + "\n")
+    with open_session(device) as session:
+        assert _measure(session) == 15
+    with pytest.raises(DeviceUnreachable, match="cannot be copied"):
+        install_agent(device)
+
+
+def test_python_of_the_device_is_never_shell_text(sshd: Any) -> None:
+    """A value from devices.toml with shell syntax in it is a program name, and no command."""
+    sshd.allow_commands()
+    with pytest.raises(DeviceUnreachable, match="127"):
+        open_session(sshd.device(agent="push", python="python3;touch${IFS}owned"))
+    assert not (sshd.home / "owned").exists()
+
+
+def test_unknown_host_key_is_refused_with_the_line_that_would_add_it(sshd: Any) -> None:
+    """A host key that known_hosts lacks is never accepted; following the advice mends it."""
+    sshd.known_hosts.unlink()
+    with pytest.raises(HostKeyError, match="unknown: ssh-ed25519 SHA256:") as caught:
+        open_session(sshd.device())
+    assert not sshd.known_hosts.exists()
+    sshd.known_hosts.write_text(caught.value.next_step.rpartition(f"{sshd.known_hosts}: ")[2] + "\n")
+    open_session(sshd.device()).close()
+
+
+def test_changed_host_key_is_refused_with_the_command_that_removes_the_old(sshd: Any, tmp_path: Path) -> None:
+    """Another key than the listed one is refused, before the identity is shown."""
+    sshd.known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {_make_key(tmp_path / 'other')}\n")
+    with pytest.raises(HostKeyError, match="has changed: ssh-ed25519 SHA256:") as caught:
+        open_session(sshd.device())
+    remove = caught.value.next_step.split("`")[3]
+    subprocess.run(shlex.split(remove), check=True, capture_output=True)
+    with pytest.raises(HostKeyError, match="unknown"):
+        open_session(sshd.device())
+    assert "Accepted" not in sshd.log.read_text()
+
+
+def test_wrong_user_key_is_tried_once(sshd: Any, tmp_path: Path) -> None:
+    """A refused identity is an AuthenticationError, and nobody tries again."""
+    _make_key(tmp_path / "stranger")
+    with pytest.raises(AuthenticationError, match="refused the identity"):
+        open_session(sshd.device(identity=tmp_path / "stranger"))
+    assert sshd.log.read_text().count("Connection closed by authenticating user") == 1
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no key", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"])
+def test_identity_that_cannot_be_used_is_a_configuration_error(
+    sshd: Any, tmp_path: Path, content: bytes | None
+) -> None:
+    """A missing or damaged key file is told as what it is."""
+    path = tmp_path / "key"
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(0o600)
+    with pytest.raises(ConfigurationError, match=r"devices\.board\.identity"):
+        open_session(sshd.device(identity=path))
+
+
+def test_identity_readable_by_others_is_refused(sshd: Any) -> None:
+    """A private key that others can read is not used."""
+    sshd.identity.chmod(0o644)
+    with pytest.raises(ConfigurationError, match="chmod 600"):
+        open_session(sshd.device())
+
+
+def test_forced_command_that_is_missing_is_told(sshd: Any) -> None:
+    """A program that is not there ends in an error with what the shell said about it."""
+    sshd.force("/nonexistent/agent")
+    with pytest.raises(DeviceUnreachable, match="/nonexistent/agent"):
+        open_session(sshd.device())
+
+
+def test_forced_command_that_is_no_agent_is_told(sshd: Any) -> None:
+    """A program that prints something else is a ProtocolError, without its control characters."""
+    sshd.force("printf '\\033[31mWelcome to the lab board, have fun\\n'")
+    with pytest.raises(ProtocolError) as caught:
+        open_session(sshd.device())
+    assert "\x1b" not in str(caught.value)
+
+
+def test_second_controller_is_refused(sshd: Any) -> None:
+    """The lease lies on the device: who comes second learns who is first."""
+    with open_session(sshd.device()) as first, open_session(sshd.device()) as second:
+        first.acquire("alice@lab")
+        with pytest.raises(DeviceBusy, match="alice@lab"):
+            second.acquire("bob@lab")
+
+
+def test_sshd_that_dies_in_the_middle_is_a_lost_link(sshd: Any) -> None:
+    """A broken connection is a LinkLost, never an empty result, and the device gets free."""
+    with open_session(sshd.device()) as session:
+        session.acquire("the test")
+        session.put(PROBE)
+        with pytest.raises(LinkLost, match="connection"):
+            for _ in session.run([Visit("p", 100_000, 1)] * 1000):
+                sshd.kill_sessions()
+    deadline = threading.Event()
+    while holder_of("board") is not None:
+        assert not deadline.wait(0.05)
+
+
+def test_local_device_needs_no_installation() -> None:
+    """There is nothing to install on this machine."""
+    from harness.device.inventory import BUILT_IN
+
+    with pytest.raises(UsageError):
+        install_agent(BUILT_IN["cpu01"])
+
+
+def test_line_for_authorized_keys_quotes_the_interpreter(sshd: Any) -> None:
+    """The path of the interpreter cannot end the quoted command."""
+    line = authorized_keys_line("board", sshd.device(python='py"thon').transport)
+    assert 'command="py\\"thon .cache/harness/agent-' in line
+
+
+@contextmanager
+def _listener(serve: Callable[[socket.socket], None]) -> Iterator[tuple[int, list[int]]]:
+    """Something that is no sshd on a port of loopback; counts its connections."""
+    connections: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            while True:
+                try:
+                    stream, _ = server.accept()
+                except OSError:
+                    return
+                connections.append(1)
+                with stream:
+                    serve(stream)
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield server.getsockname()[1], connections
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def _reset(stream: socket.socket) -> None:
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+
+
+def _silent(stream: socket.socket) -> None:
+    stream.recv(1000)
+
+
+def _garbage(stream: socket.socket) -> None:
+    stream.sendall(os.urandom(300).replace(b"SSH-", b"ssh-") + b"\n")
+
+
+def _http(stream: socket.socket) -> None:
+    stream.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def test_closed_port_is_unreachable(sshd: Any) -> None:
+    """Nobody listening is told in these words, at once."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        with pytest.raises(DeviceUnreachable, match="port is closed"):
+            open_session(sshd.device(port=probe.getsockname()[1]))
+
+
+def test_unknown_host_name_is_unreachable(sshd: Any) -> None:
+    """A name that does not resolve is no crash."""
+    with pytest.raises(DeviceUnreachable):
+        open_session(sshd.device(host="board.invalid"))
+
+
+@pytest.mark.parametrize(("serve", "attempts"), [(_reset, 3), (_silent, 1), (_garbage, 1), (_http, 1)])
+def test_what_is_no_sshd_is_unreachable(sshd: Any, serve: Callable[[socket.socket], None], attempts: int) -> None:
+    """Only a connection that is dropped before its banner is tried again, three times in all."""
+    with _listener(serve) as (port, connections), pytest.raises(DeviceUnreachable):
+        open_session(sshd.device(port=port, banner_timeout_s=0.5))
+    assert len(connections) == attempts
+
+
+def test_user_is_not_guessed(sshd: Any) -> None:
+    """Another user is refused though the key is right."""
+    assert getpass.getuser() != "nobody"
+    with pytest.raises(AuthenticationError):
+        open_session(sshd.device(user="no-such-user"))
