@@ -17,7 +17,8 @@ from device_agents.backends import LoadRequest, Refused, Revealed, Sample
 
 _OPTIONS = {"threads", "optimization"}
 _LEVELS = {"all", "extended", "basic", "disabled"}
-_INPUT_ALIGNMENT_BYTES = 64
+_EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
+_EXTERNAL_FROM_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
 
 
 class _InputBuffer:
@@ -77,6 +78,9 @@ class OnnxRuntimeBackend:
             options = self._session_options()
             if request.reveal:
                 options.optimized_model_filepath = graph
+                # Weights the runtime has rearranged go to a file of their own, which nobody reads.
+                options.add_session_config_entry(_EXTERNAL_FILE, "optimized.weights")
+                options.add_session_config_entry(_EXTERNAL_FROM_BYTES, "1024")
             # The values must outlive the creation of the session, which copies or packs them.
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(arrays.make(spec)) for spec in request.weights]
             if values:
@@ -91,8 +95,9 @@ class OnnxRuntimeBackend:
         except Exception as error:  # the runtime's exceptions share no narrower base
             raise Refused(str(error)) from error
         finally:
-            if os.path.exists(graph):
-                os.unlink(graph)
+            for path in (graph, os.path.join(os.getcwd(), "optimized.weights")):
+                if os.path.exists(path):
+                    os.unlink(path)
 
     def unload(self, probe: str) -> None:
         """Drops the session."""

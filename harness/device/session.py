@@ -1,8 +1,8 @@
 """A session with the agent of one device: the lease, probes up, samples down.
 
 Every wait has a deadline. Once the lease is held, a thread sends heartbeats, which renew it, as long as the
-controller makes progress; a controller that hangs for KEEP_S loses the device, and a link that is silent
-for three heartbeats is lost.
+controller makes progress; a controller that hangs for ten minutes loses the device, and a link that is
+silent for three heartbeats is lost.
 """
 
 from __future__ import annotations
@@ -50,20 +50,24 @@ __all__ = [
     "open_session",
 ]
 
-KEEP_S = 600.0
 _SLICE_S = 0.5
 _REQUEST_BYTES = wire.MAX_HEADER_BYTES - 4096
 
 
 @dataclass(frozen=True)
 class Deadlines:
-    """How long a session waits for what. The lease on the device runs out `lease_ttl_s` after the last sign of us."""
+    """How long a session waits for what.
+
+    The lease on the device runs out `lease_ttl_s` after the last sign of us; heartbeats are sent as long as the
+    controller has used the session within `keep_s`.
+    """
 
     lease_ttl_s: float = 60.0
     start_s: float = 90.0
     reply_s: float = 30.0
     load_s: float = 300.0
     margin_s: float = 10.0
+    keep_s: float = 600.0
 
 
 @dataclass(frozen=True)
@@ -246,7 +250,7 @@ class AgentSession:
         self._closed.set()
         try:
             self._send("bye")
-        except HarnessError:
+        except (HarnessError, OSError):
             pass  # the agent ends on end of input as well, and a dead link frees the lease by itself
         finally:
             self._connection.close()
@@ -260,7 +264,10 @@ class AgentSession:
         if self._running and type != "bye":
             raise HarnessError("A run was abandoned", next_step="Close this session and open another")
         self._used_s = time.monotonic()
-        return self._write(type, None, payload, **fields)
+        try:
+            return self._write(type, None, payload, **fields)
+        except LinkLost as lost:
+            raise self._last_words() or lost from None
 
     def _write(self, type: str, request: int | None, payload: bytes = b"", **fields: Any) -> int:
         with self._sending:
@@ -282,7 +289,7 @@ class AgentSession:
 
     def _keep(self) -> None:
         while not self._closed.wait(self._deadlines.lease_ttl_s / 4):
-            if time.monotonic() - self._used_s > KEEP_S:
+            if time.monotonic() - self._used_s > self._deadlines.keep_s:
                 continue
             try:
                 self._write("heartbeat", None, token=self.token)
@@ -339,6 +346,16 @@ class AgentSession:
             why = f"{error}; {clean(self._connection.diagnosis())}"
             raise ProtocolError(f"{self._name} sent bytes that are no frame", why=why) from error
         return True
+
+    def _last_words(self) -> HarnessError | None:
+        """Why the agent ended, where it said so before it did: that is the error to tell."""
+        try:
+            while self._receive(_SLICE_S):
+                pass
+        except HarnessError:
+            pass  # the end of the stream, which is no news
+        words = [frame for frame in self._inbox if (frame.type, frame.id) == ("error", 0)]
+        return agent_error(self._name, words[-1].fields) if words else None
 
     def _lost(self, why: str) -> LinkLost:
         return LinkLost(f"The connection to {self._name} is lost", why=why, next_step=RESUME)

@@ -11,13 +11,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from device_agents import AGENT_VERSION, wire
 from device_agents.lease import holder_of
 
-Start = Callable[[], "AgentProcess"]  # type: ignore[name-defined]  # noqa: F821 - of conftest.py
+Start = Callable[[], Any]  # the fixture's AgentProcess
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -238,7 +239,9 @@ def test_malformed_frames_end_the_agent_with_an_error(start_agent: Start, data: 
         ("hello", {"major": 1, "backend": "null"}),
     ],
 )
-def test_bad_requests_are_refused_and_the_session_goes_on(start_agent: Start, type: str, fields: dict[str, object]) -> None:
+def test_bad_requests_are_refused_and_the_session_goes_on(
+    start_agent: Start, type: str, fields: dict[str, object]
+) -> None:
     """A request that makes no sense is an error frame, not the end."""
     agent = start_agent()
     agent.greet(None)
@@ -274,5 +277,7 @@ def test_watchdog_ends_a_process_that_hangs() -> None:
         "time.sleep(60)"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, timeout=30, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, timeout=30, check=False
+    )
     assert (ended.returncode, ended.stdout) == (7, b"last act\n")

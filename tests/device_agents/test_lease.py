@@ -10,7 +10,6 @@ import pytest
 
 from device_agents.lease import Lease, LeaseHeld, holder_of
 
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOLD = """
 import sys

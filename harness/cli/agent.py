@@ -1,0 +1,39 @@
+"""`harness agent`: put the agent on a device."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from harness.cli import options
+from harness.cli.output import plain, print_json
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Put the agent on a device.")
+
+
+@app.callback()
+def _agent() -> None:
+    """Keeps `install` a command of its own while it is the only one."""
+
+
+@app.command()
+def install(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an SSH device.")],
+    workspace: options.WorkspaceFolder = None,
+    json: options.Json = False,
+) -> None:
+    """Copy the agent to an SSH device and print the authorized_keys line that starts it.
+
+    Example: harness agent install board
+    """
+    from harness.device.install import install_agent
+    from harness.device.inventory import find_device, load_inventory
+
+    device = find_device(load_inventory(options.workspace_of(workspace).devices), name)
+    done = install_agent(device)
+    if json:
+        print_json(**{key: str(value) for key, value in vars(done).items()})
+        return
+    for key, value in vars(done).items():
+        print(f"{key}: {plain(str(value))}")

@@ -1,0 +1,83 @@
+"""The command line: assembles the commands and turns errors into messages and exit codes."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from harness.cli import agent, demo, devices, estimate, lut, profile, validate
+from harness.cli.output import print_error
+from harness.errors import HarnessError, Interrupted
+
+EXIT_CODES = """
+Exit codes: 0 ok, 1 a bug, 2 usage, 3 invalid file or setting, 4 device unreachable or busy,
+5 measurement unstable or incomplete, 6 layers not in the table, 7 regression found, 130 interrupted.
+"""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="How long each layer of a network takes on a device that cannot be asked.",
+    epilog=EXIT_CODES,
+)
+app.command("demo")(demo.demo)
+app.command("profile")(profile.profile)
+app.command("estimate")(estimate.estimate)
+app.command("validate")(validate.validate)
+app.add_typer(lut.app, name="lut")
+app.add_typer(devices.app, name="devices")
+app.add_typer(agent.app, name="agent")
+
+_debug = False
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from harness import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback with every error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    global _debug
+    _debug = debug
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of the console script; always ends by SystemExit."""
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        app(arguments)
+    except HarnessError as error:
+        _end(error, error)
+    except BrokenPipeError:
+        sys.exit(1)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        bug = HarnessError("This is a bug in harness", why=why, next_step="Run `harness --debug …` and report it")
+        _end(bug, error)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> Any:
+    raise Interrupted("Interrupted")
+
+
+def _end(error: HarnessError, cause: BaseException) -> None:
+    if _debug:
+        traceback.print_exception(cause)
+    print_error(error)
+    sys.exit(error.exit_code)

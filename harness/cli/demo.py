@@ -1,0 +1,52 @@
+"""`harness demo`: the main job on bundled networks, from nothing to a report."""
+
+from __future__ import annotations
+
+import time
+
+from harness.cli import options
+from harness.cli.output import note, print_json
+from harness.cli.progress import show_progress, stop_on_interrupt
+
+DEMO_DEVICE = "cpu01"
+DEMO_NETWORKS = ("builtin:squeezenet", "builtin:mobilenetv2", "builtin:resnet50")
+
+
+def demo(workspace: options.WorkspaceFolder = None, json: options.Json = False) -> None:
+    """Profile three networks on this machine, build a table, estimate, measure, compare, report.
+
+    Example: harness demo --workspace demo
+    """
+    from dataclasses import asdict
+
+    from harness.cli.validate import show_validation
+    from harness.estimation.networks import estimate_network, load_network
+    from harness.estimation.validation import validate
+    from harness.lut.build import build_lut
+    from harness.measure.profiling import profile
+    from harness.report.html import write_report
+
+    place = options.workspace_of(workspace)
+    started_s = time.monotonic()
+    with show_progress(DEMO_DEVICE) as observe, stop_on_interrupt() as stop:
+        note(f"1/4 profile: every layer of {', '.join(DEMO_NETWORKS)} on {DEMO_DEVICE}, each with an auxiliary layer")
+        measured = profile(
+            DEMO_NETWORKS, device=DEMO_DEVICE, workspace=place, fresh=True, observe=observe, stop=stop
+        )
+        note(
+            f"2/4 lut build: {measured.samples:,} samples of {measured.probes} probes,"
+            f" {measured.device_seconds:.1f} s on the device"
+        )
+        table = build_lut(DEMO_DEVICE, workspace=place)
+        note(f"3/4 estimate and validate: {len(table.entries)} entries in {table.path}")
+        result = validate(
+            DEMO_NETWORKS, device=DEMO_DEVICE, workspace=place, naive=True, observe=observe, stop=stop
+        )
+    path = place.reports / "demo.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_report(path, table, [estimate_network(load_network(model), table) for model in DEMO_NETWORKS], result)
+    note(f"4/4 report: {path}  ({time.monotonic() - started_s:.0f} s in all)")
+    if json:
+        print_json(**asdict(result), report=str(path))
+    else:
+        show_validation(result)

@@ -1,0 +1,138 @@
+"""`harness estimate`: latency of networks from a table, without a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli import options
+from harness.cli.output import interval_ms, milliseconds, note, print_json, print_table
+from harness.errors import ConfigurationError, CoverageError
+
+if TYPE_CHECKING:
+    from harness.estimation.networks import NetworkEstimate
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def estimate(
+    models: options.Models,
+    device: options.OptionalDevice = None,
+    lut: options.LutFolder = None,
+    layers: Annotated[bool, typer.Option("--layers", help="Show every layer.")] = False,
+    allow_partial: Annotated[
+        bool, typer.Option("--allow-partial", help="Accept layers that the table does not hold.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the layers to this file.")] = None,
+    dim: options.Dims = None,
+    workspace: options.WorkspaceFolder = None,
+    json: options.Json = False,
+) -> None:
+    """Estimate the latency of networks from the table of a device.
+
+    Example: harness estimate builtin:resnet50 model.onnx --device cpu01 --layers
+    """
+    from harness.estimation import networks
+
+    table = networks.open_table(device, lut, options.workspace_of(workspace))
+    dims = options.parse_dims(dim)
+    found = [networks.estimate_network(networks.load_network(model, dims), table) for model in models]
+    if csv is not None:
+        _write_csv(csv, found)
+    if html is not None:
+        from harness.report.html import write_report
+
+        write_report(html, table, found)
+    if json:
+        print_json(
+            device=table.device, lut=table.name, clock=table.clock, networks=[_json(network) for network in found]
+        )
+    else:
+        _show(found, layers)
+    unknown = sum(len(network.unknown) for network in found)
+    if unknown and not allow_partial:
+        raise _uncovered(found, table.device, unknown)
+
+
+def _json(network: NetworkEstimate) -> dict[str, Any]:
+    return {
+        "name": network.name,
+        "latency_s": network.latency_s,
+        "interval_s": network.interval_s,
+        "covered_latency_s": network.covered_latency_s,
+        "overhead_s": network.overhead_s,
+        "coverage": dict(network.coverage),
+        "layers": [asdict(layer) for layer in network.layers],
+        "free": [asdict(node) for node in network.free],
+    }
+
+
+def _show(found: Sequence[NetworkEstimate], layers: bool) -> None:
+    rows = []
+    for network in found:
+        known = len(network.layers) - len(network.unknown)
+        if network.latency_s is None or network.interval_s is None:
+            shown = (f"≥ {milliseconds(network.covered_latency_s)}", "unknown")
+        else:
+            shown = (milliseconds(network.latency_s), interval_ms(network.interval_s))
+        rows.append((network.name, *shown, f"{known}/{len(network.layers)}"))
+    print_table(("network", "latency ms", "95 % interval", "layers measured"), rows)
+    for network in found if layers else ():
+        print()
+        _show_layers(network)
+
+
+def _show_layers(network: NetworkEstimate) -> None:
+    rows = []
+    for layer in network.layers:
+        if layer.latency_s is None or layer.stderr_s is None:
+            rows.append((layer.name, layer.op, layer.key, "unknown", "", ""))
+        else:
+            share = layer.latency_s / network.covered_latency_s
+            rows.append(
+                (layer.name, layer.op, layer.key, milliseconds(layer.latency_s), milliseconds(layer.stderr_s), f"{share:.1%}")
+            )
+    rows.append(("overhead", "", "", milliseconds(network.overhead_s), "", ""))
+    print_table((network.name, "operators", "key", "latency ms", "± ms", "share"), rows, left=3)
+    reasons: dict[str, int] = {}
+    for node in network.free:
+        reasons[node.reason] = reasons.get(node.reason, 0) + 1
+    for reason, count in sorted(reasons.items()):
+        print(f"{count} nodes cost nothing: {reason}")
+
+
+def _uncovered(found: Sequence[NetworkEstimate], device: str, unknown: int) -> CoverageError:
+    for network in found:
+        for layer in network.unknown[:10]:
+            note(f"not in the table: {network.name}: {layer.name} ({layer.op})")
+    names = ", ".join(network.name for network in found if network.unknown)
+    step = f"Run `harness profile --device {device}` on them and build the table again, or give --allow-partial"
+    return CoverageError(f"{unknown} layers of {names} are not in the table", next_step=step)
+
+
+def _write_csv(path: Path, found: Sequence[NetworkEstimate]) -> None:
+    import csv
+
+    header = ("network", "layer", "op", "key", "latency_s", "stderr_s", "source")
+    rows = [
+        (network.name, layer.name, layer.op, layer.key, layer.latency_s, layer.stderr_s, layer.source)
+        for network in found
+        for layer in network.layers
+    ]
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(header)
+            writer.writerows([[_neutral(cell) for cell in row] for row in rows])
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written", why=error.strerror or str(error)) from error
+
+
+def _neutral(cell: object) -> object:
+    """A cell that no spreadsheet takes for a formula."""
+    return "'" + cell if isinstance(cell, str) and cell.startswith(_FORMULA_STARTS) else cell

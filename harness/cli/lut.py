@@ -1,0 +1,198 @@
+"""`harness lut`: build, show, compare, check and export lookup tables."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli import options
+from harness.cli.output import interval_ms, milliseconds, note, percent, print_json, print_table
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.lut.table import Lut
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Build, show, compare, check and export tables.")
+
+_METHODS = ("context", "regression", "difference")
+_UNITS = {
+    "runs": "c, per run", "input_bytes": "a, per input byte", "output_bytes": "b, per output byte",
+    "auxiliaries": "per auxiliary layer", "auxiliary_input_bytes": "per byte it reads",
+    "auxiliary_output_bytes": "per byte it writes", "slices": "per slice", "slice_bytes": "per byte sliced",
+}  # fmt: skip
+
+Table = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a table.")]
+
+
+@app.command()
+def build(
+    device: options.DeviceName = "cpu01",
+    method: Annotated[
+        str, typer.Option("--method", help="Estimator of layer latencies: context, regression or difference.")
+    ] = "context",
+    workspace: options.WorkspaceFolder = None,
+    json: options.Json = False,
+) -> None:
+    """Build and publish a table from what `harness profile` measured.
+
+    Example: harness lut build --device cpu01
+    """
+    if method not in _METHODS:
+        raise UsageError(f"--method {method[:40]} is unknown", next_step=f"Choose from {', '.join(_METHODS)}")
+    place = options.workspace_of(workspace)
+
+    from harness.latency.layers import METHODS
+    from harness.lut.build import build_lut
+
+    chosen = next(known for known in METHODS if known == method)
+    table = build_lut(device, workspace=place, method=chosen)
+    if json:
+        print_json(lut=str(table.path), entries=len(table.entries), method=table.method, overhead=_overhead_json(table))
+    else:
+        print(f"{table.path}  {len(table.entries)} entries  method {table.method}  clock {table.clock}")
+        _show_overhead(table)
+
+
+@app.command()
+def show(
+    folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Folder of a table.")] = None,
+    device: options.OptionalDevice = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Entries to show, slowest first; 0 for all.")] = 20,
+    workspace: options.WorkspaceFolder = None,
+    json: options.Json = False,
+) -> None:
+    """Show a table: the overhead, the device, the slowest layers.
+
+    Example: harness lut show --device cpu01 --limit 0
+    """
+    from harness.estimation.networks import open_table
+
+    table = open_table(device, folder, options.workspace_of(workspace))
+    if json:
+        print_json(
+            lut=str(table.path), device=table.device, created=table.created, clock=table.clock, method=table.method,
+            visit=table.visit, fingerprint=dict(table.fingerprint), overhead=_overhead_json(table),
+            rules=[asdict(rule) for rule in table.rules], entries=[asdict(entry) for entry in table.entries],
+        )  # fmt: skip
+        return
+    print(f"{table.path}  {table.created}  method {table.method}  clock {table.clock}  visits {table.visit}")
+    print("  ".join(f"{name}: {value}" for name, value in sorted(table.fingerprint.items())))
+    _show_overhead(table)
+    entries = sorted(table.entries, key=lambda entry: -entry.latency_s)
+    print_table(
+        ("key", "operators", "context", "latency ms", "95 % interval", "n", ""),
+        [
+            (entry.key, entry.op, entry.context, milliseconds(entry.latency_s), interval_ms(entry.interval_s),
+             str(entry.samples), "" if entry.resolved else "below resolution")
+            for entry in entries[: limit or None]
+        ],
+        left=3,
+    )  # fmt: skip
+    print(f"{len(entries)} entries, {sum(not entry.resolved for entry in entries)} below resolution")
+
+
+@app.command()
+def diff(before: Table, after: Table, json: options.Json = False) -> None:
+    """Compare two tables layer by layer: what changed by more than its error.
+
+    Example: harness lut diff lut/cpu01/2026-01-01-0a1b2c3d lut/cpu01/2026-01-02-4e5f6a7b
+    """
+    from harness.lut.diff import compare
+    from harness.lut.store import read_lut
+
+    changes = compare(read_lut(before), read_lut(after))
+    if json:
+        print_json(**asdict(changes))
+        return
+    rows = [
+        (one.key, one.op, one.context, milliseconds(one.before_s), milliseconds(one.after_s), percent(one.ratio - 1), f"{one.z:+.1f}")
+        for one in changes.changed
+    ]
+    if rows:
+        print_table(("key", "operators", "context", "before ms", "after ms", "change", "z"), rows, left=3)
+    print(
+        f"{len(changes.changed)} of {changes.common} common layers changed; {len(changes.added)} added,"
+        f" {len(changes.removed)} removed; in all {percent(changes.total_ratio - 1)}"
+    )
+    for name, (old, new) in changes.fingerprint.items():
+        note(f"{name}: {old} -> {new}")
+
+
+@app.command()
+def check(
+    folders: Annotated[list[Path] | None, typer.Argument(metavar="[DIR …]", help="Folders of tables.")] = None,
+    workspace: options.WorkspaceFolder = None,
+    json: options.Json = False,
+) -> None:
+    """Check hashes, schema and values of tables; without folders, of all in the workspace.
+
+    Example: harness lut check
+    """
+    from harness.lut.store import MANIFEST, read_lut
+
+    root = options.workspace_of(workspace).lut
+    chosen = folders or sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST}"))
+    tables = [read_lut(folder) for folder in chosen]
+    if json:
+        print_json(tables=[{"lut": str(table.path), "device": table.device, "entries": len(table.entries)} for table in tables])
+        return
+    for table in tables:
+        print(f"{table.path}  {len(table.entries)} entries  intact")
+    print(f"{len(tables)} tables intact")
+
+
+@app.command()
+def export(
+    output: Annotated[Path, typer.Argument(metavar="FILE", help="File to write: .csv, .json or .parquet.")],
+    folder: options.LutFolder = None,
+    device: options.OptionalDevice = None,
+    workspace: options.WorkspaceFolder = None,
+) -> None:
+    """Write the entries of a table to one file; the ending chooses the format.
+
+    Example: harness lut export layers.csv --device cpu01
+    """
+    from harness.estimation.networks import open_table
+    from harness.lut.export import export_entries
+
+    table = open_table(device, folder, options.workspace_of(workspace))
+    export_entries(table, output)
+    print(f"{output}  {len(table.entries)} entries of {table.name}")
+
+
+def _overhead_json(table: Lut) -> dict[str, Any]:
+    fit = table.overhead
+    named = {"a_s_per_byte": fit.a, "b_s_per_byte": fit.b, "c_s": fit.c}
+    return {
+        **{name: coefficient.value for name, coefficient in named.items()},
+        "intervals": {name: [coefficient.low, coefficient.high] for name, coefficient in named.items()},
+        "least_squares": {
+            "a_s_per_byte": fit.least_squares.get("input_bytes", 0.0),
+            "b_s_per_byte": fit.least_squares.get("output_bytes", 0.0),
+            "c_s": fit.least_squares.get("runs", 0.0),
+            "r2": fit.least_squares_r2,
+        },
+        "coefficients": {name: asdict(coefficient) for name, coefficient in fit.coefficients.items()},
+        "r2": fit.r2,
+        "condition": fit.condition,
+        "scatter": fit.scatter,
+        "probes": fit.probes,
+    }
+
+
+def _show_overhead(table: Lut) -> None:
+    fit = table.overhead
+    rows = [
+        (label, f"{fit.coefficients[name].value:.3e}", f"[{fit.coefficients[name].low:.3e}, {fit.coefficients[name].high:.3e}]",
+         f"{fit.least_squares[name]:.3e}")
+        for name, label in _UNITS.items()
+        if name in fit.least_squares
+    ]  # fmt: skip
+    print_table(("overhead, s", "robust", "95 % interval", "least squares"), rows)
+    print(
+        f"R² {fit.r2:.4f} (least squares {fit.least_squares_r2:.4f})  condition number {fit.condition:.1f}"
+        f"  {fit.probes} null probes, scatter {fit.scatter:.1%}"
+    )

@@ -1,0 +1,78 @@
+"""Arguments and options that several commands share, and what their texts mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.errors import UsageError
+from harness.workspace import Workspace, find_workspace
+
+MODELS_HELP = "ONNX files, or builtin:NAME (builtin:resnet50, builtin:mobilenetv2, …)."
+
+OptionalModels = Annotated[
+    list[str] | None, typer.Argument(metavar="[MODEL.onnx …]", help=MODELS_HELP + " None: the built-in networks.")
+]
+Models = Annotated[list[str], typer.Argument(metavar="MODEL.onnx …", help=MODELS_HELP)]
+DeviceName = Annotated[str, typer.Option("--device", "-d", help="Name of the device; see `harness devices list`.")]
+OptionalDevice = Annotated[
+    str | None, typer.Option("--device", "-d", help="Name of the device whose newest table is used (default cpu01).")
+]
+LutFolder = Annotated[
+    Path | None, typer.Option("--lut", help="Folder of a table, in place of the newest one of --device.")
+]
+WorkspaceFolder = Annotated[
+    Path | None, typer.Option("--workspace", help="Folder of journal, tables and reports (default: found from here).")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dim", help="Value of a symbolic dimension, NAME=N or INPUT.AXIS=N; may be repeated."),
+]
+Budget = Annotated[
+    str | None, typer.Option("--budget", help="Bound on time on the device, like 90s, 10m or 2h.")
+]
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?\Z")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+
+
+def workspace_of(folder: Path | None) -> Workspace:
+    """The workspace that `--workspace` names, or the one around the current folder."""
+    return find_workspace(folder)
+
+
+def parse_dims(words: Sequence[str] | None) -> dict[str, int]:
+    """`NAME=N` words as a mapping; raises UsageError."""
+    dims: dict[str, int] = {}
+    for word in words or ():
+        name, separator, value = word.rpartition("=")
+        if not separator or not name or not value.isdigit() or not 0 < int(value) < 1 << 31:
+            raise UsageError(f"--dim {word[:80]} is not NAME=N", why="N is a positive number", next_step="--dim batch=1")
+        if name in dims:
+            raise UsageError(f"--dim {name[:80]} is given twice")
+        dims[name] = int(value)
+    return dims
+
+
+def parse_budget(text: str | None) -> float | None:
+    """A duration in seconds; raises UsageError."""
+    if text is None:
+        return None
+    found = _DURATION.match(text.strip())
+    if not found or float(found[1]) <= 0:
+        raise UsageError(f"--budget {text[:40]} is not a duration", next_step="Write 90s, 10m or 2h")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def parse_runs(text: str) -> int | None:
+    """`auto` as None, else a positive number of runs; raises UsageError."""
+    if text == "auto":
+        return None
+    if not text.isdigit() or not 1 <= int(text) <= 100_000:
+        raise UsageError(f"--runs {text[:40]} is neither `auto` nor a number from 1 to 100000")
+    return int(text)

@@ -1,0 +1,110 @@
+"""`harness profile`: measure probes of every layer on a device."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli import options
+from harness.cli.output import note, print_json, print_table
+from harness.cli.progress import show_progress, stop_on_interrupt
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.measure.profiling import DryRun, ProfileResult
+
+AUXILIARIES = ("auto", "avgpool", "conv1x1", "conv3x3")
+
+
+def profile(
+    models: options.OptionalModels = None,
+    device: options.DeviceName = "cpu01",
+    aux: Annotated[
+        str, typer.Option("--aux", help="Auxiliary layer behind each layer: avgpool, conv1x1, conv3x3 or auto.")
+    ] = "auto",
+    runs: Annotated[
+        str, typer.Option("--runs", help="Samples per probe, or auto: until the interval is within 1 %.")
+    ] = "auto",
+    budget: options.Budget = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random order.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its time; measure nothing.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew instead of resuming.")] = False,
+    dim: options.Dims = None,
+    workspace: options.WorkspaceFolder = None,
+    json: options.Json = False,
+) -> None:
+    """Measure probes of every layer of networks on a device; the same command resumes.
+
+    Example: harness profile --device cpu01 builtin:resnet50 model.onnx
+    """
+    if aux not in AUXILIARIES:
+        raise UsageError(f"--aux {aux[:40]} is unknown", next_step=f"Choose from {', '.join(AUXILIARIES)}")
+    place = options.workspace_of(workspace)
+    dims, count, budget_s = options.parse_dims(dim), options.parse_runs(runs), options.parse_budget(budget)
+
+    from harness.measure import profiling
+    from harness.measure.policy import RepeatPolicy
+    from harness.probe.auxiliary import AUXILIARY_KINDS, DEFAULT_AUXILIARY
+
+    policy = RepeatPolicy(runs=count, budget_s=budget_s)
+    kind = next((kind for kind in AUXILIARY_KINDS if kind == aux), DEFAULT_AUXILIARY)
+    with show_progress(device) as observe:
+        if dry_run:
+            plan = profiling.dry_run(
+                models or (), device=device, workspace=place, auxiliary=kind, policy=policy, dims=dims, observe=observe
+            )
+        else:
+            with stop_on_interrupt() as stop:
+                result = profiling.profile(
+                    models or (), device=device, workspace=place, auxiliary=kind, policy=policy, seed=seed,
+                    fresh=fresh, dims=dims, observe=observe, stop=stop,
+                )  # fmt: skip
+    if dry_run:
+        _show_plan(plan, json)
+    else:
+        _show_result(result, json)
+
+
+def _show_plan(dry: DryRun, json: bool) -> None:
+    plan, policy = dry.plan, dry.policy
+    fewest = policy.runs or policy.min_rounds
+    most = policy.runs or policy.max_rounds
+    seconds = (dry.round_seconds * fewest, dry.round_seconds * most)
+    networks = [
+        {"name": cut.network.name, "layers": len(cut.layers), "free": len(cut.network.free)} for cut in dry.networks
+    ]
+    if json:
+        print_json(
+            plan=plan.id, probes=len(plan.probes), layers=len(plan.layers), batches=len(plan.batches), networks=networks,
+            samples=[fewest * len(plan.probes), most * len(plan.probes)], device_seconds=list(seconds),
+        )  # fmt: skip
+        return
+    print_table(
+        ("network", "layers", "nodes that cost nothing"),
+        [(str(one["name"]), str(one["layers"]), str(one["free"])) for one in networks],
+    )
+    roles: dict[str, int] = {}
+    for probe in plan.probes.values():
+        roles[probe.role] = roles.get(probe.role, 0) + 1
+    print(f"{len(plan.layers)} different layers, {len(plan.probes)} probes in {len(plan.batches)} batches")
+    print_table(("probes", "count"), [(role, str(count)) for role, count in roles.items()])
+    print(f"about {seconds[0]:.0f} to {seconds[1]:.0f} s on the device for {fewest} to {most} rounds")
+
+
+def _show_result(result: ProfileResult, json: bool) -> None:
+    if json:
+        print_json(**asdict(result))
+        return
+    print(
+        f"{result.device}  campaign {result.campaign}  {result.probes} probes  {result.samples:,} samples"
+        f"  {result.device_seconds:.2f} s on the device  {result.wall_seconds:.1f} s in all"
+    )
+    if result.refused:
+        note(f"{result.refused} probes were refused by the device; `harness lut build` leaves their layers out")
+    if result.unsettled:
+        note(f"{result.unsettled} probes did not reach the target interval; their entries carry a wider one")
+    if result.drift > 0.05:
+        note(f"The reference probe drifted by {result.drift:.1%}: clock, temperature or load changed meanwhile")
+    note(f"Next: harness lut build --device {result.device}")

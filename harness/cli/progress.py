@@ -1,0 +1,84 @@
+"""Progress of a campaign: a bar on a terminal, plain lines elsewhere; and Ctrl-C, which asks it to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+from harness.cli.output import note
+from harness.errors import Interrupted
+from harness.measure.progress import Observer, Progress
+
+_LINE_EVERY_S = 5.0
+
+
+@contextlib.contextmanager
+def stop_on_interrupt() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets; the second raises at once."""
+    stop = threading.Event()
+
+    def ask(_signal: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise Interrupted("Interrupted twice", next_step="Run the same command again to resume")
+        stop.set()
+        note("Stopping after the current probe; press Ctrl-C again to stop at once")
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def show_progress(label: str) -> Iterator[Observer]:
+    """An observer that draws on stderr."""
+    if not sys.stderr.isatty():
+        yield _PlainLines(label)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[detail]}"))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None, detail="")
+
+        def observe(progress: Progress) -> None:
+            bar.update(
+                task,
+                description=f"{label}: {progress.stage}",
+                total=progress.batches,
+                completed=progress.batch + min(0.99, progress.round / 40),
+                detail=_detail(progress),
+            )
+
+        yield observe
+
+
+class _PlainLines:
+    """One line when a stage begins, and one every few seconds."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._stage = ""
+        self._shown_s = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        now_s = time.monotonic()
+        if now_s - self._shown_s >= _LINE_EVERY_S or (progress.stage != self._stage and not self._stage):
+            self._stage, self._shown_s = progress.stage, now_s
+            note(f"{self._label}: {progress.stage}, {_detail(progress)}")
+
+
+def _detail(progress: Progress) -> str:
+    left = "" if progress.remaining_s is None else f", about {progress.remaining_s:.0f} s left"
+    return (
+        f"batch {progress.batch + 1} of {progress.batches}, round {progress.round},"
+        f" {progress.samples:,} samples, {progress.device_s:.1f} s on the device{left}"
+    )

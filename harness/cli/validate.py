@@ -1,0 +1,77 @@
+"""`harness validate`: whole networks measured on the device beside their estimates."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli import options
+from harness.cli.output import interval_ms, milliseconds, note, percent, print_json, print_table
+from harness.cli.progress import show_progress, stop_on_interrupt
+
+if TYPE_CHECKING:
+    from harness.estimation.validation import Validation
+
+
+def validate(
+    models: options.Models,
+    device: options.DeviceName = "cpu01",
+    lut: options.LutFolder = None,
+    naive: Annotated[
+        bool, typer.Option("--naive", help="Time every layer alone as well, and show the plain sum.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
+    dim: options.Dims = None,
+    workspace: options.WorkspaceFolder = None,
+    json: options.Json = False,
+) -> None:
+    """Measure whole networks on the device and compare with the table's estimates.
+
+    Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
+    """
+    place, dims = options.workspace_of(workspace), options.parse_dims(dim)
+
+    from harness.estimation import networks, validation
+
+    with show_progress(device) as observe, stop_on_interrupt() as stop:
+        result = validation.validate(
+            models, device=device, lut=lut, workspace=place, naive=naive, dims=dims, observe=observe, stop=stop
+        )
+    if html is not None:
+        from harness.report.html import write_report
+
+        table = networks.open_table(device, lut, place)
+        write_report(html, table, networks.estimate(models, device=device, lut=lut, workspace=place, dims=dims), result)
+    if json:
+        print_json(**asdict(result))
+    else:
+        show_validation(result)
+
+
+def show_validation(result: Validation) -> None:
+    """The table of errors and their summary."""
+    naive = any(network.naive_s is not None for network in result.networks)
+    header = ("network", "estimated ms", "95 % interval", "measured ms", "±", "error")
+    rows = []
+    for network in result.networks:
+        row = [
+            network.name,
+            milliseconds(network.estimated_s),
+            interval_ms(network.interval_s),
+            milliseconds(network.measured_s),
+            milliseconds(network.measured_halfwidth_s),
+            percent(network.error),
+        ]
+        if naive:
+            row.append("" if network.naive_error is None else percent(network.naive_error))
+        rows.append(row)
+    print_table((*header, "naive sum") if naive else header, rows)
+    print(
+        f"mean absolute error {result.mape:.1%}  within 5 %: {result.within_5:.0%}  within 10 %: {result.within_10:.0%}"
+        f"  intervals hold: {result.interval_coverage:.0%}  clock: {result.clock}  table: {result.lut}"
+    )
+    if result.fingerprint_changes:
+        note(f"The device is not as it was when the table was measured: {', '.join(result.fingerprint_changes)} changed")

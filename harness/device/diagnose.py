@@ -1,0 +1,152 @@
+"""What works on a device and what does not, each with the way to mend it; for `harness devices check`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.device.inventory import Device, Ssh
+from harness.device.replies import clean
+from harness.device.session import AgentSession, open_session
+from harness.device.transport import transport_of
+from harness.errors import (
+    AuthenticationError,
+    BackendError,
+    ConfigurationError,
+    DeviceUnreachable,
+    HarnessError,
+    HostKeyError,
+)
+
+_DISK_BYTES = 500 << 20
+_GOVERNORS = ("performance", "none")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. `ok` is None where it could not be checked; `mend` is empty where nothing is wrong."""
+
+    name: str
+    ok: bool | None
+    found: str
+    mend: str = ""
+
+
+def check_device(device: Device) -> tuple[Check, ...]:
+    """Checks a device from the wire upwards; never raises for a broken one, and disturbs nobody who measures."""
+    try:
+        return tuple(_checks(device))
+    except Exception as error:  # a check that fails is a finding, too
+        return (Check("check", False, f"{type(error).__name__}: {clean(str(error))}", "Report this as a bug"),)
+
+
+def _checks(device: Device) -> Iterator[Check]:
+    try:
+        session = AgentSession(transport_of(device).open(), device)
+    except HarnessError as error:
+        yield from _link_failure(device, error)
+        return
+    with session:
+        try:
+            session.greet(with_backend=False)
+            status = session.status()
+        except HarnessError as error:
+            yield from _link(device)
+            yield Check("agent", False, _found(error), error.next_step or _start_mend(device))
+            return
+        yield from _link(device)
+        yield Check("agent", True, f"version {session.hello.agent_version}")
+        governor = session.hello.fingerprint.get("governor", "none")
+    yield from _backend(device, status)
+    yield _governor(governor)
+    cores = session.hello.fingerprint.get("cores", "")
+    yield from _status(device, status, int(cores) if cores.isdecimal() else 1)
+
+
+def _link(device: Device) -> Iterator[Check]:
+    """What a connection that stands has proved."""
+    settings = device.transport
+    if not isinstance(settings, Ssh):
+        yield Check("reachable", True, "on this machine")
+        return
+    yield Check("reachable", True, f"{settings.host}:{settings.port}")
+    yield Check("host key", True, f"listed in {settings.known_hosts}")
+    yield Check("authentication", True, f"{settings.user} with {settings.identity}")
+
+
+def _link_failure(device: Device, error: HarnessError) -> Iterator[Check]:
+    """The checks up to the one that failed, and those behind it as not checked."""
+    failed = {HostKeyError: "host key", AuthenticationError: "authentication", ConfigurationError: "configuration"}
+    name = next((name for kind, name in failed.items() if isinstance(error, kind)), "reachable")
+    if isinstance(error, DeviceUnreachable) and ("agent" in error.what):
+        yield from _link(device)
+        name = "agent"
+    elif isinstance(device.transport, Ssh) and name in ("host key", "authentication"):
+        passed = list(_link(device))
+        yield from passed[: [check.name for check in passed].index(name)]
+    yield Check(name, False, _found(error), error.next_step or _start_mend(device))
+    yield Check("everything else", None, f"not checked, because of {name}")
+
+
+def _backend(device: Device, status: Mapping[str, Any]) -> Iterator[Check]:
+    if status["holder"] is not None:
+        yield Check("backend", None, "not started, because somebody measures")
+        return
+    try:
+        with open_session(device) as session:
+            facts, clock = session.hello.fingerprint, session.hello.clock
+    except BackendError as error:
+        mend = f"Install the runtime of {device.backend} for the agent's Python, or correct the device's options"
+        yield Check("backend", False, _found(error), mend)
+        return
+    except HarnessError as error:
+        yield Check("backend", False, _found(error), error.next_step or _start_mend(device))
+        return
+    yield Check("backend", True, f"{facts.get('runtime')} {facts.get('runtime_version')} ({facts.get('settings')})")
+    yield (
+        Check("clock", True, clock)
+        if clock != "wall"
+        else Check("clock", None, "wall", "Wall time suffers from everything else that runs; one thread gives CPU time")
+    )
+
+
+def _governor(governor: str) -> Check:
+    if governor in _GOVERNORS:
+        return Check("governor", True, governor if governor != "none" else "the kernel scales no clock")
+    mend = "On the device: echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
+    return Check("governor", False, f"{governor}: the clock changes while it measures", mend)
+
+
+def _status(device: Device, status: Mapping[str, Any], cores: int) -> Iterator[Check]:
+    state: Mapping[str, float] = status["state"]
+    free = state.get("disk_free_bytes")
+    if free is not None:
+        enough = free >= _DISK_BYTES
+        yield Check("disk", enough, f"{free / 1e9:.1f} GB free", "" if enough else "Free some space on the device")
+    if status["holder"] is None:
+        yield Check("lease", True, f"{device.resource} is free")
+    else:
+        mend = "Wait for it; a holder whose link is dead loses the device within a minute"
+        yield Check("lease", None, f"{device.resource} is held by {status['holder']}", mend)
+    load = state.get("load_1min")
+    if load is None:
+        yield Check("load", None, "the device does not tell")
+    else:
+        calm = load < max(1.0, 0.5 * cores)
+        mend = "" if calm else "Stop what runs beside the measurement: `top` on the device names it"
+        yield Check("load", calm, f"{load:.2f} over the last minute, {cores} cores", mend)
+
+
+def _found(error: HarnessError) -> str:
+    return ". ".join(part.rstrip(".") for part in (error.what, error.why) if part)
+
+
+def _start_mend(device: Device) -> str:
+    settings = device.transport
+    if not isinstance(settings, Ssh):
+        return "Reinstall harness; the local agent is part of it"
+    if settings.agent == "push":
+        return f"Is {shlex.quote(settings.python)} a Python 3.9 or newer on the device?"
+    return f"Install the agent by `harness agent install {device.name}` and bind the key to it"

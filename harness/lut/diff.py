@@ -1,0 +1,67 @@
+"""What changed between two tables, by size and by significance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.lut.table import Entry, Lut
+
+SIGNIFICANT_Z = 3.0
+RELEVANT_CHANGE = 0.02
+
+
+@dataclass(frozen=True)
+class Change:
+    """A layer whose latency changed; `z` is the change in standard errors."""
+
+    key: str
+    context: str
+    op: str
+    before_s: float
+    after_s: float
+    ratio: float
+    z: float
+
+
+@dataclass(frozen=True)
+class LutChanges:
+    """All changes, largest first; `total_ratio` compares the sums over the common layers."""
+
+    changed: tuple[Change, ...]
+    common: int
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    total_ratio: float
+    fingerprint: Mapping[str, tuple[str, str]]
+
+
+def compare(before: Lut, after: Lut) -> LutChanges:
+    """Layers that changed by more than 2 % and three standard errors; what only one table holds by its key."""
+    common = sorted(before.by_place.keys() & after.by_place.keys())
+    changes = [_change(before.by_place[place], after.by_place[place]) for place in common]
+    changed = [one for one in changes if abs(one.z) > SIGNIFICANT_Z and abs(one.ratio - 1) > RELEVANT_CHANGE]
+    total_s = sum(before.by_place[place].latency_s for place in common)
+    names = sorted({*before.fingerprint, *after.fingerprint})
+    return LutChanges(
+        changed=tuple(sorted(changed, key=lambda one: -abs(one.after_s - one.before_s))),
+        common=len(common),
+        added=tuple(sorted(key for key, _ in after.by_place.keys() - before.by_place.keys())),
+        removed=tuple(sorted(key for key, _ in before.by_place.keys() - after.by_place.keys())),
+        total_ratio=sum(after.by_place[place].latency_s for place in common) / total_s if common else 1.0,
+        fingerprint={
+            name: (before.fingerprint.get(name, ""), after.fingerprint.get(name, ""))
+            for name in names
+            if before.fingerprint.get(name) != after.fingerprint.get(name)
+        },
+    )
+
+
+def _change(before: Entry, after: Entry) -> Change:
+    error_s = max(math.hypot(before.stderr_s, after.stderr_s), 1e-12)
+    change_s = after.latency_s - before.latency_s
+    return Change(
+        before.key, before.context, before.op, before.latency_s, after.latency_s, after.latency_s / before.latency_s,
+        change_s / error_s,
+    )  # fmt: skip

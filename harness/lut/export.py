@@ -1,0 +1,31 @@
+"""Entries of a table as one file for other tools."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from harness.errors import ConfigurationError, UsageError
+from harness.lut.table import Lut
+
+FORMATS = (".csv", ".json", ".parquet")
+
+
+def export_entries(table: Lut, path: Path) -> None:
+    """Writes the entries; the ending of the file chooses CSV, JSON (a list of records) or Parquet."""
+    if path.suffix not in FORMATS:
+        raise UsageError(f"{path} has an unknown ending", next_step=f"Choose from {', '.join(FORMATS)}")
+    import pandas
+
+    frame = pandas.DataFrame([{"device": table.device, "lut": table.name, **asdict(entry)} for entry in table.entries])
+    try:
+        if path.suffix == ".csv":
+            frame.to_csv(path, index=False)
+        elif path.suffix == ".json":
+            frame.to_json(path, orient="records", indent=1)
+        else:
+            frame.to_parquet(path, index=False)
+    except ImportError as error:
+        raise UsageError("Parquet needs pyarrow", next_step="pip install 'harness[parquet]'") from error
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written", why=error.strerror or str(error)) from error

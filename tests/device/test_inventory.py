@@ -1,0 +1,126 @@
+"""devices.toml: what it may say, and what is told when it says something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.device.inventory import BUILT_IN, Local, Ssh, find_device, load_inventory
+from harness.errors import ConfigurationError, UnknownDevice
+
+BOARD = """
+[devices.board]
+transport = "ssh"
+host = "board.lab"
+user = "harness"
+identity = "keys/board"
+"""
+
+
+def _write(folder: Path, text: str) -> Path:
+    path = folder / "devices.toml"
+    path.write_text(text)
+    return path
+
+
+def test_built_in_devices_need_no_file(tmp_path: Path) -> None:
+    """Without devices.toml there are cpu01 and null01."""
+    for path in (None, tmp_path / "devices.toml"):
+        inventory = load_inventory(path)
+        assert sorted(inventory) == ["cpu01", "null01"]
+    assert (inventory["cpu01"].backend, inventory["cpu01"].resource) == ("onnxruntime", "cpu")
+    assert (inventory["null01"].backend, inventory["null01"].resource) == ("null", "null01")
+    assert isinstance(inventory["cpu01"].transport, Local)
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    """Key and known_hosts lie beside devices.toml, wherever the command runs."""
+    device = load_inventory(_write(tmp_path, BOARD))["board"]
+    assert isinstance(device.transport, Ssh)
+    assert device.transport.identity == tmp_path / "keys" / "board"
+    assert device.transport.known_hosts == tmp_path / "known_hosts"
+    assert (device.transport.port, device.transport.agent, device.resource) == (22, "forced", "cpu")
+
+
+def test_options_and_resource_are_taken(tmp_path: Path) -> None:
+    """Options of the backend keep their types; a resource can be named."""
+    text = '[devices.x]\nbackend = "null"\nresource = "bench"\n[devices.x.options]\nseed = 3\nnoise = 0.5\n'
+    device = load_inventory(_write(tmp_path, text))["x"]
+    assert (dict(device.options), device.resource) == ({"seed": 3, "noise": 0.5}, "bench")
+
+
+def test_null_devices_occupy_only_themselves(tmp_path: Path) -> None:
+    """Emulated devices do not exclude each other."""
+    assert load_inventory(_write(tmp_path, '[devices.n2]\nbackend = "null"\n'))["n2"].resource == "n2"
+
+
+def test_inventory_cannot_be_changed() -> None:
+    """What was read is what everybody sees."""
+    with pytest.raises(TypeError):
+        load_inventory(None)["x"] = BUILT_IN["cpu01"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (BOARD + "prot = 2222\n", r"devices\.board\.prot is unknown .*Did you mean port"),
+        (BOARD + "port = 70000\n", r"devices\.board\.port .*65535"),
+        (BOARD + "port = true\n", r"devices\.board\.port"),
+        (BOARD + 'port = "22"\n', r"devices\.board\.port"),
+        (BOARD + BOARD, "not valid TOML.*listed only once"),
+        (BOARD + "connect_timeout_s = inf\n", r"devices\.board\.connect_timeout_s"),
+        (BOARD.replace("board.lab", "-oProxyCommand=x"), r"devices\.board\.host"),
+        (BOARD.replace('user = "harness"\n', ""), r"devices\.board\.user is missing"),
+        (BOARD.replace('identity = "keys/board"\n', ""), r"devices\.board\.identity is missing"),
+        (BOARD.replace('"ssh"', '"telnet"'), r"devices\.board\.transport is 'telnet'"),
+        (BOARD + "[devices.board.options]\nthreads = true\n", r"devices\.board\.options\.threads"),
+        (BOARD + "[devices.board.options]\nthreads = [1]\n", r"devices\.board\.options\.threads"),
+        (BOARD + 'backend = "abacus"\n', r"devices\.board\.backend"),
+        (BOARD + 'resource = "../x"\n', r"devices\.board\.resource"),
+        ('[devices.x]\nhost = "a"\n', r"devices\.x\.host is unknown for this transport"),
+        ('[devices."a/b"]\n', "is not a device name"),
+        ('[devices."a\\u001b[31m"]\n', r"devices\.'a\\x1b\[31m' is not a device name"),
+        ("[devices.cpu01]\n", r"devices\.cpu01 is the name of a built-in device"),
+        ("[device.x]\n", "device is unknown"),
+        ("devices = 3\n", "devices is not a table"),
+        ("[devices]\nx = 3\n", r"devices\.x is not a table"),
+        ("[devices.x\n", "not valid TOML"),
+    ],
+)
+def test_wrong_file_is_told_with_file_and_key(tmp_path: Path, text: str, named: str) -> None:
+    """Each mistake names the file, the key and what is wrong with it."""
+    path = _write(tmp_path, text)
+    with pytest.raises(ConfigurationError, match=named) as caught:
+        load_inventory(path)
+    assert str(path) in str(caught.value) and caught.value.exit_code == 3
+
+
+def test_binary_file_is_told(tmp_path: Path) -> None:
+    """Bytes that are no text are not a traceback."""
+    path = tmp_path / "devices.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigurationError):
+        load_inventory(path)
+
+
+def test_key_file_readable_by_others_is_refused(tmp_path: Path) -> None:
+    """A private key that others can read is refused, with the command that mends it."""
+    (tmp_path / "keys").mkdir()
+    key = tmp_path / "keys" / "board"
+    key.touch(mode=0o640)
+    path = _write(tmp_path, BOARD)
+    with pytest.raises(ConfigurationError) as caught:
+        load_inventory(path)
+    assert caught.value.next_step == f"chmod 600 {key}"
+    key.chmod(0o600)
+    assert "board" in load_inventory(path)
+
+
+def test_unknown_device_lists_near_names() -> None:
+    """A slip of the finger gets the name that was meant."""
+    with pytest.raises(UnknownDevice, match="Did you mean cpu01"):
+        find_device(BUILT_IN, "cpu1")
+    with pytest.raises(UnknownDevice, match="Known devices: cpu01, null01"):
+        find_device(BUILT_IN, "xyz\x1b")
+    assert find_device(BUILT_IN, "cpu01").name == "cpu01"

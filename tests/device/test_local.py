@@ -1,0 +1,220 @@
+"""Sessions with the real local agent, and the diagnosis of devices."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device_agents.lease import Lease, holder_of
+from harness.device.bundle import build_bundle
+from harness.device.diagnose import Check, check_device
+from harness.device.inventory import BUILT_IN, Device
+from harness.device.local import LocalConnection, LocalTransport
+from harness.device.session import AgentSession, Deadlines, ProbePayload, Visit, open_session
+from harness.errors import BackendError, DeviceBusy, LeaseLost, LinkLost, WorkerDied
+
+NULL = BUILT_IN["null01"]
+INPUT = {"name": "x", "shape": [1000], "dtype": "float32", "distribution": "normal", "seed": 1}
+PROBE = ProbePayload("p", b"model", (), (INPUT,), 4)
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def _agent(session: AgentSession) -> int:
+    connection = session._connection
+    assert isinstance(connection, LocalConnection)
+    return connection.pid
+
+
+def test_known_latency_comes_back() -> None:
+    """The null device reports what its formula says."""
+    with open_session(NULL) as session:
+        session.acquire("me")
+        assert session.put(PROBE) is None
+        ((series, state),) = list(session.run([Visit("p", 0, 2)]))
+        session.drop(["p"])
+    assert [sample.device_ns for sample in series[0].samples] == [100_401, 100_401]
+    assert state["disk_free_bytes"] > 0
+
+
+def test_closing_ends_the_agent_and_frees_the_lease() -> None:
+    """Nothing runs and nothing is held after the session."""
+    with open_session(NULL) as session:
+        session.acquire("me")
+        agent = _agent(session)
+        assert holder_of("null01") == "me" and session.status()["holder"] == "me"
+    assert holder_of("null01") is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(agent, 0)
+
+
+def test_cancel_ends_a_long_run() -> None:
+    """A run that would last minutes stops after its current visit."""
+    with open_session(NULL) as session:
+        session.acquire("me")
+        session.put(PROBE)
+        count = 0
+        for series, _ in session.run([Visit("p", 100_000, 1)] * 5000):
+            count += len(series)
+            session.cancel()
+        assert 0 < count < 5000
+        session.drop(["p"])
+
+
+def test_killed_worker_is_a_worker_that_died() -> None:
+    """The crash of a runtime is told as such, with its signal."""
+    with open_session(NULL) as session:
+        session.acquire("me")
+        session.put(PROBE)
+        (worker,) = _children(_agent(session))
+        with pytest.raises(WorkerDied, match="SIGSEGV"):
+            for _ in session.run([Visit("p", 100_000, 1)] * 5000):
+                os.kill(worker, signal.SIGSEGV)
+
+
+def test_killed_agent_is_a_lost_link_and_takes_its_worker_along() -> None:
+    """An agent that vanishes leaves neither a worker nor a lock."""
+    with open_session(NULL) as session:
+        session.acquire("me")
+        session.put(PROBE)
+        (worker,) = _children(_agent(session))
+        with pytest.raises(LinkLost, match="status -9"):
+            for _ in session.run([Visit("p", 100_000, 1)] * 5000):
+                os.kill(_agent(session), signal.SIGKILL)
+    assert holder_of("null01") is None
+    assert not (Path("/proc") / str(worker) / "exe").exists()
+
+
+def test_lease_of_another_process_is_respected() -> None:
+    """Whoever holds the resource keeps it."""
+    lease = Lease("null01")
+    lease.acquire("eve@elsewhere")
+    try:
+        with open_session(NULL) as session, pytest.raises(DeviceBusy, match="eve@elsewhere"):
+            session.acquire("me")
+    finally:
+        lease.release()
+
+
+def test_controller_that_returns_too_late_learns_that_its_lease_is_lost() -> None:
+    """A lease that was not renewed is told as such, though the agent has ended meanwhile."""
+    device_deadlines = Deadlines(lease_ttl_s=0.3, keep_s=0.0)
+    with AgentSession(LocalTransport().open(), NULL, device_deadlines) as session:
+        session.greet()
+        session.acquire("me")
+        os.waitid(os.P_PID, _agent(session), os.WEXITED | os.WNOWAIT)
+        assert holder_of("null01") is None
+        with pytest.raises(LeaseLost):
+            session.put(PROBE)
+
+
+def test_heartbeats_keep_the_lease_while_the_controller_is_busy_elsewhere() -> None:
+    """Between requests the session renews by itself."""
+    with AgentSession(LocalTransport().open(), NULL, Deadlines(lease_ttl_s=0.3)) as session:
+        session.greet()
+        session.acquire("me")
+        time.sleep(0.8)
+        session.put(PROBE)
+
+
+def test_probe_of_many_megabytes_arrives() -> None:
+    """Pipes and sockets take less than a probe at a time, and nothing blocks for ever."""
+    with open_session(NULL) as session:
+        session.acquire("me")
+        assert session.put(ProbePayload("big", os.urandom(1 << 20) * 20, (), (INPUT,), 4)) is None
+
+
+def test_wrong_option_is_told_by_the_backend() -> None:
+    """An option that the backend lacks is a BackendError."""
+    device = Device(name="x", backend="null", options={"colour": "red"}, resource="x")
+    with pytest.raises(BackendError, match="colour"):
+        open_session(device)
+
+
+def test_files_of_the_current_folder_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A json.py where the command runs is not the agent's json."""
+    (tmp_path / "json.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path)
+    open_session(NULL).close()
+
+
+def test_bundle_is_the_same_every_time() -> None:
+    """The agent's hash depends on its sources alone."""
+    bundle = build_bundle()
+    assert bundle == build_bundle()
+    with zipfile.ZipFile(io.BytesIO(bundle.content)) as archive:
+        names = archive.namelist()
+    assert "device_agents/agent.py" in names and "__main__.py" in names
+    assert not any("__pycache__" in name or name.startswith("harness") for name in names)
+
+
+def _by_name(checks: tuple[Check, ...]) -> dict[str, Check]:
+    return {check.name: check for check in checks}
+
+
+def test_healthy_device_passes_its_checks() -> None:
+    """Agent, backend, clock, disk and lease of the null device are fine."""
+    checks = _by_name(check_device(NULL))
+    assert all(checks[name].ok for name in ("reachable", "agent", "backend", "clock", "disk", "lease"))
+    assert {"governor", "load"} < set(checks)
+
+
+def test_check_of_a_busy_device_names_the_holder_and_starts_nothing() -> None:
+    """Who measures is told and left alone."""
+    lease = Lease("null01")
+    lease.acquire("eve@elsewhere")
+    try:
+        checks = _by_name(check_device(NULL))
+    finally:
+        lease.release()
+    assert checks["backend"].ok is None
+    assert checks["lease"].ok is None and "eve@elsewhere" in checks["lease"].found
+
+
+def test_check_tells_a_wrong_option() -> None:
+    """A device whose backend refuses its options fails that check, with what to do."""
+    device = Device(name="x", backend="null", options={"colour": "red"}, resource="x")
+    check = _by_name(check_device(device))["backend"]
+    assert check.ok is False and "colour" in check.found and check.mend
+
+
+def test_check_over_ssh(sshd: Any) -> None:
+    """A device behind SSH passes, its host key and identity included."""
+    checks = _by_name(check_device(sshd.device()))
+    assert all(checks[name].ok for name in ("reachable", "host key", "authentication", "agent", "backend"))
+
+
+@pytest.mark.parametrize("fault", ["host key", "authentication", "reachable", "agent", "configuration"])
+def test_check_names_the_step_that_fails_and_how_to_mend_it(sshd: Any, fault: str) -> None:
+    """Each broken link is one failed check, with a next step; the steps before it passed."""
+    device = sshd.device()
+    if fault == "host key":
+        sshd.known_hosts.unlink()
+    elif fault == "authentication":
+        sshd.authorized_keys.write_text("")
+    elif fault == "reachable":
+        os.kill(sshd.pid, signal.SIGTERM)
+        os.waitid(os.P_PID, sshd.pid, os.WEXITED | os.WNOWAIT)
+    elif fault == "agent":
+        sshd.force("/nonexistent/agent")
+    else:
+        sshd.identity.unlink()
+    failed = [check for check in check_device(device) if check.ok is False]
+    assert [check.name for check in failed] == [fault]
+    assert failed[0].mend

@@ -1,0 +1,442 @@
+"""A session against agents that misbehave: each fault is the right error, and none is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from device_agents import wire
+from harness.device.inventory import BUILT_IN
+from harness.device.session import AgentSession, Deadlines, ProbePayload, Visit
+from harness.errors import (
+    BackendError,
+    DeviceBusy,
+    DeviceUnreachable,
+    HarnessError,
+    LeaseLost,
+    LinkLost,
+    ProtocolError,
+    WorkerDied,
+)
+
+VISITS = [Visit("p", 0, 1), Visit("q", 0, 2)]
+GOOD = [{"visit": 0, "probe": "p", "samples": [[5, 4, None, 0]]}]
+GOOD += [{"visit": 1, "probe": "q", "samples": [[5, 0, 7, 1], [6, None, None, 0]]}]
+HELLO = {
+    "major": 1,
+    "minor": 0,
+    "agent_version": "1.0",
+    "backend": "null",
+    "fingerprint": {"cpu": "a\x1b[31mb"},
+    "clock": "device",
+    "tells": [],
+}
+SHORT = Deadlines(lease_ttl_s=0.4, start_s=1.0, reply_s=1.0, load_s=1.0, margin_s=0.2)
+
+
+class Stream:
+    """A connection over a socket pair."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self.stream = stream
+
+    def send(self, data: bytes) -> None:
+        """Sends all."""
+        self.stream.sendall(data)
+
+    def recv(self, timeout_s: float) -> bytes:
+        """Some bytes."""
+        self.stream.settimeout(timeout_s)
+        return self.stream.recv(wire.READ_BYTES)
+
+    def close(self) -> None:
+        """Closes."""
+        self.stream.close()
+
+    def diagnosis(self) -> str:
+        """What a hostile device may print."""
+        return "\x1b[2Jbye"
+
+
+class Peer:
+    """The agent's side, scripted: what to send when a request of some type arrives."""
+
+    def __init__(self, stream: socket.socket, script: dict[str, Callable[[Peer, wire.Frame], None]]) -> None:
+        self.stream = stream
+        self.writer = wire.FrameWriter(stream.sendall)
+        self.seen: list[wire.Frame] = []
+        standard = {"hello": self.hello, "lease": self.lease, "heartbeat": self.beat}
+        self.script = {**standard, **script}
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def serve(self) -> None:
+        """Answers until the session closes."""
+        decoder = wire.Decoder()
+        while True:
+            try:
+                data = self.stream.recv(wire.READ_BYTES)
+                for frame in decoder.feed(data):
+                    self.seen.append(frame)
+                    self.script.get(frame.type, lambda *_: None)(self, frame)
+            except OSError:
+                return
+            if not data:
+                return
+
+    @staticmethod
+    def hello(peer: Peer, frame: wire.Frame) -> None:
+        """A proper hello."""
+        peer.writer.write("hello", frame.id, **HELLO)
+
+    @staticmethod
+    def lease(peer: Peer, frame: wire.Frame) -> None:
+        """A proper lease."""
+        peer.writer.write("lease", frame.id, token=7, ttl_s=frame.fields["ttl_s"])
+
+    @staticmethod
+    def beat(peer: Peer, frame: wire.Frame) -> None:
+        """A proper heartbeat."""
+        peer.writer.write("heartbeat", frame.id, busy=True)
+
+
+Meet = Callable[..., tuple[AgentSession, Peer]]
+
+
+@pytest.fixture
+def meet() -> Any:
+    """Makes sessions with scripted agents and closes them."""
+    sessions = []
+
+    def make(deadlines: Deadlines | None = None, **script: Any) -> tuple[AgentSession, Peer]:
+        ours, theirs = socket.socketpair()
+        peer = Peer(theirs, script)
+        sessions.append((AgentSession(Stream(ours), BUILT_IN["null01"], deadlines), peer))
+        return sessions[-1]
+
+    yield make
+    for session, peer in sessions:
+        session.close()
+        peer.thread.join(10)
+        peer.stream.close()
+
+
+def _samples(*series: Any, payload: bytes | None = None, end: Any = (), **fields: Any) -> Any:
+    """A script for run: one samples frame with these series, and an end record, right unless told otherwise."""
+
+    def answer(peer: Peer, frame: wire.Frame) -> None:
+        text = json.dumps({"series": list(series), "state": {"load_1min": 1}}).encode() if payload is None else payload
+        peer.writer.write("samples", frame.id, text)
+        count = sum(len(item.get("samples", [])) for item in series)
+        record = {"count": count, "hash": hashlib.sha256(text).hexdigest(), "cancelled": False, **fields, **dict(end)}
+        peer.writer.write("end", frame.id, **record)
+
+    return answer
+
+
+def _run(meet: Meet, script: Any, deadlines: Deadlines | None = None, silence_s: float = 120.0) -> list[Any]:
+    session, _ = meet(deadlines, run=script)
+    session.greet()
+    session.acquire("me")
+    return [series for part, _ in session.run(VISITS, silence_s) for series in part]
+
+
+def test_proper_run_is_believed(meet: Meet) -> None:
+    """The values arrive as they were sent, absent clocks as None."""
+    first, second = _run(meet, _samples(*GOOD))
+    assert (first.visit, first.probe, first.samples[0].wall_ns, first.samples[0].device_ns) == (0, "p", 5, None)
+    assert (second.samples[0].cpu_ns, second.samples[0].preemptions, second.samples[1].cpu_ns) == (0, 1, None)
+
+
+def test_text_of_the_device_reaches_nobody_with_control_characters(meet: Meet) -> None:
+    """Fingerprints are cleaned before anything shows them."""
+    session, _ = meet()
+    assert session.greet().fingerprint == {"cpu": "a [31mb"}
+
+
+def _changed(samples: Any) -> list[Any]:
+    return [{**GOOD[0], "samples": samples}, GOOD[1]]
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        _changed([[0, 1, 1, 0]]),
+        _changed([[-5, 1, 1, 0]]),
+        _changed([[True, 1, 1, 0]]),
+        _changed([[1.5, 1, 1, 0]]),
+        _changed([["5", 1, 1, 0]]),
+        _changed([[None, 1, 1, 0]]),
+        _changed([[2**63, 1, 1, 0]]),
+        _changed([[5, -1, 1, 0]]),
+        _changed([[5, 1, 0, 0]]),
+        _changed([[5, 1, 1, -1]]),
+        _changed([[5, 1, 1]]),
+        _changed([[5, 1, 1, 0, 0]]),
+        _changed([[5, 1, 1, 0], [5, 1, 1, 0]]),
+        _changed([]),
+        [GOOD[0]],
+        [GOOD[0], GOOD[0], GOOD[1]],
+        [*GOOD, {**GOOD[0], "visit": 2}],
+        [{**GOOD[0], "visit": -1}, GOOD[1]],
+        [{**GOOD[0], "visit": True}, GOOD[1]],
+        [{**GOOD[0], "probe": "q"}, GOOD[1]],
+        [{**GOOD[0], "extra": 1}, GOOD[1]],
+        [],
+    ],
+)
+def test_samples_that_cannot_be_are_refused(meet: Meet, series: list[Any]) -> None:
+    """Impossible numbers, and visits that nobody asked for, end the run."""
+    with pytest.raises(ProtocolError):
+        _run(meet, _samples(*series))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"series":[{"visit":0,"probe":"p","samples":[[NaN,1,1,0]]}],"state":{}}',
+        b'{"series":[{"visit":0,"probe":"p","samples":[[1e400,1,1,0]]}],"state":{}}',
+        b'{"series":[{"visit":0,"probe":"p\\ud800","samples":[[1,1,1,0]]}],"state":{}}',
+        b'{"series":[{"visit":0,"probe":"p","samples":[[1,1,1,0]]}],"state":{"load":NaN}}',
+        b'{"series":[{"visit":0,"probe":"p","samples":[[1,1,1,0]]}],"state":{"load":true}}',
+        b'{"series":[{"visit":0,"probe":"p","samples":[[1,1,1,0]]}],"state":{"\\u001b[31m":1}}',
+        b'{"series":' + b"[" * 100_000,
+        b"\xff\xfe",
+        b"",
+        b"null",
+    ],
+)
+def test_payloads_that_are_no_samples_are_refused(meet: Meet, payload: bytes) -> None:
+    """NaN, overflow, surrogates, bottomless nesting and other text are a ProtocolError."""
+    with pytest.raises(ProtocolError):
+        _run(meet, _samples(payload=payload))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"count": 2},
+        {"count": True},
+        {"hash": "0" * 64},
+        {"hash": "x"},
+        {"cancelled": True},
+        {"cancelled": 0},
+        {"extra": 1},
+    ],
+)
+def test_end_record_that_does_not_confirm_is_refused(meet: Meet, end: dict[str, Any]) -> None:
+    """Count, hash and the kind of end must fit what arrived."""
+    with pytest.raises(ProtocolError):
+        _run(meet, _samples(*GOOD, end=end))
+
+
+def _raw(data: bytes, close: bool = False) -> Any:
+    def answer(peer: Peer, _: wire.Frame) -> None:
+        peer.stream.sendall(data)
+        if close:
+            peer.stream.shutdown(socket.SHUT_RDWR)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xff\xff\xff",
+        b"SSH-2.0-hello",
+        struct.pack(">I", 50_000) + b"[" * 50_000,
+        wire.encode(wire.Frame("samples", 3, {}, b"", seq=0)),
+    ],
+)
+def test_bytes_that_are_no_frame_are_refused(meet: Meet, data: bytes) -> None:
+    """A header of 4 GB, another protocol, bottomless nesting and a replayed frame are a ProtocolError."""
+    with pytest.raises(ProtocolError):
+        _run(meet, _raw(data))
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\0", wire.encode(wire.Frame("samples", 3, {}, b"x" * 100, seq=2))[:-1]])
+def test_stream_that_ends_early_is_a_lost_link(meet: Meet, data: bytes) -> None:
+    """Without an end record nothing counts as complete, and the reason is told without control characters."""
+    with pytest.raises(LinkLost) as caught:
+        _run(meet, _raw(data, close=True))
+    assert "bye" in str(caught.value) and "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize("id", [0, 1, 2, 99])
+def test_answer_to_another_request_is_refused(meet: Meet, id: int) -> None:
+    """A replayed or unknown id is a ProtocolError."""
+    with pytest.raises(ProtocolError):
+        _run(meet, lambda peer, _: peer.writer.write("end", id, count=0, hash="0" * 64, cancelled=False))
+
+
+def test_heartbeat_that_nobody_sent_is_refused(meet: Meet) -> None:
+    """Only heartbeats of ours are answered."""
+    with pytest.raises(ProtocolError):
+        _run(meet, lambda peer, _: peer.writer.write("heartbeat", 50, busy=True))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"code": "busy", "message": "m", "holder": "eve\x1b[31m"}, DeviceBusy),
+        ({"code": "lease-lost", "message": "m"}, LeaseLost),
+        ({"code": "worker-died", "message": "m", "ending": "signal SIGSEGV", "tail": "oops"}, WorkerDied),
+        ({"code": "worker-silent", "message": "m", "tail": ""}, WorkerDied),
+        ({"code": "backend", "message": "m"}, BackendError),
+        ({"code": "version", "message": "m", "major": 2, "agent_version": "9"}, ProtocolError),
+        ({"code": "protocol", "message": "m"}, ProtocolError),
+        ({"code": "bad-request", "message": "m"}, ProtocolError),
+        ({"code": "idle", "message": "m"}, LinkLost),
+        ({"code": "\x1b]0;x", "message": "m"}, ProtocolError),
+        ({"code": 3, "message": "m"}, ProtocolError),
+        ({}, ProtocolError),
+    ],
+)
+def test_error_frames_become_errors_of_harness(
+    meet: Meet, fields: dict[str, Any], expected: type[HarnessError]
+) -> None:
+    """Each code has its class, and no text of the device arrives uncleaned."""
+    with pytest.raises(expected) as caught:
+        _run(meet, lambda peer, frame: peer.writer.write("error", frame.id, **fields))
+    assert str(caught.value).isprintable()
+
+
+def test_lease_lost_without_a_request_reaches_whoever_waits(meet: Meet) -> None:
+    """An error of id 0 concerns the whole session."""
+    with pytest.raises(LeaseLost):
+        _run(meet, lambda peer, _: peer.writer.write("error", 0, code="lease-lost", message="m"))
+
+
+def test_silent_link_is_lost(meet: Meet) -> None:
+    """When even heartbeats stay unanswered the link is lost."""
+    session, peer = meet(SHORT, heartbeat=lambda *_: None)
+    session.greet()
+    session.acquire("me")
+    with pytest.raises(LinkLost, match="heartbeats included"):
+        list(session.run(VISITS))
+    assert any(frame.type == "heartbeat" and frame.fields == {"token": 7} for frame in peer.seen)
+
+
+def test_agent_that_only_answers_heartbeats_is_given_up(meet: Meet) -> None:
+    """Signs of life are no excuse for a run that never ends."""
+    with pytest.raises(LinkLost, match="no samples or end within"):
+        _run(meet, lambda *_: None, SHORT, silence_s=0.6)
+
+
+def test_no_agent_at_all_is_unreachable(meet: Meet) -> None:
+    """A program that ends before hello leaves a device without agent."""
+    session, _ = meet(hello=_raw(b"", close=True))
+    with pytest.raises(DeviceUnreachable, match="No agent answers"):
+        session.greet()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"major": 2},
+        {"major": True},
+        {"backend": "other"},
+        {"clock": "sundial"},
+        {"clock": None},
+        {"tells": "all"},
+        {"fingerprint": {"x": 1}},
+        {"fingerprint": {f"k{index}": "" for index in range(100)}},
+        {"surprise": 1},
+    ],
+)
+def test_hello_that_is_none_is_refused(meet: Meet, changes: dict[str, Any]) -> None:
+    """What the agent says about itself is checked like all else."""
+    session, _ = meet(hello=lambda peer, frame: peer.writer.write("hello", frame.id, **{**HELLO, **changes}))
+    with pytest.raises(ProtocolError):
+        session.greet()
+
+
+def test_cancel_is_sent_once_and_a_shorter_run_is_believed(meet: Meet) -> None:
+    """After a cancel the end record may confirm fewer visits."""
+
+    def run(peer: Peer, frame: wire.Frame) -> None:
+        peer.text = json.dumps({"series": GOOD[:1], "state": {}}).encode()  # type: ignore[attr-defined]
+        peer.writer.write("samples", frame.id, peer.text)  # type: ignore[attr-defined]
+
+    def cancel(peer: Peer, frame: wire.Frame) -> None:
+        digest = hashlib.sha256(peer.text).hexdigest()  # type: ignore[attr-defined]
+        peer.writer.write("end", frame.id, count=1, hash=digest, cancelled=True)
+
+    session, peer = meet(run=run, cancel=cancel)
+    session.greet()
+    session.acquire("me")
+    received = []
+    for series, _ in session.run(VISITS):
+        received += series
+        session.cancel()
+        session.cancel()
+    assert len(received) == 1
+    assert [frame.type for frame in peer.seen].count("cancel") == 1
+
+
+def test_long_lists_of_visits_are_sent_in_parts(meet: Meet) -> None:
+    """No header grows beyond its limit, and the visits count on over the parts."""
+
+    def run(peer: Peer, frame: wire.Frame) -> None:
+        series = [
+            {"visit": index, "probe": probe, "samples": [[1, None, None, 0]] * runs}
+            for index, (probe, _, runs) in enumerate(frame.fields["visits"])
+        ]
+        _samples(*series)(peer, frame)
+
+    session, peer = meet(run=run)
+    session.greet()
+    session.acquire("me")
+    visits = [Visit("p" * 64, 0, 1)] * 3000
+    assert [item.visit for part, _ in session.run(visits) for item in part] == list(range(3000))
+    assert [frame.type for frame in peer.seen].count("run") > 2
+
+
+def test_abandoned_run_leaves_only_close(meet: Meet) -> None:
+    """Whoever stops reading a run cannot use the session for something else."""
+    session, _ = meet(run=_samples(*GOOD))
+    session.greet()
+    session.acquire("me")
+    next(session.run(VISITS))
+    with pytest.raises(HarnessError, match="abandoned"):
+        session.drop(["p"])
+
+
+@pytest.mark.parametrize("visit", [Visit("p", 0, 0), Visit("p", -1, 1), Visit("p", 0, True), Visit("p", 0, 1.5)])  # type: ignore[arg-type]
+def test_visits_without_runs_are_a_mistake_of_the_caller(meet: Meet, visit: Visit) -> None:
+    """A visit has one run or more, as an integer."""
+    session, _ = meet()
+    with pytest.raises(ValueError):
+        list(session.run([visit]))
+
+
+@pytest.mark.parametrize(
+    ("reveal", "payload", "fields"), [(False, b"x", {"format": "f"}), (True, b"", {"format": "f"}), (True, b"x", {})]
+)
+def test_revelations_that_do_not_fit_are_refused(
+    meet: Meet, reveal: bool, payload: bytes, fields: dict[str, Any]
+) -> None:
+    """A content comes with a format, and only where it was asked for."""
+    session, _ = meet(put=lambda peer, frame: peer.writer.write("put", frame.id, payload, **fields))
+    session.greet()
+    session.acquire("me")
+    with pytest.raises(ProtocolError):
+        session.put(ProbePayload("p", b"m", (), (), 1), reveal)
+
+
+def test_close_is_harmless_when_repeated(meet: Meet) -> None:
+    """Closing twice, or after the link broke, is no error."""
+    session, peer = meet()
+    session.greet()
+    peer.stream.shutdown(socket.SHUT_RDWR)
+    session.close()
+    session.close()
+    with pytest.raises(HarnessError):
+        session.status()
