@@ -117,12 +117,11 @@ class Agent:
         now = time.monotonic()
         if now >= self._watchdog.deadline:
             self._expire()
-        if self._pending is not None and now >= self._pending.deadline and not self._stalled():
-            worker = self._worker
-            assert worker is not None
+        pending, worker = self._pending, self._worker
+        if pending is not None and worker is not None and now >= pending.deadline and not self._stalled():
             self._kill_worker()
-            message = "the worker said nothing for %g s during %s" % (self._pending.silence_s, self._pending.type)
-            self._lose_worker(_Rejected("worker-silent", message, tail=worker.tail()))
+            message = "the worker said nothing for %g s during %s" % (pending.silence_s, pending.type)
+            self._lose_worker(worker, _Rejected("worker-silent", message, tail=worker.tail()))
 
     def _expire(self) -> NoReturn:
         if self._lease is None:
@@ -200,7 +199,8 @@ class Agent:
 
     def _on_worker(self, events: int) -> None:
         worker = self._worker
-        assert worker is not None
+        if worker is None:
+            return
         try:
             if events & selectors.EVENT_WRITE and self._worker_outbox:
                 del self._worker_outbox[: worker.socket.send(self._worker_outbox[: 4 * wire.READ_BYTES])]
@@ -218,9 +218,9 @@ class Agent:
             for frame in self._worker_decoder.feed(data):
                 self._on_reply(frame)
         except wire.FrameError as error:
-            self._bury("the worker sent no frame: %s" % error)
+            self._bury(worker, "the worker sent no frame: %s" % error)
         except _Rejected as problem:
-            self._bury(str(problem))
+            self._bury(worker, str(problem))
 
     # --- the worker ---------------------------------------------------------------------------------------------
 
@@ -242,18 +242,15 @@ class Agent:
         else:
             self._writer.write(frame.type, frame.id, frame.payload, **fields)
 
-    def _bury(self, message: str) -> None:
+    def _bury(self, worker: WorkerProcess, message: str) -> None:
         """The worker is gone or out of its mind: what remains is to say how it ended."""
-        worker = self._worker
-        assert worker is not None
         if not worker.wait(_ENDING_S):
             self._kill_worker()
         message = "%s: %s" % (message, worker.ending())
-        self._lose_worker(_Rejected("worker-died", message, ending=worker.ending(), tail=worker.tail()))
+        self._lose_worker(worker, _Rejected("worker-died", message, ending=worker.ending(), tail=worker.tail()))
 
-    def _lose_worker(self, problem: _Rejected) -> None:
-        assert self._worker is not None
-        self._interest(self._worker.socket.fileno(), 0, self._on_worker)
+    def _lose_worker(self, worker: WorkerProcess, problem: _Rejected) -> None:
+        self._interest(worker.socket.fileno(), 0, self._on_worker)
         self._worker_problem = problem
         self._worker_outbox.clear()
         if self._pending is not None:
@@ -342,9 +339,9 @@ class Agent:
 
     def _on_leased(self, frame: wire.Frame) -> None:
         """Requests that only the holder of the lease may make."""
-        if not self._holds(frame.fields.get("token")):
+        lease = self._lease
+        if lease is None or not self._holds(frame.fields.get("token")):
             raise _Rejected("lease-lost", "the token of this %s is not the one of the lease" % frame.type[:40])
-        assert self._lease is not None
         self._watchdog.renew()
         fields = {name: value for name, value in frame.fields.items() if name not in ("token", "silence_s")}
         if frame.type in _FORWARDED:
@@ -357,15 +354,14 @@ class Agent:
             if self._pending is not None and (self._pending.id, self._pending.type) == (frame.id, "run"):
                 self._worker_writer.write("cancel", frame.id)
         elif frame.type == "release":
-            self._on_release(frame)
+            self._on_release(frame, lease)
         else:
             raise _Rejected("bad-request", "unknown request %r" % frame.type[:40])
 
-    def _on_release(self, frame: wire.Frame) -> None:
+    def _on_release(self, frame: wire.Frame, lease: Lease) -> None:
         if self._pending is not None:
             raise _Rejected("bad-request", "the worker is busy with request %d" % self._pending.id)
-        assert self._lease is not None
-        self._lease.release()
+        lease.release()
         self._lease = None
         self._watchdog.restart(IDLE_S)
         self._writer.write("release", frame.id)

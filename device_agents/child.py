@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -9,10 +10,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from typing import Dict, Optional
+from typing import Dict, Optional, Tuple
 
 _TAIL_BYTES = 2000
 _OUTPUT_BYTES = 1 << 20
+_PREFIX = "harness-worker-"
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -21,8 +23,9 @@ class WorkerProcess:
 
     def __init__(self) -> None:
         """Starts the worker; call it from the main thread: PR_SET_PDEATHSIG follows the thread that spawns."""
-        self.folder = tempfile.mkdtemp(prefix="harness-worker-")  # mode 0700
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
+        _sweep()
+        self.folder, self._lock = _private_folder()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by dispose()
         self.socket, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
@@ -36,9 +39,7 @@ class WorkerProcess:
                 start_new_session=True,  # a group of its own, so that helpers of a runtime die with it
             )
         except BaseException:
-            self.socket.close()
-            self._output.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._discard()
             raise
         finally:
             theirs.close()
@@ -97,14 +98,52 @@ class WorkerProcess:
         """Kills, reaps, and removes the private folder; harmless when repeated."""
         self.kill_now()
         self._process.wait()
+        self._discard()
+
+    def _discard(self) -> None:
         self.socket.close()
         self._output.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def package_parent() -> str:
     """The folder or zip file that holds this package."""
     return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def _private_folder() -> Tuple[str, int]:
+    """A new folder of mode 0700, and a lock on it that lasts as long as this process."""
+    while True:
+        folder = tempfile.mkdtemp(prefix=_PREFIX)
+        lock = os.open(folder, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.path.isdir(folder):  # nobody swept it before it was locked
+            return folder, lock
+        os.close(lock)
+
+
+def _sweep() -> None:
+    """Removes the folders that agents of this user left behind when they were killed."""
+    base = tempfile.gettempdir()
+    for name in os.listdir(base):
+        if not name.startswith(_PREFIX):
+            continue
+        path = os.path.join(base, name)
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+        except OSError:  # swept by another agent, of another user, or no folder
+            continue
+        try:
+            if os.fstat(lock).st_uid == os.getuid():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+        except OSError:  # in use
+            pass
+        finally:
+            os.close(lock)
 
 
 def _environment(folder: str) -> Dict[str, str]:

@@ -32,11 +32,11 @@ def runtime_folder() -> str:
     """The per-machine folder of lock files, the same for every user; created on first use."""
     base = "/run/lock"
     if not (os.path.isdir(base) and os.stat(base).st_mode & stat.S_IWOTH):
-        base = tempfile.gettempdir() if os.name != "posix" else "/tmp"
+        base = tempfile.gettempdir() if os.name != "posix" else "/tmp"  # noqa: S108 - shared on purpose
     folder = os.environ.get("HARNESS_RUNTIME_FOLDER") or os.path.join(base, "harness-leases")
     try:
         os.mkdir(folder)
-        os.chmod(folder, 0o1777)
+        os.chmod(folder, 0o1777)  # noqa: S103 - as /tmp: everybody may lock, nobody may remove
     except FileExistsError:
         pass
     return folder

@@ -102,34 +102,34 @@ class Decoder:
         """Adds received bytes; yields the frames they complete."""
         self._buffer += data
         while True:
-            if self._header is None and not self._take_header():
+            header = self._header or self._take_header()
+            if header is None:
                 return
-            assert self._header is not None
-            size = self._header["payload_bytes"]
+            size = header["payload_bytes"]
             if len(self._buffer) < size:
                 return
             payload = bytes(self._buffer[:size])
             del self._buffer[:size]
-            header, self._header = self._header, None
+            self._header = None
             fields = {name: value for name, value in header.items() if name not in _RESERVED}
             yield Frame(header["type"], header["id"], fields, payload, header["seq"])
 
-    def _take_header(self) -> bool:
+    def _take_header(self) -> Dict[str, Any] | None:
         if len(self._buffer) < _LENGTH.size:
-            return False
+            return None
         (length,) = _LENGTH.unpack_from(self._buffer)
         if not 2 <= length <= MAX_HEADER_BYTES:
             raise FrameError(f"header length {length} is outside 2 to {MAX_HEADER_BYTES}")
         if len(self._buffer) < _LENGTH.size + length:
-            return False
-        header = strict_json(bytes(self._buffer[_LENGTH.size : _LENGTH.size + length]))
+            return None
+        header: Dict[str, Any] = strict_json(bytes(self._buffer[_LENGTH.size : _LENGTH.size + length]))
         del self._buffer[: _LENGTH.size + length]
         _check_header(header)
         if header["seq"] != self._next_seq:
             raise FrameError(f"frame {header['seq']} arrived where {self._next_seq} was due")
         self._next_seq += 1
         self._header = header
-        return True
+        return header
 
 
 def _check_header(header: Any) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from harness.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from harness.estimation.networks import estimate
     from harness.estimation.validation import validate
     from harness.lut.build import build_lut
     from harness.measure.profiling import profile
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "build_lut", "estimate", "profile", "validate"]
 
 _HOMES = {

@@ -64,14 +64,14 @@ class UsageError(HarnessError):
     """The command line asks for something that makes no sense."""
 
     exit_code = 2
-    fault = "user"
+    fault: ClassVar[Fault] = "user"
 
 
 class InputError(HarnessError):
     """A file or a setting is invalid."""
 
     exit_code = 3
-    fault = "user"
+    fault: ClassVar[Fault] = "user"
 
 
 class ConfigurationError(InputError):
@@ -122,27 +122,27 @@ class DeviceError(HarnessError):
     """The device cannot be reached or used."""
 
     exit_code = 4
-    fault = "device"
+    fault: ClassVar[Fault] = "device"
     retry_helps = True
 
 
 class DeviceUnreachable(DeviceError):
     """No agent answered: closed port, no route, no banner, program missing."""
 
-    fault = "link"
+    fault: ClassVar[Fault] = "link"
 
 
 class HostKeyError(DeviceError):
     """The device's host key is unknown or differs from the known one; never retried."""
 
-    fault = "user"
+    fault: ClassVar[Fault] = "user"
     retry_helps = False
 
 
 class AuthenticationError(DeviceError):
     """The device refused the identity; never retried."""
 
-    fault = "user"
+    fault: ClassVar[Fault] = "user"
     retry_helps = False
 
 
@@ -153,13 +153,13 @@ class DeviceBusy(DeviceError):
 class LeaseLost(DeviceError):
     """The lease ran out or a newer fencing token exists; nothing more may be written."""
 
-    fault = "link"
+    fault: ClassVar[Fault] = "link"
 
 
 class LinkLost(DeviceError):
     """The connection ended before the agent's end record; the campaign can be resumed."""
 
-    fault = "link"
+    fault: ClassVar[Fault] = "link"
 
 
 class ProtocolError(DeviceError):
@@ -182,7 +182,7 @@ class MeasurementError(HarnessError):
     """The samples do not carry a result."""
 
     exit_code = 5
-    fault = "device"
+    fault: ClassVar[Fault] = "device"
 
 
 class CampaignIncomplete(MeasurementError):
@@ -194,19 +194,19 @@ class CampaignIncomplete(MeasurementError):
 class IllConditionedDesign(MeasurementError):
     """The sizes of the null probes do not tell a, b and c apart; names the sizes that would."""
 
-    fault = "user"
+    fault: ClassVar[Fault] = "user"
 
 
 class CoverageError(HarnessError):
     """Layers of the network are not in the table."""
 
     exit_code = 6
-    fault = "user"
+    fault: ClassVar[Fault] = "user"
 
 
 class Interrupted(HarnessError):
     """The user stopped the command; what was measured is kept."""
 
     exit_code = 130
-    fault = "user"
+    fault: ClassVar[Fault] = "user"
     retry_helps = True

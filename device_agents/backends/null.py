@@ -32,7 +32,7 @@ class NullBackend:
         self._c_s = float(options.get("c_s", 1e-4))
         self._weight_s = float(options.get("weight_s_per_byte", 1e-9))
         self._noise = float(options.get("noise", 0.0))
-        self._random = random.Random(int(options.get("seed", 0)))
+        self._random = random.Random(int(options.get("seed", 0)))  # noqa: S311 - noise, no secret
         self._options = options
         self._latency_s: Dict[str, float] = {}
 

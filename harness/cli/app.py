@@ -13,6 +13,7 @@ import typer
 from harness.cli import agent, demo, devices, estimate, lut, profile, validate
 from harness.cli.output import print_error
 from harness.errors import HarnessError, Interrupted
+from harness.version import VERSION
 
 EXIT_CODES = """
 Exit codes: 0 ok, 1 a bug, 2 usage, 3 invalid file or setting, 4 device unreachable or busy,
@@ -40,16 +41,14 @@ _debug = False
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from harness import __version__
-
-        print(__version__)
+        print(VERSION)
         raise typer.Exit
 
 
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback with every error.")] = False,
-    version: Annotated[
+    _version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:

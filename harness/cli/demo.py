@@ -20,28 +20,25 @@ def demo(workspace: options.WorkspaceFolder = None, json: options.Json = False) 
     from dataclasses import asdict
 
     from harness.cli.validate import show_validation
-    from harness.estimation.networks import estimate_network, load_network
+    from harness.estimation.networks import estimate_network
     from harness.estimation.validation import validate
     from harness.lut.build import build_lut
     from harness.measure.profiling import profile
+    from harness.network.models import load_network
     from harness.report.html import write_report
 
     place = options.workspace_of(workspace)
     started_s = time.monotonic()
     with show_progress(DEMO_DEVICE) as observe, stop_on_interrupt() as stop:
         note(f"1/4 profile: every layer of {', '.join(DEMO_NETWORKS)} on {DEMO_DEVICE}, each with an auxiliary layer")
-        measured = profile(
-            DEMO_NETWORKS, device=DEMO_DEVICE, workspace=place, fresh=True, observe=observe, stop=stop
-        )
+        measured = profile(DEMO_NETWORKS, device=DEMO_DEVICE, workspace=place, fresh=True, observe=observe, stop=stop)
         note(
             f"2/4 lut build: {measured.samples:,} samples of {measured.probes} probes,"
             f" {measured.device_seconds:.1f} s on the device"
         )
         table = build_lut(DEMO_DEVICE, workspace=place)
         note(f"3/4 estimate and validate: {len(table.entries)} entries in {table.path}")
-        result = validate(
-            DEMO_NETWORKS, device=DEMO_DEVICE, workspace=place, naive=True, observe=observe, stop=stop
-        )
+        result = validate(DEMO_NETWORKS, device=DEMO_DEVICE, workspace=place, naive=True, observe=observe, stop=stop)
     path = place.reports / "demo.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_report(path, table, [estimate_network(load_network(model), table) for model in DEMO_NETWORKS], result)

@@ -65,16 +65,12 @@ def check(
     found = {device.name: check_device(device) for device in chosen}
     if json:
         print_json(
-            devices=[
-                {"name": device, "checks": [vars(check) for check in checks]} for device, checks in found.items()
-            ]
+            devices=[{"name": device, "checks": [vars(check) for check in checks]} for device, checks in found.items()]
         )
     else:
         words = {True: "ok", False: "FAILS", None: "unknown"}
         for device, checks in found.items():
-            print_table(
-                (device, "", "found"), [(check.name, words[check.ok], check.found) for check in checks], left=3
-            )
+            print_table((device, "", "found"), [(check.name, words[check.ok], check.found) for check in checks], left=3)
             for one in checks:
                 if one.mend:
                     print(f"  mend {one.name}: {plain(one.mend)}")

@@ -38,10 +38,11 @@ def estimate(
     Example: harness estimate builtin:resnet50 model.onnx --device cpu01 --layers
     """
     from harness.estimation import networks
+    from harness.network.models import load_network
 
     table = networks.open_table(device, lut, options.workspace_of(workspace))
     dims = options.parse_dims(dim)
-    found = [networks.estimate_network(networks.load_network(model, dims), table) for model in models]
+    found = [networks.estimate_network(load_network(model, dims), table) for model in models]
     if csv is not None:
         _write_csv(csv, found)
     if html is not None:
@@ -95,7 +96,14 @@ def _show_layers(network: NetworkEstimate) -> None:
         else:
             share = layer.latency_s / network.covered_latency_s
             rows.append(
-                (layer.name, layer.op, layer.key, milliseconds(layer.latency_s), milliseconds(layer.stderr_s), f"{share:.1%}")
+                (
+                    layer.name,
+                    layer.op,
+                    layer.key,
+                    milliseconds(layer.latency_s),
+                    milliseconds(layer.stderr_s),
+                    f"{share:.1%}",
+                )
             )
     rows.append(("overhead", "", "", milliseconds(network.overhead_s), "", ""))
     print_table((network.name, "operators", "key", "latency ms", "± ms", "share"), rows, left=3)

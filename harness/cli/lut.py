@@ -108,7 +108,15 @@ def diff(before: Table, after: Table, json: options.Json = False) -> None:
         print_json(**asdict(changes))
         return
     rows = [
-        (one.key, one.op, one.context, milliseconds(one.before_s), milliseconds(one.after_s), percent(one.ratio - 1), f"{one.z:+.1f}")
+        (
+            one.key,
+            one.op,
+            one.context,
+            milliseconds(one.before_s),
+            milliseconds(one.after_s),
+            percent(one.ratio - 1),
+            f"{one.z:+.1f}",
+        )
         for one in changes.changed
     ]
     if rows:
@@ -137,7 +145,9 @@ def check(
     chosen = folders or sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST}"))
     tables = [read_lut(folder) for folder in chosen]
     if json:
-        print_json(tables=[{"lut": str(table.path), "device": table.device, "entries": len(table.entries)} for table in tables])
+        print_json(
+            tables=[{"lut": str(table.path), "device": table.device, "entries": len(table.entries)} for table in tables]
+        )
         return
     for table in tables:
         print(f"{table.path}  {len(table.entries)} entries  intact")
@@ -185,12 +195,10 @@ def _overhead_json(table: Lut) -> dict[str, Any]:
 
 def _show_overhead(table: Lut) -> None:
     fit = table.overhead
-    rows = [
-        (label, f"{fit.coefficients[name].value:.3e}", f"[{fit.coefficients[name].low:.3e}, {fit.coefficients[name].high:.3e}]",
-         f"{fit.least_squares[name]:.3e}")
-        for name, label in _UNITS.items()
-        if name in fit.least_squares
-    ]  # fmt: skip
+    rows = []
+    for name, plain in fit.least_squares.items():
+        robust = fit.coefficients[name]
+        rows.append((_UNITS[name], f"{robust.value:.3e}", f"[{robust.low:.3e}, {robust.high:.3e}]", f"{plain:.3e}"))
     print_table(("overhead, s", "robust", "95 % interval", "least squares"), rows)
     print(
         f"R² {fit.r2:.4f} (least squares {fit.least_squares_r2:.4f})  condition number {fit.condition:.1f}"

@@ -33,9 +33,7 @@ Dims = Annotated[
     list[str] | None,
     typer.Option("--dim", help="Value of a symbolic dimension, NAME=N or INPUT.AXIS=N; may be repeated."),
 ]
-Budget = Annotated[
-    str | None, typer.Option("--budget", help="Bound on time on the device, like 90s, 10m or 2h.")
-]
+Budget = Annotated[str | None, typer.Option("--budget", help="Bound on time on the device, like 90s, 10m or 2h.")]
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?\Z")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
@@ -52,7 +50,9 @@ def parse_dims(words: Sequence[str] | None) -> dict[str, int]:
     for word in words or ():
         name, separator, value = word.rpartition("=")
         if not separator or not name or not value.isdigit() or not 0 < int(value) < 1 << 31:
-            raise UsageError(f"--dim {word[:80]} is not NAME=N", why="N is a positive number", next_step="--dim batch=1")
+            raise UsageError(
+                f"--dim {word[:80]} is not NAME=N", why="N is a positive number", next_step="--dim batch=1"
+            )
         if name in dims:
             raise UsageError(f"--dim {name[:80]} is given twice")
         dims[name] = int(value)

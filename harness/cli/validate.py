@@ -74,4 +74,6 @@ def show_validation(result: Validation) -> None:
         f"  intervals hold: {result.interval_coverage:.0%}  clock: {result.clock}  table: {result.lut}"
     )
     if result.fingerprint_changes:
-        note(f"The device is not as it was when the table was measured: {', '.join(result.fingerprint_changes)} changed")
+        note(
+            f"The device is not as it was when the table was measured: {', '.join(result.fingerprint_changes)} changed"
+        )

@@ -1,0 +1,1 @@
+"""Inventory, transports, agent sessions, leases."""

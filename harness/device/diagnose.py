@@ -80,7 +80,7 @@ def _link_failure(device: Device, error: HarnessError) -> Iterator[Check]:
     """The checks up to the one that failed, and those behind it as not checked."""
     failed = {HostKeyError: "host key", AuthenticationError: "authentication", ConfigurationError: "configuration"}
     name = next((name for kind, name in failed.items() if isinstance(error, kind)), "reachable")
-    if isinstance(error, DeviceUnreachable) and ("agent" in error.what):
+    if isinstance(error, DeviceUnreachable) and not error.what.endswith("is not reachable"):
         yield from _link(device)
         name = "agent"
     elif isinstance(device.transport, Ssh) and name in ("host key", "authentication"):

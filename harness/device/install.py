@@ -69,7 +69,6 @@ def push_agent(name: str, client: paramiko.SSHClient) -> Pushed:
 
     bundle = build_bundle()
     transport = client.get_transport()
-    assert transport is not None
     try:
         with time_limit(client, _PUSH_S):
             channel = transport.open_session(timeout=_CHANNEL_S)

@@ -22,7 +22,8 @@ class LocalConnection:
     """An agent process and its pipes."""
 
     def __init__(self, process: subprocess.Popen[bytes], errors: int) -> None:
-        assert process.stdin is not None and process.stdout is not None
+        if process.stdin is None or process.stdout is None:
+            raise ValueError("the agent needs pipes")
         self._process = process
         self._errors = errors
         self._input, self._output = process.stdin, process.stdout

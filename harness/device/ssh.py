@@ -146,7 +146,7 @@ def connect(name: str, settings: Ssh) -> paramiko.SSHClient:
                 if attempt == _ATTEMPTS:
                     next_step = "Look at sshd's log on the device: MaxStartups, a crash, or not an sshd at all"
                     raise _unreachable(name, settings, f"{error}, {attempt} times", next_step) from None
-                time.sleep(random.uniform(*_PAUSE_S) * attempt)
+                time.sleep(random.uniform(*_PAUSE_S) * attempt)  # noqa: S311 - no secret
             except BaseException:
                 client.close()
                 raise
@@ -195,7 +195,6 @@ def _connect_once(name: str, settings: Ssh, client: paramiko.SSHClient, identity
             look_for_keys=False,
         )
         transport = client.get_transport()
-        assert transport is not None
         transport.set_keepalive(_KEEPALIVE_S)
     except DeviceError:  # of the host-key policy
         raise
@@ -259,7 +258,6 @@ def _execute(name: str, client: paramiko.SSHClient, command: str) -> paramiko.Ch
     import paramiko
 
     transport = client.get_transport()
-    assert transport is not None
     try:
         with time_limit(client, _CHANNEL_S):
             channel = transport.open_session(timeout=_CHANNEL_S)

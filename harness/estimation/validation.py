@@ -115,7 +115,9 @@ def validate(
         within_10=sum(error <= 0.10 for error in errors) / len(errors),
         interval_coverage=sum(result.within_interval for result in results) / len(results),
         fingerprint_changes=tuple(
-            name for name in sorted({*fingerprint, *table.fingerprint}) if fingerprint.get(name) != table.fingerprint.get(name)
+            name
+            for name in sorted({*fingerprint, *table.fingerprint})
+            if fingerprint.get(name) != table.fingerprint.get(name)
         ),
     )
 
@@ -146,7 +148,9 @@ def _plan(probes: Sequence[tuple[Probe, Mapping[str, Probe]]]) -> ProbePlan:
     return ProbePlan({reference.id: reference, **every}, (), tuple(batches), reference.id, (), "avgpool")
 
 
-def _naive_s(singles: Mapping[str, Probe], layers: Sequence[Layer], measured: Mapping[str, Measurement]) -> float | None:
+def _naive_s(
+    singles: Mapping[str, Probe], layers: Sequence[Layer], measured: Mapping[str, Measurement]
+) -> float | None:
     if not singles:
         return None
     counts = Counter(layer.key.digest for layer in layers)
@@ -156,7 +160,8 @@ def _naive_s(singles: Mapping[str, Probe], layers: Sequence[Layer], measured: Ma
 def _compare(
     estimated: NetworkEstimate, measured: Measurement, wall_s: float, naive_s: float | None
 ) -> NetworkValidation:
-    assert estimated.latency_s is not None and estimated.interval_s is not None
+    if estimated.latency_s is None or estimated.interval_s is None:
+        raise ValueError(f"{estimated.name} is not covered")
     low, high = estimated.interval_s
     return NetworkValidation(
         name=estimated.name,

@@ -1,0 +1,1 @@
+"""Overhead regression and layer latencies."""

@@ -126,7 +126,7 @@ def fit_overhead(nulls: Sequence[tuple[Terms, Measurement]], seed: int = 0) -> O
     )
 
 
-def _check_design(design: Array, weight: Array, used: Array) -> float:
+def _check_design(design: Array, weight: Array, used: np.ndarray[Any, Any]) -> float:
     """Condition number of the weighted design with columns of unit length."""
     import numpy as np
 

@@ -1,0 +1,1 @@
+"""Lookup tables: build, store, compare, export."""

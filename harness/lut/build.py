@@ -58,7 +58,9 @@ def measurements_of(journal: Journal, campaign: Campaign) -> dict[str, Measureme
 def overhead_of(journal: Journal, campaign: Campaign, measured: dict[str, Measurement]) -> Overhead:
     """The overhead fitted on a campaign's calibration probes."""
     probes = journal.probes(campaign.id).values()
-    nulls = [(probe.terms, measured[probe.id]) for probe in probes if probe.role == "calibration" and probe.id in measured]
+    nulls = [
+        (probe.terms, measured[probe.id]) for probe in probes if probe.role == "calibration" and probe.id in measured
+    ]
     return fit_overhead(nulls)
 
 
@@ -104,5 +106,7 @@ def _merged(campaigns: Sequence[Campaign]) -> tuple[FusionRule, ...]:
     merged: dict[str, FusionRule] = {}
     for rule in (rule for campaign in campaigns for rule in campaign.rules):
         known = merged.get(rule.pattern, FusionRule(rule.pattern, 0, 0, rule.source))
-        merged[rule.pattern] = FusionRule(rule.pattern, known.matched + rule.matched, known.fused + rule.fused, rule.source)
+        merged[rule.pattern] = FusionRule(
+            rule.pattern, known.matched + rule.matched, known.fused + rule.fused, rule.source
+        )
     return tuple(rule for rule in merged.values() if 2 * rule.fused >= rule.matched)

@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -26,6 +26,7 @@ from harness.latency.layers import Method
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.table import Entry, Lut
 from harness.network.fusion import FusionRule
+from harness.version import VERSION
 
 SCHEMA_VERSION = 1
 ENTRIES, MANIFEST = "entries.csv", "manifest.json"
@@ -144,7 +145,9 @@ def read_lut(folder: Path, device: str | None = None) -> Lut:
         raise _corrupt(folder, f"it holds {len(entries)} entries where {manifest.entries} are stated")
     overhead = manifest.overhead.model_dump()
     coefficients = {name: Coefficient(**value) for name, value in overhead.pop("coefficients").items()}
-    if set(coefficients) != set(COLUMNS) or [len(row) for row in overhead["covariance"]] != [len(COLUMNS)] * len(COLUMNS):
+    if set(coefficients) != set(COLUMNS) or [len(row) for row in overhead["covariance"]] != [len(COLUMNS)] * len(
+        COLUMNS
+    ):
         raise _corrupt(folder, "its overhead does not have the expected terms")
     covariance = tuple(tuple(row) for row in overhead.pop("covariance"))
     return Lut(
@@ -175,11 +178,9 @@ def _entries_csv(entries: tuple[Entry, ...]) -> bytes:
 
 
 def _manifest_json(lut: Lut, rows: bytes) -> bytes:
-    from harness import __version__
-
     content = {
         "schema_version": SCHEMA_VERSION,
-        "tool_version": __version__,
+        "tool_version": VERSION,
         **{name: getattr(lut, name) for name in ("device", "created", "clock", "method", "visit")},
         "fingerprint": dict(lut.fingerprint),
         "overhead": asdict(lut.overhead),
@@ -212,7 +213,9 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         step = "Name the folder of a table, as `harness lut show` lists them"
-        raise LutNotFound(f"{path.parent} is not a table", why=f"{path.name}: {error.strerror}", next_step=step) from error
+        raise LutNotFound(
+            f"{path.parent} is not a table", why=f"{path.name}: {error.strerror}", next_step=step
+        ) from error
 
 
 def _corrupt(folder: Path, why: str) -> LutCorrupt:
@@ -250,7 +253,7 @@ def _parse_entries(folder: Path, content: bytes) -> tuple[Entry, ...]:
     entries: dict[tuple[str, str], Entry] = {}
     for number, values in enumerate(table[1:], start=2):
         try:
-            row: dict[str, Any] = _Row(**dict(zip(_COLUMNS, values, strict=True))).model_dump()
+            row = _Row.model_validate(dict(zip(_COLUMNS, values, strict=True))).model_dump()
         except (ValidationError, ValueError, TypeError) as error:
             problem = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise _corrupt(folder, f"{ENTRIES} line {number}: {problem}"[:300]) from error

@@ -1,0 +1,1 @@
+"""Campaigns: visits, repeats, the journal of samples."""

@@ -128,7 +128,15 @@ class CampaignRun:
 
     def _report(self, stage: str, batch: int, round: int) -> None:
         self.observe(
-            Progress(stage, batch, len(self.plan.batches), round, self._samples, self._device_s, self._remaining_s(batch, round))
+            Progress(
+                stage,
+                batch,
+                len(self.plan.batches),
+                round,
+                self._samples,
+                self._device_s,
+                self._remaining_s(batch, round),
+            )
         )
 
     def _remaining_s(self, batch: int, round: int) -> float | None:

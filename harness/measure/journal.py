@@ -33,7 +33,8 @@ CREATE TABLE layers (
     name TEXT NOT NULL, layer TEXT NOT NULL, auxiliary TEXT NOT NULL, in_context TEXT NOT NULL, "null" TEXT NOT NULL,
     PRIMARY KEY (campaign, key, context)) WITHOUT ROWID;
 CREATE TABLE batches (
-    campaign INTEGER NOT NULL REFERENCES campaigns, batch INTEGER NOT NULL, PRIMARY KEY (campaign, batch)) WITHOUT ROWID;
+    campaign INTEGER NOT NULL REFERENCES campaigns, batch INTEGER NOT NULL,
+    PRIMARY KEY (campaign, batch)) WITHOUT ROWID;
 CREATE TABLE series (
     id INTEGER PRIMARY KEY, campaign INTEGER NOT NULL REFERENCES campaigns, probe TEXT NOT NULL,
     batch INTEGER NOT NULL, round INTEGER NOT NULL, position INTEGER NOT NULL, token INTEGER NOT NULL,
@@ -153,8 +154,7 @@ class Journal:
                 "INSERT INTO layers VALUES (?,?,?,?,?,?,?,?,?)",
                 [(campaign, layer.key.text, *list(asdict(layer).values())[1:]) for layer in plan.layers],
             )
-        assert campaign is not None
-        return self.campaign(campaign)
+        return self.campaign(int(campaign or 0))
 
     def resumable(
         self, device: str, plan: str, settings: Mapping[str, Any], fingerprint: Mapping[str, str]
@@ -170,13 +170,26 @@ class Journal:
     def campaign(self, number: int) -> Campaign:
         """The campaign of that number."""
         row = self._db.execute(
-            "SELECT id, device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created, complete"
+            "SELECT device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created, complete"
             " FROM campaigns WHERE id=?", (number,),
         ).fetchone()  # fmt: skip
         if row is None:
             raise JournalError(f"The journal {self.path} has no campaign {number}")
-        rules = tuple(FusionRule(**rule) for rule in json.loads(row[9]))
-        return Campaign(*row[:4], json.loads(row[4]), json.loads(row[5]), *row[6:9], rules, row[10], bool(row[11]))
+        device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created, complete = row
+        return Campaign(
+            id=number,
+            device=device,
+            plan=plan,
+            seed=seed,
+            settings=json.loads(settings),
+            fingerprint=json.loads(fingerprint),
+            clock=clock,
+            auxiliary=auxiliary,
+            reference=reference,
+            rules=tuple(FusionRule(**rule) for rule in json.loads(rules)),
+            created=created,
+            complete=bool(complete),
+        )
 
     def campaigns(self, device: str) -> tuple[Campaign, ...]:
         """All campaigns of a device, oldest first."""
@@ -188,12 +201,16 @@ class Journal:
         rows = self._db.execute(
             "SELECT probe, role, label, auxiliary, terms, refused FROM probes WHERE campaign=?", (campaign,)
         )
-        return {row[0]: ProbeRecord(*row[:4], Terms(**json.loads(row[4])), row[5]) for row in rows}
+        return {
+            probe: ProbeRecord(probe, role, label, auxiliary, Terms(**json.loads(terms)), refused)
+            for probe, role, label, auxiliary, terms, refused in rows
+        }
 
     def layers(self, campaign: int) -> tuple[LayerProbes, ...]:
         """The layers of a campaign with their probes."""
         rows = self._db.execute(
-            'SELECT key, context, op, name, layer, auxiliary, in_context, "null" FROM layers WHERE campaign=?', (campaign,)
+            'SELECT key, context, op, name, layer, auxiliary, in_context, "null" FROM layers WHERE campaign=?',
+            (campaign,),
         )
         return tuple(LayerProbes(LayerKey(row[0]), *row[1:]) for row in rows)
 
@@ -203,7 +220,11 @@ class Journal:
             self._db.execute("UPDATE probes SET refused=? WHERE campaign=? AND probe=?", (reason, campaign, probe))
 
     def add(
-        self, campaign: int, token: int, taken: Sequence[tuple[Place, str, Sequence[Sample]]], state: Mapping[str, float]
+        self,
+        campaign: int,
+        token: int,
+        taken: Sequence[tuple[Place, str, Sequence[Sample]]],
+        state: Mapping[str, float],
     ) -> None:
         """Commits series in one transaction; a place that already has a series raises JournalError."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")

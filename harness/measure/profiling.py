@@ -113,7 +113,9 @@ def dry_run(
         session.acquire(holder())
         cuts, rules = cut_as_told(session, networks, observe)
         seconds = sum(_run_seconds(session, network) for network in networks)
-    return DryRun(plan_probes(cuts, rules, auxiliary), tuple(cuts), PROBES_PER_LAYER_RUN * seconds, policy or RepeatPolicy())
+    return DryRun(
+        plan_probes(cuts, rules, auxiliary), tuple(cuts), PROBES_PER_LAYER_RUN * seconds, policy or RepeatPolicy()
+    )
 
 
 def holder() -> str:
@@ -126,7 +128,9 @@ def cut_as_told(
 ) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
     """Cuts networks by the fusion that the device tells, or by the default rules where it does not."""
     if "fusion" not in session.hello.tells:
-        return [CutNetwork(network, cut(network, DEFAULT_RULES), _convolutional(network)) for network in networks], DEFAULT_RULES
+        return [
+            CutNetwork(network, cut(network, DEFAULT_RULES), _convolutional(network)) for network in networks
+        ], DEFAULT_RULES
     told: list[ToldGraph] = []
     for number, network in enumerate(networks):
         observe(Progress(f"asking how {network.name} is fused", number, len(networks), 0, 0, 0.0, None))
@@ -164,7 +168,13 @@ def _run_seconds(session: AgentSession, network: Network) -> float:
 
 
 def _campaign(
-    journal: Journal, session: AgentSession, device: Device, plan: ProbePlan, seed: int, policy: RepeatPolicy, fresh: bool
+    journal: Journal,
+    session: AgentSession,
+    device: Device,
+    plan: ProbePlan,
+    seed: int,
+    policy: RepeatPolicy,
+    fresh: bool,
 ) -> tuple[Campaign, bool]:
     settings = policy.settings("profile", seed)
     hello = session.hello
@@ -174,9 +184,7 @@ def _campaign(
     return journal.begin(device.name, plan, seed, settings, hello.fingerprint, hello.clock), False
 
 
-def _result(
-    journal: Journal, campaign: Campaign, policy: RepeatPolicy, wall_s: float, resumed: bool
-) -> ProfileResult:
+def _result(journal: Journal, campaign: Campaign, policy: RepeatPolicy, wall_s: float, resumed: bool) -> ProfileResult:
     probes = journal.probes(campaign.id)
     samples = journal.samples(campaign.id)
     few = [
@@ -185,7 +193,9 @@ def _result(
         if not record.refused and len(samples.get(record.id, ())) < policy.fewest_rounds
     ]
     if few:
-        why = f"{len(few)} of {len(probes)} probes have fewer than {policy.fewest_rounds} samples, for example {few[0]!r}"
+        why = (
+            f"{len(few)} of {len(probes)} probes have fewer than {policy.fewest_rounds} samples, for example {few[0]!r}"
+        )
         step = "Give a larger --budget; samples so far are in the journal"
         raise CampaignIncomplete("The budget was spent before every probe was measured", why=why, next_step=step)
     measurements = {

@@ -1,0 +1,1 @@
+"""ONNX in: read, check, shapes, fusion, layers, layer keys."""

@@ -115,7 +115,7 @@ def learn_rules(told: Sequence[tuple[Network, Sequence[frozenset[int]]]], source
             for group in groups
             if len(group) > 1 and _has_one_sink(network, group)
         )
-    matchers = [(_Matcher(network), {group for group in groups}) for network, groups in told]
+    matchers = [(_Matcher(network), set(groups)) for network, groups in told]
     claimed: list[set[int]] = [set() for _ in told]
     rules = []
     for pattern in sorted(found, key=lambda text: (-text.count(";"), text)):
@@ -206,7 +206,11 @@ class _Matcher:
             yield from self._bind_reads(pattern, wanted.reads, order, bound)
 
     def _bind_reads(
-        self, pattern: Sequence[PatternNode], wanted: tuple[str, ...], reads: tuple[str, ...], bound: dict[str, Node | str]
+        self,
+        pattern: Sequence[PatternNode],
+        wanted: tuple[str, ...],
+        reads: tuple[str, ...],
+        bound: dict[str, Node | str],
     ) -> Iterator[dict[str, Node | str]]:
         if not wanted:
             yield bound

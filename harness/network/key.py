@@ -110,7 +110,10 @@ def _text(value: Any) -> str:
 
 def attributes(network: Network, node: Node) -> dict[str, Any]:
     """Attributes that bear on latency, defaults filled in, automatic padding and kernel sizes resolved."""
-    values = {**_defaults(node.op, network.opset), **{item.name: attribute_value(item) for item in node.proto.attribute}}
+    values = {
+        **_defaults(node.op, network.opset),
+        **{item.name: attribute_value(item) for item in node.proto.attribute},
+    }
     values = {name: value for name, value in values.items() if name not in _NO_EFFECT}
     if node.op in _WINDOWED:
         _resolve_window(network, node, values)

@@ -190,7 +190,7 @@ class _Preparation:
         """Values of a node whose inputs are all known, or None where the runtime cannot compute it."""
         from onnx import helper
 
-        feeds = {name: self._constants[alias].value for name, alias in zip(node.proto.input, node.inputs) if name}
+        feeds = {name: self._constants[alias].value for name, alias in zip(node.proto.input, node.inputs, strict=True) if name}
         outputs = [name for name in node.outputs if name]
         graph = helper.make_graph(
             [node.proto],
@@ -224,7 +224,7 @@ class _Preparation:
 
         types: dict[str, TypeProto] = {}
         data: dict[str, TensorProto] = {}
-        for name, alias in zip(node.proto.input, node.inputs):
+        for name, alias in zip(node.proto.input, node.inputs, strict=True):
             if not name:
                 continue
             if alias not in self._types:

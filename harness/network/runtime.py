@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def run_once(
-    model: bytes, feeds: Mapping[str, Any], outputs: Sequence[str]
-) -> dict[str, np.ndarray[Any, Any]] | None:
+def run_once(model: bytes, feeds: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, np.ndarray[Any, Any]] | None:
     """Values of `outputs`, by name, or None where ONNX Runtime cannot run the model."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # the wheels report to their vendor unless told before import
     import numpy

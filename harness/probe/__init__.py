@@ -1,0 +1,1 @@
+"""Layer + auxiliary layer as probe networks, and the probe plan."""

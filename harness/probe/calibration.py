@@ -60,7 +60,9 @@ def _sliced(edge: int, part: int, auxiliary: AuxiliaryKind) -> Probe:
     piece = slice_leading(builder, builder.input(_picture(edge)), (1, CHANNELS, part, edge))
     result, terms = attach(builder, piece, auxiliary)
     terms += Terms(slices=1, slice_bytes=builder.type_of(piece).bytes)
-    return finish("calibration", f"null {CHANNELS}x{edge}x{edge} sliced to {part}", builder.build([result]), terms, auxiliary)
+    return finish(
+        "calibration", f"null {CHANNELS}x{edge}x{edge} sliced to {part}", builder.build([result]), terms, auxiliary
+    )
 
 
 def _stacked(edge: int, depth: int, auxiliary: AuxiliaryKind) -> Probe:

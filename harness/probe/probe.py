@@ -17,6 +17,7 @@ from harness.probe.terms import Terms
 
 Role = Literal["layer", "auxiliary", "context", "null", "calibration", "reference", "single", "network"]
 
+
 @dataclass(frozen=True)
 class Probe:
     """A network to be timed.
@@ -103,7 +104,9 @@ def reference_probe() -> Probe:
     source = builder.input(TensorType("float32", shape))
     weight = builder.weight(TensorType("float32", (64, 64, 3, 3)), 576)
     window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
-    result, terms = attach(builder, builder.operator("Conv", [source, weight], TensorType("float32", shape), window), "avgpool")
+    result, terms = attach(
+        builder, builder.operator("Conv", [source, weight], TensorType("float32", shape), window), "avgpool"
+    )
     return finish("reference", "reference", builder.build([result]), terms, None)
 
 
@@ -118,4 +121,6 @@ def _check_probe(model: AssembledModel, layer: Layer, joint: str, others: int) -
     inner = sum(layer.graph.outputs[0] in node.inputs for node in layer.graph.nodes)
     if not holds_layer or readers - inner != 1 or len(graph.output) != 1 + others:
         why = f"operators {ops}, edges to the auxiliary layer {readers - inner}"
-        raise HarnessError(f"The probe of layer {layer.name!r} does not hold the layer and one auxiliary layer", why=why)
+        raise HarnessError(
+            f"The probe of layer {layer.name!r} does not hold the layer and one auxiliary layer", why=why
+        )

@@ -98,7 +98,10 @@ def test_killed_agent_is_a_lost_link_and_takes_its_worker_along() -> None:
             for _ in session.run([Visit("p", 100_000, 1)] * 5000):
                 os.kill(_agent(session), signal.SIGKILL)
     assert holder_of("null01") is None
-    assert not (Path("/proc") / str(worker) / "exe").exists()
+    deadline = time.monotonic() + 30
+    while (Path("/proc") / str(worker) / "exe").exists():  # the kernel kills it, in its own time
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_lease_of_another_process_is_respected() -> None:

@@ -157,8 +157,12 @@ def start_agent() -> Iterator[Callable[[], AgentProcess]]:
 
     yield start
     for agent in agents:
-        agent.process.kill()
-        agent.process.wait()
+        agent.stdin.close()
+        try:
+            agent.process.wait(10)
+        except subprocess.TimeoutExpired:
+            agent.process.kill()
+            agent.process.wait()
         for stream in (agent.process.stdin, agent.process.stdout, agent.process.stderr):
             assert stream is not None
             stream.close()

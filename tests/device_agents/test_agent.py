@@ -196,6 +196,20 @@ def test_terminated_agent_cleans_up(start_agent: Start, number: int) -> None:
     assert holder_of("bench") is None and _gone(worker)
 
 
+def test_folder_of_a_killed_agent_is_removed_by_the_next(start_agent: Start) -> None:
+    """What an agent could not clean up itself does not fill the device's disk."""
+    killed, alive = start_agent(), start_agent()
+    killed.greet()
+    alive.greet()
+    left = Path(f"/proc/{killed.worker}/cwd").resolve()
+    used = Path(f"/proc/{alive.worker}/cwd").resolve()
+    killed.process.kill()
+    killed.process.wait()
+    assert left.exists()
+    start_agent().greet()
+    assert used.exists() and not left.exists()
+
+
 def test_lease_that_is_not_renewed_ends_the_agent(start_agent: Start) -> None:
     """A silent host loses the device: worker killed, lock free, the reason told."""
     agent = start_agent().ready(ttl_s=0.4)

@@ -1,0 +1,285 @@
+"""What the report says, as text in the order of the page; nothing here knows HTML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.report import figures
+from harness.report.units import Unit, clean, duration, percent, signed_percent, significant, unit_for
+
+if TYPE_CHECKING:
+    from harness.estimation.networks import LayerEstimate, NetworkEstimate
+    from harness.estimation.validation import NetworkValidation, Validation
+    from harness.latency.overhead import Coefficient, Overhead
+    from harness.lut.table import Lut
+
+MAX_FREE_NAMES = 500
+_SAFE_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
+_OVERHEAD = (
+    ("a", "input_bytes", "handing over one input byte", "/byte"),
+    ("b", "output_bytes", "handing back one output byte", "/byte"),
+    ("c", "runs", "each run, whatever its size", ""),
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; `words` are the columns flush left, the first column heads its row."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: tuple[int, ...] = (0,)
+    total: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure and what it shows."""
+
+    caption: str
+    json: str
+
+
+@dataclass(frozen=True)
+class Free:
+    """Nodes that cost nothing for one reason; `more` are not listed."""
+
+    reason: str
+    count: int
+    names: tuple[str, ...]
+    more: int
+
+
+@dataclass(frozen=True)
+class Section:
+    """One network."""
+
+    name: str
+    headline: str
+    warning: str
+    coverage: tuple[tuple[str, str], ...]
+    figure: Picture | None
+    layers: Table
+    free: tuple[Free, ...]
+
+
+Pair = tuple["NetworkEstimate | None", "NetworkValidation | None"]
+
+
+def pair(estimates: Sequence[NetworkEstimate], validation: Validation | None) -> tuple[Pair, ...]:
+    """Each estimate with the measurement of the same name; measurements without an estimate at the end."""
+    waiting = list(validation.networks) if validation else []
+    pairs: list[Pair] = []
+    for estimate in estimates:
+        found = next((result for result in waiting if result.name == estimate.name), None)
+        if found is not None:
+            waiting.remove(found)
+        pairs.append((estimate, found))
+    return (*pairs, *((None, result) for result in waiting))
+
+
+def networks_table(pairs: Sequence[Pair], clock: str) -> Table:
+    """Estimates, and measurements beside them where there are any."""
+    measured = [result for _, result in pairs if result]
+    naive = any(result.naive_s is not None for result in measured)
+    unit = unit_for(result.estimated_s if result else estimate.covered_latency_s for estimate, result in pairs if estimate or result)
+    header = ["network", "layers known", f"estimated, {unit.symbol}", f"95 % interval, {unit.symbol}"]
+    header += [f"measured, {unit.symbol}", f"±, {unit.symbol}", "error", "within interval"] if measured else []
+    header += [f"naive sum, {unit.symbol}", "its error"] if naive else []
+    header += [f"wall, {unit.symbol}"] if measured else []
+    rows = tuple((*_estimated(pair, unit), *(_measured(pair[1], unit, naive) if measured else ())) for pair in pairs)
+    what = "Estimated and measured latency" if measured else "Estimated latency"
+    return Table(f"{what} of each network, {clock} clock", tuple(header), rows)
+
+
+def _estimated(pair: Pair, unit: Unit) -> tuple[str, ...]:
+    estimate, result = pair
+    if estimate is None:
+        assert result is not None
+        return clean(result.name), "", unit.text(result.estimated_s), unit.interval(result.interval_s)
+    layers = len(estimate.layers)
+    name, known = clean(estimate.name), f"{layers - len(estimate.unknown)} of {layers}"
+    if estimate.latency_s is None or estimate.interval_s is None:
+        return name, known, f"≥ {unit.text(estimate.covered_latency_s)}", "unknown"
+    return name, known, unit.text(estimate.latency_s), unit.interval(estimate.interval_s)
+
+
+def _measured(result: NetworkValidation | None, unit: Unit, naive: bool) -> tuple[str, ...]:
+    if result is None:
+        return ("",) * (7 if naive else 5)
+    cells = [
+        unit.text(result.measured_s),
+        unit.text(result.measured_halfwidth_s, 2),
+        signed_percent(result.error),
+        "yes" if result.within_interval else "no",
+    ]
+    if naive:
+        known = result.naive_s is not None and result.naive_error is not None
+        cells += [unit.text(result.naive_s or 0), signed_percent(result.naive_error or 0)] if known else ["", ""]
+    return *cells, unit.text(result.wall_s)
+
+
+def scores(validation: Validation) -> tuple[tuple[str, str], ...]:
+    """The summary of errors."""
+    return (
+        ("mean absolute error (MAPE)", percent(validation.mape)),
+        ("networks within 5 %", percent(validation.within_5, 0)),
+        ("networks within 10 %", percent(validation.within_10, 0)),
+        ("95 % intervals that hold", percent(validation.interval_coverage, 0)),
+    )
+
+
+def pictures(pairs: Sequence[Pair]) -> tuple[Picture, ...]:
+    """Estimated against measured where anything was measured, else the estimates alone."""
+    measured = [result for _, result in pairs if result]
+    if measured:
+        naive = ", triangles the naive sum of layers" if any(result.naive_s for result in measured) else ""
+        shown = sorted(measured, key=lambda result: -abs(result.error))[: figures.MAX_ROWS]
+        kept = [result for result in measured if result in shown]
+        most = f" The {len(kept)} largest errors of {len(measured)}." if len(kept) < len(measured) else ""
+        against = [point for result in measured for point in _points(result, relative=False)]
+        errors = [point for result in kept for point in _points(result, relative=True)]
+        about = f"Circles are estimates with their 95 % interval{naive}."
+        return (
+            Picture(f"{about} On the dashed line both are equal; the band is within 10 %.", figures.compare(against)),
+            Picture(f"Relative error of each network. {about}{most}", figures.rows(errors, "error", seconds=False)),
+        )
+    alone = [_alone(estimate) for estimate, _ in pairs if estimate and estimate.covered_latency_s > 0]
+    if not alone:
+        return ()
+    shown_alone = sorted(alone, key=lambda point: -point.value)[: figures.MAX_ROWS]
+    partial = " Triangles are lower bounds: layers are unknown." if any(p.kind == "partial" for p in shown_alone) else ""
+    most = f" The {len(shown_alone)} slowest of {len(alone)}." if len(shown_alone) < len(alone) else ""
+    caption = f"Estimated latency with its 95 % interval.{partial}{most}"
+    return (Picture(caption, figures.rows(shown_alone, "estimated latency", seconds=True)),)
+
+
+def _points(result: NetworkValidation, relative: bool) -> Iterator[figures.Point]:
+    low, high = result.interval_s
+    said = (
+        f"estimated {duration(result.estimated_s)} ({duration(low)} – {duration(high)}),"
+        f" measured {duration(result.measured_s)} ± {duration(result.measured_halfwidth_s)},"
+        f" error {signed_percent(result.error)}"
+    )
+    values, scale, base = (result.estimated_s, low, high), (result.measured_s if relative else 1.0), float(relative)
+    value, low, high = (amount / scale - base for amount in values)
+    yield figures.Point(result.name, said, value, low, high, "estimate", result.measured_s)
+    if result.naive_s is not None and result.naive_error is not None:
+        said = f"naive sum {duration(result.naive_s)}, error {signed_percent(result.naive_error)}"
+        value = result.naive_error if relative else result.naive_s
+        yield figures.Point(result.name, said, value, value, value, "naive", result.measured_s)
+
+
+def _alone(estimate: NetworkEstimate) -> figures.Point:
+    value = estimate.covered_latency_s
+    if estimate.interval_s is None:
+        said = f"at least {duration(value)}, {len(estimate.unknown)} of {len(estimate.layers)} layers unknown"
+        return figures.Point(estimate.name, said, value, value, value, "partial")
+    low, high = estimate.interval_s
+    said = f"estimated {duration(value)} ({duration(low)} – {duration(high)})"
+    return figures.Point(estimate.name, said, value, low, high)
+
+
+def section(estimate: NetworkEstimate) -> Section:
+    """A network's layers, its coverage, and the nodes that cost nothing."""
+    coverage = tuple((kind, str(count)) for kind, count in estimate.coverage.items())
+    unknown, covered = len(estimate.unknown), duration(estimate.covered_latency_s)
+    headline = f"at least {covered}, {unknown} layers unknown" if unknown else covered
+    warning = ""
+    if unknown:
+        warning = (
+            f"{unknown} of {len(estimate.layers)} layers are not in the table."
+            f" The known rest takes {covered}; shares are of that."
+        )
+    name, figure = clean(estimate.name), None
+    if estimate.layers:
+        drawn = [_bar(layer, estimate.covered_latency_s) for layer in estimate.layers]
+        more = f" {len(drawn)} layers: neighbours share a bar." if len(drawn) > figures.MAX_BARS else ""
+        blank = " Shaded: unknown." if unknown else ""
+        figure = Picture(f"Layers of {name} in order of execution.{more}{blank}", figures.bars(drawn))
+    return Section(name, headline, warning, coverage, figure, _layers(estimate), tuple(_free(estimate)))
+
+
+def _bar(layer: LayerEstimate, whole_s: float) -> figures.Bar:
+    if layer.latency_s is None or layer.stderr_s is None:
+        return figures.Bar(clean(layer.name), f"{clean(layer.op)}, unknown: not in the table", None)
+    said = f"{clean(layer.op)}, {duration(layer.latency_s)} ± {duration(layer.stderr_s)}, {_share(layer, whole_s)}"
+    return figures.Bar(clean(layer.name), f"{said}, {layer.source}", layer.latency_s)
+
+
+def _share(layer: LayerEstimate, whole_s: float) -> str:
+    return percent(layer.latency_s / whole_s) if layer.latency_s is not None and whole_s > 0 else ""
+
+
+def _layers(estimate: NetworkEstimate) -> Table:
+    unit = unit_for(layer.latency_s or 0.0 for layer in estimate.layers)
+    whole_s = estimate.covered_latency_s
+    numbered = sorted(enumerate(estimate.layers, 1), key=lambda item: -(item[1].latency_s or 0.0))
+    rows = []
+    for number, layer in numbered:
+        times = ("unknown", "", "")
+        if layer.latency_s is not None and layer.stderr_s is not None:
+            times = (unit.text(layer.latency_s), unit.text(layer.stderr_s, 2), _share(layer, whole_s))
+        rows.append((clean(layer.name), str(number), clean(layer.op), *times, clean(layer.source)))
+    header = ("layer", "no.", "operator", f"latency, {unit.symbol}", f"± std. error, {unit.symbol}", "share", "source")
+    share = percent(estimate.overhead_s / whole_s) if whole_s > 0 else ""
+    total = ("overhead a, b, c", "", "", unit.text(estimate.overhead_s), "", share, "fitted")
+    caption = f"Layers of {clean(estimate.name)} by share of time; no. is the order of execution"
+    return Table(caption, header, tuple(rows), (0, 2, 6), total)
+
+
+def _free(estimate: NetworkEstimate) -> Iterator[Free]:
+    reasons: dict[str, list[str]] = {}
+    for node in estimate.free:
+        reasons.setdefault(node.reason, []).append(f"{clean(node.name)} ({clean(node.op)})")
+    for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        yield Free(clean(reason), len(names), tuple(names[:MAX_FREE_NAMES]), max(0, len(names) - MAX_FREE_NAMES))
+
+
+def overhead_table(overhead: Overhead) -> Table:
+    """a, b, c: the robust fit beside plain least squares."""
+    rows = tuple(
+        _coefficient(f"{letter}: {meaning}", overhead.coefficients[term], overhead.least_squares.get(term), per)
+        for letter, term, meaning, per in _OVERHEAD
+    )
+    header = ("coefficient", "robust", "95 % interval", "least squares", "unit")
+    return Table(f"Overhead fitted on {overhead.probes} null probes", header, rows, (0, 4))
+
+
+def _coefficient(label: str, fitted: Coefficient, plain: float | None, per: str) -> tuple[str, ...]:
+    unit = unit_for([max(abs(fitted.value), abs(fitted.high))], smallest=0)
+    least_squares = "not fitted" if plain is None else unit.text(plain)
+    return label, unit.text(fitted.value), unit.interval((fitted.low, fitted.high)), least_squares, unit.symbol + per
+
+
+def fit_facts(overhead: Overhead) -> tuple[tuple[str, str], ...]:
+    """How good the fit is."""
+    return (
+        ("R², robust", significant(overhead.r2, 5)),
+        ("R², least squares", significant(overhead.least_squares_r2, 5)),
+        ("condition number", significant(overhead.condition)),
+        ("spread about the fit", percent(overhead.scatter, 2)),
+    )
+
+
+def commands(table: Lut, names: Sequence[str], validated: bool) -> tuple[str, ...]:
+    """Commands that lead to these figures; names that a shell might misread are replaced."""
+    from harness.network.models import BUILTIN_NAMES
+
+    device = table.device if _SAFE_WORD.match(table.device) else "DEVICE"
+    folder = table.path.name if _SAFE_WORD.match(table.path.name) else "TABLE"
+    safe = (name if _SAFE_WORD.match(name) else "MODEL" for name in names)
+    models = dict.fromkeys(f"builtin:{name}" if name in BUILTIN_NAMES else f"{name.removesuffix('.onnx')}.onnx" for name in safe)
+    words = " ".join(models) or "MODEL.onnx"
+    last = f"harness estimate {words} --lut lut/{device}/{folder} --html report.html"
+    if validated:
+        last = f"harness validate {words} --device {device} --lut lut/{device}/{folder} --html report.html"
+    return (
+        f"harness profile {words} --device {device}",
+        f"harness lut build --device {device} --method {table.method}",
+        last,
+    )

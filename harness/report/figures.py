@@ -1,0 +1,230 @@
+"""Figures as Bokeh documents in JSON; the page draws them when they come into sight.
+
+Colours are placeholders (`COLOURS`) that the page replaces by those of the reader's colour scheme. Names from
+files appear in figures only as hover data, which BokehJS escapes, and as tick labels without the marks of
+mathematics, for which BokehJS would load a library from the network.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from harness.report.units import ELLIPSIS, Unit, clean, unit_for
+
+if TYPE_CHECKING:
+    from bokeh.plotting import figure as Figure
+
+TEXT, RULE, ACCENT, SECOND, WARNING = "#fe0001", "#fe0002", "#fe0003", "#fe0004", "#fe0005"
+COLOURS = {TEXT: "--muted", RULE: "--rule", ACCENT: "--accent", SECOND: "--second", WARNING: "--warning"}
+"""Placeholder to the custom property of the style sheet that replaces it."""
+LOG_RATIO = 20.0
+"""Axes are logarithmic where the largest value is so many times the smallest."""
+MAX_BARS = 300
+MAX_ROWS = 60
+MAX_TICK = 20
+_FONT = "12px"
+_TOOLTIP = (
+    '<div style="margin:-5px;padding:6px 10px;max-width:22rem;overflow-wrap:anywhere;font:13px/1.45 system-ui,sans-serif;'
+    'background:var(--panel);color:var(--ink)"><b>@name</b><br>@text</div>'
+)
+Kind = Literal["estimate", "partial", "naive"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A network in a figure: a value with its interval, in seconds or as a fraction, and what hovering says."""
+
+    name: str
+    text: str
+    value: float
+    low: float
+    high: float
+    kind: Kind = "estimate"
+    against: float = 0.0
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A layer in a figure; latency is None where it is unknown."""
+
+    name: str
+    text: str
+    latency_s: float | None
+
+
+def compare(points: Sequence[Point]) -> str:
+    """Estimated against measured (`against`) latency, with the line of equality and the band within 10 %."""
+    unit = unit_for(point.against for point in points)
+    every = [value for point in points for value in (point.low, point.high, point.value, point.against) if value > 0]
+    low, high, log = _bounds(every, unit)
+    labels = f"measured, {unit.symbol}", f"estimated, {unit.symbol}"
+    plot = _figure(380, labels, "log" if log else "linear", "log" if log else "linear", (low, high), (low, high))
+    ends = [low, high]
+    plot.varea(x=ends, y1=[0.9 * end for end in ends], y2=[1.1 * end for end in ends], fill_color=RULE, fill_alpha=0.55)
+    plot.line(ends, ends, line_color=TEXT, line_dash="dashed", line_alpha=0.8)
+    scaled = [(point, point.against / unit.seconds, point.value / unit.seconds) for point in points]
+    whiskers = [
+        (x, max(low, point.low / unit.seconds), x, point.high / unit.seconds)
+        for point, x, _ in scaled if point.kind == "estimate"
+    ]  # fmt: skip
+    _marks(plot, scaled, whiskers)
+    return _json(plot)
+
+
+def rows(points: Sequence[Point], label: str, seconds: bool) -> str:
+    """One row for each network name: its values along the axis, which are latencies or relative errors."""
+    names = list(dict.fromkeys(point.name for point in points))
+    heights = {name: len(names) - at for at, name in enumerate(names)}
+    unit = unit_for(point.value for point in points) if seconds else Unit("%", 0.01)
+    every = [value for point in points for value in (point.low, point.high, point.value)]
+    if seconds:
+        low, high, log = _bounds([value for value in every if value > 0], unit)
+    else:
+        log, reach = False, 1.08 * max(abs(min(every)), abs(max(every)), 0.01) / unit.seconds
+        low, high = (-reach if min(every) < 0 else -0.1 * reach), (reach if max(every) > 0 else 0.1 * reach)
+    axes = ("log" if log else "linear", "linear")
+    plot = _figure(90 + 30 * len(names), (f"{label}, {unit.symbol}", ""), *axes, (low, high), (0.4, len(names) + 0.6))
+    plot.yaxis.ticker = list(heights.values())
+    plot.yaxis.major_label_overrides = {height: tick(name) for name, height in heights.items()}
+    plot.ygrid.visible = False
+    if not seconds:
+        plot.line([0, 0], [0, len(names) + 1], line_color=TEXT, line_dash="dashed", line_alpha=0.8)
+    scaled = [(point, point.value / unit.seconds, float(heights[point.name])) for point in points]
+    whiskers = [
+        (max(low, point.low / unit.seconds), y, point.high / unit.seconds, y)
+        for point, _, y in scaled if point.kind == "estimate"
+    ]  # fmt: skip
+    _marks(plot, scaled, whiskers)
+    return _json(plot)
+
+
+def bars(layers: Sequence[Bar]) -> str:
+    """Layers in order of execution; neighbours share a bar where there are more than `MAX_BARS`."""
+    from bokeh.models import ColumnDataSource
+
+    unit = unit_for(bar.latency_s or 0.0 for bar in layers)
+    step = math.ceil(len(layers) / MAX_BARS)
+    groups = [(at, layers[at : at + step]) for at in range(0, len(layers), step)]
+    drawn = [(at, group, sum(bar.latency_s or 0.0 for bar in group) / unit.seconds) for at, group in groups]
+    top = 1.05 * max((height for _, _, height in drawn), default=0.0) or 1.0
+    label = f"latency, {unit.symbol}" if step == 1 else f"latency of {step} layers, {unit.symbol}"
+    spans = (0.5, len(layers) + 0.5), (0.0, top)
+    plot = _figure(240, ("layer, in order of execution", label), "linear", "linear", *spans)
+    plot.xgrid.visible = False
+    for known, colour, alpha in ((True, ACCENT, 0.9), (False, WARNING, 0.3)):
+        chosen = [item for item in drawn if all(bar.latency_s is not None for bar in item[1]) == known]
+        said = [_said(at, group, height, unit) for at, group, height in chosen]
+        source = ColumnDataSource({
+            "x": [at + (len(group) + 1) / 2 for at, group, _ in chosen],
+            "top": [height if known else top for _, _, height in chosen],
+            "width": [0.85 * len(group) for _, group, _ in chosen],
+            "name": [name for name, _ in said],
+            "text": [text for _, text in said],
+        })  # fmt: skip
+        glyphs = plot.vbar(x="x", top="top", width="width", source=source, color=colour, alpha=alpha, line_width=0)
+        _hover(plot, glyphs, "vline")
+    return _json(plot)
+
+
+def tick(name: str) -> str:
+    """A short label that BokehJS cannot take for a formula."""
+    plain = clean(name).replace("$", "\N{FULLWIDTH DOLLAR SIGN}").replace("\\", "\N{FULLWIDTH REVERSE SOLIDUS}")
+    return plain if len(plain) <= MAX_TICK else plain[: MAX_TICK - 1] + ELLIPSIS
+
+
+def _said(at: int, group: Sequence[Bar], height: float, unit: Unit) -> tuple[str, str]:
+    if len(group) == 1:
+        return f"{at + 1}: {group[0].name}", group[0].text
+    slowest = max(group, key=lambda bar: bar.latency_s or 0.0)
+    unknown = sum(bar.latency_s is None for bar in group)
+    text = f"{unit.text(height * unit.seconds)} {unit.symbol} together" + (f", {unknown} unknown" if unknown else "")
+    return f"layers {at + 1} to {at + len(group)}", f"{text}; slowest: {slowest.name}, {slowest.text}"
+
+
+def _bounds(values: Sequence[float], unit: Unit) -> tuple[float, float, bool]:
+    """Ends of an axis of latencies, and whether it is logarithmic."""
+    smallest, largest = (min(values), max(values)) if values else (unit.seconds, unit.seconds)
+    log = largest >= LOG_RATIO * smallest
+    low, high = (smallest / 1.5, largest * 1.5) if log else (0.0, largest * 1.12)
+    return low / unit.seconds, high / unit.seconds, log
+
+
+def _figure(
+    height: int,
+    labels: tuple[str, str],
+    x_axis: Literal["log", "linear"],
+    y_axis: Literal["log", "linear"],
+    x_range: tuple[float, float],
+    y_range: tuple[float, float],
+) -> Figure:
+    """An empty figure as wide as the page, in placeholder colours; dragging scrolls the page, as on a phone."""
+    from bokeh.plotting import figure
+
+    plot = figure(
+        height=height, sizing_mode="stretch_width", tools="box_zoom,reset", active_drag=None, toolbar_location="above",
+        x_axis_type=x_axis, y_axis_type=y_axis, x_axis_label=labels[0], y_axis_label=labels[1] or None,
+        x_range=x_range, y_range=y_range, background_fill_color=None, border_fill_color=None, outline_line_color=None,
+        min_border_right=12,
+    )  # fmt: skip
+    plot.toolbar.logo = None
+    plot.toolbar.autohide = True
+    plot.grid.grid_line_color = RULE
+    for axis in plot.axis:
+        axis.axis_line_color = axis.major_tick_line_color = RULE
+        axis.minor_tick_line_color = None
+        axis.major_label_text_color = axis.axis_label_text_color = TEXT
+        axis.major_label_text_font_size = axis.axis_label_text_font_size = _FONT
+        axis.major_label_text_font = axis.axis_label_text_font = "system-ui, sans-serif"
+        axis.axis_label_text_font_style = "normal"
+    for axis, kind in ((plot.xaxis, x_axis), (plot.yaxis, y_axis)):
+        if kind == "log":
+            axis.formatter.min_exponent = 5
+        else:
+            axis.formatter.use_scientific = False
+    return plot
+
+
+def _marks(
+    plot: Figure,
+    scaled: Sequence[tuple[Point, float, float]],
+    whiskers: Sequence[tuple[float, float, float, float]],
+) -> None:
+    """Whiskers, then a marker for each point by its kind."""
+    from bokeh.models import ColumnDataSource
+
+    ends: tuple[Any, ...] = tuple(zip(*whiskers, strict=True)) if whiskers else ((), (), (), ())
+    x0, y0, x1, y1 = (list(column) for column in ends)
+    plot.segment(x0=x0, y0=y0, x1=x1, y1=y1, line_color=ACCENT, line_width=2)
+    looks: Mapping[Kind, tuple[str, str, float]] = {
+        "naive": ("triangle", SECOND, 0.0),
+        "partial": ("inverted_triangle", WARNING, 0.0),
+        "estimate": ("circle", ACCENT, 0.9),
+    }
+    for kind, (marker, colour, alpha) in looks.items():
+        chosen = [item for item in scaled if item[0].kind == kind]
+        source = ColumnDataSource({
+            "x": [x for _, x, _ in chosen],
+            "y": [y for _, _, y in chosen],
+            "name": [clean(point.name) for point, _, _ in chosen],
+            "text": [point.text for point, _, _ in chosen],
+        })  # fmt: skip
+        glyphs = plot.scatter(
+            x="x", y="y", source=source, marker=marker, size=10, line_color=colour, fill_color=colour, fill_alpha=alpha
+        )
+        _hover(plot, glyphs, "mouse")
+
+
+def _hover(plot: Figure, glyphs: Any, mode: Literal["mouse", "vline"]) -> None:
+    from bokeh.models import HoverTool
+
+    plot.add_tools(HoverTool(renderers=[glyphs], tooltips=_TOOLTIP, mode=mode, toggleable=False))
+
+
+def _json(plot: Figure) -> str:
+    from bokeh.embed import json_item
+
+    return json.dumps(json_item(plot), allow_nan=False, separators=(",", ":"))

@@ -1,0 +1,146 @@
+"""The report: one HTML file that needs nothing else, with a policy that forbids the page to load anything."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import importlib.resources
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import ConfigurationError
+from harness.report import content
+from harness.report.figures import COLOURS
+from harness.report.units import clean
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+    from harness.estimation.networks import NetworkEstimate
+    from harness.estimation.validation import Validation
+    from harness.lut.table import Lut
+
+TEMPLATE, STYLE, SCRIPT = "template.html.j2", "report.css", "report.js"
+
+
+def write_report(
+    path: Path, table: Lut, estimates: Sequence[NetworkEstimate], validation: Validation | None = None
+) -> None:
+    """Writes the report of a table and of networks estimated from it, and measured where `validation` is given.
+
+    The file appears whole or not at all; raises ConfigurationError where it cannot be written.
+    """
+    _write(path, render(table, estimates, validation).encode("utf-8"))
+
+
+def render(table: Lut, estimates: Sequence[NetworkEstimate], validation: Validation | None = None) -> str:
+    """The page as text."""
+    from jinja2 import Environment, StrictUndefined
+
+    from harness import __version__
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["inline_json"] = _inline_json
+    pairs = content.pair(estimates, validation)
+    scripts = tuple(text.replace("\r\n", "\n") for text in (*_bokeh(), _script()))
+    page = environment.from_string(_resource(TEMPLATE)).render(
+        policy=_policy(scripts),
+        style=_trusted(_resource(STYLE)),
+        scripts=[_trusted(script) for script in scripts],
+        device=clean(table.device),
+        facts=_facts(table),
+        networks=content.networks_table(pairs, table.clock),
+        scores=content.scores(validation) if validation else (),
+        changes=[clean(name) for name in validation.fingerprint_changes] if validation else [],
+        pictures=content.pictures(pairs),
+        sections=[content.section(estimate) for estimate in estimates],
+        overhead=content.overhead_table(table.overhead),
+        fit=content.fit_facts(table.overhead),
+        fingerprint=[(clean(name), clean(value, 2000)) for name, value in sorted(table.fingerprint.items())],
+        commands=content.commands(table, [network.name for pair in pairs for network in pair if network], validation is not None),
+        version=__version__,
+    )
+    return page
+
+
+def _facts(table: Lut) -> tuple[tuple[str, str], ...]:
+    return (
+        ("table", clean(table.name)),
+        ("clock", clean(table.clock)),
+        ("method", clean(table.method)),
+        ("visits", clean(table.visit)),
+        ("date", clean(table.created)),
+        ("entries", f"{len(table.entries):,}"),
+    )
+
+
+def _resource(name: str) -> str:
+    return importlib.resources.files("harness.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    return _resource(SCRIPT).replace("__COLOURS__", json.dumps(COLOURS))
+
+
+def _bokeh() -> list[str]:
+    """BokehJS without widgets, tables and mathematics."""
+    from bokeh.resources import Resources
+
+    return list(Resources(mode="inline", components=["bokeh"], log_level="error").js_raw)
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Content security policy: only the scripts written here run, and nothing is fetched."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:;"
+        " base-uri 'none'; form-action 'none'"
+    )
+
+
+def _trusted(text: str) -> Markup:
+    """Our own code as it stands between its tags; it is checked that it cannot end them."""
+    from markupsafe import Markup
+
+    if "</script" in text.lower() or "</style" in text.lower() or "<!--" in text:
+        raise ValueError("a script or style of the report would end its own element")
+    return Markup(text)  # noqa: S704
+
+
+def _inline_json(text: str) -> Markup:
+    """JSON for a script element: no character that HTML gives a meaning is left in it."""
+    from markupsafe import Markup
+
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)  # noqa: S704
+
+
+def _write(path: Path, page: bytes) -> None:
+    """To a file beside it, synced, then renamed; what is not a regular file is left alone."""
+    target = Path(os.path.realpath(path))
+    aside = target.with_name(f".writing-{secrets.token_hex(6)}.html")
+    try:
+        if target.exists() and not target.is_file():
+            raise ConfigurationError(
+                f"The report cannot be written to {path}", why="it is not a regular file", next_step="Name a file"
+            )
+        try:
+            with aside.open("xb") as file:
+                file.write(page)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(target)
+        finally:
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        step = "Name a file in a folder that exists and that you may write to"
+        raise ConfigurationError(f"The report cannot be written to {path}", why=why, next_step=step) from error

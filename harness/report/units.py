@@ -1,0 +1,82 @@
+"""Numbers and names as a reader sees them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MINUS, NARROW_SPACE, ELLIPSIS = "\N{MINUS SIGN}", "\N{NARROW NO-BREAK SPACE}", "\N{HORIZONTAL ELLIPSIS}"
+MAX_NAME = 400
+_CONTROL_PICTURES = 0x2400
+_DELETE = 0x7F
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit of time; a whole column or axis is in one unit, so that its figures can be compared."""
+
+    symbol: str
+    seconds: float
+
+    def text(self, seconds: float, digits: int = 4) -> str:
+        """A duration in this unit, without the symbol."""
+        return significant(seconds / self.seconds, digits)
+
+    def interval(self, bounds: tuple[float, float]) -> str:
+        """A pair of durations in this unit."""
+        return f"{self.text(bounds[0])} – {self.text(bounds[1])}"
+
+
+UNITS = (Unit("ps", 1e-12), Unit("ns", 1e-9), Unit("µs", 1e-6), Unit("ms", 1e-3), Unit("s", 1.0))
+_SMALLEST_OF_RUNS = 2
+
+
+def unit_for(values: Iterable[float], smallest: int = _SMALLEST_OF_RUNS) -> Unit:
+    """The unit in which the median of the values reads best; nothing below µs unless `smallest` allows it."""
+    present = [abs(value) for value in values if value]
+    middle = statistics.median(present) if present else 0.0
+    fitting = [unit for unit in UNITS[smallest:] if unit.seconds <= middle * (1 + 1e-9)]
+    return fitting[-1] if fitting else UNITS[smallest]
+
+
+def duration(seconds: float) -> str:
+    """A duration with the unit that suits it."""
+    unit = unit_for([seconds])
+    return f"{unit.text(seconds)}{NARROW_SPACE}{unit.symbol}"
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """A number with so many significant digits, never in scientific notation; digits before the point stay."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    exponent = int(f"{value:e}".partition("e")[2])
+    rounded = int(f"{value:.{digits - 1}e}".partition("e")[2])
+    decimals = min(12, max(0, digits - 1 - max(exponent, rounded)))
+    return f"{value:,.{decimals}f}".replace("-", MINUS)
+
+
+def percent(fraction: float, decimals: int = 1) -> str:
+    """A share."""
+    return f"{100 * fraction:.{decimals}f}{NARROW_SPACE}%".replace("-", MINUS)
+
+
+def signed_percent(fraction: float) -> str:
+    """An error, always with its sign."""
+    return f"{100 * fraction:+.1f}{NARROW_SPACE}%".replace("-", MINUS)
+
+
+def clean(text: str, limit: int = MAX_NAME) -> str:
+    """Text from a file or a device on one line: control characters made visible, nothing reorders or hides it."""
+    shown = "".join(_visible(character) for character in text[: limit + 1])
+    return shown if len(text) <= limit else shown[: limit - 1] + ELLIPSIS
+
+
+def _visible(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if code < ord(" "):
+        return chr(_CONTROL_PICTURES + code)
+    return "\N{SYMBOL FOR DELETE}" if code == _DELETE else "\N{REPLACEMENT CHARACTER}"
