@@ -34,7 +34,6 @@ docs: $(STAMP)  ## docs/cli.md from the help texts
 
 benchmark: $(STAMP)  ## figures of docs/performance.md
 	$(BIN)/python benchmarks/controller_cost.py
-	$(BIN)/python benchmarks/estimate_speed.py
 
 clean:
 	rm -rf $(VENV)

@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Entry point of the console script; always ends by SystemExit."""
     signal.signal(signal.SIGINT, _interrupt)
     try:
-        app(arguments)
+        app(arguments, prog_name="harness")
     except HarnessError as error:
         _end(error, error)
     except BrokenPipeError:

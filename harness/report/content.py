@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.report import figures
-from harness.report.units import Unit, clean, duration, percent, signed_percent, significant, unit_for
+from harness.report.units import (
+    DASH,
+    NARROW_SPACE,
+    Unit,
+    clean,
+    duration,
+    percent,
+    signed_percent,
+    significant,
+    unit_for,
+)
 
 if TYPE_CHECKING:
     from harness.estimation.networks import LayerEstimate, NetworkEstimate
     from harness.estimation.validation import NetworkValidation, Validation
     from harness.latency.overhead import Coefficient, Overhead
-    from harness.lut.table import Lut
 
 MAX_FREE_NAMES = 500
-_SAFE_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 _OVERHEAD = (
     ("a", "input_bytes", "handing over one input byte", "/byte"),
     ("b", "output_bytes", "handing back one output byte", "/byte"),
@@ -86,7 +93,7 @@ def networks_table(pairs: Sequence[Pair], clock: str) -> Table:
     """Estimates, and measurements beside them where there are any."""
     measured = [result for _, result in pairs if result]
     naive = any(result.naive_s is not None for result in measured)
-    unit = unit_for(result.estimated_s if result else estimate.covered_latency_s for estimate, result in pairs if estimate or result)
+    unit = unit_for(_best_s(pair) for pair in pairs)
     header = ["network", "layers known", f"estimated, {unit.symbol}", f"95 % interval, {unit.symbol}"]
     header += [f"measured, {unit.symbol}", f"±, {unit.symbol}", "error", "within interval"] if measured else []
     header += [f"naive sum, {unit.symbol}", "its error"] if naive else []
@@ -94,6 +101,13 @@ def networks_table(pairs: Sequence[Pair], clock: str) -> Table:
     rows = tuple((*_estimated(pair, unit), *(_measured(pair[1], unit, naive) if measured else ())) for pair in pairs)
     what = "Estimated and measured latency" if measured else "Estimated latency"
     return Table(f"{what} of each network, {clock} clock", tuple(header), rows)
+
+
+def _best_s(pair: Pair) -> float:
+    estimate, result = pair
+    if estimate is not None:
+        return estimate.covered_latency_s
+    return result.estimated_s if result is not None else 0.0
 
 
 def _estimated(pair: Pair, unit: Unit) -> tuple[str, ...]:
@@ -127,9 +141,9 @@ def scores(validation: Validation) -> tuple[tuple[str, str], ...]:
     """The summary of errors."""
     return (
         ("mean absolute error (MAPE)", percent(validation.mape)),
-        ("networks within 5 %", percent(validation.within_5, 0)),
-        ("networks within 10 %", percent(validation.within_10, 0)),
-        ("95 % intervals that hold", percent(validation.interval_coverage, 0)),
+        (f"networks within 5{NARROW_SPACE}%", percent(validation.within_5, 0)),
+        (f"networks within 10{NARROW_SPACE}%", percent(validation.within_10, 0)),
+        (f"95{NARROW_SPACE}% intervals that hold", percent(validation.interval_coverage, 0)),
     )
 
 
@@ -152,7 +166,8 @@ def pictures(pairs: Sequence[Pair]) -> tuple[Picture, ...]:
     if not alone:
         return ()
     shown_alone = sorted(alone, key=lambda point: -point.value)[: figures.MAX_ROWS]
-    partial = " Triangles are lower bounds: layers are unknown." if any(p.kind == "partial" for p in shown_alone) else ""
+    bounds = any(point.kind == "partial" for point in shown_alone)
+    partial = " Triangles are lower bounds: layers are unknown." if bounds else ""
     most = f" The {len(shown_alone)} slowest of {len(alone)}." if len(shown_alone) < len(alone) else ""
     caption = f"Estimated latency with its 95 % interval.{partial}{most}"
     return (Picture(caption, figures.rows(shown_alone, "estimated latency", seconds=True)),)
@@ -161,7 +176,7 @@ def pictures(pairs: Sequence[Pair]) -> tuple[Picture, ...]:
 def _points(result: NetworkValidation, relative: bool) -> Iterator[figures.Point]:
     low, high = result.interval_s
     said = (
-        f"estimated {duration(result.estimated_s)} ({duration(low)} – {duration(high)}),"
+        f"estimated {duration(result.estimated_s)} ({duration(low)} {DASH} {duration(high)}),"
         f" measured {duration(result.measured_s)} ± {duration(result.measured_halfwidth_s)},"
         f" error {signed_percent(result.error)}"
     )
@@ -180,7 +195,7 @@ def _alone(estimate: NetworkEstimate) -> figures.Point:
         said = f"at least {duration(value)}, {len(estimate.unknown)} of {len(estimate.layers)} layers unknown"
         return figures.Point(estimate.name, said, value, value, value, "partial")
     low, high = estimate.interval_s
-    said = f"estimated {duration(value)} ({duration(low)} – {duration(high)})"
+    said = f"estimated {duration(value)} ({duration(low)} {DASH} {duration(high)})"
     return figures.Point(estimate.name, said, value, low, high)
 
 
@@ -196,7 +211,7 @@ def section(estimate: NetworkEstimate) -> Section:
             f" The known rest takes {covered}; shares are of that."
         )
     name, figure = clean(estimate.name), None
-    if estimate.layers:
+    if any(layer.latency_s is not None for layer in estimate.layers):
         drawn = [_bar(layer, estimate.covered_latency_s) for layer in estimate.layers]
         more = f" {len(drawn)} layers: neighbours share a bar." if len(drawn) > figures.MAX_BARS else ""
         blank = " Shaded: unknown." if unknown else ""
@@ -221,15 +236,15 @@ def _layers(estimate: NetworkEstimate) -> Table:
     numbered = sorted(enumerate(estimate.layers, 1), key=lambda item: -(item[1].latency_s or 0.0))
     rows = []
     for number, layer in numbered:
-        times = ("unknown", "", "")
+        times = ("", "unknown", "")
         if layer.latency_s is not None and layer.stderr_s is not None:
-            times = (unit.text(layer.latency_s), unit.text(layer.stderr_s, 2), _share(layer, whole_s))
-        rows.append((clean(layer.name), str(number), clean(layer.op), *times, clean(layer.source)))
-    header = ("layer", "no.", "operator", f"latency, {unit.symbol}", f"± std. error, {unit.symbol}", "share", "source")
+            times = (_share(layer, whole_s), unit.text(layer.latency_s), unit.text(layer.stderr_s, 2))
+        rows.append((clean(layer.name), str(number), *times, clean(layer.op), clean(layer.source)))
+    header = ("layer", "no.", "share", f"latency, {unit.symbol}", f"± std. error, {unit.symbol}", "operator", "source")
     share = percent(estimate.overhead_s / whole_s) if whole_s > 0 else ""
-    total = ("overhead a, b, c", "", "", unit.text(estimate.overhead_s), "", share, "fitted")
-    caption = f"Layers of {clean(estimate.name)} by share of time; no. is the order of execution"
-    return Table(caption, header, tuple(rows), (0, 2, 6), total)
+    total = ("overhead a, b, c", "", share, unit.text(estimate.overhead_s), "", "", "fitted")
+    caption = f"{len(rows)} layers of {clean(estimate.name)} by share of time; no. is the order of execution"
+    return Table(caption, header, tuple(rows), (0, 5, 6), total)
 
 
 def _free(estimate: NetworkEstimate) -> Iterator[Free]:
@@ -263,23 +278,4 @@ def fit_facts(overhead: Overhead) -> tuple[tuple[str, str], ...]:
         ("R², least squares", significant(overhead.least_squares_r2, 5)),
         ("condition number", significant(overhead.condition)),
         ("spread about the fit", percent(overhead.scatter, 2)),
-    )
-
-
-def commands(table: Lut, names: Sequence[str], validated: bool) -> tuple[str, ...]:
-    """Commands that lead to these figures; names that a shell might misread are replaced."""
-    from harness.network.models import BUILTIN_NAMES
-
-    device = table.device if _SAFE_WORD.match(table.device) else "DEVICE"
-    folder = table.path.name if _SAFE_WORD.match(table.path.name) else "TABLE"
-    safe = (name if _SAFE_WORD.match(name) else "MODEL" for name in names)
-    models = dict.fromkeys(f"builtin:{name}" if name in BUILTIN_NAMES else f"{name.removesuffix('.onnx')}.onnx" for name in safe)
-    words = " ".join(models) or "MODEL.onnx"
-    last = f"harness estimate {words} --lut lut/{device}/{folder} --html report.html"
-    if validated:
-        last = f"harness validate {words} --device {device} --lut lut/{device}/{folder} --html report.html"
-    return (
-        f"harness profile {words} --device {device}",
-        f"harness lut build --device {device} --method {table.method}",
-        last,
     )

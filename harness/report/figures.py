@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from harness.report.units import ELLIPSIS, Unit, clean, unit_for
 
 if TYPE_CHECKING:
+    from bokeh.models.renderers import GlyphRenderer
     from bokeh.plotting import figure as Figure
 
 TEXT, RULE, ACCENT, SECOND, WARNING = "#fe0001", "#fe0002", "#fe0003", "#fe0004", "#fe0005"
@@ -28,10 +29,11 @@ MAX_ROWS = 60
 MAX_TICK = 20
 _FONT = "12px"
 _TOOLTIP = (
-    '<div style="margin:-5px;padding:6px 10px;max-width:22rem;overflow-wrap:anywhere;font:13px/1.45 system-ui,sans-serif;'
-    'background:var(--panel);color:var(--ink)"><b>@name</b><br>@text</div>'
+    '<div style="margin:-5px;padding:6px 10px;max-width:22rem;overflow-wrap:anywhere;'
+    'font:13px/1.45 system-ui,sans-serif;background:var(--panel);color:var(--ink)"><b>@name</b><br>@text</div>'
 )
 Kind = Literal["estimate", "partial", "naive"]
+Scale = Literal["log", "linear"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ def compare(points: Sequence[Point]) -> str:
     every = [value for point in points for value in (point.low, point.high, point.value, point.against) if value > 0]
     low, high, log = _bounds(every, unit)
     labels = f"measured, {unit.symbol}", f"estimated, {unit.symbol}"
-    plot = _figure(380, labels, "log" if log else "linear", "log" if log else "linear", (low, high), (low, high))
+    scale: Scale = "log" if log else "linear"
+    plot = _figure(380, labels, (scale, scale), (low, high), (low, high))
     ends = [low, high]
     plot.varea(x=ends, y1=[0.9 * end for end in ends], y2=[1.1 * end for end in ends], fill_color=RULE, fill_alpha=0.55)
     plot.line(ends, ends, line_color=TEXT, line_dash="dashed", line_alpha=0.8)
@@ -84,10 +87,12 @@ def rows(points: Sequence[Point], label: str, seconds: bool) -> str:
     if seconds:
         low, high, log = _bounds([value for value in every if value > 0], unit)
     else:
-        log, reach = False, 1.08 * max(abs(min(every)), abs(max(every)), 0.01) / unit.seconds
-        low, high = (-reach if min(every) < 0 else -0.1 * reach), (reach if max(every) > 0 else 0.1 * reach)
-    axes = ("log" if log else "linear", "linear")
-    plot = _figure(90 + 30 * len(names), (f"{label}, {unit.symbol}", ""), *axes, (low, high), (0.4, len(names) + 0.6))
+        log, smallest, largest = False, min(0.0, *every), max(0.0, *every)
+        margin = max(0.08 * (largest - smallest), 0.002)
+        low, high = (smallest - margin) / unit.seconds, (largest + margin) / unit.seconds
+    scales: tuple[Scale, Scale] = ("log" if log else "linear", "linear")
+    labels = f"{label}, {unit.symbol}", ""
+    plot = _figure(70 + 30 * len(names), labels, scales, (low, high), (0.4, len(names) + 0.6))
     plot.yaxis.ticker = list(heights.values())
     plot.yaxis.major_label_overrides = {height: tick(name) for name, height in heights.items()}
     plot.ygrid.visible = False
@@ -113,7 +118,7 @@ def bars(layers: Sequence[Bar]) -> str:
     top = 1.05 * max((height for _, _, height in drawn), default=0.0) or 1.0
     label = f"latency, {unit.symbol}" if step == 1 else f"latency of {step} layers, {unit.symbol}"
     spans = (0.5, len(layers) + 0.5), (0.0, top)
-    plot = _figure(240, ("layer, in order of execution", label), "linear", "linear", *spans)
+    plot = _figure(240, ("layer, in order of execution", label), ("linear", "linear"), *spans)
     plot.xgrid.visible = False
     for known, colour, alpha in ((True, ACCENT, 0.9), (False, WARNING, 0.3)):
         chosen = [item for item in drawn if all(bar.latency_s is not None for bar in item[1]) == known]
@@ -156,19 +161,20 @@ def _bounds(values: Sequence[float], unit: Unit) -> tuple[float, float, bool]:
 def _figure(
     height: int,
     labels: tuple[str, str],
-    x_axis: Literal["log", "linear"],
-    y_axis: Literal["log", "linear"],
+    scales: tuple[Scale, Scale],
     x_range: tuple[float, float],
     y_range: tuple[float, float],
 ) -> Figure:
     """An empty figure as wide as the page, in placeholder colours; dragging scrolls the page, as on a phone."""
+    from bokeh.models import BasicTickFormatter, LogTickFormatter, Range1d
     from bokeh.plotting import figure
 
     plot = figure(
-        height=height, sizing_mode="stretch_width", tools="box_zoom,reset", active_drag=None, toolbar_location="above",
-        x_axis_type=x_axis, y_axis_type=y_axis, x_axis_label=labels[0], y_axis_label=labels[1] or None,
-        x_range=x_range, y_range=y_range, background_fill_color=None, border_fill_color=None, outline_line_color=None,
-        min_border_right=12,
+        height=height, sizing_mode="stretch_width", min_border_right=12,
+        tools="box_zoom,reset", active_drag=None, toolbar_location="above", toolbar_inner=True,
+        x_axis_type=scales[0], x_axis_label=labels[0], x_range=Range1d(start=x_range[0], end=x_range[1]),
+        y_axis_type=scales[1], y_axis_label=labels[1] or None, y_range=Range1d(start=y_range[0], end=y_range[1]),
+        background_fill_color=None, border_fill_color=None, outline_line_color=None,
     )  # fmt: skip
     plot.toolbar.logo = None
     plot.toolbar.autohide = True
@@ -180,11 +186,9 @@ def _figure(
         axis.major_label_text_font_size = axis.axis_label_text_font_size = _FONT
         axis.major_label_text_font = axis.axis_label_text_font = "system-ui, sans-serif"
         axis.axis_label_text_font_style = "normal"
-    for axis, kind in ((plot.xaxis, x_axis), (plot.yaxis, y_axis)):
-        if kind == "log":
-            axis.formatter.min_exponent = 5
-        else:
-            axis.formatter.use_scientific = False
+    for axis, scale in zip((plot.xaxis, plot.yaxis), scales, strict=True):
+        log = scale == "log"
+        axis.formatter = LogTickFormatter(min_exponent=5) if log else BasicTickFormatter(use_scientific=False)
     return plot
 
 
@@ -218,10 +222,10 @@ def _marks(
         _hover(plot, glyphs, "mouse")
 
 
-def _hover(plot: Figure, glyphs: Any, mode: Literal["mouse", "vline"]) -> None:
+def _hover(plot: Figure, glyphs: GlyphRenderer[Any], mode: Literal["mouse", "vline"]) -> None:
     from bokeh.models import HoverTool
 
-    plot.add_tools(HoverTool(renderers=[glyphs], tooltips=_TOOLTIP, mode=mode, toggleable=False))
+    plot.add_tools(HoverTool(renderers=[glyphs], tooltips=_TOOLTIP, mode=mode))
 
 
 def _json(plot: Figure) -> str:

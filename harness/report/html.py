@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING
 
 from harness.errors import ConfigurationError
 from harness.report import content
+from harness.report.commands import commands
 from harness.report.figures import COLOURS
 from harness.report.units import clean
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
-
     from harness.estimation.networks import NetworkEstimate
     from harness.estimation.validation import Validation
     from harness.lut.table import Lut
 
-TEMPLATE, STYLE, SCRIPT = "template.html.j2", "report.css", "report.js"
+TEMPLATE, STYLE, SCRIPT = "template.html.j2", "report.css.j2", "report.js.j2"
 
 
 def write_report(
@@ -47,7 +46,9 @@ def render(table: Lut, estimates: Sequence[NetworkEstimate], validation: Validat
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["inline_json"] = _inline_json
     pairs = content.pair(estimates, validation)
-    scripts = tuple(text.replace("\r\n", "\n") for text in (*_bokeh(), _script()))
+    names = [network.name for pair in pairs for network in pair if network]
+    script = environment.from_string(_resource(SCRIPT)).render(colours=_inline_json(json.dumps(COLOURS)))
+    scripts = tuple(text.replace("\r\n", "\n") for text in (*_bokeh(), script))
     page = environment.from_string(_resource(TEMPLATE)).render(
         policy=_policy(scripts),
         style=_trusted(_resource(STYLE)),
@@ -62,7 +63,7 @@ def render(table: Lut, estimates: Sequence[NetworkEstimate], validation: Validat
         overhead=content.overhead_table(table.overhead),
         fit=content.fit_facts(table.overhead),
         fingerprint=[(clean(name), clean(value, 2000)) for name, value in sorted(table.fingerprint.items())],
-        commands=content.commands(table, [network.name for pair in pairs for network in pair if network], validation is not None),
+        commands=commands(table, names, validation is not None),
         version=__version__,
     )
     return page
@@ -74,17 +75,19 @@ def _facts(table: Lut) -> tuple[tuple[str, str], ...]:
         ("clock", clean(table.clock)),
         ("method", clean(table.method)),
         ("visits", clean(table.visit)),
-        ("date", clean(table.created)),
+        ("date", _date(table.created)),
         ("entries", f"{len(table.entries):,}"),
     )
 
 
+def _date(created: str) -> str:
+    """To the minute where it is in UTC, else as it stands."""
+    shown = clean(created)
+    return f"{shown[:10]} {shown[11:16]} UTC" if shown.endswith("+00:00") else shown
+
+
 def _resource(name: str) -> str:
     return importlib.resources.files("harness.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _script() -> str:
-    return _resource(SCRIPT).replace("__COLOURS__", json.dumps(COLOURS))
 
 
 def _bokeh() -> list[str]:
@@ -104,22 +107,18 @@ def _policy(scripts: Sequence[str]) -> str:
     )
 
 
-def _trusted(text: str) -> Markup:
+def _trusted(text: str) -> str:
     """Our own code as it stands between its tags; it is checked that it cannot end them."""
-    from markupsafe import Markup
-
     if "</script" in text.lower() or "</style" in text.lower() or "<!--" in text:
         raise ValueError("a script or style of the report would end its own element")
-    return Markup(text)  # noqa: S704
+    return text
 
 
-def _inline_json(text: str) -> Markup:
+def _inline_json(text: str) -> str:
     """JSON for a script element: no character that HTML gives a meaning is left in it."""
-    from markupsafe import Markup
-
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)  # noqa: S704
+    return text
 
 
 def _write(path: Path, page: bytes) -> None:

@@ -7,7 +7,12 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-MINUS, NARROW_SPACE, ELLIPSIS = "\N{MINUS SIGN}", "\N{NARROW NO-BREAK SPACE}", "\N{HORIZONTAL ELLIPSIS}"
+MINUS, DASH, ELLIPSIS, NARROW_SPACE = (
+    "\N{MINUS SIGN}",
+    "\N{EN DASH}",
+    "\N{HORIZONTAL ELLIPSIS}",
+    "\N{NARROW NO-BREAK SPACE}",
+)
 MAX_NAME = 400
 _CONTROL_PICTURES = 0x2400
 _DELETE = 0x7F
@@ -26,7 +31,7 @@ class Unit:
 
     def interval(self, bounds: tuple[float, float]) -> str:
         """A pair of durations in this unit."""
-        return f"{self.text(bounds[0])} – {self.text(bounds[1])}"
+        return f"{self.text(bounds[0])} {DASH} {self.text(bounds[1])}"
 
 
 UNITS = (Unit("ps", 1e-12), Unit("ns", 1e-9), Unit("µs", 1e-6), Unit("ms", 1e-3), Unit("s", 1.0))

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from system_networks import convolutions, save
 
-TIMEOUT_S = 100.0
+TIMEOUT_S = float(os.environ.get("SYSTEM_TEST_TIMEOUT_S", "60"))
 
 
 @dataclass(frozen=True)

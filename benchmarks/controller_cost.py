@@ -1,0 +1,79 @@
+"""What harness itself costs: a campaign on the `null` device, whose runs take no time at all.
+
+Prints the time that controller, agent and journal add per probe and per sample, wall and CPU, as medians
+over repeated campaigns, and beside it the same campaign on `cpu01`: how much of a real campaign is harness.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import profile
+from harness.measure.policy import RepeatPolicy
+from harness.workspace import Workspace
+
+MODEL = "builtin:resnet50"
+FEW, MANY = 5, 45
+REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One campaign: its size and what it took; CPU time of controller and agent together."""
+
+    probes: int
+    samples: int
+    device_s: float
+    wall_s: float
+    cpu_s: float
+
+
+def campaign(device: str, runs: int) -> Cost:
+    """Runs a fresh campaign in a fresh workspace."""
+    with tempfile.TemporaryDirectory() as folder:
+        started_s, cpu_s = time.perf_counter(), _cpu_s()
+        result = profile([MODEL], device=device, workspace=Workspace(Path(folder)), policy=RepeatPolicy(runs=runs))
+        return Cost(
+            result.probes,
+            result.samples,
+            result.device_seconds,
+            time.perf_counter() - started_s,
+            _cpu_s() - cpu_s,
+        )
+
+
+def _cpu_s() -> float:
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in usage)
+
+
+def main() -> None:
+    """Measures and prints."""
+    pairs = [(campaign("null01", FEW), campaign("null01", MANY)) for _ in range(REPEATS)]
+    for label, field in (("wall", "wall_s"), ("cpu", "cpu_s")):
+        per_sample = [(getattr(many, field) - getattr(few, field)) / (many.samples - few.samples) for few, many in pairs]
+        per_probe = [
+            (getattr(few, field) - slope * few.samples) / few.probes
+            for (few, _), slope in zip(pairs, per_sample, strict=True)
+        ]
+        print(
+            f"null device, {label}: {statistics.median(per_sample) * 1e6:.0f} us per sample"
+            f" [{min(per_sample) * 1e6:.0f}, {max(per_sample) * 1e6:.0f}],"
+            f" {statistics.median(per_probe) * 1e3:.1f} ms per probe"
+            f" [{min(per_probe) * 1e3:.1f}, {max(per_probe) * 1e3:.1f}] (start, planning and loading included)"
+        )
+    real = [campaign("cpu01", 10) for _ in range(3)]
+    share = statistics.median(one.device_s / one.wall_s for one in real)
+    print(
+        f"cpu01, {real[0].probes} probes x 10 rounds: {statistics.median(one.device_s for one in real):.2f} s on the device"
+        f" in {statistics.median(one.wall_s for one in real):.2f} s wall: {share:.0%} of the time the device measures"
+    )
+
+
+if __name__ == "__main__":
+    main()

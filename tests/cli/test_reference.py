@@ -1,0 +1,47 @@
+"""The command line and its reference page."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    """docs/generate_cli.py as a module."""
+    spec = importlib.util.spec_from_file_location("generate_cli", DOCS / "generate_cli.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["generate_cli"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_page_is_what_the_help_texts_say(generator: ModuleType) -> None:
+    """docs/cli.md is exactly what `make docs` writes."""
+    assert generator.PAGE.read_text(encoding="utf-8") == generator.page()
+
+
+def test_every_command_is_documented(generator: ModuleType) -> None:
+    """Each command and subcommand of the program has a section on the page."""
+    from harness.cli.app import app
+
+    commands = {(info.name,) for info in app.registered_commands}
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        commands |= {
+            (group.name, info.name or getattr(info.callback, "__name__", ""))
+            for info in group.typer_instance.registered_commands
+        }
+    assert commands == set(generator.COMMANDS) - {()}
+
+
+def test_every_command_gives_an_example(generator: ModuleType) -> None:
+    """Each help text but the overview shows a command that can be typed."""
+    assert all("Example: harness" in generator.help_of(command) for command in generator.COMMANDS if command)

@@ -1,0 +1,176 @@
+"""Whole networks put together again without their weights: same structure, same values where all weights travel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from onnx import ModelProto, TensorProto, helper
+from onnx_models import IMAGE, WEIGHT, model_of, network_of, prepared, random_dags, run_assembled, run_plain
+
+from harness.network.assemble import MAX_TRAVELLING_ELEMENTS, AssembledModel, assemble_network
+from harness.network.graph import Network
+from harness.network.models import BUILTIN_NAMES, load_network
+
+
+def structure(network: Network, nodes: Iterable[Any], inputs: Iterable[str], fixed: Iterable[str]) -> list[Any]:
+    """Operators with who reads whose results; constants are one letter."""
+    labels = {"": "absent", **dict.fromkeys(fixed, "c")}
+    labels.update((name, f"in{index}") for index, name in enumerate(inputs))
+    found = []
+    for position, (op, reads, writes) in enumerate(nodes):
+        found.append((op, [labels[name] for name in reads]))
+        labels.update((name, f"{position}.{slot}") for slot, name in enumerate(writes) if name)
+    assert found or not network.nodes
+    return found
+
+
+def same_structure(network: Network, model: AssembledModel) -> bool:
+    """Whether the assembled model has the network's nodes, in order and wired alike."""
+    graph = onnx.load_model_from_string(model.content).graph
+    copied = [(node.op_type, node.input, node.output) for node in graph.node]
+    original = [(node.op, node.inputs, node.outputs) for node in network.nodes]
+    constants = [tensor.name for tensor in graph.initializer]
+    return structure(network, copied, [value.name for value in graph.input], constants) == structure(
+        network, original, network.inputs, network.constants
+    )
+
+
+def assert_same_values(model: ModelProto) -> None:
+    """The network assembled from a file gives, bit for bit, what the file gives."""
+    network = prepared(model)
+    assembled = assemble_network(network)
+    assert assembled.weights == ()
+    inputs, outputs = run_assembled(assembled)
+    wanted = [name for name in network.outputs if name not in network.inputs and name not in network.constants]
+    expected = run_plain(model, dict(zip(network.inputs, inputs, strict=True)), wanted)
+    assert len(outputs) == len(wanted)
+    for name, value in zip(wanted, outputs, strict=True):
+        np.testing.assert_array_equal(value, expected[name])
+
+
+@given(random_dags())
+@settings(max_examples=60)
+def test_values_are_those_of_the_file(model: ModelProto) -> None:
+    """Where all weights travel, ONNX Runtime computes the same from the assembled network as from the file."""
+    assert_same_values(model)
+
+
+@given(random_dags())
+def test_structure_is_that_of_the_network(model: ModelProto) -> None:
+    """Every node is there, in order, wired as in the network."""
+    network = prepared(model)
+    assert same_structure(network, assemble_network(network))
+
+
+def test_values_with_shape_subgraphs_absent_operands_and_functions() -> None:
+    """Folded constants, absent operands and old-style inputs leave the values as they are."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"], start=0, end=1),
+        helper.make_node("Concat", ["s", "minus"], ["target"], axis=0),
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
+        helper.make_node("Clip", ["a", "", "top"], ["b"]),
+        helper.make_node("Identity", ["b"], ["c"]),
+        helper.make_node("Reshape", ["c", "target"], ["y"]),
+        helper.make_node("Mul", ["y", "y"], ["z"]),
+    ]
+    constants = {"w": WEIGHT, "minus": np.array([-1]), "top": np.float32(0.3)}
+    assert_same_values(model_of(nodes, {"x": IMAGE}, ["z", "c"], constants, ir_version=3, listed=["w"]))
+
+
+@pytest.mark.parametrize("name", BUILTIN_NAMES)
+def test_built_in_networks_run_without_their_weights(name: str) -> None:
+    """Each built-in network has its structure, and with weights made on the device gives finite numbers."""
+    network = load_network(f"builtin:{name}")
+    model = assemble_network(network)
+    assert same_structure(network, model)
+    _, outputs = run_assembled(model, "ENABLE_BASIC")
+    assert [value.nbytes for value in outputs] == [kind.bytes for kind in model.outputs]
+    assert all(np.isfinite(value).all() for value in outputs)
+
+
+def test_weights_above_the_limit_stay_behind() -> None:
+    """A convolution's kernel is described by name, type, shape, seed and distribution, one element fewer travels."""
+    for elements in (MAX_TRAVELLING_ELEMENTS, MAX_TRAVELLING_ELEMENTS + 1):
+        kernel = np.full((elements, 4, 1, 1), 0.125, np.float32)[: elements // 4 + elements % 4]
+        network = network_of([helper.make_node("Conv", ["x", "w"], ["y"])], {"x": IMAGE}, constants={"w": kernel})
+        model = assemble_network(network)
+        assert (kernel.tobytes() in model.content) == (kernel.size <= MAX_TRAVELLING_ELEMENTS)
+        assert sum(spec.bytes for spec in model.weights) == (0 if kernel.tobytes() in model.content else kernel.nbytes)
+
+
+def test_batch_norm_travels_at_any_size() -> None:
+    """Scales and variances are kept whole, as made-up ones would change values to infinity or zero."""
+    constants = {name: np.linspace(1, 2, 2048, dtype=np.float32) for name in "sbmv"}
+    network = network_of([helper.make_node("BatchNormalization", ["x", *"sbmv"], ["y"])], {"x": (1, 2048, 1, 1)}, constants=constants)
+    model = assemble_network(network)
+    assert model.weights == ()
+    assert constants["s"].tobytes() in model.content
+
+
+def test_seeds_change_weights_and_nothing_else() -> None:
+    """Another seed gives other weights of the same shapes and distributions."""
+    network = load_network("builtin:dscnn")
+    first, second = assemble_network(network, 0), assemble_network(network, 1)
+    assert first.content == second.content
+    assert first.digest != second.digest
+    assert [spec.shape for spec in first.weights] == [spec.shape for spec in second.weights]
+    assert len({spec.seed for spec in first.weights}) == len(first.weights)
+
+
+def embedding(rows: list[int]) -> ModelProto:
+    """Looks the same indices up in several tables and adds what it finds."""
+    nodes, previous = [], ""
+    for index, _ in enumerate(rows):
+        nodes.append(helper.make_node("Gather", [f"table{index}", "ids"], [f"row{index}"]))
+        if previous:
+            nodes.append(helper.make_node("Add", [previous, f"row{index}"], [f"sum{index}"]))
+        previous = nodes[-1].output[0]
+    tables = {f"table{index}": np.ones((size, 4), np.float32) for index, size in enumerate(rows)}
+    return model_of(nodes, {"ids": (1, 64)}, [previous], tables, types={"ids": TensorProto.INT64})
+
+
+@pytest.mark.parametrize("rows", [[50], [50, 3], [3, 50]])
+def test_indices_lie_within_every_table_they_are_used_for(rows: list[int]) -> None:
+    """Inputs used as indices stay below the size of the smallest table, so that the network runs."""
+    model = assemble_network(prepared(embedding(rows)))
+    inputs, outputs = run_assembled(model)
+    assert 0 < inputs[0].max() < min(rows)
+    assert outputs[0].shape == (1, 64, 4)
+
+
+def test_no_name_of_the_file_reaches_the_model() -> None:
+    """Names of tensors, nodes, dimensions, the graph and its documentation stay on the host."""
+    nodes = [
+        helper.make_node("Conv", ["SECRETx", "SECRETw"], ["SECRETa"], "SECRETnode", doc_string="SECRETdoc"),
+        helper.make_node("Shape", ["SECRETa"], ["SECRETshape"], "SECRETnode2"),
+        helper.make_node("Reshape", ["SECRETa", "SECRETshape"], ["SECRETy"], "SECRETnode3"),
+    ]
+    model = model_of(nodes, {"SECRETx": ("SECRETdim", 4, 6, 6)}, ["SECRETy"], {"SECRETw": WEIGHT})
+    model.graph.name = model.producer_name = model.doc_string = "SECRET"
+    assembled = assemble_network(prepared(model, {"SECRETdim": 1}))
+    assert b"SECRET" not in assembled.content
+    assert "SECRET" not in str(assembled.weights) + str(assembled.inputs)
+
+
+def test_no_documentation_of_attributes_reaches_the_model() -> None:
+    """Attributes carry free text of their own, which stays on the host as well."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
+    node.attribute[0].doc_string = "SECRET"
+    assembled = assemble_network(network_of([node], {"x": IMAGE}, constants={"w": WEIGHT}))
+    assert b"SECRET" not in assembled.content
+
+
+def test_emitted_names_lead_back_to_the_network() -> None:
+    """For every node and result of the model the network's own is known, which is how fusion is read."""
+    network = load_network("builtin:dscnn")
+    model = assemble_network(network)
+    graph = onnx.load_model_from_string(model.content).graph
+    nodes = {node.index: node for node in network.nodes}
+    assert [nodes[model.names.nodes[node.name]].op for node in graph.node] == [node.op for node in network.nodes]
+    written = [model.names.tensors[name] for node in graph.node for name in node.output]
+    assert written == [name for node in network.nodes for name in node.outputs]

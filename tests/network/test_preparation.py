@@ -1,0 +1,354 @@
+"""Preparation: what a file says, and what is left of it to be timed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx_models import FLOAT, IMAGE, WEIGHT, model_of, network_of, prepared, random_dags
+
+from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UsageError
+from harness.network.graph import Network, TensorType
+from harness.network.layers import cut
+
+
+def node(op: str, inputs: str, outputs: str, **attributes: Any) -> NodeProto:
+    """A node from tensor names separated by spaces; `_` is an absent tensor."""
+    reads, writes = ([name.replace("_", "") for name in names.split()] for names in (inputs, outputs))
+    return helper.make_node(op, reads, writes, f"{op} of {inputs}", **attributes)
+
+
+def ops(network: Network) -> list[str]:
+    """Operators that are left to be timed."""
+    return [each.op for each in network.nodes]
+
+
+def reasons(network: Network) -> dict[str, str]:
+    """Operators that are free, with the reason."""
+    return {each.op: each.reason for each in network.free}
+
+
+@given(random_dags())
+def test_every_node_is_timed_or_named_as_free(model: ModelProto) -> None:
+    """Each node of the file is in exactly one layer or in the list of free nodes, with a reason."""
+    network = prepared(model)
+    layers = [each.name for layer in cut(network, ()) for each in layer.graph.nodes]
+    free = [each.name for each in network.free]
+    assert sorted(layers + free) == sorted(each.name for each in model.graph.node)
+    assert all(each.reason for each in network.free)
+
+
+@given(random_dags())
+def test_every_tensor_has_a_type_and_a_writer(model: ModelProto) -> None:
+    """Whatever a node reads is an input, a constant or written by an earlier node, and typed."""
+    network = prepared(model)
+    known = {*network.inputs, *network.constants}
+    for each in network.nodes:
+        assert known.issuperset(each.inputs)
+        known.update(each.outputs)
+        assert {network.types[name] for name in each.outputs} <= {
+            TensorType("float32", IMAGE), TensorType("float32", (1, 2, 6, 6)),
+        }  # fmt: skip
+    assert known.issuperset(network.outputs)
+
+
+def shape_subgraph() -> list[NodeProto]:
+    """Flattens `x` the way exporters write it: the batch size is looked up, the rest is -1."""
+    return [
+        node("Shape", "x", "shape"),
+        node("Gather", "shape zero", "batch", axis=0),
+        node("Unsqueeze", "batch zeros", "batch1"),
+        node("Concat", "batch1 minus", "target", axis=0),
+        node("Relu", "x", "a"),
+        node("Reshape", "a target", "y"),
+    ]
+
+
+SHAPE_CONSTANTS = {"zero": np.array(0), "zeros": np.array([0]), "minus": np.array([-1])}
+
+
+def test_shape_subgraphs_fold() -> None:
+    """Shape, Gather, Unsqueeze and Concat become a constant; the reshape they serve stays."""
+    network = network_of(shape_subgraph(), {"x": ("batch", 3, 4)}, constants=SHAPE_CONSTANTS, dims={"batch": 2})
+    assert ops(network) == ["Relu", "Reshape"]
+    assert reasons(network) == dict.fromkeys(("Shape", "Gather", "Unsqueeze", "Concat"), "constant")
+    assert network.types["y"] == TensorType("float32", (2, 12))
+    target = network.constants["target"].value
+    assert target is not None
+    assert target.tolist() == [2, -1]
+
+
+@pytest.mark.parametrize(("start", "end", "wanted"), [(0, None, [2, 3, 4]), (1, None, [3, 4]), (-2, -1, [3])])
+def test_parts_of_shapes_fold(start: int, end: int | None, wanted: list[int]) -> None:
+    """Shape with start and end, and Size, have the values that ONNX defines."""
+    span = {"start": start} | ({} if end is None else {"end": end})
+    nodes = [
+        node("Shape", "x", "part", **span),
+        node("Size", "x", "size"),
+        node("Cast", "size", "float", to=FLOAT),
+        node("Mul", "x float", "y"),
+    ]
+    network = network_of(nodes, {"x": (2, 3, 4)})
+    part, size = network.constants["part"].value, network.constants["float"].value
+    assert part is not None
+    assert size is not None
+    assert (part.tolist(), size.item()) == (wanted, 24.0)
+
+
+def test_constants_whose_shape_depends_on_their_value_fold() -> None:
+    """NonZero of a constant is a constant: its shape follows from values that are known."""
+    nodes = [node("NonZero", "c", "i"), node("Cast", "i", "f", to=FLOAT), node("Add", "x f", "y")]
+    network = network_of(nodes, {"x": (1, 3)}, constants={"c": np.array([1, 0, 1, 1], np.float32)})
+    assert ops(network) == ["Add"]
+    assert network.types["i"] == TensorType("int64", (1, 3))
+
+
+def test_large_constants_keep_their_type_alone() -> None:
+    """A folded constant above the limit is known by type, so that light files stay light."""
+    nodes = [
+        node("ConstantOfShape", "s", "w"),
+        node("MatMul", "x w", "y"),
+    ]
+    network = network_of(nodes, {"x": (1, 1000)}, constants={"s": np.array([1000, 100])})
+    assert network.constants["w"].value is None
+    assert network.types["y"] == TensorType("float32", (1, 100))
+
+
+@pytest.mark.parametrize("dims", [{"batch": 4}, {"x.0": 4}])
+def test_dimensions_bind_by_name_and_by_place(dims: dict[str, int]) -> None:
+    """`batch` and `x.0` name the same dimension."""
+    network = network_of([node("Relu", "x", "y")], {"x": ("batch", 3)}, dims=dims)
+    assert network.types["y"].shape == (4, 3)
+
+
+def test_one_name_binds_in_every_input() -> None:
+    """A symbolic dimension that two inputs share is given once."""
+    network = network_of([node("Add", "x z", "y")], {"x": ("n", 3), "z": ("n", 1)}, dims={"n": 5})
+    assert network.types["y"].shape == (5, 3)
+
+
+def test_an_unbound_dimension_is_named() -> None:
+    """The error names the dimension, and the option that would bind it."""
+    with pytest.raises(UnresolvedDimension, match="batch") as caught:
+        network_of([node("Relu", "x", "y")], {"x": ("batch", 3)})
+    assert "--dim batch=1" in str(caught.value)
+
+
+def test_a_dimension_the_network_lacks_is_a_usage_error() -> None:
+    """A misspelt --dim is refused and the real names are listed."""
+    with pytest.raises(UsageError, match="batch"):
+        network_of([node("Relu", "x", "y")], {"x": ("batch", 3)}, dims={"batch": 1, "bacth": 1})
+
+
+@pytest.mark.parametrize(("shape", "dims"), [((0, 3), {}), (("n", 3), {"n": 0}), (("n", 3), {"n": -1}), ((-1, 3), {})])
+def test_dimensions_that_are_not_positive_are_refused(shape: tuple[int | str, ...], dims: dict[str, int]) -> None:
+    """A network with nothing in its input has no latency: one clear error, whether written or given."""
+    with pytest.raises((InvalidNetwork, UnsupportedNetwork, UsageError, UnresolvedDimension)):
+        network_of([node("Relu", "x", "y")], {"x": shape}, dims=dims)
+
+
+def test_enormous_dimensions_are_refused() -> None:
+    """2^40 elements are refused before anything is made of them."""
+    with pytest.raises(UnsupportedNetwork, match="limit"):
+        network_of([node("Relu", "x", "y")], {"x": (1 << 40, 3)})
+
+
+ALIASES = {
+    "identity": (node("Identity", "a", "b"), "identity"),
+    "dropout": (node("Dropout", "a", "b"), "dropout at inference"),
+    "dropout with unread mask": (node("Dropout", "a", "b mask"), "dropout at inference"),
+    "dropout with ratio": (node("Dropout", "a ratio", "b"), "dropout at inference"),
+    "dropout not training": (node("Dropout", "a ratio off", "b"), "dropout at inference"),
+    "cast to the same": (node("Cast", "a", "b", to=FLOAT), "cast to the same type"),
+}
+ALIAS_CONSTANTS = {"ratio": np.float32(0.5), "off": np.bool_(False)}
+
+
+@pytest.mark.parametrize("case", ALIASES)
+def test_nodes_that_only_rename_are_free(case: str) -> None:
+    """Between two layers, they leave the second reading what the first wrote."""
+    alias, reason = ALIASES[case]
+    network = network_of([node("Abs", "x", "a"), alias, node("Relu", "b", "y")], {"x": IMAGE}, constants=ALIAS_CONSTANTS)
+    assert ops(network) == ["Abs", "Relu"]
+    assert network.nodes[1].inputs == ("a",)
+    assert reasons(network) == {alias.op_type: reason}
+
+
+@pytest.mark.parametrize("case", ALIASES)
+def test_outputs_may_be_renamed_results(case: str) -> None:
+    """A network whose output is a renamed result ends with the layer that wrote it."""
+    alias, _ = ALIASES[case]
+    network = network_of([node("Abs", "x", "a"), alias], {"x": IMAGE}, ["b"], ALIAS_CONSTANTS)
+    assert (ops(network), network.outputs) == (["Abs"], ("a",))
+    assert network.output_bytes == 4 * 4 * 36
+    assert [layer.graph.outputs for layer in cut(network, ())] == [("a",)]
+
+
+def test_aliases_of_inputs_and_of_aliases() -> None:
+    """Chains of renaming in front of the first layer lead back to the input."""
+    nodes = [node("Identity", "x", "a"), node("Dropout", "a", "b"), node("Identity", "b", "c"), node("Relu", "c", "y")]
+    network = network_of(nodes, {"x": IMAGE})
+    assert network.nodes[0].inputs == ("x",)
+    assert len(network.free) == 3
+
+
+def test_an_output_may_be_an_input() -> None:
+    """An input handed through costs nothing and leaves the rest of the network to be timed."""
+    nodes = [node("Relu", "x", "y"), node("Identity", "x", "same")]
+    network = network_of(nodes, {"x": IMAGE}, ["y", "same"])
+    assert ops(network) == ["Relu"]
+    assert network.outputs == ("y", "x")
+
+
+@pytest.mark.parametrize("nodes", [[node("Identity", "x", "y")], [node("Abs", "c", "y")]])
+def test_a_network_without_work_is_refused(nodes: list[NodeProto]) -> None:
+    """Nothing to time is an error, not a latency of zero."""
+    with pytest.raises(UnsupportedNetwork, match="nothing to measure"):
+        network_of(nodes, {"x": IMAGE}, constants={"c": np.ones(3, np.float32)})
+
+
+def test_a_dropout_whose_mask_is_read_is_timed() -> None:
+    """Where somebody reads the mask, the node does something."""
+    nodes = [node("Dropout", "x", "a mask"), node("Cast", "mask", "m", to=FLOAT), node("Mul", "a m", "y")]
+    network = network_of(nodes, {"x": IMAGE})
+    assert ops(network) == ["Dropout", "Cast", "Mul"]
+    assert network.types["mask"].dtype == "bool"
+
+
+def test_a_training_dropout_is_timed() -> None:
+    """In training mode a dropout is no renaming."""
+    network = network_of([node("Dropout", "x ratio on", "y")], {"x": IMAGE}, constants={"ratio": np.float32(0.5), "on": np.bool_(True)})
+    assert ops(network) == ["Dropout"]
+
+
+def test_a_cast_to_another_type_is_timed() -> None:
+    """Conversion is work."""
+    types = {"y": TensorProto.DOUBLE}
+    network = network_of([node("Cast", "x", "y", to=TensorProto.DOUBLE)], {"x": IMAGE}, types=types)
+    assert ops(network) == ["Cast"]
+
+
+def test_unused_nodes_are_free() -> None:
+    """What no output depends on is named, with all that leads to it."""
+    nodes = [node("Relu", "x", "y"), node("Abs", "x", "a"), node("Neg", "a", "b")]
+    network = network_of(nodes, {"x": IMAGE})
+    assert ops(network) == ["Relu"]
+    assert reasons(network) == {"Abs": "unused", "Neg": "unused"}
+
+
+def test_unused_nodes_with_absent_results_are_free() -> None:
+    """An absent result and an absent operand elsewhere are no edge between two nodes."""
+    nodes = [node("LSTM", "s w r", "_ h", hidden_size=3), node("Clip", "x _ top", "y")]
+    constants = {"w": np.ones((1, 12, 2), np.float32), "r": np.ones((1, 12, 3), np.float32), "top": np.float32(1)}
+    network = network_of(nodes, {"x": IMAGE, "s": (5, 1, 2)}, constants=constants)
+    assert reasons(network) == {"LSTM": "unused"}
+    assert [layer.op for layer in cut(network, ())] == ["Clip"]
+
+
+def test_absent_operands_stay_absent() -> None:
+    """An optional input that is left out is neither a constant nor an activation."""
+    network = network_of([node("Clip", "x _ top", "y")], {"x": IMAGE}, constants={"top": np.float32(1)})
+    (layer,) = cut(network, ())
+    assert network.nodes[0].inputs == ("x", "", "top")
+    assert layer.graph.inputs == ("x",)
+
+
+def test_a_node_may_read_a_tensor_twice() -> None:
+    """Two edges from one tensor are one input of the layer and one reader of the tensor."""
+    network = network_of([node("Abs", "x", "a"), node("Mul", "a a", "y")], {"x": IMAGE})
+    assert [each.op for each in network.consumers["a"]] == ["Mul"]
+    assert [layer.graph.inputs for layer in cut(network, ())] == [("x",), ("a",)]
+
+
+def test_a_split_may_have_unused_results() -> None:
+    """Only results that are read are outputs of the layer."""
+    nodes = [node("Split", "x n", "a b c", axis=1), node("Relu", "b", "y")]
+    network = network_of(nodes, {"x": IMAGE}, constants={"n": np.array([1, 2, 1])})
+    assert [layer.graph.outputs for layer in cut(network, ())] == [("b",), ("y",)]
+    assert network.types["b"].shape == (1, 2, 6, 6)
+
+
+def test_results_that_are_outputs_and_read_on_count_once() -> None:
+    """A tensor may be an output of the network, twice, and an input of the next layer."""
+    model = model_of([node("Abs", "x", "a"), node("Relu", "a", "y")], {"x": IMAGE}, ["a", "y"])
+    network = prepared(model)
+    assert network.outputs == ("a", "y")
+    assert [layer.graph.outputs for layer in cut(network, ())] == [("a",), ("y",)]
+
+
+def test_outputs_that_are_the_same_tensor_are_one() -> None:
+    """Two names of one result are one output of the layer that wrote it."""
+    nodes = [node("Abs", "x", "y"), node("Identity", "y", "again")]
+    assert network_of(nodes, {"x": IMAGE}, ["y", "again"]).outputs == ("y",)
+
+
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_initializers_listed_as_inputs_are_constants(ir_version: int) -> None:
+    """Files of IR version 3 list weights as inputs; they are weights all the same."""
+    model = model_of(
+        [node("Conv", "x w", "y")], {"x": IMAGE}, constants={"w": WEIGHT}, ir_version=ir_version, listed=["w"], opset=8
+    )
+    network = prepared(model)
+    assert network.inputs == ("x",)
+    assert "w" in network.constants
+
+
+def test_local_functions_are_inlined() -> None:
+    """A function of the model's own is the nodes it stands for, also when called twice."""
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    function = helper.make_function(
+        "mine", "Square", ["v"], ["out"], [node("Abs", "v", "p"), node("Mul", "p v", "out")], domains[:1]
+    )
+    model = model_of(
+        [helper.make_node("Square", ["x"], ["a"], domain="mine"), helper.make_node("Square", ["a"], ["y"], domain="mine")],
+        {"x": IMAGE},
+    )
+    model.functions.append(function)
+    model.opset_import.append(domains[1])
+    network = prepared(model)
+    assert ops(network) == ["Abs", "Mul", "Abs", "Mul"]
+    assert len({layer.key for layer in cut(network, ())}) == 2
+
+
+FUNCTION_OPERATORS = [
+    ("MeanVarianceNormalization", 17, 0, {}),
+    ("GroupNormalization", 21, 2, {"num_groups": 2}),
+    ("HardSwish", 17, 0, {}),
+    ("Mish", 18, 0, {}),
+    ("Gelu", 20, 0, {}),
+    ("Celu", 17, 0, {}),
+]
+
+
+@pytest.mark.parametrize(("op", "opset", "weights", "attributes"), FUNCTION_OPERATORS, ids=lambda value: str(value))
+def test_operators_defined_as_functions_are_typed(op: str, opset: int, weights: int, attributes: dict[str, Any]) -> None:
+    """Operators that the standard defines by others have shapes like all others."""
+    constants = {f"c{index}": np.ones(4, np.float32) for index in range(weights)}
+    proto = helper.make_node(op, ["x", *constants], ["y"], **attributes)
+    network = network_of([proto], {"x": IMAGE}, constants=constants, opset=opset)
+    assert network.types["y"] == TensorType("float32", IMAGE)
+
+
+@pytest.mark.parametrize("names", [("a", "a", "a"), ("", "", ""), ("a#2", "a", "a"), ("Relu_1", "", "Relu_2")])
+def test_node_names_become_unique(names: tuple[str, ...]) -> None:
+    """Equal, missing and unlucky names end up different, as reports tell nodes apart by them."""
+    links = ["x", "t0", "t1", "y"]
+    nodes = [helper.make_node("Relu", [links[at]], [links[at + 1]], name) for at, name in enumerate(names)]
+    network = network_of(nodes, {"x": IMAGE})
+    assert len({each.name for each in network.nodes}) == 3
+
+
+def test_shapes_that_depend_on_data_are_refused() -> None:
+    """A node whose result has no fixed shape is named, with what to do."""
+    nodes = [node("NonZero", "x", "i"), node("Cast", "i", "y", to=FLOAT)]
+    with pytest.raises(UnresolvedDimension, match="NonZero"):
+        network_of(nodes, {"x": IMAGE})
+
+
+def test_impossible_shapes_are_refused() -> None:
+    """Operands that do not fit are an invalid network, and the node is named."""
+    with pytest.raises(InvalidNetwork, match="Add of x z"):
+        network_of([node("Add", "x z", "y")], {"x": (1, 3), "z": (1, 4)})
