@@ -1,0 +1,107 @@
+"""The main job through a real sshd, beside the same job on this machine."""
+
+from __future__ import annotations
+
+import getpass
+import statistics
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from harness import build_lut, estimate, profile
+from harness.lut.build import measurements_of
+from harness.measure.journal import Campaign, Journal
+from harness.measure.policy import RepeatPolicy
+from harness.workspace import Workspace
+
+RUNS = 15
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Two convolutions with Relu and a residual add, about a millisecond in all."""
+    import numpy
+
+    random = numpy.random.default_rng(0)
+    weights = {name: random.normal(0, 0.05, (64, 64, 3, 3)).astype(numpy.float32) for name in ("first", "second")}
+    shape = [1, 64, 28, 28]
+    nodes = [
+        helper.make_node("Conv", ["x", "first"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "second"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["c", "b"], ["d"]),
+        helper.make_node("Relu", ["d"], ["y"]),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "residual",
+        [value("x", TensorProto.FLOAT, shape)],
+        [value("y", TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    path = tmp_path / "residual.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, sshd: Any) -> Workspace:
+    """A workspace whose devices.toml names the sshd as `board`."""
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    (folder / "devices.toml").write_text(
+        f"""
+[devices.board]
+transport = "ssh"
+host = "127.0.0.1"
+port = {sshd.port}
+user = "{getpass.getuser()}"
+identity = "{sshd.identity}"
+known_hosts = "{sshd.known_hosts}"
+
+[devices.board.options]
+threads = 1
+"""
+    )
+    return Workspace(folder)
+
+
+def test_ssh_gives_what_the_local_device_gives(workspace: Workspace, model: Path) -> None:
+    """A campaign over SSH yields the same plan, counts and fingerprint as a local one, and the same latencies.
+
+    The same as far as the journal itself can tell: every probe within its own standard errors and the drift
+    of the reference probe between and within the two campaigns.
+    """
+    policy = RepeatPolicy(runs=RUNS)
+    for device in ("cpu01", "board"):
+        profile([str(model)], device=device, workspace=workspace, policy=policy)
+    with Journal(workspace.journal) as journal:
+        local, remote = (journal.campaigns(device)[-1] for device in ("cpu01", "board"))
+        assert (local.plan, dict(local.fingerprint)) == (remote.plan, dict(remote.fingerprint))
+        ours, theirs = (measurements_of(journal, campaign) for campaign in (local, remote))
+        drift = max(_spread(journal, campaign) for campaign in (local, remote))
+    scale = theirs[local.reference].latency_s / ours[local.reference].latency_s
+    deviations = [
+        abs(theirs[probe].latency_s / scale - one.latency_s)
+        / (one.stderr_s + theirs[probe].stderr_s + drift * one.latency_s)
+        for probe, one in ours.items()
+    ]
+    assert set(ours) == set(theirs)
+    assert statistics.median(deviations) < 2
+    estimates = {}
+    for device in ("cpu01", "board"):
+        build_lut(device, workspace=workspace)
+        (estimates[device],) = estimate([str(model)], device=device, workspace=workspace)
+    assert estimates["cpu01"].coverage == estimates["board"].coverage
+    assert estimates["board"].latency_s is not None
+
+
+def _spread(journal: Journal, campaign: Campaign) -> float:
+    """Relative median absolute deviation of the reference probe's samples."""
+    values = [sample.cpu_ns or sample.wall_ns for sample in journal.samples(campaign.id)[campaign.reference]]
+    centre = statistics.median(values)
+    return statistics.median(abs(value - centre) for value in values) / centre

@@ -1,0 +1,26 @@
+"""Lock files of a test exclude nobody else; a bench with a null device."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "measure"))
+
+from nullbench import Bench
+
+
+@pytest.fixture(autouse=True)
+def runtime_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A runtime folder of this test's own."""
+    folder = tmp_path_factory.mktemp("leases")
+    monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", str(folder))
+    return folder
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """A workspace with a null device and a small network."""
+    return Bench(tmp_path / "workspace")

@@ -1,0 +1,106 @@
+"""The order of visits and the stop rule."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.measure.policy import REFERENCE_EVERY, RepeatPolicy, unsettled, visit_order
+from harness.measure.summary import Measurement
+
+PROBES = st.lists(st.text("abcdef0123456789", min_size=1, max_size=8), unique=True, max_size=120)
+
+
+def measured(latency_s: float, halfwidth_s: float) -> Measurement:
+    """A measurement of which only location and interval matter."""
+    return Measurement(latency_s, halfwidth_s / 2, halfwidth_s, 10, 0, "device")
+
+
+@given(st.integers(0, 2**32), st.integers(0, 50), st.integers(0, 50), PROBES)
+def test_every_probe_is_visited_once_with_the_reference_at_even_distances(
+    seed: int, batch: int, round: int, probes: list[str]
+) -> None:
+    """A round is a permutation of its probes, cut by the reference probe into equal stretches and a shorter last one."""
+    order = visit_order(seed, batch, round, probes, "REFERENCE")
+    assert sorted(probe for probe in order if probe != "REFERENCE") == sorted(probes)
+    at = [position for position, probe in enumerate(order) if probe == "REFERENCE"]
+    assert at == list(range(0, len(order), REFERENCE_EVERY + 1))
+
+
+@given(PROBES, st.randoms(use_true_random=False))
+def test_the_order_does_not_depend_on_how_the_probes_are_listed(probes: list[str], random: object) -> None:
+    """The order in which a plan happens to list its probes leaves the visits as they are."""
+    shuffled = list(probes)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert visit_order(1, 2, 3, shuffled, "R") == visit_order(1, 2, 3, probes, "R")
+
+
+def test_the_order_is_the_same_in_another_process() -> None:
+    """A resumed campaign finds the places of its first sitting: no hash seed has a say in the order."""
+    program = (
+        "import json; from harness.measure.policy import visit_order;"
+        "print(json.dumps(visit_order(7, 1, 2, [f'p{n}' for n in range(60)], 'R')))"
+    )
+    orders = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        ran = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
+        orders.append(json.loads(ran.stdout))
+    assert orders[0] == orders[1] == visit_order(7, 1, 2, [f"p{n}" for n in range(60)], "R")
+
+
+def test_rounds_batches_and_seeds_have_orders_of_their_own() -> None:
+    """No two rounds, batches or seeds share an order, so that drift meets each probe at another place."""
+    probes = [f"p{n}" for n in range(30)]
+    places = [(seed, batch, round) for seed in range(3) for batch in range(3) for round in range(10)]
+    assert len({tuple(visit_order(*place, probes, "R")) for place in places}) == len(places)
+
+
+def test_a_probe_has_no_favourite_position() -> None:
+    """Over many rounds the mean position of each probe lies in the middle, within five standard errors."""
+    probes, rounds = [f"p{n}" for n in range(20)], 400
+    total = dict.fromkeys(probes, 0)
+    for round in range(rounds):
+        for position, probe in enumerate(name for name in visit_order(0, 0, round, probes, "R") if name != "R"):
+            total[probe] += position
+    spread = math.sqrt((len(probes) ** 2 - 1) / 12 / rounds)
+    assert all(abs(sum_ / rounds - (len(probes) - 1) / 2) < 5 * spread for sum_ in total.values())
+
+
+@given(st.integers(1, 50), st.floats(0, 1), st.integers(1, 60))
+def test_fixed_runs_are_exact(runs: int, halfwidth: float, rounds: int) -> None:
+    """With a number of runs nothing else decides (S1.6)."""
+    assert RepeatPolicy(runs=runs).is_enough(rounds, {"p": measured(1.0, halfwidth)}) == (rounds >= runs)
+
+
+@given(st.integers(1, 100), st.floats(0, 0.1))
+def test_the_target_stops_a_batch_after_the_fewest_rounds(rounds: int, halfwidth: float) -> None:
+    """A batch ends where its interval is within the target, never before the minimum nor after the maximum."""
+    policy = RepeatPolicy(target=0.01, min_rounds=8, max_rounds=40)
+    enough = policy.is_enough(rounds, {"p": measured(1.0, halfwidth)})
+    assert enough == (rounds >= 40 or (rounds >= 8 and halfwidth <= 0.01))
+
+
+def test_one_wide_probe_holds_its_batch() -> None:
+    """As long as one probe that matters is uncertain, the batch goes on."""
+    policy = RepeatPolicy()
+    assert policy.is_enough(8, {"p": measured(1.0, 0.001), "q": measured(1.0, 0.009)})
+    assert not policy.is_enough(8, {"p": measured(1.0, 0.001), "q": measured(1.0, 0.02)})
+
+
+def test_a_negligible_probe_does_not_hold_its_batch() -> None:
+    """A probe whose whole interval is lost in the sum is settled, however wide the interval is for itself."""
+    batch = {"large": measured(1.0, 0.001), "tiny": measured(1e-6, 9e-7)}
+    assert unsettled(batch, 0.01) == ()
+    assert unsettled({"tiny": batch["tiny"]}, 0.01) == ("tiny",)
+
+
+def test_a_probe_with_a_single_sample_is_never_settled() -> None:
+    """One sample says nothing about its own spread."""
+    assert unsettled({"p": measured(1.0, math.inf), "q": measured(1e9, 0.1)}, 0.01) == ("p",)

@@ -1,0 +1,310 @@
+"""The journal: a sample is committed or never happened, whatever ends the writer."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.device.session import Sample
+from harness.errors import JournalError
+from harness.measure.journal import SCHEMA_VERSION, Campaign, Journal, Place
+from harness.probe.plan import ProbePlan
+from harness.probe.probe import reference_probe
+
+FRAME, RUNS = 7, 5
+EMPTY = ProbePlan({}, (), ((),), "r", (), "avgpool")
+# Frames of seven series with five samples each, and a campaign of twenty probes every third frame; says what returned.
+WRITER = f"""
+import dataclasses, itertools, sys
+from pathlib import Path
+from harness.device.session import Sample
+from harness.measure.journal import Journal, Place
+from harness.probe.plan import ProbePlan
+from harness.probe.probe import reference_probe
+reference = reference_probe()
+plan = ProbePlan({{f"p{{n}}": dataclasses.replace(reference, id=f"p{{n}}") for n in range(20)}}, (), ((),), "r", (), "avgpool")
+print("ready", flush=True)
+with Journal(Path(sys.argv[1])) as journal:
+    for number in itertools.count():
+        if number % 3 == 0:
+            campaign = journal.begin("d", plan, 0, {{}}, {{}}, "device").id
+        series = [(Place(0, number, at), "p0", [Sample(9, None, 8, 0)] * {RUNS}) for at in range({FRAME})]
+        journal.add(campaign, 1, series, {{"load": 0.5}})
+        print(campaign, number, flush=True)
+"""
+# Fills the disk; with "limit" as second argument by a limit on the size of files, which it lifts afterwards.
+FILLER = """
+import itertools, resource, sys
+from pathlib import Path
+from harness.device.session import Sample
+from harness.errors import JournalError
+from harness.measure.journal import Journal, Place
+from harness.probe.plan import ProbePlan
+def add(number):
+    journal.add(campaign, 1, [(Place(0, number, at), "p", [Sample(1, 2, 3, 0)] * 50) for at in range(10)], {})
+with Journal(Path(sys.argv[1])) as journal:
+    campaign = journal.begin("d", ProbePlan({}, (), ((),), "r", (), "avgpool"), 0, {}, {}, "device").id
+    if sys.argv[2] == "limit":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+    try:
+        for number in itertools.count():
+            add(number)
+    except JournalError as error:
+        print(number, error.why, sep="|")
+    if sys.argv[2] == "limit":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        add(number)
+    print(len(journal.samples(campaign)["p"]))
+"""
+
+
+def begin(journal: Journal, plan: ProbePlan = EMPTY, **changed: object) -> Campaign:
+    """A campaign; keywords replace what it is found by."""
+    facts: dict[str, object] = {"device": "d", "seed": 0, "settings": {"a": 1}, "fingerprint": {"f": "1"}, "clock": "cpu"}
+    return journal.begin(plan=plan, **{**facts, **changed})  # type: ignore[arg-type]
+
+
+def series(journal: Journal, campaign: int, *places: Place, runs: int = 2) -> None:
+    """Adds one frame with a series at each place."""
+    journal.add(campaign, 1, [(place, "p", [Sample(9, 7, None, 0)] * runs) for place in places], {"load": 1.0})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a journal goes; its folder does not exist yet."""
+    return tmp_path / "deep" / "journal.sqlite"
+
+
+def test_samples_come_back_as_they_were_taken(path: Path) -> None:
+    """Every field of every sample survives, by probe, batch and in order, preempted ones included."""
+    first, second = [Sample(9, 7, None, 0), Sample(8, None, 2**62, 12)], [Sample(1, None, 1, 0)]
+    with Journal(path) as journal:
+        campaign = begin(journal).id
+        journal.add(campaign, 1, [(Place(0, 0, 0), "p", first), (Place(0, 0, 1), "q", second)], {"load": 0.25})
+        journal.add(campaign, 1, [(Place(1, 0, 0), "p", second)], {})
+    with Journal(path) as journal:
+        assert journal.samples(campaign) == {"p": [*first, *second], "q": second}
+        assert journal.samples(campaign, 0) == {"p": first, "q": second}
+        assert journal.places(campaign, 0) == {Place(0, 0, 0), Place(0, 0, 1)}
+
+
+def test_a_campaign_comes_back_with_its_plan(path: Path) -> None:
+    """Probes with role and terms, settings, fingerprint and the marks of progress survive."""
+    probe = reference_probe()
+    plan = ProbePlan({probe.id: probe}, (), ((probe.id,),), probe.id, (), "avgpool")
+    with Journal(path) as journal:
+        campaign = begin(journal, plan, settings={"b": [1, None], "a": 0.5})
+        journal.refuse(campaign.id, probe.id, "unknown operator")
+        journal.finish_batch(campaign.id, 3)
+        journal.finish_batch(campaign.id, 3)
+        journal.complete(campaign.id)
+    with Journal(path) as journal:
+        assert journal.campaigns("d") == (dataclasses.replace(campaign, complete=True),)
+        assert campaign.settings == {"b": [1, None], "a": 0.5}
+        record = journal.probes(campaign.id)[probe.id]
+        assert (record.role, record.terms, record.refused) == ("reference", probe.terms, "unknown operator")
+        assert journal.finished_batches(campaign.id) == {3}
+
+
+def test_a_place_cannot_be_taken_twice(path: Path) -> None:
+    """A series for a place that has one is refused together with its whole frame; the first stays."""
+    with Journal(path) as journal:
+        campaign = begin(journal).id
+        series(journal, campaign, Place(0, 0, 0))
+        with pytest.raises(JournalError):
+            series(journal, campaign, Place(0, 0, 1), Place(0, 0, 0), runs=3)
+        assert journal.places(campaign, 0) == {Place(0, 0, 0)}
+        assert len(journal.samples(campaign)["p"]) == 2
+        series(journal, begin(journal).id, Place(0, 0, 0))
+
+
+def test_a_place_taken_twice_is_not_called_a_full_disk(path: Path) -> None:
+    """The advice of an error fits its cause: freeing space does not help a place that is taken."""
+    with Journal(path) as journal:
+        campaign = begin(journal).id
+        series(journal, campaign, Place(0, 0, 0))
+        with pytest.raises(JournalError) as refused:
+            series(journal, campaign, Place(0, 0, 0))
+    assert "space" not in refused.value.next_step
+
+
+def test_resumable_finds_the_same_job_and_no_other(path: Path) -> None:
+    """Only an unfinished campaign of the same device, plan, settings and fingerprint is resumed, the newest of them."""
+    other = ProbePlan({}, (), (("q",),), "r", (), "avgpool")
+    job: tuple[object, ...] = ("d", EMPTY.id, {"a": 1}, {"f": "1", "g": "2"})
+    with Journal(path) as journal:
+        begin(journal, fingerprint={"g": "2", "f": "1"})
+        newest = begin(journal, fingerprint={"f": "1", "g": "2"})
+        done = begin(journal, fingerprint={"f": "1", "g": "2"})
+        journal.complete(done.id)
+        assert journal.resumable(*job) == newest  # type: ignore[arg-type]
+        for position, value in enumerate(("e", other.id, {"a": 2}, {"f": "1", "g": "3"})):
+            assert journal.resumable(*job[:position], value, *job[position + 1 :]) is None  # type: ignore[arg-type]
+
+
+def test_an_unknown_campaign_is_an_error(path: Path) -> None:
+    """A number that no campaign has is told, not answered with nothing."""
+    with Journal(path) as journal, pytest.raises(JournalError, match="42"):
+        journal.campaign(42)
+
+
+def test_two_writers_share_a_journal(path: Path) -> None:
+    """Two open journals take turns; neither loses a frame."""
+    with Journal(path) as one, Journal(path) as two:
+        first, second = begin(one).id, begin(two).id
+        for number in range(20):
+            series(one, first, Place(0, number, 0))
+            series(two, second, Place(0, number, 0))
+        assert len(one.samples(second)["p"]) == len(two.samples(first)["p"]) == 40
+
+
+def foreign_database(path: Path, version: int) -> None:
+    """A valid SQLite file that is none of ours."""
+    path.parent.mkdir(parents=True)
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE photos (name TEXT)")
+    database.execute("INSERT INTO photos VALUES ('holiday')")
+    database.execute(f"PRAGMA user_version={version}")
+    database.commit()
+    database.close()
+
+
+@pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1])
+def test_a_foreign_database_is_refused_and_left_as_it_was(path: Path, version: int) -> None:
+    """Somebody else's SQLite file is refused without a byte of it changed and without a file beside it."""
+    foreign_database(path, version)
+    before = path.read_bytes()
+    with pytest.raises(JournalError):
+        Journal(path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_a_journal_of_another_schema_is_refused(path: Path) -> None:
+    """A journal that a newer version wrote is refused, and keeps its content."""
+    with Journal(path) as journal:
+        campaign = begin(journal).id
+    database = sqlite3.connect(path)
+    database.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    database.close()
+    with pytest.raises(JournalError, match=f"schema {SCHEMA_VERSION + 1}"):
+        Journal(path)
+    database = sqlite3.connect(path)
+    assert database.execute("SELECT id FROM campaigns").fetchall() == [(campaign,)]
+    database.close()
+
+
+@pytest.mark.parametrize("content", [b"not a journal\n" * 400, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_file_that_is_no_database_is_refused_and_left_as_it_was(path: Path, content: bytes) -> None:
+    """Any other file is refused without a byte of it changed."""
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    with pytest.raises(JournalError):
+        Journal(path)
+    assert path.read_bytes() == content
+
+
+def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path) -> None:
+    """A folder in the journal's place, or a file in its folder's place, is one clear error."""
+    (tmp_path / "journal.sqlite").mkdir()
+    with pytest.raises(JournalError):
+        Journal(tmp_path / "journal.sqlite")
+    (tmp_path / "file").touch()
+    with pytest.raises(JournalError):
+        Journal(tmp_path / "file" / "journal.sqlite")
+
+
+def test_a_damaged_journal_is_told_as_one(path: Path) -> None:
+    """Bytes that rotted in the middle of the file are a JournalError, never a traceback of SQLite or JSON."""
+    with Journal(path) as journal:
+        campaign = begin(journal).id
+        for number in range(200):
+            series(journal, campaign, Place(0, number, 0), runs=20)
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.close()
+    content = bytearray(path.read_bytes())
+    for at in range(2 * 4096, len(content)):
+        content[at] ^= 0x5A
+    path.write_bytes(content)
+    with pytest.raises(JournalError), Journal(path) as journal:
+        for known in journal.campaigns("d"):
+            journal.samples(known.id)
+            journal.probes(known.id)
+
+
+def test_a_killed_writer_leaves_whole_frames_and_all_it_was_told(tmp_path: Path) -> None:
+    """After kill -9 at any moment the file is intact, holds whole frames and whole campaigns, and all acknowledged ones."""
+    draw = random.Random(os.urandom(8))
+    path = tmp_path / "journal.sqlite"
+    for _ in range(6):
+        command = [sys.executable, "-c", WRITER, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+            time.sleep(draw.uniform(0.0, 0.15))
+            os.kill(writer.pid, signal.SIGKILL)
+            told = [tuple(map(int, line.split())) for line in writer.stdout.read().splitlines() if " " in line]
+        with Journal(path) as journal:
+            held = {known.id: journal.places(known.id, 0) for known in journal.campaigns("d")}
+            for campaign, places in held.items():
+                rounds = {place.round for place in places}
+                assert places == {Place(0, round, at) for round in rounds for at in range(FRAME)}
+                assert len(journal.samples(campaign).get("p0", ())) == len(places) * RUNS
+                assert len(journal.probes(campaign)) == 20
+        # The last line may have been cut short by the kill; all lines before it are whole.
+        assert all(Place(0, number, 0) in held[campaign] for campaign, number in told[:-1])
+    database = sqlite3.connect(path)
+    assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    database.close()
+
+
+def test_a_full_disk_loses_nothing_that_was_committed(tmp_path: Path) -> None:
+    """Where a file cannot grow, adding raises JournalError and keeps all before it; with room again it goes on."""
+    path = tmp_path / "journal.sqlite"
+    command = [sys.executable, "-c", FILLER, str(path), "limit"]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    written, total = ran.stdout.splitlines()
+    frames = int(written.partition("|")[0])
+    assert frames > 0
+    assert int(total) == (frames + 1) * 500
+    with Journal(path) as journal:
+        assert len(journal.samples(1)["p"]) == (frames + 1) * 500
+
+
+def test_a_full_file_system_is_told_as_one(tmp_path: Path) -> None:
+    """On a small file system the error names the cause, and what was committed is there."""
+    inner = f'mount -t tmpfs -o size=600k tmpfs "{tmp_path}" && exec "$@"'
+    wrapped = ["unshare", "-rm", "sh", "-c", inner, "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*wrapped, "true"], capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount a small tmpfs in a namespace of its own")
+    command = [*wrapped, sys.executable, "-c", FILLER, str(tmp_path / "journal.sqlite"), "mount"]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    written, total = ran.stdout.splitlines()
+    frames, _, why = written.partition("|")
+    assert "full" in why
+    assert int(total) == int(frames) * 500 > 0
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """A limit of zero bytes per file stops the journal from being created, with a JournalError."""
+    program = (
+        "import resource, sys; from pathlib import Path; from harness.measure.journal import Journal;"
+        "from harness.errors import JournalError\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "try:\n    Journal(Path(sys.argv[1]))\nexcept JournalError as error:\n    print('refused')\n"
+    )
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+    command = [sys.executable, "-c", program, str(tmp_path / "journal.sqlite")]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "refused\n"

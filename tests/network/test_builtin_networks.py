@@ -1,0 +1,139 @@
+"""The built-in networks, cut into layers by default rules and by what ONNX Runtime tells of them."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from device_agents.backends import LoadRequest
+from harness.errors import InvalidNetwork, ProtocolError
+from harness.network.assemble import assemble_network
+from harness.network.fusion import DEFAULT_RULES, learn_rules
+from harness.network.graph import Network
+from harness.network.layers import cut
+from harness.network.models import BUILTIN_NAMES, load_network
+from harness.network.read import read_model
+from harness.network.told import ToldGraph, read_told
+
+every_network = pytest.mark.parametrize("name", BUILTIN_NAMES)
+TOLD = ("resnet50", "mobilenetv2", "squeezenet", "resnet18", "bert_mini", "dscnn")
+
+
+@functools.cache
+def network_called(name: str) -> Network:
+    """The network, read once; tests do not change it."""
+    return load_network(f"builtin:{name}")
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[Network, ToldGraph]:
+    """A network, and what a real ONNX Runtime made of it."""
+    from device_agents.backends.onnxruntime import OnnxRuntimeBackend
+
+    monkeypatch.chdir(tmp_path)
+    network = network_called(request.param)
+    model = assemble_network(network)
+    weights, inputs = ([spec.wire() for spec in specs] for specs in (model.weights, model.inputs))
+    request_ = LoadRequest("network", model.content, weights, inputs, model.output_bytes, reveal=True)
+    revealed = OnnxRuntimeBackend({}).load(request_)
+    assert revealed is not None
+    return network, read_told(network, model.names, revealed.format, revealed.content)
+
+
+@every_network
+def test_every_node_is_in_one_layer_or_free(name: str) -> None:
+    """The layers and the free nodes together are the nodes of the file, each once, and free ones have a reason."""
+    network = network_called(name)
+    layers = cut(network, DEFAULT_RULES)
+    members = Counter(node.index for layer in layers for node in layer.graph.nodes)
+    assert set(members.values()) == {1}
+    assert sorted(members) == [node.index for node in network.nodes]
+    assert {free.reason for free in network.free} <= {"constant", "identity", "dropout at inference", "unused"}
+    names = [node.name for node in network.nodes] + [free.name for free in network.free]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", [name for name in BUILTIN_NAMES if name not in ("vit_tiny", "bert_mini")])
+def test_light_and_built_files_lose_no_node(name: str) -> None:
+    """As many nodes are timed or free as the file has."""
+    import onnx.backend.test
+
+    from harness.network import zoo
+    from harness.network.models import LIGHT_FILES
+
+    if name in LIGHT_FILES:
+        folder = Path(onnx.backend.test.__file__).parent / "data" / "light"
+        model = read_model(folder / LIGHT_FILES[name]).model
+    else:
+        model = zoo.build(name)
+    network = network_called(name)
+    assert len(network.nodes) + len(network.free) == len(model.graph.node)
+
+
+@every_network
+def test_layers_of_a_network_share_keys(name: str) -> None:
+    """Keys repeat in deep networks, which is what makes a lookup table worth having."""
+    layers = cut(network_called(name), DEFAULT_RULES)
+    assert 1 < len({layer.key for layer in layers}) <= len(layers)
+    assert all(len(layer.key.text) < 4000 for layer in layers)
+
+
+@every_network
+def test_constants_take_no_layer(name: str) -> None:
+    """No layer consists of constants: each reads something that depends on the network's input."""
+    assert all(layer.graph.inputs for layer in cut(network_called(name), DEFAULT_RULES))
+
+
+@pytest.mark.parametrize("told", TOLD, indirect=True)
+def test_told_groups_cover_every_node_once(told: tuple[Network, ToldGraph]) -> None:
+    """What ONNX Runtime executes as one is read without losing or doubling a node, and something is fused."""
+    network, graph = told
+    members = Counter(index for group in graph.groups for index in group)
+    assert set(members.values()) == {1}
+    assert set(members) == {node.index for node in network.nodes}
+    assert len(graph.groups) < len(network.nodes)
+    assert graph.blocked <= set(network.types)
+
+
+@pytest.mark.parametrize("told", TOLD, indirect=True)
+def test_cutting_by_learnt_rules_is_what_was_told(told: tuple[Network, ToldGraph]) -> None:
+    """Rules learnt from what ONNX Runtime tells of a network cut it exactly as ONNX Runtime does."""
+    network, graph = told
+    layers = cut(network, learn_rules([(network, graph.groups)], "onnxruntime"))
+    assert {frozenset(node.index for node in layer.graph.nodes) for layer in layers} == set(graph.groups)
+
+
+@pytest.mark.parametrize("told", ["resnet50"], indirect=True)
+def test_resnet_is_fused_as_known(told: tuple[Network, ToldGraph]) -> None:
+    """In ResNet-50 no batch norm, activation or residual add is left to itself."""
+    network, graph = told
+    layers = cut(network, learn_rules([(network, graph.groups)], "onnxruntime"))
+    alone = {layer.op for layer in layers if len(layer.graph.nodes) == 1}
+    assert not alone & {"BatchNormalization", "Relu", "Sum", "Add"}
+    assert sum("Conv" in layer.op for layer in layers) == 53
+
+
+def test_unknown_formats_and_garbage_are_protocol_errors() -> None:
+    """A device that tells its fusion in another form, or in damaged bytes, is refused by name."""
+    network = network_called("dscnn")
+    names = assemble_network(network).names
+    for form, content in (("vendor", b""), ("onnxruntime", b"\xff\xff\xff")):
+        with pytest.raises(ProtocolError):
+            read_told(network, names, form, content)
+
+
+def test_nothing_told_leaves_each_group_whole() -> None:
+    """Whatever a device tells, even an empty graph, every node is in one group."""
+    network = network_called("dscnn")
+    graph = read_told(network, assemble_network(network).names, "onnxruntime", b"")
+    assert sorted(index for group in graph.groups for index in group) == [node.index for node in network.nodes]
+
+
+def test_an_unknown_built_in_lists_the_known() -> None:
+    """A misspelt built-in network is answered with the names there are."""
+    with pytest.raises(InvalidNetwork, match="resnet51") as caught:
+        load_network("builtin:resnet51")
+    assert all(name in str(caught.value) for name in BUILTIN_NAMES)

@@ -1,0 +1,70 @@
+"""On a real runtime, the layer in a context probe is executed as one, apart from producer and auxiliary layer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import onnx
+import pytest
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
+from device_agents.backends import LoadRequest, Revealed
+from device_agents.backends.onnxruntime import OnnxRuntimeBackend
+from harness.network.assemble import AssembledModel, EmittedNames, assemble_network
+from harness.network.fusion import learn_rules
+from harness.network.layers import Layer, cut
+from harness.network.models import BUILTIN_NAMES, load_network
+from harness.network.prepare import prepare
+from harness.network.read import ModelFile
+from harness.network.told import read_told
+from harness.probe.auxiliary import DEFAULT_AUXILIARY
+from harness.probe.probe import layer_probe
+from harness.probe.producer import producers_of
+
+LARGEST_WEIGHT_BYTES = 64 << 20
+
+
+def _reveal(backend: OnnxRuntimeBackend, model: AssembledModel) -> Revealed:
+    weights, inputs = ([spec.wire() for spec in specs] for specs in (model.weights, model.inputs))
+    revealed = backend.load(LoadRequest("probe", model.content, weights, inputs, model.output_bytes, reveal=True))
+    backend.unload("probe")
+    assert revealed is not None
+    return revealed
+
+
+def _executed_apart(backend: OnnxRuntimeBackend, model: AssembledModel, layer: Layer) -> bool:
+    """Whether the layer's nodes form one group of the probe.
+
+    Views are moved together by the runtime, a reshape with the auxiliary layer's unsqueeze: that costs nothing.
+    """
+    probe = prepare(ModelFile("probe", onnx.load_model_from_string(model.content), ""), {})
+    names = EmittedNames(
+        {tensor: tensor for node in probe.nodes for tensor in node.outputs},
+        {node.name: node.index for node in probe.nodes},
+    )
+    revealed = _reveal(backend, model)
+    groups = read_told(probe, names, revealed.format, revealed.content).groups
+    ours = {node.index for node in probe.nodes if node.name in model.names.nodes}
+    views = {node.index for node in probe.nodes if node.op == "Unsqueeze"} - ours
+    return frozenset(ours) in {group - views for group in groups} and len(ours) == len(layer.graph.nodes)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", BUILTIN_NAMES)
+def test_probe_runs_the_layer_as_the_network_does(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime fuses the layer of every context probe as in the network, and nothing else with it."""
+    monkeypatch.chdir(tmp_path)
+    backend = OnnxRuntimeBackend({})
+    network = load_network(f"builtin:{name}")
+    model = assemble_network(network)
+    revealed = _reveal(backend, model)
+    told = read_told(network, model.names, revealed.format, revealed.content)
+    layers = {layer.key: layer for layer in cut(network, learn_rules([(network, told.groups)], "onnxruntime"))}
+    wrong = []
+    for layer in layers.values():
+        probe = layer_probe(network, layer, producers_of(network, layer, told.blocked), DEFAULT_AUXILIARY, "context")
+        if probe.model.weight_bytes <= LARGEST_WEIGHT_BYTES and not _executed_apart(backend, probe.model, layer):
+            wrong.append(layer.op)
+    assert not wrong, f"{len(wrong)} of {len(layers)} layers: {sorted(set(wrong))}"
