@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from harness.version import VERSION as __version__
+from harness import version
 
 if TYPE_CHECKING:
     from harness.estimation.networks import estimate
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from harness.lut.build import build_lut
     from harness.measure.profiling import profile
 
+__version__ = version.VERSION
 __all__ = ["__version__", "build_lut", "estimate", "profile", "validate"]
 
 _HOMES = {

@@ -78,7 +78,8 @@ def _show_plan(dry: DryRun, json: bool) -> None:
     if json:
         print_json(
             plan=plan.id, probes=len(plan.probes), layers=len(plan.layers), batches=len(plan.batches),
-            networks=networks, samples=[fewest * len(plan.probes), most * len(plan.probes)], device_seconds=list(seconds),
+            networks=networks, samples=[fewest * len(plan.probes), most * len(plan.probes)],
+            device_seconds=list(seconds),
         )  # fmt: skip
         return
     print_table(

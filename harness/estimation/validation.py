@@ -87,8 +87,8 @@ def validate(
     networks = [load_network(model, dims) for model in models]
     estimates = [estimate_network(network, table) for network in networks]
     _check_covered(estimates, table.name)
-    layers = {network.name: cut(network, table.rules) if naive else () for network in networks}
-    probes = [(network_probe(network), _singles(network, layers[network.name])) for network in networks]
+    layers = [cut(network, table.rules) if naive else () for network in networks]
+    probes = [(network_probe(network), _singles(network, own)) for network, own in zip(networks, layers, strict=True)]
     plan = _plan(probes)
     known = find_device(load_inventory(place.devices), device)
     with open_session(known) as session, Journal(place.journal) as journal:
@@ -101,8 +101,8 @@ def validate(
     measured = {probe: summarise(taken, table.clock) for probe, taken in samples.items()}
     wall = {probe: summarise(taken, "wall").latency_s for probe, taken in samples.items()}
     results = tuple(
-        _compare(estimated, measured[whole.id], wall[whole.id], _naive_s(singles, layers[network.name], measured))
-        for network, estimated, (whole, singles) in zip(networks, estimates, probes, strict=True)
+        _compare(estimated, measured[whole.id], wall[whole.id], _naive_s(singles, own, measured))
+        for own, estimated, (whole, singles) in zip(layers, estimates, probes, strict=True)
     )
     errors = [abs(result.error) for result in results]
     return Validation(

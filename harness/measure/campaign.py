@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.device.session import AgentSession, ProbePayload, Sample, Visit
-from harness.errors import BackendError, Interrupted
+from harness.errors import BackendError, Interrupted, WorkerDied
 from harness.measure.journal import Campaign, Journal, Place
 from harness.measure.policy import RepeatPolicy, visit_order
 from harness.measure.progress import Observer, Progress
@@ -48,20 +48,27 @@ class CampaignRun:
     _started_s: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
-        """Measures what the journal does not hold yet; raises Interrupted when stopped, and a DeviceError."""
+        """Measures what the journal does not hold yet; raises Interrupted when stopped, and a DeviceError.
+
+        The campaign is complete when every batch has been measured well enough, or as well as the budget
+        allows and with the fewest rounds at least.
+        """
+        for taken in self.journal.samples(self.campaign.id).values():
+            self._count(taken)
         finished = self.journal.finished_batches(self.campaign.id)
         for number, batch in enumerate(self.plan.batches):
-            if number not in finished:
-                self._run_batch(number, batch)
+            if number not in finished and self._run_batch(number, batch) >= self.policy.fewest_rounds:
                 self.journal.finish_batch(self.campaign.id, number)
-        self.journal.complete(self.campaign.id)
+        if len(self.journal.finished_batches(self.campaign.id)) == len(self.plan.batches):
+            self.journal.complete(self.campaign.id)
 
-    def _run_batch(self, number: int, batch: Sequence[str]) -> None:
+    def _run_batch(self, number: int, batch: Sequence[str]) -> int:
+        """Runs rounds until they are enough or the batch's part of the budget is spent; returns how many."""
         self._report("loading", number, 0)
-        loaded = [probe for probe in batch if self._load(self.plan.probes[probe])]
+        refused = {record.id for record in self.journal.probes(self.campaign.id).values() if record.refused}
+        loaded = [probe for probe in batch if probe not in refused and self._load(self.plan.probes[probe])]
         reference = self.plan.reference
-        if reference not in loaded:
-            self._load(self.plan.probes[reference])
+        visible = reference not in refused and self._load(self.plan.probes[reference])
         samples = self.journal.samples(self.campaign.id, number)
         taken = self.journal.places(self.campaign.id, number)
         allowance_s = self._allowance_s(number)
@@ -70,14 +77,15 @@ class CampaignRun:
         while not self._is_enough(rounds, samples, loaded) and not (
             allowance_s is not None and rounds and self._device_s - started_s >= allowance_s
         ):
-            order = visit_order(self.campaign.seed, number, rounds, loaded, reference)
+            order = visit_order(self.campaign.seed, number, rounds, loaded, reference if visible else None)
             due = [(Place(number, rounds, at), probe) for at, probe in enumerate(order)]
             due = [(place, probe) for place, probe in due if place not in taken]
             for probe, sample in self._visit(due):
                 samples.setdefault(probe, []).append(sample)
             rounds += 1
             self._report("measuring", number, rounds)
-        self.session.drop([*loaded, *([] if reference in loaded else [reference])])
+        self.session.drop([*loaded, *([reference] if visible else [])])
+        return rounds if loaded else self.policy.fewest_rounds
 
     def _load(self, probe: Probe) -> bool:
         self._check_stop()
@@ -86,7 +94,14 @@ class CampaignRun:
         except BackendError as refusal:
             self.journal.refuse(self.campaign.id, probe.id, refusal.why or refusal.what)
             return False
+        except WorkerDied as death:  # or the campaign would die of this probe again whenever it is resumed
+            self.journal.refuse(self.campaign.id, probe.id, f"the worker died of it: {death.why}")
+            raise
         return True
+
+    def _count(self, samples: Sequence[Sample]) -> None:
+        self._samples += len(samples)
+        self._device_s += sum(sample.device_ns or sample.wall_ns for sample in samples) / 1e9
 
     def _visit(self, due: Sequence[tuple[Place, str]]) -> Iterator[tuple[str, Sample]]:
         self._check_stop()
@@ -96,10 +111,8 @@ class CampaignRun:
                 self.campaign.id, self.session.token, [(*due[one.visit], one.samples) for one in series], state
             )
             for one in series:
-                for sample in one.samples:
-                    self._samples += 1
-                    self._device_s += (sample.device_ns or sample.wall_ns) / 1e9
-                    yield one.probe, sample
+                self._count(one.samples)
+                yield from ((one.probe, sample) for sample in one.samples)
             if self.stop.is_set():
                 self.session.cancel()
         self._check_stop()

@@ -34,8 +34,9 @@ class RepeatPolicy:
         return self.runs or 3
 
     def settings(self, purpose: str, seed: int) -> dict[str, Any]:
-        """What tells campaigns of one plan apart in the journal."""
-        return {**asdict(self), "visit": "cold", "purpose": purpose, "seed": seed}
+        """What tells campaigns of one plan apart in the journal; a larger budget goes on with the same one."""
+        kept = {name: value for name, value in asdict(self).items() if name != "budget_s"}
+        return {**kept, "visit": "cold", "purpose": purpose, "seed": seed}
 
     def is_enough(self, rounds: int, measurements: Mapping[str, Measurement]) -> bool:
         """Whether a batch needs no more rounds."""
@@ -56,7 +57,7 @@ def unsettled(measurements: Mapping[str, Measurement], target: float) -> tuple[s
     )
 
 
-def visit_order(seed: int, batch: int, round: int, probes: Sequence[str], reference: str) -> list[str]:
+def visit_order(seed: int, batch: int, round: int, probes: Sequence[str], reference: str | None) -> list[str]:
     """A random order that depends on nothing but its arguments, the reference probe at even distances.
 
     Random order keeps drift from turning into bias, and weights as cold as in a network.
@@ -64,7 +65,7 @@ def visit_order(seed: int, batch: int, round: int, probes: Sequence[str], refere
     order = sorted(probes, key=lambda probe: hashlib.sha256(f"{seed} {batch} {round} {probe}".encode()).digest())
     visits: list[str] = []
     for position, probe in enumerate(order):
-        if position % REFERENCE_EVERY == 0:
+        if reference is not None and position % REFERENCE_EVERY == 0:
             visits.append(reference)
         visits.append(probe)
     return visits

@@ -196,7 +196,7 @@ def _result(journal: Journal, campaign: Campaign, policy: RepeatPolicy, wall_s: 
         why = (
             f"{len(few)} of {len(probes)} probes have fewer than {policy.fewest_rounds} samples, for example {few[0]!r}"
         )
-        step = "Give a larger --budget; samples so far are in the journal"
+        step = "Run the same command with a larger --budget; it goes on from here"
         raise CampaignIncomplete("The budget was spent before every probe was measured", why=why, next_step=step)
     measurements = {
         probe: summarise(taken, campaign.clock) for probe, taken in samples.items() if probe != campaign.reference

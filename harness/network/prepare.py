@@ -190,7 +190,8 @@ class _Preparation:
         """Values of a node whose inputs are all known, or None where the runtime cannot compute it."""
         from onnx import helper
 
-        feeds = {name: self._constants[alias].value for name, alias in zip(node.proto.input, node.inputs, strict=True) if name}
+        read = zip(node.proto.input, node.inputs, strict=True)
+        feeds = {name: self._constants[alias].value for name, alias in read if name}
         outputs = [name for name in node.outputs if name]
         graph = helper.make_graph(
             [node.proto],

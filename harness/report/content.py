@@ -113,13 +113,18 @@ def _best_s(pair: Pair) -> float:
 def _estimated(pair: Pair, unit: Unit) -> tuple[str, ...]:
     estimate, result = pair
     if estimate is None:
-        assert result is not None
-        return clean(result.name), "", unit.text(result.estimated_s), unit.interval(result.interval_s)
+        return (
+            (clean(result.name), "", unit.text(result.estimated_s), unit.interval(result.interval_s)) if result else ()
+        )
     layers = len(estimate.layers)
     name, known = clean(estimate.name), f"{layers - len(estimate.unknown)} of {layers}"
     if estimate.latency_s is None or estimate.interval_s is None:
         return name, known, f"≥ {unit.text(estimate.covered_latency_s)}", "unknown"
     return name, known, unit.text(estimate.latency_s), unit.interval(estimate.interval_s)
+
+
+def _unpaired(result: NetworkValidation, unit: Unit) -> tuple[str, ...]:
+    return clean(result.name), "", unit.text(result.estimated_s), unit.interval(result.interval_s)
 
 
 def _measured(result: NetworkValidation | None, unit: Unit, naive: bool) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from harness.report.units import ELLIPSIS, Unit, clean, unit_for
 
 if TYPE_CHECKING:
+    from bokeh import plotting
     from bokeh.models.renderers import GlyphRenderer
-    from bokeh.plotting import figure as Figure
 
 TEXT, RULE, ACCENT, SECOND, WARNING = "#fe0001", "#fe0002", "#fe0003", "#fe0004", "#fe0005"
 COLOURS = {TEXT: "--muted", RULE: "--rule", ACCENT: "--accent", SECOND: "--second", WARNING: "--warning"}
@@ -96,6 +96,7 @@ def rows(points: Sequence[Point], label: str, seconds: bool) -> str:
     plot.yaxis.ticker = list(heights.values())
     plot.yaxis.major_label_overrides = {height: tick(name) for name, height in heights.items()}
     plot.ygrid.visible = False
+    plot.toolbar_location = None
     if not seconds:
         plot.line([0, 0], [0, len(names) + 1], line_color=TEXT, line_dash="dashed", line_alpha=0.8)
     scaled = [(point, point.value / unit.seconds, float(heights[point.name])) for point in points]
@@ -164,20 +165,19 @@ def _figure(
     scales: tuple[Scale, Scale],
     x_range: tuple[float, float],
     y_range: tuple[float, float],
-) -> Figure:
+) -> plotting.figure:
     """An empty figure as wide as the page, in placeholder colours; dragging scrolls the page, as on a phone."""
     from bokeh.models import BasicTickFormatter, LogTickFormatter, Range1d
     from bokeh.plotting import figure
 
     plot = figure(
         height=height, sizing_mode="stretch_width", min_border_right=12,
-        tools="box_zoom,reset", active_drag=None, toolbar_location="above", toolbar_inner=True,
+        tools="box_zoom,reset", active_drag=None, toolbar_location="above",
         x_axis_type=scales[0], x_axis_label=labels[0], x_range=Range1d(start=x_range[0], end=x_range[1]),
         y_axis_type=scales[1], y_axis_label=labels[1] or None, y_range=Range1d(start=y_range[0], end=y_range[1]),
         background_fill_color=None, border_fill_color=None, outline_line_color=None,
     )  # fmt: skip
     plot.toolbar.logo = None
-    plot.toolbar.autohide = True
     plot.grid.grid_line_color = RULE
     for axis in plot.axis:
         axis.axis_line_color = axis.major_tick_line_color = RULE
@@ -193,7 +193,7 @@ def _figure(
 
 
 def _marks(
-    plot: Figure,
+    plot: plotting.figure,
     scaled: Sequence[tuple[Point, float, float]],
     whiskers: Sequence[tuple[float, float, float, float]],
 ) -> None:
@@ -222,13 +222,13 @@ def _marks(
         _hover(plot, glyphs, "mouse")
 
 
-def _hover(plot: Figure, glyphs: GlyphRenderer[Any], mode: Literal["mouse", "vline"]) -> None:
+def _hover(plot: plotting.figure, glyphs: GlyphRenderer[Any], mode: Literal["mouse", "vline"]) -> None:
     from bokeh.models import HoverTool
 
-    plot.add_tools(HoverTool(renderers=[glyphs], tooltips=_TOOLTIP, mode=mode))
+    plot.add_tools(HoverTool(renderers=[glyphs], tooltips=_TOOLTIP, mode=mode, visible=False))
 
 
-def _json(plot: Figure) -> str:
+def _json(plot: plotting.figure) -> str:
     from bokeh.embed import json_item
 
     return json.dumps(json_item(plot), allow_nan=False, separators=(",", ":"))

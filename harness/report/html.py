@@ -49,7 +49,7 @@ def render(table: Lut, estimates: Sequence[NetworkEstimate], validation: Validat
     names = [network.name for pair in pairs for network in pair if network]
     script = environment.from_string(_resource(SCRIPT)).render(colours=_inline_json(json.dumps(COLOURS)))
     scripts = tuple(text.replace("\r\n", "\n") for text in (*_bokeh(), script))
-    page = environment.from_string(_resource(TEMPLATE)).render(
+    return environment.from_string(_resource(TEMPLATE)).render(
         policy=_policy(scripts),
         style=_trusted(_resource(STYLE)),
         scripts=[_trusted(script) for script in scripts],
@@ -66,7 +66,6 @@ def render(table: Lut, estimates: Sequence[NetworkEstimate], validation: Validat
         commands=commands(table, names, validation is not None),
         version=__version__,
     )
-    return page
 
 
 def _facts(table: Lut) -> tuple[tuple[str, str], ...]:
@@ -124,7 +123,7 @@ def _inline_json(text: str) -> str:
 def _write(path: Path, page: bytes) -> None:
     """To a file beside it, synced, then renamed; what is not a regular file is left alone."""
     target = Path(os.path.realpath(path))
-    aside = target.with_name(f".writing-{secrets.token_hex(6)}.html")
+    aside = target.parent / f".writing-{secrets.token_hex(6)}.html"
     try:
         if target.exists() and not target.is_file():
             raise ConfigurationError(
