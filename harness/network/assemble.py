@@ -25,6 +25,7 @@ WEIGHT_OPS = frozenset(
      "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul", "DequantizeLinear"}
 )  # fmt: skip
 _INDEX_READERS = frozenset({"Gather", "GatherElements", "GatherND"})
+_VIEWS = frozenset({"Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten"})
 _IR_VERSION = 8
 
 
@@ -224,8 +225,8 @@ class ModelBuilder:
 
         readers = network.consumers.get(name, [])
         is_weight = all(reader.op in WEIGHT_OPS for reader in readers)
-        small = constant.type.elements <= MAX_TRAVELLING_ELEMENTS
-        if constant.value is not None and (small or not is_weight):
+        learnt = is_weight or (constant.type.dtype in FLOATS and not any(_needs_values(reader) for reader in readers))
+        if constant.value is not None and (constant.type.elements <= MAX_TRAVELLING_ELEMENTS or not learnt):
             copied = f"k{len(self._initializers)}"
             self._types[copied] = constant.type
             self._initializers.append(numpy_helper.from_array(constant.value, copied))
@@ -250,15 +251,19 @@ def assemble_network(network: Network, seed: int = 0) -> AssembledModel:
 
 def index_bound(network: Network, tensor: str) -> int | None:
     """The number below which integers must lie where a tensor is used as indices, if it is."""
+    bounds: list[int | None] = []
     for node in network.consumers.get(tensor, []):
         if node.op in _INDEX_READERS and node.inputs[1] == tensor:
             axis = next((item.i for item in node.proto.attribute if item.name == "axis"), 0)
-            return network.types[node.inputs[0]].shape[axis]
-        if node.op in ("Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten"):
-            bound = index_bound(network, node.outputs[0])
-            if bound is not None:
-                return bound
-    return None
+            bounds.append(network.types[node.inputs[0]].shape[axis])
+        elif node.op in _VIEWS:
+            bounds.append(index_bound(network, node.outputs[0]))
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _needs_values(reader: Node) -> bool:
+    """Whether arbitrary values would turn the results into nonsense: variances, scales."""
+    return "Normalization" in reader.op or "Linear" in reader.op or reader.op in ("Resize", "Upsample", "Range")
 
 
 def _fan_in(kind: TensorType, readers: Sequence[Node]) -> int:
@@ -277,6 +282,11 @@ def _copy(node: Node, inputs: Sequence[str], outputs: Sequence[str], position: i
     copy.input.extend(inputs)
     copy.output.extend(outputs)
     copy.attribute.extend(node.proto.attribute)
+    for attribute in copy.attribute:  # free text of the file is none of a device's business
+        attribute.ClearField("doc_string")
+        if attribute.HasField("t"):
+            attribute.t.ClearField("name")
+            attribute.t.ClearField("doc_string")
     return copy
 
 

@@ -17,8 +17,9 @@ from harness.network.graph import Network, Node
 from harness.network.key import attributes, canonical
 
 MAX_ALIGNMENT = 16
+_MAX_SWAPPED = 3
 _COMMUTATIVE = frozenset({"Add", "Mul", "Sum", "Max", "Min", "And", "Or", "Equal"})
-_PATTERN_NODE = re.compile(r"([A-Za-z0-9_/]+|\*)\(([x0-9,]*)\)\Z")
+_PATTERN_NODE = re.compile(r"([A-Za-z0-9_/]+)\(([x0-9,]*)\)\Z")
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def pattern_of(network: Network, group: Sequence[Node]) -> str:
     parts = []
     for position, node in enumerate(graph.nodes):
         labels[node.outputs[0]] = str(position)
-        reads = ",".join(labels.get(name, "x9") for name in _reads(network, node))
+        reads = ",".join(labels[name] for name in _reads(network, node))
         parts.append(f"{_variant(network, node)}({reads})")
     return ";".join(parts)
 
@@ -105,7 +106,8 @@ def learn_rules(told: Sequence[tuple[Network, Sequence[frozenset[int]]]], source
     """Rules that reproduce the groups a backend told for these networks.
 
     A pattern becomes a rule where the device fused at least half of the places it matches, places inside
-    longer rules left out. Groups with several sinks cannot be written as a pattern and are passed over.
+    longer rules left out. Groups with several sinks, or with an operator of several results, cannot be
+    written as a pattern and are passed over.
     """
     found: Counter[str] = Counter()
     for network, groups in told:
@@ -143,7 +145,8 @@ def _has_one_sink(network: Network, group: frozenset[int]) -> bool:
             for tensor in node.outputs
         )
     ]
-    return len(sinks) == 1 and len([name for name in sinks[0].outputs if name]) == 1
+    inner = [node for node in network.nodes if node.index in group]
+    return len(sinks) == 1 and all(len([name for name in node.outputs if name]) == 1 for node in inner)
 
 
 def _reads(network: Network, node: Node) -> list[str]:
@@ -202,7 +205,8 @@ class _Matcher:
         if len(reads) != len(wanted.reads):
             return
         bound = {**bound, str(position): node}
-        for order in itertools.permutations(reads) if node.op in _COMMUTATIVE else (tuple(reads),):
+        swappable = node.op in _COMMUTATIVE and len(reads) <= _MAX_SWAPPED
+        for order in itertools.permutations(reads) if swappable else (tuple(reads),):
             yield from self._bind_reads(pattern, wanted.reads, order, bound)
 
     def _bind_reads(

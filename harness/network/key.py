@@ -17,6 +17,7 @@ KEY_VERSION = "k1"
 _NO_EFFECT = frozenset({"epsilon", "momentum", "spatial", "consumed_inputs", "is_test", "training_mode", "seed"})
 _WINDOWED = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "ConvInteger", "QLinearConv"})
 _AXIS_CHANGED_AT_13 = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+_FLOATS_COUNT = frozenset({"Pow", "Resize", "Upsample", "Range"})
 _MAX_VALUES_IN_KEY = 64
 
 
@@ -73,7 +74,8 @@ def layer_key(network: Network, graph: Subgraph) -> LayerKey:
     for position, node in enumerate(graph.nodes):
         for slot, name in enumerate(node.outputs):
             labels[name] = f"t{position}" if slot == 0 else f"t{position}.{slot}"
-        arguments = ",".join(_argument(network, labels, name) for name in node.inputs)
+        inputs = node.inputs[:1] if node.op.startswith("Reduce") else node.inputs
+        arguments = ",".join(_argument(network, labels, node.op, name) for name in inputs)
         parts.append(f"{_operator(network, node)}({arguments}){{{_attribute_text(network, node)}}}")
     parts.append("->" + ",".join(f"{labels[name]}:{network.types[name]}" for name in graph.outputs))
     return LayerKey("|".join(parts))
@@ -84,17 +86,24 @@ def _operator(network: Network, node: Node) -> str:
     return f"{node.op}-12" if node.op in _AXIS_CHANGED_AT_13 and network.opset < 13 else node.op
 
 
-def _argument(network: Network, labels: dict[str, str], name: str) -> str:
+def _argument(network: Network, labels: dict[str, str], op: str, name: str) -> str:
     if not name:
         return "_"
     if name in labels:
         return labels[name]
     constant = network.constants[name]
     text = f"c:{constant.type}"
-    by_value = constant.type.elements == 1 or constant.type.dtype not in FLOATS
-    if by_value and constant.value is not None and constant.type.elements <= _MAX_VALUES_IN_KEY:
+    small = constant.value is not None and constant.type.elements <= _MAX_VALUES_IN_KEY
+    if small and constant.value is not None and _counts_by_value(op, constant.type):
         text += "=" + ",".join(f"{value:.6g}" for value in constant.value.ravel().tolist())
     return text
+
+
+def _counts_by_value(op: str, kind: TensorType) -> bool:
+    """Whether a constant's values change what the operator does, and not only what comes out."""
+    if kind.dtype in FLOATS:
+        return op in _FLOATS_COUNT
+    return "Linear" not in op and "Integer" not in op  # zero points are learnt, too
 
 
 def _attribute_text(network: Network, node: Node) -> str:
@@ -117,7 +126,24 @@ def attributes(network: Network, node: Node) -> dict[str, Any]:
     values = {name: value for name, value in values.items() if name not in _NO_EFFECT}
     if node.op in _WINDOWED:
         _resolve_window(network, node, values)
+    _resolve_axes(network, node, values)
     return values
+
+
+def _resolve_axes(network: Network, node: Node, values: dict[str, Any]) -> None:
+    """Explicit, non-negative axes in place of what leaving them out or counting from the end means."""
+    rank = len(network.types[node.inputs[0]].shape)
+    if node.op == "Transpose":
+        values.setdefault("perm", list(range(rank))[::-1])
+    if node.op.startswith("Reduce"):
+        axes = values.get("axes", [])
+        if len(node.inputs) > 1 and node.inputs[1] in network.constants:
+            given = network.constants[node.inputs[1]].value
+            axes = [] if given is None else given.ravel().tolist()
+        nothing = not axes and values.get("noop_with_empty_axes", 0)
+        values["axes"] = [] if nothing else sorted({axis % rank for axis in axes} or set(range(rank)))
+    if isinstance(values.get("axis"), int) and rank:
+        values["axis"] %= rank + (node.op == "Flatten")
 
 
 def attribute_value(attribute: AttributeProto) -> Any:
@@ -147,9 +173,12 @@ def _resolve_window(network: Network, node: Node, values: dict[str, Any]) -> Non
     read = network.types[node.inputs[0]]
     spatial = len(read.shape) - 2
     if "kernel_shape" not in values:
-        values["kernel_shape"] = list(network.types[node.inputs[1]].shape[2:])
+        weight = node.inputs[3 if node.op == "QLinearConv" else 1]
+        values["kernel_shape"] = list(network.types[weight].shape[2:])
     values.setdefault("strides", [1] * spatial)
     values.setdefault("dilations", [1] * spatial)
+    if node.op == "ConvTranspose":
+        values.setdefault("output_padding", [0] * spatial)
     mode = values.pop("auto_pad", "NOTSET")
     if mode in ("SAME_UPPER", "SAME_LOWER") and node.op != "ConvTranspose":
         values["pads"] = _same_pads(read, network.types[node.outputs[0]], values, mode == "SAME_UPPER")

@@ -13,7 +13,7 @@ from harness.network.runtime import run_once
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto
+    from onnx import NodeProto, OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto
 
     Array = np.ndarray[Any, Any]
 
@@ -47,6 +47,9 @@ class _Preparation:
         self._aliases: dict[str, str] = {}
         self._free: list[FreeNode] = []
         self._nodes: list[Node] = []
+        self._names: set[str] = set()
+        self._read = {tensor for node in self._graph.node for tensor in node.input}
+        self._read |= {value.name for value in self._graph.output}
 
     def run(self) -> Network:
         for tensor in self._graph.initializer:
@@ -108,7 +111,7 @@ class _Preparation:
                 used.add(bound)
                 shape.append(self._dims[bound])
             kind = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name)
-            self._types[value.name] = kind
+            self._types[value.name] = _filled(kind, value.name)
         unknown = sorted(set(self._dims) - known)
         if unknown:
             why = f"Its symbolic dimensions are: {', '.join(sorted(known)) or 'none'}"
@@ -138,10 +141,8 @@ class _Preparation:
             self._nodes.append(node)
 
     def _unique_name(self, index: int, proto: NodeProto) -> str:
-        if not hasattr(self, "_names"):
-            self._names: set[str] = set()
         name = proto.name or f"{proto.op_type}_{index}"
-        if name in self._names:
+        while name in self._names:
             name = f"{name}#{index}"
         self._names.add(name)
         return name
@@ -160,9 +161,6 @@ class _Preparation:
         return ""
 
     def _is_read(self, name: str) -> bool:
-        if not hasattr(self, "_read"):
-            self._read = {tensor for node in self._graph.node for tensor in node.input}
-            self._read |= {value.name for value in self._graph.output}
         return name in self._read
 
     def _is_inference(self, node: Node) -> bool:
@@ -172,19 +170,27 @@ class _Preparation:
         return mode is not None and mode.value is not None and not bool(mode.value)
 
     def _fold(self, node: Node) -> None:
+        """Values of a constant node where they are small, else its types alone."""
         self._free.append(FreeNode(node.name, node.op, "constant"))
-        values = [self._constants[name].value for name in node.inputs if name]
-        known = [value for value in values if value is not None]
-        types = None if node.op == "Constant" else self._infer(node)
-        small = types is None or all(kind.elements <= MAX_FOLDED_ELEMENTS for kind in types.values())
-        results = self._evaluate(node) if small and len(known) == len(values) else None
-        if results is not None:
+        read = [self._constants[name] for name in node.inputs if name]
+        known = all(constant.value is not None for constant in read)
+        results = self._evaluate(node) if known and not self._is_large(node) else None
+        if results is None:
+            for name, kind in self._infer(node).items():
+                self._set_constant(name, Constant(kind))
+        else:
             for name, value in results.items():
                 kind = TensorType(str(value.dtype), value.shape)
                 self._set_constant(name, Constant(_checked(kind, name), value))
-        else:
-            for name, kind in (types or self._infer(node)).items():
-                self._set_constant(name, Constant(kind))
+
+    def _is_large(self, node: Node) -> bool:
+        """Whether a result is known to be too large to be worth its values."""
+        if node.op == "Constant":
+            return False
+        try:
+            return any(kind.elements > MAX_FOLDED_ELEMENTS for kind in self._infer(node).values())
+        except UnresolvedDimension:  # its shape depends on the values it reads, which are small
+            return False
 
     def _evaluate(self, node: Node) -> dict[str, Array] | None:
         """Values of a node whose inputs are all known, or None where the runtime cannot compute it."""
@@ -235,11 +241,12 @@ class _Preparation:
             constant = self._constants.get(alias)
             if constant is not None and constant.value is not None:
                 data[name] = numpy_helper.from_array(constant.value)
-        schema = defs.get_schema(node.op, self._opset, "")
+        imports = [helper.make_opsetid("", self._opset)]
         try:
-            inferred = shape_inference.infer_node_outputs(
-                schema, node.proto, types, data, opset_imports=[helper.make_opsetid("", self._opset)]
-            )
+            schema = defs.get_schema(node.op, self._opset, "")
+            inferred = shape_inference.infer_node_outputs(schema, node.proto, types, data, opset_imports=imports)
+            if not all(_is_typed(inferred.get(name)) for name in node.outputs if name):
+                inferred = _infer_function(node, types, imports)
         except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
             why = str(error).strip().splitlines()[0][:300]
             raise InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) has impossible shapes", why=why) from error
@@ -249,12 +256,10 @@ class _Preparation:
         what = f"The shape of tensor {name[:80]!r}, written by node {node.name[:80]!r} ({node.op}), is unknown"
         why = "It depends on the values of the network's inputs"
         step = "Such a node cannot be measured by itself; export the network with fixed shapes"
-        if found is None or not found.HasField("tensor_type") or not found.tensor_type.HasField("shape"):
+        if found is None or not _is_typed(found):
             raise UnresolvedDimension(what, why=why, next_step=step)
-        dims = found.tensor_type.shape.dim
-        if not all(dim.HasField("dim_value") for dim in dims):
-            raise UnresolvedDimension(what, why=why, next_step=step)
-        return tensor_type(found.tensor_type.elem_type, tuple(dim.dim_value for dim in dims), name)
+        shape = tuple(dim.dim_value for dim in found.tensor_type.shape.dim)
+        return _filled(tensor_type(found.tensor_type.elem_type, shape, name), name)
 
     def _check_outputs(self, outputs: tuple[str, ...]) -> None:
         for name in outputs:
@@ -271,7 +276,7 @@ class _Preparation:
             if needed.isdisjoint(node.outputs):
                 self._free.append(FreeNode(node.name, node.op, "unused"))
             else:
-                needed.update(node.inputs)
+                needed.update(name for name in node.inputs if name)
                 kept.append(node)
         self._nodes = kept[::-1]
 
@@ -297,6 +302,32 @@ def _checked(kind: TensorType, name: str) -> TensorType:
         why = f"Its shape {list(kind.shape)} takes {kind.bytes:,} bytes; the limit is {MAX_TENSOR_BYTES:,}"
         raise UnsupportedNetwork(what, why=why)
     return kind
+
+
+def _filled(kind: TensorType, name: str) -> TensorType:
+    if kind.elements == 0:
+        why = f"Its shape {list(kind.shape)} has a dimension of zero"
+        raise InvalidNetwork(f"Tensor {name[:80]!r} cannot be measured", why=why)
+    return kind
+
+
+def _is_typed(found: TypeProto | None) -> bool:
+    if found is None or not found.HasField("tensor_type") or not found.tensor_type.HasField("shape"):
+        return False
+    return all(dim.HasField("dim_value") for dim in found.tensor_type.shape.dim)
+
+
+def _infer_function(
+    node: Node, types: Mapping[str, TypeProto], imports: list[OperatorSetIdProto]
+) -> dict[str, TypeProto]:
+    """Types of an operator that the standard defines by other operators, which whole models alone expand."""
+    from onnx import helper, shape_inference
+
+    inputs = [helper.make_value_info(name, kind) for name, kind in types.items()]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.outputs if name]
+    graph = helper.make_graph([node.proto], "function", inputs, outputs)
+    model = shape_inference.infer_shapes(helper.make_model(graph, opset_imports=imports), strict_mode=True)
+    return {value.name: value.type for value in model.graph.output}
 
 
 def onnx_dtype(dtype: str) -> int:

@@ -3,15 +3,18 @@
 Each kind leaves a small output at little cost, whatever the rank of the tensor it is put on:
 
 - `avgpool`: average pooling with a 1x1 window that strides over the whole tensor, one value a channel;
-- `conv1x1`: a convolution to eight channels at every position (a matrix product at rank 2 and 3);
+- `conv1x1`: a convolution to at most eight channels at every position (a matrix product at rank 2 and 3);
 - `conv3x3`: the same with a window of three, which reads neighbours.
 
-Tensors of rank 0 and 1 get leading dimensions first, tensors of other types than float32 are sliced
-to one element and cast, as pooling takes floats alone.
+Tensors of rank 0 and 1 get leading dimensions first, those of rank 6 and more are folded; tensors of other
+types than float32 are sliced to one element and cast, as pooling takes floats alone. A picture that the
+device keeps in its plain layout is pooled in three dimensions, one of them of size one: else pooling might
+have it reordered, and the layer would be charged for that.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 from harness.network.assemble import ModelBuilder
@@ -22,14 +25,22 @@ AuxiliaryKind = Literal["avgpool", "conv1x1", "conv3x3"]
 AUXILIARY_KINDS: tuple[AuxiliaryKind, ...] = get_args(AuxiliaryKind)
 DEFAULT_AUXILIARY: AuxiliaryKind = "avgpool"
 OUTPUT_CHANNELS = 8
+_MAX_RANK = 5
 
 
-def attach(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind) -> tuple[str, Terms]:
-    """Puts an auxiliary layer behind a tensor; returns its result and what it adds to the overhead terms."""
+def attach(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, plain: bool = False) -> tuple[str, Terms]:
+    """Puts an auxiliary layer behind a tensor; returns its result and what it adds to the overhead terms.
+
+    `plain` tells that the device keeps the tensor in the plain layout, where it has one of its own.
+    """
     source = _as_float(builder, tensor)
     rank = len(builder.type_of(source).shape)
     if rank < 2 or (rank == 2 and kind != "conv1x1"):
-        source = _leading_dimensions(builder, source, 3)
+        source = _unsqueezed(builder, source, tuple(range(3 - rank)))
+    elif rank > _MAX_RANK:
+        source = _folded(builder, source)
+    elif rank == 4 and plain and kind == "avgpool":
+        source = _unsqueezed(builder, source, (2,))
     result = _pool(builder, source) if kind == "avgpool" else _convolve(builder, source, 1 if kind == "conv1x1" else 3)
     read, written = builder.type_of(source).bytes, builder.type_of(result).bytes
     return result, Terms(auxiliaries=1, auxiliary_input_bytes=read, auxiliary_output_bytes=written)
@@ -53,13 +64,15 @@ def _convolve(builder: ModelBuilder, tensor: str, window: int) -> str:
     read = builder.type_of(tensor)
     rank = len(read.shape)
     if window == 1 and rank <= 3:
-        weight = builder.weight(TensorType(read.dtype, (read.shape[-1], OUTPUT_CHANNELS)), read.shape[-1])
-        return builder.operator("MatMul", [tensor, weight], TensorType(read.dtype, (*read.shape[:-1], OUTPUT_CHANNELS)))
+        channels = min(OUTPUT_CHANNELS, read.shape[-1])
+        weight = builder.weight(TensorType(read.dtype, (read.shape[-1], channels)), read.shape[-1])
+        return builder.operator("MatMul", [tensor, weight], TensorType(read.dtype, (*read.shape[:-1], channels)))
     spatial = rank - 2
-    shape = (OUTPUT_CHANNELS, read.shape[1], *[window] * spatial)
+    channels = min(OUTPUT_CHANNELS, read.shape[1])
+    shape = (channels, read.shape[1], *[window] * spatial)
     weight = builder.weight(TensorType(read.dtype, shape), read.shape[1] * window**spatial)
     attributes = {"kernel_shape": [window] * spatial, "pads": [window // 2] * (2 * spatial)}
-    written = TensorType(read.dtype, (read.shape[0], OUTPUT_CHANNELS, *read.shape[2:]))
+    written = TensorType(read.dtype, (read.shape[0], channels, *read.shape[2:]))
     return builder.operator("Conv", [tensor, weight], written, attributes)
 
 
@@ -84,10 +97,20 @@ def slice_leading(builder: ModelBuilder, tensor: str, shape: tuple[int, ...]) ->
     return builder.operator("Slice", [tensor, *bounds], written)
 
 
-def _leading_dimensions(builder: ModelBuilder, tensor: str, rank: int) -> str:
+def _unsqueezed(builder: ModelBuilder, tensor: str, axes: tuple[int, ...]) -> str:
+    """The tensor with dimensions of size one put in at `axes`."""
     read = builder.type_of(tensor)
-    axes = list(range(rank - len(read.shape)))
-    written = TensorType(read.dtype, (*[1] * len(axes), *read.shape))
+    shape = list(read.shape)
+    for axis in axes:
+        shape.insert(axis, 1)
+    written = TensorType(read.dtype, tuple(shape))
     if builder.opset < 13:
-        return builder.operator("Unsqueeze", [tensor], written, {"axes": axes})
+        return builder.operator("Unsqueeze", [tensor], written, {"axes": list(axes)})
     return builder.operator("Unsqueeze", [tensor, builder.constant(axes)], written)
+
+
+def _folded(builder: ModelBuilder, tensor: str) -> str:
+    """The tensor with its trailing dimensions made one: pooling knows three spatial ones at most."""
+    read = builder.type_of(tensor)
+    shape = (*read.shape[: _MAX_RANK - 1], math.prod(read.shape[_MAX_RANK - 1 :]))
+    return builder.operator("Reshape", [tensor, builder.constant(shape)], TensorType(read.dtype, shape))

@@ -16,7 +16,7 @@ from harness.probe.terms import Terms
 
 CHANNELS = 3
 """Channels of a picture: too few for any blocked layout, so that no reordering hides in a and b."""
-CHANNEL_CHOICES = (1, 3, 12)
+CHANNEL_CHOICES = (3, 20, 180)
 EDGES = (8, 16, 32, 64, 128, 256, 512)
 ALWAYS_UP_TO_EDGE = 128
 STACKS = (2, 4, 8)
@@ -29,7 +29,12 @@ def calibration_probes(auxiliary: AuxiliaryKind, largest_bytes: int) -> tuple[Pr
     if auxiliary == "avgpool":
         varied = [_null(edge, CHANNELS, {edge, edge // 4, 1}, auxiliary) for edge in edges]
     else:  # the output of a convolution follows its positions, its input the channels too
-        varied = [_null(edge, channels, {1}, auxiliary) for edge in edges for channels in CHANNEL_CHOICES]
+        varied = [
+            _null(edge, channels, {1}, auxiliary)
+            for edge in edges
+            for channels in CHANNEL_CHOICES
+            if channels * edge * edge <= CHANNELS * edges[-1] ** 2
+        ]
     return (
         *(probe for family in varied for probe in family),
         *(_sliced(edge, part, auxiliary) for edge in edges if edge >= 64 for part in sorted({EDGES[0], edge // 4})),

@@ -96,7 +96,7 @@ def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tu
     return (
         layer_probe(network, layer, ["outside" for _ in inputs], auxiliary, "layer"),
         null_probe([network.types[layer.graph.outputs[0]]], ["outside"], auxiliary, network.opset, "auxiliary"),
-        layer_probe(network, layer, producers, auxiliary, "context"),
+        layer_probe(network, layer, producers, auxiliary, "context", layer.graph.outputs[0] not in cut.blocked),
         null_probe(
             [network.types[name] for name in inputs],
             producers,

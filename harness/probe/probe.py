@@ -45,10 +45,16 @@ def finish(role: Role, label: str, model: AssembledModel, terms: Terms, auxiliar
 
 
 def layer_probe(
-    network: Network, layer: Layer, producers: Sequence[ProducerKind], auxiliary: AuxiliaryKind, role: Role
+    network: Network,
+    layer: Layer,
+    producers: Sequence[ProducerKind],
+    auxiliary: AuxiliaryKind,
+    role: Role,
+    plain: bool = False,
 ) -> Probe:
     """[producers +] layer + auxiliary layer; the auxiliary layer reads the layer's first result.
 
+    `plain` tells that the device keeps that result in the plain layout.
     Postconditions: the model passes the checker, holds the layer's operators in their order, and exactly
     one edge leads from the layer to the auxiliary layer.
     """
@@ -58,7 +64,7 @@ def layer_probe(
         for name, kind in zip(layer.graph.inputs, producers, strict=True)
     }
     names = builder.subgraph(network, layer.graph.nodes, bound)
-    result, terms = attach(builder, names[layer.graph.outputs[0]], auxiliary)
+    result, terms = attach(builder, names[layer.graph.outputs[0]], auxiliary, plain)
     others = [names[name] for name in layer.graph.outputs[1:]]
     model = builder.build([result, *others])
     _check_probe(model, layer, names[layer.graph.outputs[0]], len(others))
@@ -77,7 +83,8 @@ def null_probe(
     builder = ModelBuilder(opset)
     results, terms = [], Terms()
     for kind, producer, bound in zip(kinds, producers, bounds or [None] * len(kinds), strict=True):
-        result, added = attach(builder, produce(builder, kind, producer, bound), auxiliary)
+        produced = produce(builder, kind, producer, bound)
+        result, added = attach(builder, produced, auxiliary, role == "null" and producer != "convolution")
         results.append(result)
         terms += added
     label = " ".join(f"{producer} {kind}" for kind, producer in zip(kinds, producers, strict=True))

@@ -1,8 +1,8 @@
 """Figures as Bokeh documents in JSON; the page draws them when they come into sight.
 
 Colours are placeholders (`COLOURS`) that the page replaces by those of the reader's colour scheme. Names from
-files appear in figures only as hover data, which BokehJS escapes, and as tick labels without the marks of
-mathematics, for which BokehJS would load a library from the network.
+files appear in figures only as hover data, which BokehJS escapes, and as tick labels without the marks by
+which BokehJS knows a formula, that it would not draw as it stands.
 """
 
 from __future__ import annotations

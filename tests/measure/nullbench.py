@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ def build_network(path: Path, widths: Sequence[int] = (8, 32, 32, 32), edge: int
     """A chain of convolutions with activations, a pooling layer and a classifier; equal widths repeat a layer."""
     nodes, weights = [], []
     tensor = "x"
-    for index, (inside, outside) in enumerate(zip(widths, widths[1:], strict=False)):
+    for index, (inside, outside) in enumerate(itertools.pairwise(widths)):
         weights.append(numpy_helper.from_array(np.full((outside, inside, 3, 3), 0.01, np.float32), f"w{index}"))
         inputs = [tensor, f"w{index}"]
         nodes.append(helper.make_node("Conv", inputs, [f"c{index}"], f"conv{index}", kernel_shape=[3, 3], pads=[1] * 4))
@@ -71,7 +72,9 @@ class Truth:
             sum(4 * int(np.prod([size.dim_value for size in value.type.tensor_type.shape.dim])) for value in values)
             for values in (graph.input, graph.output)
         )
-        weights = sum(4 * int(np.prod(tensor.dims)) for tensor in graph.initializer if np.prod(tensor.dims) > LEFT_OUT_ABOVE)
+        weights = sum(
+            4 * int(np.prod(tensor.dims)) for tensor in graph.initializer if np.prod(tensor.dims) > LEFT_OUT_ABOVE
+        )
         moved = self.a_s_per_byte * read + self.b_s_per_byte * written
         return self.c_s + moved + self.weight_s_per_byte * weights
 
@@ -113,7 +116,9 @@ class Bench:
     def layers(self, table: Lut, model: Path | None = None) -> Mapping[str, float]:
         """The true latency of each layer by the digest of its key."""
         path = model or self.model
-        return {layer.key.digest: self.truth.layer_s(layer, path) for layer in cut(load_network(str(path)), table.rules)}
+        return {
+            layer.key.digest: self.truth.layer_s(layer, path) for layer in cut(load_network(str(path)), table.rules)
+        }
 
     def visits(self, campaign: int) -> list[tuple[int, int, int, str, int]]:
         """Batch, round, position, probe and number of samples of every series, straight from the file."""

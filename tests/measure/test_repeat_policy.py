@@ -26,7 +26,7 @@ def measured(latency_s: float, halfwidth_s: float) -> Measurement:
 def test_every_probe_is_visited_once_with_the_reference_at_even_distances(
     seed: int, batch: int, round: int, probes: list[str]
 ) -> None:
-    """A round is a permutation of its probes, cut by the reference probe into equal stretches and a shorter last one."""
+    """A round is a permutation of its probes, with the reference probe before every 25 of them."""
     order = visit_order(seed, batch, round, probes, "REFERENCE")
     assert sorted(probe for probe in order if probe != "REFERENCE") == sorted(probes)
     at = [position for position, probe in enumerate(order) if probe == "REFERENCE"]
@@ -50,7 +50,9 @@ def test_the_order_is_the_same_in_another_process() -> None:
     orders = []
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        ran = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
+        ran = subprocess.run(
+            [sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True
+        )
         orders.append(json.loads(ran.stdout))
     assert orders[0] == orders[1] == visit_order(7, 1, 2, [f"p{n}" for n in range(60)], "R")
 

@@ -33,7 +33,8 @@ from harness.measure.journal import Journal, Place
 from harness.probe.plan import ProbePlan
 from harness.probe.probe import reference_probe
 reference = reference_probe()
-plan = ProbePlan({{f"p{{n}}": dataclasses.replace(reference, id=f"p{{n}}") for n in range(20)}}, (), ((),), "r", (), "avgpool")
+probes = {{f"p{{n}}": dataclasses.replace(reference, id=f"p{{n}}") for n in range(20)}}
+plan = ProbePlan(probes, (), ((),), "r", (), "avgpool")
 print("ready", flush=True)
 with Journal(Path(sys.argv[1])) as journal:
     for number in itertools.count():
@@ -71,7 +72,13 @@ with Journal(Path(sys.argv[1])) as journal:
 
 def begin(journal: Journal, plan: ProbePlan = EMPTY, **changed: object) -> Campaign:
     """A campaign; keywords replace what it is found by."""
-    facts: dict[str, object] = {"device": "d", "seed": 0, "settings": {"a": 1}, "fingerprint": {"f": "1"}, "clock": "cpu"}
+    facts: dict[str, object] = {
+        "device": "d",
+        "seed": 0,
+        "settings": {"a": 1},
+        "fingerprint": {"f": "1"},
+        "clock": "cpu",
+    }
     return journal.begin(plan=plan, **{**facts, **changed})  # type: ignore[arg-type]
 
 
@@ -245,7 +252,7 @@ def test_a_damaged_journal_is_told_as_one(path: Path) -> None:
 
 
 def test_a_killed_writer_leaves_whole_frames_and_all_it_was_told(tmp_path: Path) -> None:
-    """After kill -9 at any moment the file is intact, holds whole frames and whole campaigns, and all acknowledged ones."""
+    """After kill -9 at any moment the file is intact, holds whole frames and campaigns, and all acknowledged ones."""
     draw = random.Random(os.urandom(8))
     path = tmp_path / "journal.sqlite"
     for _ in range(6):

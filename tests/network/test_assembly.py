@@ -79,7 +79,7 @@ def test_values_with_shape_subgraphs_absent_operands_and_functions() -> None:
         helper.make_node("Mul", ["y", "y"], ["z"]),
     ]
     constants = {"w": WEIGHT, "minus": np.array([-1]), "top": np.float32(0.3)}
-    assert_same_values(model_of(nodes, {"x": IMAGE}, ["z", "c"], constants, ir_version=3, listed=["w"]))
+    assert_same_values(model_of(nodes, {"x": IMAGE}, ["z", "c"], constants, ir_version=3, listed=list(constants)))
 
 
 @pytest.mark.parametrize("name", BUILTIN_NAMES)
@@ -106,7 +106,9 @@ def test_weights_above_the_limit_stay_behind() -> None:
 def test_batch_norm_travels_at_any_size() -> None:
     """Scales and variances are kept whole, as made-up ones would change values to infinity or zero."""
     constants = {name: np.linspace(1, 2, 2048, dtype=np.float32) for name in "sbmv"}
-    network = network_of([helper.make_node("BatchNormalization", ["x", *"sbmv"], ["y"])], {"x": (1, 2048, 1, 1)}, constants=constants)
+    network = network_of(
+        [helper.make_node("BatchNormalization", ["x", *"sbmv"], ["y"])], {"x": (1, 2048, 1, 1)}, constants=constants
+    )
     model = assemble_network(network)
     assert model.weights == ()
     assert constants["s"].tobytes() in model.content

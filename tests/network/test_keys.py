@@ -273,7 +273,9 @@ def test_batch_norm_constants_do_not_count() -> None:
 
     def normalisation(value: float, **attributes: float) -> str:
         constants = {name: np.full(4, value, np.float32) for name in "sbmv"}
-        return key_of([helper.make_node("BatchNormalization", ["x", *constants], ["y"], **attributes)], constants=constants)
+        return key_of(
+            [helper.make_node("BatchNormalization", ["x", *constants], ["y"], **attributes)], constants=constants
+        )
 
     assert normalisation(1) == normalisation(2, epsilon=1e-3)
 
@@ -291,7 +293,9 @@ def test_which_results_are_used_counts() -> None:
     split = helper.make_node("Split", ["x", "n"], ["a", "b"], axis=1)
     keys = {
         cut(
-            network_of([split, helper.make_node("Relu", [used], ["y"])], {"x": IMAGE}, constants={"n": np.array([1, 3])}),
+            network_of(
+                [split, helper.make_node("Relu", [used], ["y"])], {"x": IMAGE}, constants={"n": np.array([1, 3])}
+            ),
             (),
         )[0].key
         for used in "ab"
@@ -301,7 +305,9 @@ def test_which_results_are_used_counts() -> None:
 
 def test_digest_is_short_and_stands_for_the_text() -> None:
     """Tables hold sixteen hexadecimal digits, other ones for another text."""
-    (first,), (second,) = (cut(network_of([helper.make_node(op, ["x"], ["y"])], {"x": IMAGE}), ()) for op in ("Abs", "Neg"))
+    (first,), (second,) = (
+        cut(network_of([helper.make_node(op, ["x"], ["y"])], {"x": IMAGE}), ()) for op in ("Abs", "Neg")
+    )
     assert len(first.key.digest) == 16
     assert int(first.key.digest, 16) >= 0
     assert str(first.key) == first.key.digest != second.key.digest

@@ -171,7 +171,9 @@ ALIAS_CONSTANTS = {"ratio": np.float32(0.5), "off": np.bool_(False)}
 def test_nodes_that_only_rename_are_free(case: str) -> None:
     """Between two layers, they leave the second reading what the first wrote."""
     alias, reason = ALIASES[case]
-    network = network_of([node("Abs", "x", "a"), alias, node("Relu", "b", "y")], {"x": IMAGE}, constants=ALIAS_CONSTANTS)
+    network = network_of(
+        [node("Abs", "x", "a"), alias, node("Relu", "b", "y")], {"x": IMAGE}, constants=ALIAS_CONSTANTS
+    )
     assert ops(network) == ["Abs", "Relu"]
     assert network.nodes[1].inputs == ("a",)
     assert reasons(network) == {alias.op_type: reason}
@@ -220,7 +222,9 @@ def test_a_dropout_whose_mask_is_read_is_timed() -> None:
 
 def test_a_training_dropout_is_timed() -> None:
     """In training mode a dropout is no renaming."""
-    network = network_of([node("Dropout", "x ratio on", "y")], {"x": IMAGE}, constants={"ratio": np.float32(0.5), "on": np.bool_(True)})
+    network = network_of(
+        [node("Dropout", "x ratio on", "y")], {"x": IMAGE}, constants={"ratio": np.float32(0.5), "on": np.bool_(True)}
+    )
     assert ops(network) == ["Dropout"]
 
 
@@ -303,7 +307,10 @@ def test_local_functions_are_inlined() -> None:
         "mine", "Square", ["v"], ["out"], [node("Abs", "v", "p"), node("Mul", "p v", "out")], domains[:1]
     )
     model = model_of(
-        [helper.make_node("Square", ["x"], ["a"], domain="mine"), helper.make_node("Square", ["a"], ["y"], domain="mine")],
+        [
+            helper.make_node("Square", ["x"], ["a"], domain="mine"),
+            helper.make_node("Square", ["a"], ["y"], domain="mine"),
+        ],
         {"x": IMAGE},
     )
     model.functions.append(function)
@@ -324,7 +331,9 @@ FUNCTION_OPERATORS = [
 
 
 @pytest.mark.parametrize(("op", "opset", "weights", "attributes"), FUNCTION_OPERATORS, ids=lambda value: str(value))
-def test_operators_defined_as_functions_are_typed(op: str, opset: int, weights: int, attributes: dict[str, Any]) -> None:
+def test_operators_defined_as_functions_are_typed(
+    op: str, opset: int, weights: int, attributes: dict[str, Any]
+) -> None:
     """Operators that the standard defines by others have shapes like all others."""
     constants = {f"c{index}": np.ones(4, np.float32) for index in range(weights)}
     proto = helper.make_node(op, ["x", *constants], ["y"], **attributes)

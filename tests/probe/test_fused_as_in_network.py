@@ -64,7 +64,9 @@ def test_probe_runs_the_layer_as_the_network_does(name: str, tmp_path: Path, mon
     layers = {layer.key: layer for layer in cut(network, learn_rules([(network, told.groups)], "onnxruntime"))}
     wrong = []
     for layer in layers.values():
-        probe = layer_probe(network, layer, producers_of(network, layer, told.blocked), DEFAULT_AUXILIARY, "context")
+        producers = producers_of(network, layer, told.blocked)
+        plain = layer.graph.outputs[0] not in told.blocked
+        probe = layer_probe(network, layer, producers, DEFAULT_AUXILIARY, "context", plain)
         if probe.model.weight_bytes <= LARGEST_WEIGHT_BYTES and not _executed_apart(backend, probe.model, layer):
             wrong.append(layer.op)
     assert not wrong, f"{len(wrong)} of {len(layers)} layers: {sorted(set(wrong))}"

@@ -1,0 +1,143 @@
+"""Whole networks from a table: the sum of what it says, and an honest word on the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nullbench import Bench, build_network
+
+from harness import estimate
+from harness.errors import LutMismatch, LutNotFound
+from harness.estimation.networks import NetworkEstimate, estimate_network
+from harness.latency.overhead import row_of
+from harness.lut.table import Z_95, Lut
+from harness.measure.policy import RepeatPolicy
+from harness.network.models import load_network
+from harness.probe.terms import Terms
+
+# Estimates, and says what kinds of processes or connections were made meanwhile.
+WATCHED = """
+import sys
+from pathlib import Path
+seen = set()
+watched = {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.exec", "socket.connect", "sqlite3.connect"}
+sys.addaudithook(lambda event, arguments: event in watched and seen.add(event))
+from harness import estimate
+from harness.workspace import Workspace
+(found,) = estimate([sys.argv[1]], device="bench", workspace=Workspace(Path(sys.argv[2])))
+print(found.latency_s, sorted(seen))
+"""
+
+
+@pytest.fixture
+def table(bench: Bench) -> Lut:
+    """A table of the small network."""
+    bench.profile(policy=RepeatPolicy(runs=10))
+    return bench.build()
+
+
+def of(path: Path, table: Lut) -> NetworkEstimate:
+    """The estimate of one file."""
+    return estimate_network(load_network(str(path)), table)
+
+
+def test_the_estimate_is_the_sum_of_its_parts(bench: Bench, table: Lut) -> None:
+    """Layers from the table, each as often as it occurs, plus the overhead at the network's own sizes (S1.8)."""
+    (found,) = estimate([str(bench.model)], device=table.device, workspace=bench.workspace)
+    assert found.latency_s == pytest.approx(sum(layer.latency_s or 0.0 for layer in found.layers) + found.overhead_s)
+    terms = Terms(4 * 8 * 16 * 16, 4 * 64)
+    assert found.overhead_s == pytest.approx(table.overhead.of(row_of(terms))[0])
+    assert found.latency_s == found.covered_latency_s
+    assert found.coverage == {"measured": 6, "interpolated": 0, "extrapolated": 0, "unknown": 0}
+    assert found.interval_s is not None
+    assert found.interval_s[0] < found.latency_s < found.interval_s[1]
+    for layer in found.layers:
+        assert layer.source == "measured"
+        assert layer.latency_s in {entry.latency_s for entry in table.entries if entry.key == layer.key}
+
+
+def test_the_estimate_is_near_the_truth(bench: Bench, table: Lut) -> None:
+    """The true time by the formula lies within twice the interval, which is no wider than a tenth of it."""
+    found = of(bench.model, table)
+    assert found.latency_s is not None
+    assert found.interval_s is not None
+    half_s = (found.interval_s[1] - found.interval_s[0]) / 2
+    assert abs(found.latency_s - bench.truth.network_s(bench.model)) < 2 * half_s
+    assert half_s < 0.1 * found.latency_s
+
+
+def test_a_network_that_was_never_profiled_is_estimated_from_its_layers(bench: Bench, table: Lut) -> None:
+    """A deeper network of known layers is covered although nobody ever measured it."""
+    deep = build_network(bench.root / "deep.onnx", widths=(8, 32, 32, 32, 32, 32, 32))
+    found = of(deep, table)
+    assert found.latency_s == pytest.approx(bench.truth.network_s(deep), rel=0.05)
+    assert found.coverage["measured"] == len(found.layers) == 9
+
+
+def test_errors_of_repeated_layers_add_up_straight(bench: Bench, table: Lut) -> None:
+    """A layer that occurs n times errs n times the same way; different layers err independently."""
+    exact = tuple(dataclasses.replace(entry, stderr_s=0.0) for entry in table.entries)
+    key = next(entry.key for entry in table.entries if "32,32,3,3" in entry.signature)
+    one = tuple(dataclasses.replace(entry, stderr_s=1e-5 if entry.key == key else 0.0) for entry in exact)
+    sure = dataclasses.replace(table.overhead, covariance=((0.0,) * 8,) * 8, scatter=0.0)
+
+    def half_s(repeats: int, entries: tuple[object, ...]) -> float:
+        path = build_network(bench.root / f"{repeats}.onnx", widths=(8, *[32] * (repeats + 1)))
+        found = of(path, dataclasses.replace(table, entries=entries, overhead=sure))
+        assert found.interval_s is not None
+        return (found.interval_s[1] - found.interval_s[0]) / 2
+
+    for repeats in (1, 2, 5):
+        assert half_s(repeats, exact) == pytest.approx(0.0, abs=1e-12)
+        assert half_s(repeats, one) == pytest.approx(Z_95 * repeats * 1e-5)
+    both = tuple(dataclasses.replace(entry, stderr_s=1e-5 if "Conv" in entry.op else 0.0) for entry in exact)
+    assert half_s(3, both) == pytest.approx(Z_95 * 1e-5 * math.sqrt(3**2 + 1))
+
+
+def test_unknown_layers_leave_the_total_open(bench: Bench, table: Lut) -> None:
+    """A layer that the table lacks makes the total None, is listed, counted, and what is known is told beside it."""
+    wide = build_network(bench.root / "wide.onnx", widths=(8, 32, 32, 40))
+    found = of(wide, table)
+    assert found.latency_s is None
+    assert found.interval_s is None
+    assert {layer.name for layer in found.unknown} == {"conv2", "pool", "flatten", "classifier"}
+    assert found.coverage == {"measured": 2, "interpolated": 0, "extrapolated": 0, "unknown": 4}
+    assert all(layer.latency_s is None and layer.stderr_s is None for layer in found.unknown)
+    known_s = sum(layer.latency_s or 0.0 for layer in found.layers)
+    assert found.covered_latency_s == pytest.approx(known_s + found.overhead_s)
+    empty = of(bench.model, dataclasses.replace(table, entries=()))
+    assert (empty.latency_s, empty.coverage["unknown"]) == (None, 6)
+    assert empty.covered_latency_s == pytest.approx(empty.overhead_s)
+
+
+def test_an_estimate_needs_no_device(bench: Bench, table: Lut) -> None:
+    """No process is started, no connection made, no journal opened; devices.toml need not exist."""
+    bench.workspace.devices.unlink()
+    command = [sys.executable, "-c", WATCHED, str(bench.model), str(bench.root)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    latency, _, seen = ran.stdout.strip().partition(" ")
+    assert float(latency) == of(bench.model, table).latency_s
+    assert seen == "[]"
+
+
+def test_several_networks_keep_their_order(bench: Bench, table: Lut) -> None:
+    """Estimates come in the order of the networks, from the newest table or the one that is named."""
+    small = build_network(bench.root / "small.onnx", widths=(8, 32))
+    names = [str(bench.model), str(small), str(bench.model)]
+    newest = estimate(names, device=table.device, workspace=bench.workspace)
+    assert [one.name for one in newest] == ["chain", "small", "chain"]
+    assert newest == estimate(names, lut=table.path)
+    assert newest[0] == newest[2]
+
+
+def test_a_table_of_another_device_is_refused(bench: Bench, table: Lut) -> None:
+    """A named table must be that of the named device, and a device without a table has none."""
+    with pytest.raises(LutMismatch):
+        estimate([str(bench.model)], device="cpu01", lut=table.path)
+    with pytest.raises(LutNotFound):
+        estimate([str(bench.model)], device="null01", workspace=bench.workspace)

@@ -1,0 +1,180 @@
+"""Layer latencies against the truth of a null device, and for any data: positive, with an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nullbench import Bench
+
+from harness.errors import MeasurementError
+from harness.latency.layers import METHODS, Method, layer_latency, probes_of
+from harness.latency.overhead import Overhead, fit_overhead
+from harness.measure.policy import RepeatPolicy
+from harness.measure.summary import Measurement
+from harness.network.key import LayerKey
+from harness.probe.calibration import calibration_probes
+from harness.probe.plan import LayerProbes
+from harness.probe.terms import Terms
+
+LAYER = LayerProbes(LayerKey("k"), "chip", "Conv", "conv", "whole", "alone", "within", "without")
+TERMS = {
+    "whole": Terms(4096, 64, 1, 8192, 64),
+    "alone": Terms(8192, 64, 1, 8192, 64),
+    "within": Terms(512, 64, 1, 8192, 64),
+    "without": Terms(512, 32, 1, 4096, 32),
+}
+SECONDS = st.floats(1e-9, 1e3)
+
+
+@cache
+def overhead() -> Overhead:
+    """A fit of c = 100 µs, a = 0.1 ns/B, b = 0.2 ns/B with a percent of noise."""
+    draw = np.random.default_rng(1)
+    nulls = []
+    for probe in calibration_probes("avgpool", 200_000):
+        clean = 1e-4 + 1e-10 * probe.terms.input_bytes + 2e-10 * probe.terms.output_bytes
+        total = float(clean * np.exp(0.01 * draw.standard_normal()))
+        nulls.append((probe.terms, Measurement(total, total / 100, total / 50, 9, 0, "device")))
+    return fit_overhead(nulls)
+
+
+def measured(latency_s: float, stderr_s: float) -> Measurement:
+    """A measurement with ten samples."""
+    return Measurement(latency_s, stderr_s, 2 * stderr_s, 10, 0, "device")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_estimator_finds_the_true_latency_of_each_layer(bench: Bench, method: Method) -> None:
+    """Measured end to end, each entry lies within four standard errors of weights times their cost (S1.5, S1.7)."""
+    bench.profile(policy=RepeatPolicy(runs=20))
+    table = bench.build(method=method)
+    truth = bench.layers(table)
+    assert {entry.key for entry in table.entries} == set(truth)
+    assert sum(seconds > 0 for seconds in truth.values()) == 3
+    for entry in table.entries:
+        assert abs(entry.latency_s - truth[entry.key]) < 4 * entry.stderr_s + 1e-8, entry
+        assert entry.stderr_s < 5e-6
+    assert sum(entry.latency_s for entry in table.entries) == pytest.approx(sum(truth.values()), rel=0.2)
+
+
+def test_layers_below_resolution_are_positive_and_flagged(bench: Bench) -> None:
+    """Layers that take no time keep a small positive latency and say that it is not resolved; the others say it is."""
+    bench.profile(policy=RepeatPolicy(runs=20))
+    table = bench.build()
+    truth = bench.layers(table)
+    for entry in table.entries:
+        assert entry.latency_s > 0
+        if truth[entry.key] == 0:
+            assert not entry.resolved or entry.latency_s < 4 * entry.stderr_s
+        if truth[entry.key] > 30e-6:
+            assert entry.resolved
+    assert any(not entry.resolved for entry in table.entries)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_without_noise_the_estimate_is_the_truth(bench: Bench, method: Method) -> None:
+    """On a device that repeats itself exactly, layers come out to a tenth of a microsecond."""
+    bench.set_device(dataclasses.replace(bench.truth, noise=0.0))
+    bench.profile(policy=RepeatPolicy(runs=3))
+    table = bench.build(method=method)
+    for entry in table.entries:
+        assert entry.latency_s == pytest.approx(bench.layers(table)[entry.key], abs=1e-7)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_device_without_transfers_is_measured_too(bench: Bench, method: Method) -> None:
+    """Where the overhead is the same for any size, layers are found as well."""
+    bench.set_device(dataclasses.replace(bench.truth, noise=0.0, a_s_per_byte=0.0, b_s_per_byte=0.0))
+    bench.profile(policy=RepeatPolicy(runs=3))
+    table = bench.build(method=method)
+    for entry in table.entries:
+        assert entry.latency_s == pytest.approx(bench.layers(table)[entry.key], abs=1e-7)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_single_run_gives_finite_latencies(bench: Bench, method: Method) -> None:
+    """Of one run per probe comes a table of finite numbers, however uncertain, or a MeasurementError and no table."""
+    bench.profile(policy=RepeatPolicy(runs=1))
+    try:
+        table = bench.build(method=method)
+    except MeasurementError:
+        assert not list(bench.workspace.lut.glob("*/*"))
+        return
+    assert all(math.isfinite(entry.latency_s) and math.isfinite(entry.stderr_s) for entry in table.entries)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(METHODS), SECONDS, SECONDS, st.one_of(SECONDS, st.just(0.0)), st.one_of(SECONDS, st.just(0.0)))
+def test_no_estimator_ever_returns_zero_or_less(
+    method: Method, with_s: float, without_s: float, error_s: float, other_error_s: float
+) -> None:
+    """For any totals and errors a latency is positive and finite, and only a clear one is resolved."""
+    probe, baseline = probes_of(LAYER, method)
+    taken = {probe: measured(with_s, error_s)}
+    if baseline is not None:
+        taken[baseline] = measured(without_s, other_error_s)
+    found = layer_latency(LAYER, method, TERMS, taken, overhead())
+    assert found is not None
+    assert 0 < found.latency_s < math.inf
+    assert 0 <= found.stderr_s < math.inf
+    assert not found.resolved or found.latency_s >= 3 * found.stderr_s
+
+
+@settings(deadline=None)
+@given(st.sampled_from(METHODS), st.floats(1e-6, 1e-2))
+def test_a_clear_layer_is_the_difference_and_no_more(method: Method, layer_s: float) -> None:
+    """Totals made by the overhead model plus a layer give that layer, resolved."""
+    probe, baseline = probes_of(LAYER, method)
+    model = overhead()
+    amounts = {name: model.of((1.0, *map(float, dataclasses.astuple(terms)))) for name, terms in TERMS.items()}
+    taken = {probe: measured(amounts[probe][0] + layer_s + 1e-3, 1e-8)}
+    if baseline is not None:
+        taken[baseline] = measured(amounts[baseline][0], 1e-8)
+    found = layer_latency(LAYER, method, TERMS, taken, model)
+    assert found is not None
+    assert found.resolved
+    assert found.latency_s == pytest.approx(layer_s + 1e-3, rel=1e-6)
+
+
+@settings(deadline=None)
+@given(st.floats(1e-8, 1e-5))
+def test_what_cannot_be_resolved_is_no_larger_than_its_error(error_s: float) -> None:
+    """A difference of nothing, or of less than nothing, is estimated at about its error or below."""
+    for shortfall_s in (0.0, error_s, 5 * error_s, 50 * error_s, 1e-3):
+        taken = {"within": measured(1e-2 - shortfall_s, error_s), "without": measured(1e-2, error_s)}
+        found = layer_latency(LAYER, "context", TERMS, taken, overhead())
+        assert found is not None
+        assert not found.resolved
+        assert 0 < found.latency_s < 3 * (2 * error_s + 1e-6)
+
+
+def test_a_layer_whose_probe_was_refused_has_no_latency() -> None:
+    """Without the probe or its baseline there is no number, rather than a wrong one."""
+    taken = {name: measured(1e-3, 1e-6) for name in TERMS}
+    for method in METHODS:
+        for name in probes_of(LAYER, method):
+            if name is not None:
+                rest = {other: one for other, one in taken.items() if other != name}
+                assert layer_latency(LAYER, method, TERMS, rest, overhead()) is None
+        assert layer_latency(LAYER, method, TERMS, taken, overhead()) is not None
+
+
+@settings(deadline=None)
+@given(st.floats(1e-9, 1e-4), st.floats(1.01, 10))
+def test_more_uncertain_totals_make_a_more_uncertain_layer(error_s: float, factor: float) -> None:
+    """The error of the probe and that of its baseline both show in the layer's."""
+
+    def stderr(one: float, other: float) -> float:
+        taken = {"within": measured(1.0, one), "without": measured(1e-4, other)}
+        found = layer_latency(LAYER, "context", TERMS, taken, overhead())
+        assert found is not None
+        return found.stderr_s
+
+    assert stderr(error_s * factor, error_s) > stderr(error_s, error_s)
+    assert stderr(error_s, error_s * factor) > stderr(error_s, error_s)

@@ -1,0 +1,91 @@
+"""From the journal to a table: what is merged, what never is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from nullbench import Bench, StopAfter, build_network
+
+from harness.errors import CampaignIncomplete, Interrupted, LutNotFound
+from harness.lut.diff import compare
+from harness.lut.store import latest_lut, read_lut
+from harness.measure.journal import Journal
+from harness.measure.policy import RepeatPolicy
+
+FEW = RepeatPolicy(runs=6)
+
+
+def test_nothing_measured_is_no_table(bench: Bench) -> None:
+    """Without a campaign the error says what to run."""
+    with pytest.raises(LutNotFound) as missing:
+        bench.build()
+    assert "harness profile" in missing.value.next_step
+
+
+def test_an_unfinished_campaign_is_no_table(bench: Bench) -> None:
+    """Samples of an interrupted campaign wait for the rest."""
+    with pytest.raises(Interrupted):
+        bench.profile(policy=FEW, stop=StopAfter(35))
+    with pytest.raises(CampaignIncomplete):
+        bench.build()
+    assert not bench.workspace.lut.exists()
+
+
+def test_every_entry_leads_back_to_its_samples(bench: Bench) -> None:
+    """Campaign, probe and baseline of an entry have samples in the journal; the manifest names the device."""
+    bench.profile(policy=FEW)
+    table = bench.build()
+    assert latest_lut(bench.workspace.lut, table.device) == table.path
+    assert read_lut(table.path, table.device) == table
+    with Journal(bench.workspace.journal) as journal:
+        for entry in table.entries:
+            samples = journal.samples(entry.campaign)
+            assert len(samples[entry.probe]) >= entry.samples > 0
+            assert entry.baseline in samples
+        campaign = journal.campaign(1)
+    assert (table.fingerprint, table.clock, table.visit) == (campaign.fingerprint, "device", "cold")
+    assert table.fingerprint["runtime"] == "null"
+    assert table.overhead.c.value == pytest.approx(bench.truth.c_s, rel=0.02)
+
+
+def test_campaigns_of_one_device_are_merged(bench: Bench) -> None:
+    """Layers of two networks measured apart stand in one table; what was measured twice counts from the newer one."""
+    other = build_network(bench.root / "other.onnx", widths=(8, 48, 32))
+    bench.profile(policy=FEW)
+    first = bench.build()
+    bench.profile(other, policy=FEW)
+    both = bench.build()
+    assert set(first.by_place) < set(both.by_place)
+    assert {entry.campaign for entry in both.entries} == {1, 2}
+    bench.profile(policy=FEW, seed=9)
+    again = bench.build()
+    assert set(again.by_place) == set(both.by_place)
+    assert {again.by_place[place].campaign for place in first.by_place} == {3}
+
+
+def test_campaigns_of_another_fingerprint_are_never_merged(bench: Bench) -> None:
+    """The same name with another formula is another device: its table holds nothing of the old one."""
+    other = build_network(bench.root / "other.onnx", widths=(8, 48, 32))
+    bench.profile(other, policy=FEW)
+    bench.set_device(dataclasses.replace(bench.truth, weight_s_per_byte=2e-9))
+    bench.profile(policy=FEW)
+    table = bench.build()
+    assert {entry.campaign for entry in table.entries} == {2}
+    assert set(bench.layers(table, other)) - set(bench.layers(table)) - {entry.key for entry in table.entries}
+
+
+def test_a_slower_device_shows_in_the_difference_and_noise_does_not(bench: Bench) -> None:
+    """Tables of equal devices with other noise do not differ; with dearer weights just the layers with weights do."""
+    tables = []
+    slow = dataclasses.replace(bench.truth, seed=99, weight_s_per_byte=1.5e-9)
+    for truth in (bench.truth, dataclasses.replace(bench.truth, seed=7), slow):
+        bench.set_device(truth)
+        bench.profile(policy=RepeatPolicy(runs=25))
+        tables.append(bench.build())
+    assert compare(tables[0], tables[1]).changed == ()
+    found = compare(tables[0], tables[2])
+    heavy = {key for key, seconds in bench.layers(tables[2]).items() if seconds > 20e-6}
+    assert heavy <= {change.key for change in found.changed}
+    assert all(bench.layers(tables[2])[change.key] > 0 for change in found.changed)
+    assert set(found.fingerprint) == {"settings"}

@@ -1,0 +1,144 @@
+"""Comparing tables, and handing their entries to other tools."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import importlib.util
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from test_lut_store import entry, table
+
+from harness.errors import ConfigurationError, UsageError
+from harness.lut.diff import compare
+from harness.lut.export import export_entries
+from harness.lut.store import publish
+from harness.lut.table import Entry
+
+LAYERS = [entry(f"layer {n}", latency_s=1e-4 * (n + 1), stderr_s=1e-6 * (n + 1)) for n in range(50)]
+
+
+def test_a_table_does_not_differ_from_itself() -> None:
+    """Nothing changed, nothing added, nothing removed, ratio one."""
+    changes = compare(table(LAYERS), table(LAYERS))
+    assert (changes.changed, changes.added, changes.removed, changes.common) == ((), (), (), 50)
+    assert changes.total_ratio == 1.0
+    assert changes.fingerprint == {}
+
+
+def test_a_layer_that_became_slower_is_found_and_measured() -> None:
+    """A change of 20 % at 1 % error is told with its size and significance; the largest comes first."""
+    after = list(LAYERS)
+    after[3] = dataclasses.replace(LAYERS[3], latency_s=LAYERS[3].latency_s * 1.2)
+    after[40] = dataclasses.replace(LAYERS[40], latency_s=LAYERS[40].latency_s * 0.7)
+    changes = compare(table(LAYERS), table(after))
+    assert [one.key for one in changes.changed] == [LAYERS[40].key, LAYERS[3].key]
+    assert [one.ratio for one in changes.changed] == pytest.approx([0.7, 1.2])
+    assert changes.changed[1].z == pytest.approx(0.2 / 0.01 / math.sqrt(2))
+    total = sum(one.latency_s for one in LAYERS)
+    assert changes.total_ratio == pytest.approx((total + 0.2 * 4e-4 - 0.3 * 41e-4) / total)
+
+
+def test_noise_is_not_flagged() -> None:
+    """Of 5,000 layers measured twice with honest errors, hardly one in 300 is taken for a change."""
+    draw, flagged = random.Random(4), 0
+    for _ in range(100):
+        noisy = [
+            [dataclasses.replace(one, latency_s=draw.gauss(one.latency_s, one.stderr_s)) for one in LAYERS]
+            for _ in "ab"
+        ]
+        flagged += len(compare(table(noisy[0]), table(noisy[1])).changed)
+    assert flagged <= 5000 * 0.0027 + 4 * math.sqrt(5000 * 0.0027)
+
+
+def test_significant_but_small_changes_are_not_flagged() -> None:
+    """A change of 1 % is not worth a word, however precisely it is known."""
+    exact = [dataclasses.replace(one, stderr_s=0.0) for one in LAYERS]
+    slower = [dataclasses.replace(one, latency_s=one.latency_s * 1.01) for one in exact]
+    assert compare(table(exact), table(slower)).changed == ()
+    assert compare(table(exact), table(slower)).total_ratio == pytest.approx(1.01)
+
+
+def test_layers_that_only_one_table_holds_are_listed() -> None:
+    """Added and removed layers are named and have no part in the ratio; another context is another place."""
+    moved = dataclasses.replace(LAYERS[0], context="outside")
+    changes = compare(table(LAYERS[:2]), table([LAYERS[1], LAYERS[2], moved]))
+    assert set(changes.added) == {LAYERS[2].key, moved.key}
+    assert changes.removed == (LAYERS[0].key,)
+    assert (changes.common, changes.total_ratio) == (1, 1.0)
+    assert compare(table(), table(LAYERS)).total_ratio == 1.0
+
+
+def test_a_changed_device_is_told() -> None:
+    """What differs in the fingerprints is named with both values."""
+    before, after = table(fingerprint={"cpu": "x", "kernel": "1"}), table(fingerprint={"cpu": "x", "governor": "p"})
+    assert compare(before, after).fingerprint == {"kernel": ("1", ""), "governor": ("", "p")}
+
+
+@settings(max_examples=20, deadline=None, phases=(Phase.explicit, Phase.generate))
+@given(st.floats(1e-11, 1e3), st.floats(1e-12, 1e2), st.sampled_from(["csv", "json"]))
+def test_an_export_keeps_every_digit(
+    tmp_path_factory: pytest.TempPathFactory, latency_s: float, error_s: float, kind: str
+) -> None:
+    """Latencies from picoseconds to minutes leave as they are in the table, in CSV and in JSON."""
+    folder = tmp_path_factory.mktemp("export")
+    rows = [
+        entry("a", latency_s=latency_s, stderr_s=error_s),
+        entry('b,"c"\nd', context="chip,outside", resolved=False),
+    ]
+    lut = publish(table(rows), folder)
+    path = folder / f"layers.{kind}"
+    export_entries(lut, path)
+    for found, one in zip(read_export(path), lut.entries, strict=True):
+        assert (found["device"], found["lut"]) == ("board", lut.name)
+        assert float(found["latency_s"]) == pytest.approx(one.latency_s, rel=1e-6)
+        assert float(found["stderr_s"]) == pytest.approx(one.stderr_s, rel=1e-6)
+        assert {name: str(found[name]) for name in texts(one)} == texts(one)
+
+
+def read_export(path: Path) -> list[dict[str, object]]:
+    """The records of an exported file."""
+    if path.suffix == ".json":
+        found: list[dict[str, object]] = json.loads(path.read_text())
+        return found
+    with path.open(newline="", encoding="utf-8") as text:
+        return [dict(row) for row in csv.DictReader(text)]
+
+
+def texts(one: Entry) -> dict[str, str]:
+    """The fields of an entry that are not seconds, as text."""
+    return {name: str(value) for name, value in dataclasses.asdict(one).items() if not name.endswith("_s")}
+
+
+def test_parquet_is_written_or_its_extra_is_named(tmp_path: Path) -> None:
+    """With pyarrow the entries go out as Parquet and back; without it the error says what to install."""
+    lut = publish(table(LAYERS), tmp_path)
+    path = tmp_path / "layers.parquet"
+    if importlib.util.find_spec("pyarrow") is None:
+        with pytest.raises(UsageError, match="pyarrow") as refused:
+            export_entries(lut, path)
+        assert "parquet" in refused.value.next_step
+        assert not path.exists()
+        return
+    import pandas
+
+    export_entries(lut, path)
+    frame = pandas.read_parquet(path)
+    assert list(frame["latency_s"]) == [one.latency_s for one in lut.entries]
+    assert list(frame["signature"]) == [one.signature for one in lut.entries]
+
+
+def test_an_export_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """Unknown endings and missing folders are told, and no file appears."""
+    lut = publish(table(LAYERS), tmp_path)
+    with pytest.raises(UsageError):
+        export_entries(lut, tmp_path / "layers.xlsx")
+    with pytest.raises(ConfigurationError):
+        export_entries(lut, tmp_path / "missing" / "layers.csv")
+    assert not list(tmp_path.glob("layers*"))

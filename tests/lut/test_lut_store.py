@@ -1,0 +1,347 @@
+"""Tables on disk: immutable, whole or not there, and never believed after a change."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from harness.errors import HarnessError, LutCorrupt, LutError, LutMismatch, LutNotFound
+from harness.latency.layers import METHODS
+from harness.latency.overhead import COLUMNS, Coefficient, Overhead
+from harness.lut.store import ENTRIES, MANIFEST, latest_lut, publish, read_lut
+from harness.lut.table import Entry, Lut
+from harness.network.fusion import DEFAULT_RULES
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=30)
+CONTEXTS = st.lists(st.sampled_from(["outside", "chip"]), min_size=1, max_size=3).map(",".join)
+SECONDS = st.floats(1e-12, 1e4)
+# Publishes tables of 2,000 entries until it is killed.
+WRITER = """
+import dataclasses, itertools, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_lut_store import entry, table
+from harness.lut.store import publish
+entries = [entry(f"layer {n}") for n in range(2000)]
+print("ready", flush=True)
+for number in itertools.count():
+    publish(table(entries, created=f"2026-01-01T00:00:00+00:00 {sys.argv[3]} {number}"), Path(sys.argv[1]))
+"""
+
+
+def entry(signature: str, **changed: Any) -> Entry:
+    """An entry of a layer with this signature."""
+    values: dict[str, Any] = {
+        "key": hashlib.sha256(signature.encode()).hexdigest()[:16], "context": "chip", "op": "Conv+Relu",
+        "latency_s": 1.25e-4, "stderr_s": 1e-6, "samples": 10, "resolved": True, "campaign": 1, "probe": "p",
+        "baseline": "", "signature": signature,
+    }  # fmt: skip
+    return Entry(**{**values, **changed})
+
+
+def table(entries: list[Entry] | tuple[Entry, ...] = (), **changed: Any) -> Lut:
+    """A table that is not published yet."""
+    coefficients = {name: Coefficient(1e-9, 1e-11, 0.98e-9, 1.02e-9) for name in COLUMNS}
+    covariance = tuple(tuple(1e-22 * (i == j) for j in range(len(COLUMNS))) for i in range(len(COLUMNS)))
+    overhead = Overhead(coefficients, covariance, {"runs": 1e-4}, 0.99, 0.98, 12.0, 0.01, 25)
+    values: dict[str, Any] = {
+        "path": Path(), "device": "board", "created": "2026-01-02T03:04:05+00:00", "clock": "device",
+        "method": "context",
+        "visit": "cold", "fingerprint": {"cpu": "x"}, "overhead": overhead, "rules": DEFAULT_RULES,
+        "entries": tuple(entries),
+    }  # fmt: skip
+    return Lut(**{**values, **changed})
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> list[Entry]:
+    """Entries of different layers or contexts, with all kinds of text in them."""
+    places = draw(st.lists(st.tuples(TEXT, CONTEXTS), unique=True, max_size=8))
+    return [
+        entry(
+            signature, context=context, op=draw(TEXT), latency_s=draw(SECONDS),
+            stderr_s=draw(st.one_of(st.just(0.0), SECONDS)),
+            samples=draw(st.integers(1, 10**6)), resolved=draw(st.booleans()), probe=draw(TEXT), baseline=draw(TEXT),
+        )
+        for signature, context in places
+    ]  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None, phases=(Phase.explicit, Phase.generate))
+@given(
+    entries(),
+    st.sampled_from(METHODS),
+    st.sampled_from(["cpu", "wall", "device"]),
+    st.dictionaries(TEXT, TEXT, max_size=3),
+)
+def test_what_is_published_is_read_back(
+    rows: list[Entry], method: str, clock: str, fingerprint: dict[str, str]
+) -> None:
+    """Any entries, texts with commas, quotes and line ends included, come back to seven digits."""
+    draft = table(rows, method=method, clock=clock, fingerprint=fingerprint)
+    with tempfile.TemporaryDirectory() as root:
+        published = publish(draft, Path(root))
+        assert published == read_lut(published.path, "board")
+    assert len(published.entries) == len(rows)
+    for one, other in zip(published.entries, rows, strict=True):
+        assert one.latency_s == pytest.approx(other.latency_s, rel=1e-6)
+        assert one.stderr_s == pytest.approx(other.stderr_s, rel=1e-6)
+        assert dataclasses.replace(one, latency_s=1, stderr_s=1) == dataclasses.replace(other, latency_s=1, stderr_s=1)
+    assert dataclasses.replace(published, path=draft.path, entries=draft.entries) == draft
+
+
+def test_a_carriage_return_in_a_text_is_read_back(tmp_path: Path) -> None:
+    """A lone carriage return, which some CSV writers leave unquoted, does not break the table that holds it."""
+    rows = (entry("a\rb"), entry("c", op="d\re", baseline="\r"))
+    assert publish(table(rows), tmp_path).entries == rows
+
+
+def test_the_same_content_is_the_same_folder(tmp_path: Path) -> None:
+    """Publishing twice gives one folder, left as it was; other content gives another."""
+    first = publish(table([entry("a")]), tmp_path)
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in first.path.iterdir()}
+    assert publish(table([entry("a")]), tmp_path).path == first.path
+    assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in first.path.iterdir()} == before
+    other = publish(table([entry("a", latency_s=2e-4)]), tmp_path)
+    assert sorted(path.name for path in (tmp_path / "board").iterdir()) == sorted([first.path.name, other.path.name])
+    assert set(before) == {ENTRIES, MANIFEST}
+
+
+def test_the_folder_is_named_by_date_and_content(tmp_path: Path) -> None:
+    """`<device>/<date>-<hash>`, and the hash is that of the manifest, which holds that of the entries."""
+    folder = publish(table([entry("a")]), tmp_path).path
+    manifest = (folder / MANIFEST).read_bytes()
+    assert folder == tmp_path / "board" / f"2026-01-02-{hashlib.sha256(manifest).hexdigest()[:8]}"
+    assert json.loads(manifest)["sha256"][ENTRIES] == hashlib.sha256((folder / ENTRIES).read_bytes()).hexdigest()
+    assert json.loads(manifest)["schema_version"] == 1
+
+
+def test_many_publish_the_same_content_at_once(tmp_path: Path) -> None:
+    """Writers of the same table do not trip over each other; all get the one folder."""
+    failures: list[BaseException] = []
+    for number in range(25):
+        draft = table([entry("a")], created=f"2026-01-02T00:00:{number:02}+00:00")
+        barrier = threading.Barrier(6)
+
+        def write(draft: Lut = draft, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            try:
+                publish(draft, tmp_path)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=write) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert len(list((tmp_path / "board").iterdir())) == 25
+
+
+def test_a_killed_writer_leaves_no_half_table(tmp_path: Path) -> None:
+    """After kill -9 at any moment every table that readers can see is whole."""
+    draw, here = random.Random(os.urandom(8)), str(Path(__file__).parent)
+    for attempt in range(4):
+        command = [sys.executable, "-c", WRITER, str(tmp_path), here, str(attempt)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+            time.sleep(draw.uniform(0.0, 0.3))
+            os.kill(writer.pid, signal.SIGKILL)
+        folder = tmp_path / "board"
+        seen = [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.exists() else []
+        assert all(len(read_lut(path).entries) == 2000 for path in seen)
+        if seen:
+            assert latest_lut(tmp_path, "board") in seen
+    assert seen
+
+
+def test_half_written_tables_are_not_the_latest(tmp_path: Path) -> None:
+    """What a killed writer left aside is passed over, and alone is no table."""
+    aside = tmp_path / "board" / ".writing-abc"
+    aside.mkdir(parents=True)
+    (aside / ENTRIES).write_text("key")
+    (aside / MANIFEST).write_text("{}")
+    with pytest.raises(LutNotFound):
+        latest_lut(tmp_path, "board")
+    published = publish(table(), tmp_path)
+    assert latest_lut(tmp_path, "board") == published.path
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_the_latest_table_is_the_one_created_last(tmp_path: Path, order: tuple[int, ...]) -> None:
+    """Newest is what the manifests say, also on one day and after a checkout that set all file times anew."""
+    times = ["2026-01-01T23:00:00+00:00", "2026-01-02T01:00:00+00:00", "2026-01-02T09:00:00+00:00"]
+    folders = [publish(table([entry("a")], created=created), tmp_path).path for created in times]
+    for moment, index in enumerate(order):
+        for path in (folders[index], *folders[index].iterdir()):
+            os.utime(path, (1_700_000_000 + moment, 1_700_000_000 + moment))
+    assert latest_lut(tmp_path, "board") == folders[2]
+
+
+def test_tables_of_other_devices_are_not_mixed_up(tmp_path: Path) -> None:
+    """The table of another device is refused by name, and each device has its own latest one."""
+    board, stick = publish(table(), tmp_path), publish(table(device="stick"), tmp_path)
+    assert latest_lut(tmp_path, "stick") == stick.path
+    with pytest.raises(LutMismatch, match="board"):
+        read_lut(board.path, "stick")
+    assert read_lut(board.path).device == "board"
+    with pytest.raises(LutNotFound):
+        latest_lut(tmp_path, "nobody")
+
+
+def edit(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """A change of one file that leaves the hashes as they were."""
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes())) and None
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        pytest.param(edit(ENTRIES, lambda text: text.replace(b"1.250000e-04", b"1.150000e-04")), id="a latency"),
+        pytest.param(edit(ENTRIES, lambda text: text[: len(text) // 2]), id="entries cut short"),
+        pytest.param(edit(ENTRIES, lambda _: b""), id="entries emptied"),
+        pytest.param(edit(ENTRIES, lambda text: text.replace(b"\n", b"\r\n")), id="line ends"),
+        pytest.param(edit(ENTRIES, lambda text: b"\xef\xbb\xbf" + text), id="byte order mark"),
+        pytest.param(edit(ENTRIES, lambda text: b"".join(text.splitlines(True)[:-1])), id="an entry removed"),
+        pytest.param(edit(MANIFEST, lambda text: text.replace(b'"cold"', b'"warm"')), id="the visit policy"),
+        pytest.param(edit(MANIFEST, lambda text: text + b" "), id="a space"),
+        pytest.param(edit(MANIFEST, lambda text: text[:-20]), id="manifest cut short"),
+        pytest.param(edit(MANIFEST, lambda _: b"[" * 100_000), id="manifest nested"),
+        pytest.param(edit(MANIFEST, lambda _: b"\xff\xfe"), id="manifest no text"),
+        pytest.param(lambda folder: folder.rename(folder.with_name("2026-01-02-00000000")), id="renamed"),
+    ],
+)
+def test_a_table_that_was_changed_is_corrupt(tmp_path: Path, tamper: Callable[[Path], Any]) -> None:
+    """Any byte changed in either file, or another name, is noticed before a number is believed."""
+    published = publish(table([entry("a"), entry("b")]), tmp_path).path
+    tamper(published)
+    (folder,) = (tmp_path / "board").iterdir()
+    with pytest.raises(LutCorrupt):
+        read_lut(folder)
+
+
+@pytest.mark.parametrize("name", [ENTRIES, MANIFEST])
+def test_a_table_without_one_of_its_files_is_refused(tmp_path: Path, name: str) -> None:
+    """A missing file is an error of the table, never a traceback."""
+    folder = publish(table([entry("a")]), tmp_path).path
+    (folder / name).unlink()
+    with pytest.raises(LutError):
+        read_lut(folder)
+
+
+def sign(folder: Path, rows: list[dict[str, Any]], manifest: dict[str, Any]) -> Path:
+    """Writes a table whose hashes fit, as somebody does who forges one."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    manifest["sha256"] = {ENTRIES: hashlib.sha256(text.getvalue().encode()).hexdigest()}
+    content = json.dumps(manifest).encode()
+    target = folder.with_name(f"2026-01-02-{hashlib.sha256(content).hexdigest()[:8]}")
+    shutil.rmtree(folder)
+    target.mkdir()
+    (target / ENTRIES).write_text(text.getvalue())
+    (target / MANIFEST).write_bytes(content)
+    return target
+
+
+def nested(manifest: dict[str, Any], *path: Any) -> None:
+    """Sets what the path, but for its last item, leads to."""
+    *keys, last, value = path
+    for key in keys:
+        manifest = manifest[key]
+    manifest[last] = value
+
+
+BAD_ROWS = [
+    ("latency_s", "nan"), ("latency_s", "inf"), ("latency_s", "-1e-4"), ("latency_s", "0"), ("latency_s", "1 ms"),
+    ("stderr_s", "-1"), ("stderr_s", "nan"), ("samples", "0"), ("samples", "1.5"), ("resolved", "2"), ("op", ""),
+    ("context", "moon"), ("key", "0123456789abcdef"), ("key", "../../etc"), ("signature", "another layer"),
+]  # fmt: skip
+BAD_MANIFESTS = [
+    ("schema_version", 2), ("schema_version", "1"), ("entries", 3), ("entries", True), ("clock", "sundial"),
+    ("method", "guess"), ("extra", 1), ("overhead", "r2", float("nan")), ("overhead", "coefficients", {}),
+    ("overhead", "covariance", [[1.0]]), ("overhead", "scatter", -1.0), ("rules", 0, "pattern", "Conv(9)"),
+    ("overhead", "coefficients", "runs", "value", float("inf")), ("fingerprint", ["cpu"]), ("device", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_ROWS)
+def test_impossible_values_are_corrupt_even_when_signed(tmp_path: Path, field: str, value: str) -> None:
+    """Hashes that fit do not make a negative, missing or unnamed latency believable."""
+    folder = publish(table([entry("a"), entry("b")]), tmp_path).path
+    with (folder / ENTRIES).open(newline="") as text:
+        rows = list(csv.DictReader(text))
+    rows[1][field] = value
+    with pytest.raises(LutCorrupt):
+        read_lut(sign(folder, rows, json.loads((folder / MANIFEST).read_bytes())))
+
+
+@pytest.mark.parametrize("change", BAD_MANIFESTS, ids=str)
+def test_impossible_manifests_are_corrupt_even_when_signed(tmp_path: Path, change: tuple[Any, ...]) -> None:
+    """Another schema, wrong types, numbers that are none and missing terms are refused."""
+    folder = publish(table([entry("a"), entry("b")]), tmp_path).path
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    nested(manifest, *change)
+    with (folder / ENTRIES).open(newline="") as text:
+        rows = list(csv.DictReader(text))
+    with pytest.raises(LutCorrupt):
+        read_lut(sign(folder, rows, manifest))
+
+
+def test_a_signed_table_with_a_layer_twice_is_corrupt(tmp_path: Path) -> None:
+    """One place has one entry."""
+    folder = publish(table([entry("a"), entry("b")]), tmp_path).path
+    with (folder / ENTRIES).open(newline="") as text:
+        rows = list(csv.DictReader(text))
+    with pytest.raises(LutCorrupt, match="twice"):
+        read_lut(sign(folder, [rows[0], rows[0]], json.loads((folder / MANIFEST).read_bytes())))
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 0.0, -1e-6])
+def test_an_impossible_latency_is_never_published(tmp_path: Path, value: float) -> None:
+    """A table that could not be read is not written: nothing is left behind that readers would call damaged."""
+    with pytest.raises((HarnessError, ValueError)):
+        publish(table([entry("a", latency_s=value)]), tmp_path)
+    with pytest.raises(LutNotFound):
+        latest_lut(tmp_path, "board")
+
+
+def test_a_layer_is_found_in_its_context_or_else_in_another() -> None:
+    """The entry of the context asked for; else that between on-chip neighbours; else none."""
+    chip, outside = entry("a", context="chip", latency_s=1.0), entry("a", context="outside", latency_s=2.0)
+    lone = entry("b", context="outside")
+    lut = table([outside, chip, lone])
+    assert lut.find(chip.key, "chip") == chip
+    assert lut.find(chip.key, "outside") == outside
+    assert lut.find(chip.key, "chip,chip") == chip
+    assert lut.find(lone.key, "chip") == lone
+    assert lut.find("0" * 16, "chip") is None
+
+
+def test_the_interval_of_an_entry_is_never_negative() -> None:
+    """An uncertain entry has an interval that begins at zero."""
+    assert entry("a", latency_s=1e-6, stderr_s=1e-5).interval_s[0] == 0.0
+    low, high = entry("a", latency_s=1e-3, stderr_s=1e-5).interval_s
+    assert (low, high) == pytest.approx((1e-3 - 1.96e-5, 1e-3 + 1.96e-5), rel=1e-4)

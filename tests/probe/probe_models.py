@@ -1,0 +1,79 @@
+"""Networks, plans and runs of probes for the tests of this folder."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+from onnx import GraphProto, ModelProto, ValueInfoProto, helper
+
+from device_agents import arrays
+from harness.network.assemble import AssembledModel
+from harness.network.fusion import DEFAULT_RULES
+from harness.network.layers import cut
+from harness.network.models import load_network
+from harness.probe.auxiliary import AuxiliaryKind
+from harness.probe.plan import CutNetwork, ProbePlan, plan_probes
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
+
+@functools.cache
+def cut_network(name: str) -> CutNetwork:
+    """A built-in network, cut by default rules, as for a device that tells nothing."""
+    network = load_network(f"builtin:{name}")
+    blocked = frozenset(tensor for tensor, kind in network.types.items() if len(kind.shape) == 4)
+    return CutNetwork(network, cut(network, DEFAULT_RULES), blocked)
+
+
+@functools.cache
+def plan_of(name: str, auxiliary: AuxiliaryKind) -> ProbePlan:
+    """The probe plan of one network."""
+    return plan_probes([cut_network(name)], DEFAULT_RULES, auxiliary)
+
+
+def graph_of(model: AssembledModel) -> GraphProto:
+    """The graph that travels."""
+    return onnx.load_model_from_string(model.content).graph
+
+
+def checkable(model: AssembledModel) -> ModelProto:
+    """The model with its absent weights as inputs, so that the checker needs no file."""
+    copy = onnx.load_model_from_string(model.content)
+    absent = {spec.name for spec in model.weights}
+    weights = [tensor for tensor in copy.graph.initializer if tensor.name in absent]
+    kept = [tensor for tensor in copy.graph.initializer if tensor.name not in absent]
+    del copy.graph.initializer[:]
+    copy.graph.initializer.extend(kept)
+    copy.graph.input.extend(helper.make_tensor_value_info(each.name, each.data_type, each.dims) for each in weights)
+    return copy
+
+
+def bytes_of(values: Sequence[ValueInfoProto]) -> int:
+    """Size of graph inputs or outputs."""
+    return sum(
+        math.prod(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        * helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).itemsize
+        for value in values
+    )
+
+
+def run_on_onnxruntime(model: AssembledModel, optimised: str | None = None) -> list[Any]:
+    """The outputs of a model with the weights and inputs that a device makes; `optimised` takes the runtime's graph."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    if optimised:
+        options.optimized_model_filepath = optimised
+    weights = [onnxruntime.OrtValue.ortvalue_from_numpy(arrays.make(spec.wire())) for spec in model.weights]
+    if weights:
+        options.add_external_initializers([spec.name for spec in model.weights], weights)
+    session = onnxruntime.InferenceSession(model.content, options, ["CPUExecutionProvider"])
+    outputs: list[Any] = session.run(None, {spec.name: arrays.make(spec.wire()) for spec in model.inputs})
+    return outputs

@@ -1,0 +1,119 @@
+"""Auxiliary layers and producers on tensors of every rank, type and opset."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from probe_models import graph_of, run_on_onnxruntime
+
+from harness.network.assemble import ModelBuilder
+from harness.network.graph import TensorType
+from harness.probe.auxiliary import AUXILIARY_KINDS, OUTPUT_CHANNELS, AuxiliaryKind, attach, slice_leading
+from harness.probe.probe import null_probe
+from harness.probe.producer import ProducerKind, produce
+from harness.probe.terms import TERM_NAMES, Terms
+
+every_kind = pytest.mark.parametrize("kind", AUXILIARY_KINDS)
+OPSETS = (7, 9, 10, 12, 13, 17)
+
+
+@every_kind
+@pytest.mark.parametrize("rank", range(7))
+def test_every_rank_has_an_auxiliary_layer(kind: AuxiliaryKind, rank: int) -> None:
+    """From scalars to six dimensions, as window transformers have them, the result is float and runs."""
+    probe = null_probe([TensorType("float32", (2, 3, 4, 5, 2, 3)[:rank])], ["outside"], kind, 13, "auxiliary")
+    (output,) = run_on_onnxruntime(probe.model)
+    assert output.dtype == np.float32
+    assert np.isfinite(output).all()
+
+
+@given(
+    st.sampled_from(AUXILIARY_KINDS),
+    st.lists(st.integers(1, 5), max_size=5),
+    st.sampled_from(("float32", "float16", "float64", "int64", "int32", "uint8", "int8", "bool")),
+    st.sampled_from(OPSETS),
+)
+@settings(max_examples=80)
+def test_every_type_and_opset_has_one_too(kind: AuxiliaryKind, shape: list[int], dtype: str, opset: int) -> None:
+    """Whatever a layer writes, in whichever opset, its auxiliary layer is valid, small and of known size."""
+    builder = ModelBuilder(opset)
+    tensor = builder.input(TensorType(dtype, tuple(shape)))
+    result, terms = attach(builder, tensor, kind)
+    model = builder.build([result])
+    (output,) = run_on_onnxruntime(model)
+    assert output.nbytes == terms.auxiliary_output_bytes == model.output_bytes
+    assert output.dtype == np.float32
+    if dtype == "float32":
+        assert terms.auxiliary_input_bytes == 4 * math.prod(shape)
+        assert output.size <= OUTPUT_CHANNELS * math.prod(shape)
+    else:
+        assert terms.auxiliary_input_bytes == 4
+
+
+@pytest.mark.parametrize("shape", [(1, 16, 20, 30), (2, 7, 9), (1, 3, 4, 5, 6)])
+def test_pooling_leaves_one_value_a_channel(shape: tuple[int, ...]) -> None:
+    """The default auxiliary layer hands back the first value of every channel, whatever the extent."""
+    probe = null_probe([TensorType("float32", shape)], ["outside"], "avgpool", 13, "auxiliary")
+    (output,) = run_on_onnxruntime(probe.model)
+    assert output.shape == (*shape[:2], *[1] * (len(shape) - 2))
+
+
+@every_kind
+@pytest.mark.parametrize("shape", [(1, 16, 20, 30), (2, 7, 9)])
+def test_auxiliary_layers_are_the_ones_named(kind: AuxiliaryKind, shape: tuple[int, ...]) -> None:
+    """Average pooling pools, conv1x1 looks at one position (a matrix product at rank 3), conv3x3 at three each way."""
+    probe = null_probe([TensorType("float32", shape)], ["outside"], kind, 13, "auxiliary")
+    (node,) = graph_of(probe.model).node
+    window = next((list(item.ints) for item in node.attribute if item.name == "kernel_shape"), [])
+    wanted = {"avgpool": ("AveragePool", 1), "conv1x1": ("Conv", 1), "conv3x3": ("Conv", 3)}[kind]
+    if kind == "conv1x1" and len(shape) == 3:
+        assert node.op_type == "MatMul"
+    else:
+        assert (node.op_type, window) == (wanted[0], [wanted[1]] * (len(shape) - 2))
+
+
+PRODUCERS: list[tuple[ProducerKind, TensorType]] = [
+    ("outside", TensorType("float32", (1, 8, 5, 5))),
+    ("convolution", TensorType("float32", (1, 8, 5, 5))),
+    ("convolution", TensorType("float32", (2, 3, 1, 7))),
+    ("abs", TensorType("float32", (3, 5))),
+    ("abs", TensorType("int64", (4,))),
+    ("abs", TensorType("bool", (2, 3))),
+    ("abs", TensorType("float16", ())),
+]
+
+
+@pytest.mark.parametrize(("producer", "kind"), PRODUCERS, ids=str)
+@pytest.mark.parametrize("opset", [7, 13, 17])
+def test_producers_write_the_type_asked_for(producer: ProducerKind, kind: TensorType, opset: int) -> None:
+    """A producer's result has the type of the tensor it stands for, and its input is one of the model's."""
+    builder = ModelBuilder(opset)
+    result = produce(builder, kind, producer)
+    assert builder.type_of(result) == kind
+    if producer != "outside":
+        (output,) = run_on_onnxruntime(builder.build([result]))
+        assert (str(output.dtype), output.shape) == (kind.dtype, kind.shape)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_leading_parts_are_cut_off_in_every_opset(opset: int) -> None:
+    """Slices before and after opset 10 take the same leading part."""
+    builder = ModelBuilder(opset)
+    result = slice_leading(builder, builder.input(TensorType("float32", (4, 6, 3))), (2, 6, 1))
+    (output,) = run_on_onnxruntime(builder.build([result]))
+    assert output.shape == builder.type_of(result).shape == (2, 6, 1)
+
+
+amounts = st.builds(Terms, *[st.integers(0, 10**9)] * len(TERM_NAMES))
+
+
+@given(amounts, amounts, amounts)
+def test_terms_add_up(first: Terms, second: Terms, third: Terms) -> None:
+    """Terms are amounts: their sum is associative, commutative, and nothing added changes nothing."""
+    assert (first + second) + third == first + (second + third)
+    assert first + second == second + first
+    assert first + Terms() == first

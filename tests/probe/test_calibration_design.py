@@ -1,0 +1,130 @@
+"""The calibration set: sizes that vary independently, so that a, b and c can be told apart (S1.4)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from probe_models import graph_of, run_on_onnxruntime
+
+from harness.errors import IllConditionedDesign
+from harness.latency.overhead import COLUMNS, fit_overhead, row_of
+from harness.measure.summary import Measurement
+from harness.probe.auxiliary import AUXILIARY_KINDS, AuxiliaryKind
+from harness.probe.calibration import calibration_probes
+from harness.probe.probe import Probe
+from harness.probe.terms import Terms
+
+every_kind = pytest.mark.parametrize("kind", AUXILIARY_KINDS)
+every_size = pytest.mark.parametrize("largest", [0, 602_112, 4_000_000])
+TRUE = {
+    "runs": 8e-6,
+    "input_bytes": 2e-11,
+    "output_bytes": 5e-11,
+    "auxiliaries": 2e-6,
+    "auxiliary_input_bytes": 1e-11,
+    "auxiliary_output_bytes": 4e-11,
+    "slices": 3e-6,
+    "slice_bytes": 6e-11,
+}
+MAX_CORRELATION = 0.9
+
+
+def total(terms: Terms) -> float:
+    """What a device with the coefficients of `TRUE` takes."""
+    return sum(TRUE[name] * amount for name, amount in zip(COLUMNS, row_of(terms), strict=True))
+
+
+def measured(probes: tuple[Probe, ...], noise: float = 0.0) -> list[tuple[Terms, Measurement]]:
+    """The probes as a device of known overhead would be measured."""
+    random = np.random.default_rng(1)
+    found = []
+    for probe in probes:
+        seconds = total(probe.terms) * (1 + noise * random.standard_normal())
+        found.append((probe.terms, Measurement(seconds, 0.002 * seconds, 0.004 * seconds, 30, 0, "cpu")))
+    return found
+
+
+@every_kind
+@every_size
+def test_input_and_output_sizes_vary_independently(kind: AuxiliaryKind, largest: int) -> None:
+    """Neither transfer follows the other: the correlation of their logarithms is bounded."""
+    terms = [probe.terms for probe in calibration_probes(kind, largest)]
+    sizes = np.log([[each.input_bytes, each.output_bytes] for each in terms])
+    assert abs(np.corrcoef(sizes, rowvar=False)[0, 1]) < MAX_CORRELATION
+
+
+@every_kind
+@every_size
+def test_each_input_size_comes_with_several_output_sizes(kind: AuxiliaryKind, largest: int) -> None:
+    """At one input size the output varies, and at one output size the input does."""
+    sizes = {(probe.terms.input_bytes, probe.terms.output_bytes) for probe in calibration_probes(kind, largest)}
+    for side in (0, 1):
+        repeated = [pair[side] for pair in sizes]
+        assert len(set(repeated)) < len(repeated)
+
+
+@every_kind
+@every_size
+def test_the_design_gives_the_true_coefficients_back(kind: AuxiliaryKind, largest: int) -> None:
+    """The regression accepts the design and finds a, b, c and the auxiliary layer's cost of an exact device."""
+    overhead = fit_overhead(measured(calibration_probes(kind, largest)))
+    assert {name: each.value for name, each in overhead.coefficients.items()} == pytest.approx(TRUE, rel=1e-3)
+
+
+@every_kind
+def test_noise_of_one_percent_leaves_a_usable_fit(kind: AuxiliaryKind) -> None:
+    """With noise as on a real device every null probe is predicted within a few percent."""
+    probes = calibration_probes(kind, 602_112)
+    overhead = fit_overhead(measured(probes, noise=0.01))
+    assert overhead.r2 > 0.98
+    for probe in probes:
+        assert overhead.of(row_of(probe.terms))[0] == pytest.approx(total(probe.terms), rel=0.05)
+
+
+def test_half_a_design_is_refused() -> None:
+    """Probes that hand back what they were given are refused: the check that accepts the design means something."""
+    probes = [probe for probe in calibration_probes("conv1x1", 0) if " /1" in probe.label]
+    equal = tuple(probe for probe in probes if probe.label.startswith("null 12x"))
+    with pytest.raises(IllConditionedDesign):
+        fit_overhead(measured(equal))
+
+
+@every_kind
+def test_calibration_reaches_the_networks_at_hand(kind: AuxiliaryKind) -> None:
+    """The largest null probe hands over at least 190 kB, and about as much as the largest input asked for."""
+    for largest, least in ((0, 190_000), (602_112, 602_112), (3_000_000, 3_000_000)):
+        assert max(probe.terms.input_bytes for probe in calibration_probes(kind, largest)) >= least
+
+
+@every_kind
+def test_calibration_probes_are_distinct_and_hold_no_layer(kind: AuxiliaryKind) -> None:
+    """Each null probe is there once and consists of auxiliary layers, of which the terms count each, and slices."""
+    probes = calibration_probes(kind, 602_112)
+    assert len({probe.id for probe in probes}) == len(probes)
+    for probe in probes:
+        ops = [node.op_type for node in graph_of(probe.model).node]
+        assert set(ops) <= {"AveragePool", "Conv", "MatMul", "Slice"}
+        assert ops.count("Slice") == probe.terms.slices
+        assert len(ops) == probe.terms.slices + probe.terms.auxiliaries
+        assert probe.role == "calibration"
+
+
+@every_kind
+def test_calibration_probes_run_on_onnxruntime(kind: AuxiliaryKind) -> None:
+    """Every null probe runs and hands back as much as its terms say."""
+    for probe in calibration_probes(kind, 602_112):
+        outputs = run_on_onnxruntime(probe.model)
+        assert sum(value.nbytes for value in outputs) == probe.terms.output_bytes
+
+
+@every_kind
+def test_stacks_are_executed_as_stacks(kind: AuxiliaryKind, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No runtime merges the auxiliary layers of a stack, which would make their fixed cost vanish."""
+    import onnx
+
+    for probe in calibration_probes(kind, 0):
+        if probe.terms.auxiliaries > 1:
+            path = str(tmp_path_factory.mktemp("graph") / "optimised.onnx")
+            run_on_onnxruntime(probe.model, path)
+            ops = [node.op_type for node in onnx.load_model(path).graph.node]
+            assert len([op for op in ops if not op.startswith("Reorder")]) == probe.terms.auxiliaries

@@ -1,0 +1,128 @@
+"""In its context probe a layer is executed by ONNX Runtime as in its network."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import NodeProto
+from probe_models import run_on_onnxruntime
+
+from device_agents.backends import LoadRequest
+from harness.network.assemble import AssembledModel
+from harness.network.fusion import learn_rules
+from harness.network.layers import cut
+from harness.network.models import load_network
+from harness.network.told import read_told
+from harness.probe.plan import CutNetwork, LayerProbes, ProbePlan, plan_probes
+from harness.probe.probe import network_probe
+
+NETWORKS = ("resnet18", "resnet50", "mobilenetv2", "efficientnet_b0", "squeezenet")
+AUXILIARY = {"AveragePool", "Unsqueeze"}
+PRODUCERS = {"Abs", "Not", "Conv"}
+
+
+@functools.cache
+def backend() -> Any:
+    """One real backend, as in a worker process."""
+    from device_agents.backends.onnxruntime import OnnxRuntimeBackend
+
+    return OnnxRuntimeBackend({})
+
+
+def revealed(model: AssembledModel) -> bytes:
+    """The runtime's graph of a model; writes into the current folder."""
+    weights, inputs = ([spec.wire() for spec in specs] for specs in (model.weights, model.inputs))
+    answer = backend().load(LoadRequest("probe", model.content, weights, inputs, model.output_bytes, reveal=True))
+    backend().unload("probe")
+    content: bytes = answer.content
+    return content
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ProbePlan:
+    """The plan of a network that was cut as ONNX Runtime tells."""
+    monkeypatch.chdir(tmp_path)
+    return told_plan(request.param)
+
+
+@functools.cache
+def told_plan(name: str) -> ProbePlan:
+    """The plan of a network; made once, in a folder that may be written to."""
+    network = load_network(f"builtin:{name}")
+    model = network_probe(network).model
+    told = read_told(network, model.names, "onnxruntime", revealed(model))
+    rules = learn_rules([(network, told.groups)], "onnxruntime")
+    return plan_probes([CutNetwork(network, cut(network, rules), told.blocked)], rules, "avgpool")
+
+
+def executed(plan: ProbePlan, probe: str) -> list[NodeProto]:
+    """What the runtime makes of a probe, reordering of memory left out."""
+    graph = onnx.load_model_from_string(revealed(plan.probes[probe].model)).graph
+    return [node for node in graph.node if not node.op_type.startswith("Reorder")]
+
+
+def own(plan: ProbePlan, layer: LayerProbes) -> list[str]:
+    """Operators that the context probe executes for the layer: neither producers nor auxiliary layers."""
+    ops = [node.op_type for node in executed(plan, layer.in_context)]
+    for taken in [node.op_type for node in executed(plan, layer.null)]:
+        if taken in ops:
+            ops.remove(taken)
+    return [op for op in ops if op not in AUXILIARY]
+
+
+@pytest.mark.parametrize("plan", NETWORKS, indirect=True)
+def test_convolutions_are_fused_with_what_follows_as_in_the_network(plan: ProbePlan) -> None:
+    """Batch norm, activation and residual add of a layer are one operator in the probe, as they are in the network."""
+    apart = {
+        f"{layer.op} {layer.key.text}": own(plan, layer)
+        for layer in plan.layers
+        if layer.op.startswith("Conv+") and own(plan, layer) != ["Conv"]
+    }
+    assert apart == {}
+
+
+@pytest.mark.parametrize("plan", ["resnet18"], indirect=True)
+def test_a_residual_add_is_drawn_into_its_convolution(plan: ProbePlan) -> None:
+    """In a ResNet block the convolution takes the residual as its fourth operand and the activation as attribute."""
+    residuals = [layer for layer in plan.layers if "+Add+Relu" in layer.op]
+    assert len(residuals) == 4
+    for layer in residuals:
+        nodes = [node for node in executed(plan, layer.in_context) if node.op_type == "Conv"]
+        (fused,) = [node for node in nodes if len([name for name in node.input if name]) == 4]
+        assert {item.s for item in fused.attribute if item.name == "activation"} == {b"Relu"}
+
+
+@pytest.mark.parametrize("plan", ["resnet18", "dscnn"], indirect=True)
+def test_producers_are_left_standing(plan: ProbePlan) -> None:
+    """No producer is optimised away or drawn into the layer: the null probe executes the producers too."""
+    for layer in plan.layers:
+        chip = layer.context.split(",").count("chip")
+        null = [node.op_type for node in executed(plan, layer.null)]
+        producers = [op for op in null if op in PRODUCERS]
+        assert len(producers) == chip
+        context = [node.op_type for node in executed(plan, layer.in_context)]
+        assert all(context.count(op) >= producers.count(op) for op in set(producers))
+
+
+@pytest.mark.parametrize("plan", ["resnet18"], indirect=True)
+def test_context_probes_run(plan: ProbePlan) -> None:
+    """Each context probe gives one small result."""
+    for layer in plan.layers:
+        (output,) = run_on_onnxruntime(plan.probes[layer.in_context].model)
+        assert output.nbytes <= 4 * 1024
+
+
+@pytest.mark.parametrize("plan", ["bert_mini"], indirect=True)
+def test_auxiliary_layers_reorder_nothing_where_the_network_does_not(plan: ProbePlan) -> None:
+    """A network without blocked layouts has none in its probes, or the reordering would be taken for the layer."""
+    reordered = set()
+    for layer in plan.layers:
+        for probe in (layer.layer, layer.in_context):
+            graph = onnx.load_model_from_string(revealed(plan.probes[probe].model)).graph
+            if any(node.op_type.startswith("Reorder") for node in graph.node):
+                reordered.add(f"{layer.op} {layer.key.text[-40:]}")
+    assert reordered == set()

@@ -1,0 +1,224 @@
+"""Probes of layers: valid, holding the same layer, with one edge to the auxiliary layer and the right sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from probe_models import bytes_of, checkable, cut_network, graph_of, plan_of, run_on_onnxruntime
+
+from harness.network.fusion import DEFAULT_RULES
+from harness.network.key import canonical, layer_key
+from harness.network.layers import Layer, cut
+from harness.network.prepare import prepare
+from harness.network.read import check_model
+from harness.probe.auxiliary import AUXILIARY_KINDS, OUTPUT_CHANNELS, AuxiliaryKind
+from harness.probe.plan import CutNetwork, LayerProbes, context_of, plan_probes
+from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
+
+NETWORKS = ("mobilenetv2", "vit_tiny", "bert_mini", "shufflenet", "dscnn")
+EVERY = 7
+"""One layer in so many is run for real behind a convolution, every second one behind pooling."""
+
+every_network = pytest.mark.parametrize("name", NETWORKS)
+every_kind = pytest.mark.parametrize("kind", AUXILIARY_KINDS)
+
+
+def planned(name: str, kind: AuxiliaryKind) -> Iterator[tuple[Layer, LayerProbes, Probe]]:
+    """Each layer of a plan with its probe of S1.1 and its context probe."""
+    plan, place = plan_of(name, kind), cut_network(name)
+    layers = {(layer.key, context_of(place.network, layer)): layer for layer in place.layers[::-1]}
+    for probes in plan.layers:
+        for probe in (probes.layer, probes.in_context):
+            yield layers[probes.key, probes.context], probes, plan.probes[probe]
+
+
+def nodes_of_layer(probe: Probe) -> set[str]:
+    """Names of the probe's nodes that are the layer's."""
+    return set(probe.model.names.nodes)
+
+
+@every_network
+@every_kind
+def test_probes_are_valid_onnx(name: str, kind: AuxiliaryKind) -> None:
+    """Every probe of a plan passes the checker with shape inference."""
+    for probe in plan_of(name, kind).probes.values():
+        onnx.checker.check_model(checkable(probe.model), full_check=True)
+
+
+@every_network
+@every_kind
+def test_one_edge_leads_from_the_layer_to_the_auxiliary_layer(name: str, kind: AuxiliaryKind) -> None:
+    """Of all results of the layer one operator behind it reads one, and the rest are handed back."""
+    for layer, _, probe in planned(name, kind):
+        graph, inside = graph_of(probe.model), nodes_of_layer(probe)
+        results = {output for node in graph.node if node.name in inside for output in node.output}
+        edges = [read for node in graph.node if node.name not in inside for read in node.input if read in results]
+        assert len(edges) == 1
+        assert len(graph.output) == len(layer.graph.outputs)
+
+
+@every_network
+@every_kind
+def test_the_probe_holds_the_same_layer(name: str, kind: AuxiliaryKind) -> None:
+    """The key computed from the probe's own ONNX is the key of the layer in its network."""
+    for layer, probes, probe in planned(name, kind):
+        model = onnx.load_model_from_string(probe.model.content)
+        read = prepare(check_model("probe", model, probe.model.content), {})
+        inside = [node for node in read.nodes if node.name in nodes_of_layer(probe)]
+        emitted = {original: name for name, original in probe.model.names.tensors.items()}
+        outputs = [emitted[output] for output in layer.graph.outputs]
+        assert layer_key(read, canonical(read, inside, outputs)) == probes.key == layer.key
+
+
+@every_network
+@every_kind
+def test_little_comes_back(name: str, kind: AuxiliaryKind) -> None:
+    """Pooling leaves one value a channel, a convolution eight values a position, for layers of one result."""
+    for layer, _, probe in planned(name, kind):
+        if len(layer.graph.outputs) > 1:
+            continue
+        shape = cut_network(name).network.types[layer.graph.outputs[0]].shape
+        positions = max(math.prod(shape[: max(2, len(shape) - 1)]), math.prod(shape[:1]) * math.prod(shape[2:]))
+        allowed = math.prod(shape[:2]) if kind == "avgpool" else OUTPUT_CHANNELS * positions
+        assert probe.model.output_bytes <= 4 * max(allowed, 1)
+
+
+@every_network
+@every_kind
+def test_null_probes_hold_no_layer(name: str, kind: AuxiliaryKind) -> None:
+    """Null probes consist of producers and auxiliary layers, one output for each input."""
+    plan = plan_of(name, kind)
+    allowed = {"AveragePool", "Conv", "MatMul", "Relu", "Abs", "Not", "Unsqueeze", "Slice", "Cast"}
+    for layer in plan.layers:
+        for probe in (plan.probes[layer.null], plan.probes[layer.auxiliary]):
+            graph = graph_of(probe.model)
+            assert not nodes_of_layer(probe)
+            assert {node.op_type for node in graph.node} <= allowed
+            assert len(graph.output) == len(graph.input) == probe.terms.auxiliaries
+        assert plan.probes[layer.null].terms.input_bytes == plan.probes[layer.in_context].terms.input_bytes
+
+
+@every_network
+@every_kind
+def test_transfers_are_those_of_the_model(name: str, kind: AuxiliaryKind) -> None:
+    """Input and output bytes of the overhead regression are what goes in and out of the ONNX model."""
+    for probe in plan_of(name, kind).probes.values():
+        graph = graph_of(probe.model)
+        assert probe.terms.input_bytes == bytes_of(graph.input) == probe.model.input_bytes
+        assert probe.terms.output_bytes == bytes_of(graph.output) == probe.model.output_bytes
+
+
+@every_network
+@every_kind
+def test_a_layer_adds_nothing_but_itself(name: str, kind: AuxiliaryKind) -> None:
+    """A layer's probe has one auxiliary layer, which reads what the auxiliary probe's one reads."""
+    plan = plan_of(name, kind)
+    for layer in plan.layers:
+        probe, alone = plan.probes[layer.layer], plan.probes[layer.auxiliary]
+        assert probe.terms.auxiliaries == alone.terms.auxiliaries == 1
+        assert probe.terms.auxiliary_input_bytes == alone.terms.auxiliary_input_bytes
+        assert probe.terms.auxiliary_output_bytes == alone.terms.auxiliary_output_bytes
+        assert (probe.auxiliary, alone.auxiliary) == (kind, kind)
+
+
+@every_network
+@every_kind
+def test_probes_run_on_onnxruntime(name: str, kind: AuxiliaryKind) -> None:
+    """A sample of the probes runs, with finite results of the size that the overhead regression is told."""
+    plan = plan_of(name, kind)
+    sample = plan.layers[:: 2 if kind == "avgpool" else EVERY]
+    ids = {probe for at in sample for probe in (at.layer, at.auxiliary, at.in_context, at.null)}
+    for probe in sorted(ids):
+        outputs = run_on_onnxruntime(plan.probes[probe].model)
+        assert sum(value.nbytes for value in outputs) == plan.probes[probe].terms.output_bytes
+        assert all(np.isfinite(value).all() for value in outputs)
+
+
+def test_context_probes_have_a_producer_in_front_of_every_chip_input() -> None:
+    """Where the layer reads what a neighbour wrote, its probe reads what a producer wrote."""
+    plan = plan_of("mobilenetv2", "avgpool")
+    for layer in plan.layers:
+        probe = plan.probes[layer.in_context]
+        inside, graph = nodes_of_layer(probe), graph_of(probe.model)
+        inputs = {value.name for value in graph.input}
+        read = {name for node in graph.node if node.name in inside for name in node.input} & inputs
+        assert len(read) == layer.context.split(",").count("outside")
+
+
+def test_single_probes_hold_the_layer_alone() -> None:
+    """The probe of people who time layers by themselves has the layer's operators and hands all results back."""
+    place = cut_network("dscnn")
+    for layer in place.layers:
+        probe = single_probe(place.network, layer)
+        graph = graph_of(probe.model)
+        assert [node.op_type for node in graph.node] == [node.op for node in layer.graph.nodes]
+        assert len(graph.output) == len(layer.graph.outputs)
+        run_on_onnxruntime(probe.model)
+
+
+def test_the_reference_probe_and_the_network_probe_run() -> None:
+    """The probe that tracks drift, and a whole network as a probe, run and have the sizes they tell."""
+    for probe in (reference_probe(), network_probe(cut_network("dscnn").network)):
+        outputs = run_on_onnxruntime(probe.model)
+        assert sum(value.nbytes for value in outputs) == probe.terms.output_bytes
+        assert probe.terms.input_bytes == probe.model.input_bytes
+
+
+def secretive() -> CutNetwork:
+    """A small network whose every name is a secret."""
+    kernel = np.ones((4, 4, 3, 3), np.float32)
+    nodes = [
+        helper.make_node("Conv", ["SECRETx", "SECRETw"], ["SECRETa"], "SECRETconv", pads=[1] * 4),
+        helper.make_node("Add", ["SECRETa", "SECRETx"], ["SECRETb"], "SECRETadd"),
+        helper.make_node("Softmax", ["SECRETb"], ["SECRETy"], "SECRETsoftmax", doc_string="SECRET"),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 4, 8, 8)) for name in ("SECRETx", "SECRETy")]
+    graph = helper.make_graph(nodes, "SECRET", values[:1], values[1:], [numpy_helper.from_array(kernel, "SECRETw")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="SECRET")
+    network = prepare(check_model("SECRET", model, model.SerializeToString()), {})
+    return CutNetwork(network, cut(network, DEFAULT_RULES), frozenset(network.types))
+
+
+@every_kind
+def test_no_name_of_the_file_reaches_a_probe(kind: AuxiliaryKind) -> None:
+    """Neither the model's bytes nor what is told of weights and inputs holds a name of the file."""
+    place = secretive()
+    plan = plan_probes([place], (), kind)
+    alone = [single_probe(place.network, layer) for layer in place.layers]
+    probes = [*plan.probes.values(), network_probe(place.network), *alone]
+    for probe in probes:
+        assert b"SECRET" not in probe.model.content
+        assert "SECRET" not in f"{probe.id} {probe.model.weights} {probe.model.inputs}"
+
+
+@every_kind
+def test_plans_cover_every_layer_and_load_every_probe_once(kind: AuxiliaryKind) -> None:
+    """Each layer in each context has its four probes, and each probe is in one batch, the reference in none."""
+    places = [cut_network("dscnn"), cut_network("mobilenetv2")]
+    plan = plan_probes(places, DEFAULT_RULES, kind)
+    wanted = {(layer.key, context_of(place.network, layer)) for place in places for layer in place.layers}
+    assert {(layer.key, layer.context) for layer in plan.layers} == wanted
+    assert len(plan.layers) == len(wanted)
+    loaded = [probe for batch in plan.batches for probe in batch]
+    assert len(loaded) == len(set(loaded))
+    assert {*loaded, plan.reference} == set(plan.probes)
+    assert plan.reference not in loaded
+    assert all(probe.id == key for key, probe in plan.probes.items())
+
+
+def test_equal_plans_have_one_id() -> None:
+    """The same networks give the same plan, by which a campaign is resumed; another auxiliary layer another."""
+    plans = [plan_probes([cut_network("dscnn")], DEFAULT_RULES, kind) for kind in ("avgpool", "avgpool", "conv1x1")]
+    assert plans[0].id == plans[1].id != plans[2].id
+
+
+def test_a_network_planned_twice_adds_nothing() -> None:
+    """Layers that a network shares with another are probed once."""
+    once, twice = (plan_probes([cut_network("dscnn")] * count, DEFAULT_RULES, "avgpool") for count in (1, 2))
+    assert once.probes.keys() == twice.probes.keys()
+    assert once.batches == twice.batches

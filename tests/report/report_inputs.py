@@ -1,0 +1,135 @@
+"""Hand-made tables and estimates, and what a page did in a browser."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.estimation.networks import LayerEstimate, NetworkEstimate
+from harness.estimation.validation import NetworkValidation, Validation
+from harness.latency.overhead import COLUMNS, Coefficient, Overhead
+from harness.lut.table import Lut
+from harness.network.graph import FreeNode
+
+
+def make_table(device: str = "board", **fingerprint: str) -> Lut:
+    """A table without entries: a = 1 ns, b = 2 ns a byte, c = 5 µs a run."""
+    values = {"input_bytes": 1e-9, "output_bytes": 2e-9, "runs": 5e-6}
+    coefficients = {
+        name: Coefficient(values.get(name, 0), 0, 0.9 * values.get(name, 0), 1.1 * values.get(name, 0))
+        for name in COLUMNS
+    }
+    overhead = Overhead(
+        coefficients=coefficients,
+        covariance=((0.0,) * len(COLUMNS),) * len(COLUMNS),
+        least_squares={"input_bytes": 1.25e-9, "output_bytes": -3e-9, "runs": 6e-6},
+        r2=0.98765,
+        least_squares_r2=0.87654,
+        condition=12.345,
+        scatter=0.0123,
+        probes=17,
+    )
+    return Lut(
+        path=Path("2026-01-02-0a1b2c3d"),
+        device=device,
+        created="2026-01-02T03:04:05+00:00",
+        clock="cpu",
+        method="context",
+        visit="cold",
+        fingerprint=fingerprint or {"cpu": "Some CPU", "governor": "performance"},
+        overhead=overhead,
+        rules=(),
+        entries=(),
+    )
+
+
+def make_estimate(
+    name: str = "net", layers: tuple[tuple[str, float | None], ...] = (("first", 3e-3), ("second", 1e-3))
+) -> NetworkEstimate:
+    """A network with these layers, no overhead, ± 10 %, and two nodes that cost nothing."""
+    made = tuple(
+        LayerEstimate(
+            layer, "Conv", "0" * 16, seconds, seconds and seconds / 100, "unknown" if seconds is None else "measured"
+        )
+        for layer, seconds in layers
+    )
+    known = [layer.latency_s for layer in made if layer.latency_s is not None]
+    whole, complete = sum(known), len(known) == len(made)
+    return NetworkEstimate(
+        name=name,
+        latency_s=whole if complete else None,
+        interval_s=(0.9 * whole, 1.1 * whole) if complete else None,
+        covered_latency_s=whole,
+        overhead_s=0.0,
+        coverage={"measured": len(known), "unknown": len(made) - len(known)},
+        layers=made,
+        free=(FreeNode("w1", "Constant", "constant"), FreeNode("drop", "Dropout", "dropout at inference")),
+    )
+
+
+def make_validation(*estimates: NetworkEstimate, naive: float | None = 1.25) -> Validation:
+    """Every network measured at 0.96 of its estimate; `naive` is the naive sum over the measured latency."""
+    results = []
+    for estimate in estimates:
+        assert estimate.latency_s is not None and estimate.interval_s is not None
+        measured = 0.96 * estimate.latency_s
+        results.append(
+            NetworkValidation(
+                name=estimate.name,
+                estimated_s=estimate.latency_s,
+                interval_s=estimate.interval_s,
+                measured_s=measured,
+                measured_halfwidth_s=0.01 * measured,
+                wall_s=1.5 * measured,
+                error=1 / 0.96 - 1,
+                within_interval=True,
+                naive_s=naive and naive * measured,
+                naive_error=naive and naive - 1,
+            )
+        )
+    return Validation("board", "board/2026-01-02-0a1b2c3d", "cpu", tuple(results), 0.0417, 1.0, 1.0, 1.0, ("governor",))
+
+
+_DRAWN = """
+Array.from(document.querySelectorAll('[data-figure]')).every(
+  holder => holder.firstElementChild?.shadowRoot?.querySelector('*'))
+"""
+
+
+@dataclass
+class Visit:
+    """What a page did: addresses it asked for, errors, dialogs."""
+
+    page: Any
+    requests: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    dialogs: list[str] = field(default_factory=list)
+
+
+class Browser:
+    """A chromium that opens files and records what they do."""
+
+    def __init__(self, chromium: Any) -> None:
+        self._chromium = chromium
+
+    def open(self, path: Path, **settings: Any) -> Visit:
+        """Loads a file, opens every section and waits until all figures are drawn."""
+        page = self._chromium.new_context(**settings).new_page()
+        visit = Visit(page)
+        page.on("request", lambda request: visit.requests.append(request.url))
+        page.on("pageerror", lambda error: visit.errors.append(str(error)))
+        page.on(
+            "console",
+            lambda message: visit.errors.append(message.text) if message.type in ("error", "warning") else None,
+        )
+        page.on("dialog", lambda dialog: (visit.dialogs.append(dialog.message), dialog.dismiss()))
+        page.goto(path.as_uri())
+        page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
+        deadline = time.monotonic() + 30
+        while not page.evaluate(_DRAWN):
+            assert time.monotonic() < deadline, f"figures are missing; {visit.errors}"
+            page.wait_for_timeout(100)
+        page.wait_for_timeout(300)
+        return visit

@@ -1,0 +1,380 @@
+"""The HTML report: right figures, nothing loaded, nothing executed, nothing half written."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_inputs import Browser, make_estimate, make_table, make_validation
+
+from harness.errors import ConfigurationError
+from harness.report import html
+from harness.report.figures import tick
+from harness.report.html import render, write_report
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror="alert(2)">',
+    "'-alert(3)-'",
+    "=cmd()",
+    "line\nbreak\r\x1b[31m\u202egnp",
+    "$$\\alpha$$ \\(x\\)",
+    "@name{safe} {{ 7 * 7 }} &lt;b&gt;",
+    "</script><script>alert(4)</script><!--",
+    "\ud800 lone",
+    "x" * 10_000,
+)
+
+
+class _Reader(HTMLParser):
+    """Rows of every table, addresses in attributes, and elements with their attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: list[list[list[str]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self._cell: list[str] | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self._cell = []
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th") and self._cell is not None:
+            self.tables[-1][-1].append("".join(self._cell).strip())
+            self._cell = None
+
+    def handle_data(self, data: str) -> None:
+        if self._cell is not None:
+            self._cell.append(data)
+
+
+def _read(page: str) -> _Reader:
+    reader = _Reader()
+    reader.feed(page)
+    return reader
+
+
+def _spaced(cells: list[str]) -> list[str]:
+    return [cell.replace("\N{NARROW NO-BREAK SPACE}", " ").replace("\N{MINUS SIGN}", "-") for cell in cells]
+
+
+def _hostile_report(path: Path) -> None:
+    estimate = make_estimate(HOSTILE[0], tuple((name, 1e-3 * (at + 1)) for at, name in enumerate(HOSTILE)))
+    others = [make_estimate(name) for name in HOSTILE[1:]]
+    table = make_table(HOSTILE[1], **{HOSTILE[0]: HOSTILE[3], "note": HOSTILE[7]})
+    write_report(path, table, [estimate, *others], make_validation(estimate, *others))
+
+
+def test_networks_table_shows_estimates_and_measurements() -> None:
+    """Every figure of the networks table is that of the inputs, in one unit."""
+    estimate = make_estimate()
+    header, row = _read(render(make_table(), [estimate], make_validation(estimate))).tables[0]
+    assert header == [
+        "network", "layers known", "estimated, ms", "95 % interval, ms", "measured, ms", "±, ms", "error",
+        "within interval", "naive sum, ms", "its error", "wall, ms",
+    ]  # fmt: skip
+    assert _spaced(row) == [
+        "net", "2 of 2", "4.000", "3.600 – 4.400", "3.840", "0.038", "+4.2 %", "yes", "4.800", "+25.0 %", "5.760",
+    ]  # fmt: skip
+
+
+def test_no_naive_column_without_naive_sums() -> None:
+    """The naive sum takes no room where it was not measured."""
+    estimate = make_estimate()
+    page = render(make_table(), [estimate], make_validation(estimate, naive=None))
+    assert len(_read(page).tables[0][0]) == 9
+    assert "naive" not in json.dumps(_read(page).tables)
+
+
+def test_summary_of_errors_is_shown() -> None:
+    """MAPE, shares within 5 and 10 %, interval coverage and changes of the device stand on the page."""
+    estimate = make_estimate()
+    page = render(make_table(), [estimate], make_validation(estimate)).replace("\N{NARROW NO-BREAK SPACE}", " ")
+    for name, value in (
+        ("mean absolute error (MAPE)", "4.2 %"),
+        ("networks within 5 %", "100 %"),
+        ("networks within 10 %", "100 %"),
+        ("95 % intervals that hold", "100 %"),
+    ):
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in page
+    assert "Changed: governor." in page
+    assert "MAPE" not in render(make_table(), [estimate])
+
+
+def test_layers_are_sorted_by_share_of_time() -> None:
+    """The longest layer comes first, with its place in the order of execution, and the overhead last."""
+    layers = (("short", 1e-3), ("long", 3e-3))
+    header, *rows = _read(render(make_table(), [make_estimate(layers=layers)])).tables[1]
+    assert header == ["layer", "no.", "share", "latency, ms", "± std. error, ms", "operator", "source"]
+    assert [_spaced(row) for row in rows] == [
+        ["long", "2", "75.0 %", "3.000", "0.030", "Conv", "measured"],
+        ["short", "1", "25.0 %", "1.000", "0.010", "Conv", "measured"],
+        ["overhead a, b, c", "", "0.0 %", "0", "", "", "fitted"],
+    ]
+
+
+def test_unknown_layers_are_shown_as_unknown() -> None:
+    """A layer that the table does not hold has no latency, and its network only a lower bound."""
+    reader = _read(render(make_table(), [make_estimate(layers=(("known", 1e-3), ("strange", None)))]))
+    assert reader.tables[0][1] == ["net", "1 of 2", "≥ 1.000", "unknown"]
+    assert reader.tables[1][2] == ["strange", "2", "", "unknown", "", "Conv", "unknown"]
+
+
+def test_network_without_any_known_layer_has_no_figure() -> None:
+    """Where nothing is known nothing is drawn, and the report is written all the same."""
+    page = render(make_table(), [make_estimate(layers=(("strange", None),))])
+    assert "data-figure=" not in page
+    assert "1 of 1 layers are not in the table" in page
+
+
+def test_report_without_networks() -> None:
+    """A table alone has a report too."""
+    assert "No network was estimated." in render(make_table(), [])
+
+
+def test_overhead_is_shown_with_intervals_beside_least_squares() -> None:
+    """a, b and c stand in units that suit them, robust and plain."""
+    page = render(make_table(), [make_estimate()])
+    rows = [_spaced(row) for row in _read(page).tables[2][1:]]
+    assert [row[1:] for row in rows] == [
+        ["1.000", "0.9000 – 1.100", "1.250", "ns/byte"],
+        ["2.000", "1.800 – 2.200", "-3.000", "ns/byte"],
+        ["5.000", "4.500 – 5.500", "6.000", "µs"],
+    ]
+    for value in ("0.98765", "0.87654", "12.35"):
+        assert f"<dd>{value}</dd>" in page
+
+
+def test_nodes_that_cost_nothing_are_grouped_by_reason() -> None:
+    """Each reason is named with its count and its nodes."""
+    page = render(make_table(), [make_estimate()])
+    assert "<summary>constant: 1</summary>" in page
+    assert "w1 (Constant)" in page
+    assert "<summary>dropout at inference: 1</summary>" in page
+
+
+def test_commands_hold_no_name_that_a_shell_misreads() -> None:
+    """Only plain names appear in the commands; the others are replaced."""
+    estimates = [make_estimate(name) for name in ("plain.onnx", "a; rm -rf ~", "$(x)", "--lut=/", "resnet50")]
+    page = render(make_table(), estimates)
+    code = re.search(r"<pre><code>(.*?)</code></pre>", page, re.DOTALL)
+    assert code
+    first, _, last = code[1].splitlines()
+    assert first == "harness profile plain.onnx MODEL.onnx builtin:resnet50 --device board"
+    assert last.endswith("--lut lut/board/2026-01-02-0a1b2c3d --html report.html")
+
+
+def test_measurement_without_estimate_is_not_dropped() -> None:
+    """A measured network that was not estimated again still stands in the table."""
+    page = render(make_table(), [], make_validation(make_estimate("alone")))
+    assert _read(page).tables[0][1][0] == "alone"
+
+
+def test_tables_are_accessible() -> None:
+    """Every table has a caption and every heading cell a scope."""
+    reader = _read(render(make_table(), [make_estimate()]))
+    tags = [tag for tag, _ in reader.elements]
+    assert tags.count("table") == tags.count("caption") == 4
+    assert all("scope" in attributes for tag, attributes in reader.elements if tag == "th")
+
+
+def test_nothing_is_referred_to_outside_the_file() -> None:
+    """No element has an address other than a data URL, and the page forbids itself to load or run anything else."""
+    reader = _read(render(make_table(), [make_estimate()], make_validation(make_estimate())))
+    addresses = [
+        value
+        for _, attributes in reader.elements
+        for name, value in attributes.items()
+        if name in ("src", "href", "srcset", "data", "action", "poster")
+    ]
+    assert addresses == ["data:,"]
+    policy = next(attributes["content"] for _, attributes in reader.elements if "http-equiv" in attributes)
+    assert policy and policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "'unsafe-inline'" not in policy.partition("script-src")[2].partition(";")[0]
+
+
+def test_same_report_has_no_trace_of_this_machine(tmp_path: Path) -> None:
+    """The folder in which the report is written does not appear in it."""
+    write_report(tmp_path / "report.html", make_table(), [make_estimate()])
+    assert str(tmp_path) not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_many_layers_share_bars() -> None:
+    """Above the limit neighbours share a bar; the sum over all bars stays that of the layers."""
+    layers = tuple((f"layer{at}", 1e-3) for at in range(1000))
+    page = render(make_table(), [make_estimate(layers=layers)])
+    assert "1000 layers: neighbours share a bar." in page
+    document = re.search(r'id="layers-1-data">(.*?)</script>', page)
+    assert document
+    tops = [
+        float(top) for column in re.findall(r'\["top",\[([^]]*)\]\]', document[1]) for top in column.split(",") if top
+    ]
+    assert len(tops) == 250
+    assert sum(tops) == pytest.approx(1000)
+
+
+def test_tick_labels_are_never_formulas() -> None:
+    """A label holds no mark that BokehJS takes for TeX, no control character, and is short."""
+    for name in HOSTILE:
+        label = tick(name)
+        assert not set(label) & set("$\\")
+        assert label.isprintable()
+        assert len(label) <= 20
+
+
+def test_report_replaces_an_older_one_and_leaves_nothing_else(tmp_path: Path) -> None:
+    """Writing twice leaves one file, with the usual permissions."""
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    write_report(path, make_table(), [make_estimate()])
+    assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_missing_folder_is_a_configuration_error(tmp_path: Path) -> None:
+    """A folder that does not exist is named as the cause and is not created."""
+    with pytest.raises(ConfigurationError, match="cannot be written") as caught:
+        write_report(tmp_path / "absent" / "report.html", make_table(), [make_estimate()])
+    assert caught.value.exit_code == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", [Path("/proc/report.html"), Path("/dev/null"), Path("/")])
+def test_unwritable_place_is_a_configuration_error(place: Path) -> None:
+    """A read-only folder, a device and a folder are refused, also for root."""
+    with pytest.raises(ConfigurationError):
+        write_report(place, make_table(), [make_estimate()])
+    assert not Path("/dev/null").is_file()
+
+
+def test_failing_write_leaves_the_older_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up while the report is written leaves the one before, and no other file."""
+    path = tmp_path / "report.html"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(html.os, "fsync", full)
+    with pytest.raises(ConfigurationError, match="No space left on device"):
+        write_report(path, make_table(), [make_estimate()])
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_browser_loads_nothing_and_draws_every_figure(browser: Browser, tmp_path: Path) -> None:
+    """In a real browser the file asks for nothing but itself, and every figure has a canvas."""
+    path = tmp_path / "report.html"
+    estimates = [
+        make_estimate("small"),
+        make_estimate("large", (("only", 0.5),)),
+        make_estimate("part", (("x", None), ("y", 1e-6))),
+    ]
+    write_report(path, make_table(), estimates, make_validation(*estimates[:2]))
+    visit = browser.open(path)
+    assert visit.requests == [path.as_uri()]
+    assert visit.errors == []
+    assert _canvases(visit.page) == 5
+    write_report(path, make_table(), estimates)
+    visit = browser.open(path, color_scheme="dark", viewport={"width": 390, "height": 844}, has_touch=True)
+    assert (visit.requests, visit.errors, _canvases(visit.page)) == ([path.as_uri()], [], 4)
+    assert visit.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_browser_redraws_when_the_colour_scheme_changes(browser: Browser, tmp_path: Path) -> None:
+    """Figures follow a change between light and dark without an error."""
+    path = tmp_path / "report.html"
+    write_report(path, make_table(), [make_estimate()])
+    visit = browser.open(path, color_scheme="light")
+    visit.page.emulate_media(color_scheme="dark")
+    visit.page.wait_for_timeout(500)
+    assert (visit.errors, _canvases(visit.page)) == ([], 2)
+
+
+def test_hostile_names_are_text_and_run_nothing(browser: Browser, tmp_path: Path) -> None:
+    """Names that look like HTML, script, formulas or TeX are shown as they are; nothing runs, loads or breaks."""
+    path = tmp_path / "report.html"
+    _hostile_report(path)
+    visit = browser.open(path)
+    assert (visit.dialogs, visit.errors, visit.requests) == ([], [], [path.as_uri()])
+    text = visit.page.inner_text("main")
+    for name in (*HOSTILE[:4], *HOSTILE[5:8], "line␊break␍␛[31m\N{REPLACEMENT CHARACTER}gnp"):
+        assert name in text
+    assert "x" * 401 not in text
+    assert visit.page.locator("img").count() == 0
+    assert visit.page.title() == f"Latency on {HOSTILE[1]}"
+
+
+def test_hovering_shows_names_as_text(browser: Browser, tmp_path: Path) -> None:
+    """The pointer over a bar shows the layer's name and figures, escaped, in the figure's tooltip."""
+    path = tmp_path / "report.html"
+    for name in HOSTILE[:4]:
+        write_report(path, make_table(), [make_estimate("net", ((name, 2e-3),))])
+        visit = browser.open(path)
+        shown = _hover(visit.page, "#layers-1")
+        assert f"1: {name}" in shown
+        assert "2.000 ms ± 20.00 µs, 100.0 %, measured" in shown.replace("\N{NARROW NO-BREAK SPACE}", " ")
+        assert (visit.dialogs, visit.errors, visit.requests) == ([], [], [path.as_uri()])
+
+
+def test_page_refuses_to_run_what_is_put_into_it(browser: Browser, tmp_path: Path) -> None:
+    """Even if a name reached the page unescaped, its policy would keep script and pictures from it."""
+    path = tmp_path / "report.html"
+    write_report(path, make_table(), [make_estimate()])
+    page = path.read_text(encoding="utf-8")
+    path.write_text(
+        page.replace("<main>", "<main><script>alert(1)</script><img src=http://127.0.0.1:9/x onerror=alert(2)>"),
+        encoding="utf-8",
+    )
+    visit = browser.open(path)
+    assert visit.dialogs == []
+    assert len([error for error in visit.errors if "Content Security Policy" in error]) >= 2
+
+
+_DEEP = """
+(root) => {
+  const found = [];
+  const walk = (node) => {
+    found.push(node);
+    for (const child of node.children) walk(child);
+    if (node.shadowRoot) for (const child of node.shadowRoot.children) walk(child);
+  };
+  walk(root);
+  return found;
+}
+"""
+
+
+def _canvases(page: Any) -> int:
+    """Figures that hold a canvas of some size."""
+    count = page.evaluate(
+        f"""() => Array.from(document.querySelectorAll('[data-figure]')).filter(holder => ({_DEEP})(holder)
+            .some(node => node.tagName === 'CANVAS' && node.width > 100 && node.height > 50)).length"""
+    )
+    return int(count)
+
+
+def _hover(page: Any, figure: str) -> str:
+    """What the tooltip of a figure says with the pointer in its middle."""
+    holder = page.locator(figure)
+    holder.scroll_into_view_if_needed()
+    box = holder.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2 - 40, box["y"] + box["height"] / 2)
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=4)
+    page.wait_for_timeout(400)
+    return str(
+        page.evaluate(
+            f"""() => ({_DEEP})(document.body).filter(node => node.localName === 'div'
+                && node.getRootNode().host?.className.includes('bk-Tooltip')).map(node => node.innerText).join(' ')"""
+        )
+    )

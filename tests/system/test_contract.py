@@ -1,0 +1,345 @@
+"""What scripts of other people rely on: JSON fields, exit codes, help, streams, and where files are written."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import TIMEOUT_S, Harness, Outcome
+from system_networks import convolutions, save
+
+COMMANDS = {
+    "demo", "profile", "estimate", "validate", "lut build", "lut show", "lut diff", "lut check", "lut export",
+    "devices list", "devices show", "devices check", "agent install",
+}  # fmt: skip
+GROUPS = ("lut", "devices", "agent")
+DOCUMENTED = {
+    *COMMANDS, "npu compile", "npu run", "npu disassemble", "npu trace", "npu split", "npu sweep", "nightly run",
+    "nightly install", "nightly status", "report",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def helps(profiled: Harness) -> dict[str, str]:
+    """The help text of every command, found by walking down from `harness --help`."""
+    found = {"": profiled("--help").assert_ok().stdout}
+    for top in _listed(found[""]):
+        found[top] = profiled(top, "--help").assert_ok().stdout
+        for below in _listed(found[top]):
+            found[f"{top} {below}"] = profiled(top, below, "--help").assert_ok().stdout
+    return found
+
+
+def _listed(text: str) -> list[str]:
+    """The commands that a help text lists."""
+    if "Commands:" not in text:
+        return []
+    return re.findall(r"^  ([a-z][a-z-]*)  ", text.split("Commands:")[1], re.MULTILINE)
+
+
+def test_commands_are_those_of_the_contract(helps: dict[str, str]) -> None:
+    """Every command of the contract exists, and none that the contract does not know."""
+    found = {name for name in helps if name and not _listed(helps[name])}
+    assert found >= COMMANDS, f"missing: {COMMANDS - found}"
+    assert found <= DOCUMENTED, f"not documented: {found - DOCUMENTED}"
+
+
+def test_every_command_shows_an_example(helps: dict[str, str]) -> None:
+    """The help of every command holds an example that begins with that command."""
+    for name in COMMANDS:
+        text = " ".join(helps[name].split())
+        assert f"Example: harness {name}" in text, f"no example in harness {name} --help"
+
+
+def test_every_option_is_explained(helps: dict[str, str]) -> None:
+    """No option or argument stands in a help text without a word about it."""
+    for name, text in helps.items():
+        for line in text.split("Options:")[-1].splitlines():
+            assert not re.fullmatch(r"\s+(-\w, )?--[a-z-]+( <[^>]+>)?\s*", line) or name == "", f"{name}: {line}"
+
+
+def test_commands_that_show_data_have_json(helps: dict[str, str]) -> None:
+    """Every command that shows data has --json."""
+    for name in COMMANDS - {"lut export"}:
+        assert "--json" in helps[name], name
+
+
+def test_help_names_the_exit_codes(helps: dict[str, str]) -> None:
+    """`harness --help` tells what the exit codes mean."""
+    for code in ("0", "1", "2", "3", "4", "5", "6", "7", "130"):
+        assert re.search(rf"\b{code} [a-z]", helps[""].replace("\n", " ")), code
+
+
+@pytest.mark.parametrize("words", [["--help"], ["profile", "--help"], ["lut", "build", "--help"]], ids=" ".join)
+def test_help_imports_nothing_heavy(words: list[str], profiled: Harness) -> None:
+    """Help loads no library that takes long to import."""
+    process = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "harness", *words], env=profiled.environment, capture_output=True,
+        encoding="utf-8", check=True, timeout=TIMEOUT_S, cwd=profiled.workspace,
+    )  # fmt: skip
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in process.stderr.splitlines() if "|" in line}
+    assert "harness" in loaded and "typer" in loaded
+    assert not loaded & {"sklearn", "pandas", "onnxruntime", "onnx", "paramiko", "scipy", "bokeh", "numpy"}
+
+
+def test_version_is_told(profiled: Harness) -> None:
+    """`harness --version` prints a version and nothing else."""
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*\n", profiled("--version").assert_ok().stdout)
+
+
+# The main job ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory, small_network: Path) -> tuple[Harness, dict[str, Outcome]]:
+    """The main job on null01, with --json."""
+    folder = tmp_path_factory.mktemp("job")
+    for name in ("w", "r", "h"):
+        (folder / name).mkdir()
+    harness = Harness(folder / "w", folder / "r", folder / "h")
+    outcomes = {
+        "profile": harness("profile", "--device", "null01", small_network, "--json"),
+        "lut build": harness("lut", "build", "--device", "null01", "--json"),
+        "estimate": harness("estimate", small_network, "--device", "null01", "--json"),
+        "validate": harness("validate", small_network, "--device", "null01", "--json"),
+    }
+    return harness, outcomes
+
+
+Job = tuple[Harness, dict[str, Outcome]]
+
+
+@pytest.mark.parametrize("command", ["profile", "lut build", "estimate", "validate"])
+def test_result_is_one_object_on_stdout(command: str, job: Job) -> None:
+    """With --json stdout is one line with one object that has a schema version."""
+    outcome = job[1][command].assert_ok()
+    assert outcome.json["schema_version"] == 1
+    assert outcome.stdout.count("\n") == 1
+
+
+def test_profile_fields(job: Job) -> None:
+    """`profile --json` tells campaign, probes, samples, device and wall seconds, and the journal agrees."""
+    harness, outcomes = job
+    found = outcomes["profile"].json
+    assert harness.query("SELECT device, complete FROM campaigns WHERE id = ?", found["campaign"]) == [("null01", 1)]
+    probes = harness.query("SELECT count(*) FROM probes WHERE campaign = ?", found["campaign"])
+    assert probes == [(found["probes"],)]
+    rows = harness.query(
+        "SELECT count(*), sum(device_ns) / 1e9 FROM series JOIN samples ON id = series WHERE campaign = ?",
+        found["campaign"],
+    )
+    assert rows[0][0] == found["samples"]
+    assert found["device_seconds"] == pytest.approx(rows[0][1])
+    assert found["wall_seconds"] > 0
+
+
+def test_lut_build_fields(job: Job) -> None:
+    """`lut build --json` tells table, entries and overhead, and the folder is as documented."""
+    harness, outcomes = job
+    found = outcomes["lut build"].json
+    folder = Path(found["lut"])
+    folder = folder if folder.is_absolute() else harness.workspace / folder
+    assert folder == harness.table
+    assert folder.parent == harness.workspace / "lut" / "null01"
+    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}-[0-9a-f]{8,}", folder.name)
+    with (folder / "entries.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == found["entries"] == 3
+    assert {"a_s_per_byte", "b_s_per_byte", "c_s", "r2"} <= found["overhead"].keys()
+
+
+def test_overhead_is_the_known_one(job: Job) -> None:
+    """On the null device a, b and c come out as they were set."""
+    overhead = job[1]["lut build"].json["overhead"]
+    assert overhead["a_s_per_byte"] == pytest.approx(1e-10, rel=0.02)
+    assert overhead["b_s_per_byte"] == pytest.approx(2e-10, rel=0.02)
+    assert overhead["c_s"] == pytest.approx(1e-4, rel=0.02)
+
+
+def test_layer_latencies_are_the_known_ones(job: Job) -> None:
+    """On the null device a layer takes 1 ns a byte of its weights that stay on the device."""
+    (found,) = job[1]["estimate"].json["networks"]
+    known = {"c1": 48 * 3 * 9 * 4e-9, "c2": 48 * 48 * 9 * 4e-9}
+    for layer in found["layers"]:
+        if layer["name"] in known:
+            assert layer["latency_s"] == pytest.approx(known[layer["name"]], rel=0.02)
+
+
+def test_manifest_says_what_the_design_promises(job: Job) -> None:
+    """The manifest holds schema version, overhead with covariance, fingerprint, rules, hashes, tool and clock."""
+    manifest = json.loads((job[0].table / "manifest.json").read_text())
+    for field in ("schema_version", "overhead", "fingerprint", "rules", "sha256", "tool_version", "clock"):
+        assert manifest[field], field
+    assert manifest["overhead"]["covariance"]
+
+
+def test_estimate_fields(job: Job) -> None:
+    """`estimate --json` tells latency, interval, coverage and layers, and the layers add up."""
+    (found,) = job[1]["estimate"].json["networks"]
+    low, high = found["interval_s"]
+    assert 0 < low <= found["latency_s"] <= high
+    assert set(found["coverage"]) == {"measured", "interpolated", "extrapolated", "unknown"}
+    assert sum(found["coverage"].values()) == len(found["layers"])
+    for layer in found["layers"]:
+        assert {"name", "op", "key", "latency_s", "stderr_s", "source"} <= layer.keys()
+        assert layer["latency_s"] > 0 and layer["stderr_s"] >= 0 and layer["source"] == "measured"
+    total = sum(layer["latency_s"] for layer in found["layers"]) + found["overhead_s"]
+    assert found["latency_s"] == pytest.approx(total)
+    assert job[1]["estimate"].json["clock"] == "device"
+
+
+def test_validate_fields(job: Job) -> None:
+    """`validate --json` gives errors as fractions that agree with each other."""
+    found = job[1]["validate"].json
+    (network,) = found["networks"]
+    error = network["estimated_s"] / network["measured_s"] - 1
+    assert network["error"] == pytest.approx(error, abs=1e-9)
+    assert found["mape"] == pytest.approx(abs(error), abs=1e-9)
+    assert found["within_5"] == (abs(error) <= 0.05) and found["within_10"] == (abs(error) <= 0.1)
+    assert 0 <= found["interval_coverage"] <= 1
+    assert network["estimated_s"] == job[1]["estimate"].json["networks"][0]["latency_s"]
+    assert abs(error) < 0.01, "the null device's networks are known exactly"
+
+
+def test_table_leads_back_to_its_samples(job: Job) -> None:
+    """Campaign and probes of every entry stand in the journal, with samples."""
+    harness = job[0]
+    with (harness.table / "entries.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows
+    for row in rows:
+        for probe in (row["probe"], row["baseline"]):
+            found = harness.query(
+                "SELECT count(*) FROM series JOIN samples ON id = series WHERE campaign = ? AND probe = ?",
+                int(row["campaign"]), probe,
+            )  # fmt: skip
+            assert found[0][0] >= 1, f"{probe} has no sample"
+
+
+def test_estimate_and_checks_change_nothing(job: Job, small_network: Path) -> None:
+    """Commands that only read leave every file of the workspace as it was."""
+    harness = job[0]
+    before = harness.state()
+    for words in (("estimate", small_network, "--device", "null01"), ("lut", "show", "--device", "null01"),
+                  ("lut", "check"), ("lut", "diff", harness.table, harness.table), ("devices", "list"),
+                  ("devices", "show", "cpu01"), ("devices", "check", "null01"),
+                  ("profile", "--device", "null01", small_network, "--dry-run")):  # fmt: skip
+        harness(*words).assert_ok()
+    assert harness.state() == before
+
+
+def test_dry_run_in_an_empty_workspace_writes_nothing(harness: Harness, small_network: Path) -> None:
+    """`--dry-run` prints how many probes and how long, and leaves an empty workspace empty."""
+    found = harness("profile", "--device", "null01", small_network, "--dry-run", "--json").assert_ok().json
+    assert found["probes"] > 0 and found["device_seconds"]
+    assert harness("profile", "--device", "null01", small_network, "--dry-run").assert_ok().stdout
+    assert list(harness.workspace.iterdir()) == []
+
+
+def test_reading_commands_in_an_empty_workspace_write_nothing(harness: Harness, small_network: Path) -> None:
+    """Commands that find nothing to work on leave an empty workspace empty."""
+    for words in (("lut", "show"), ("lut", "build"), ("estimate", small_network), ("validate", small_network)):
+        harness(*words, "--device", "null01").assert_refused(3, mentions=("next:",))
+    harness("lut", "check").assert_ok()
+    assert list(harness.workspace.rglob("*")) == []
+
+
+def test_dry_run_plans_the_campaign_that_runs(job: Job, small_network: Path) -> None:
+    """The dry run of a campaign announces as many probes as the campaign has."""
+    harness, outcomes = job
+    found = harness("profile", "--device", "null01", small_network, "--dry-run", "--json").assert_ok().json
+    assert found["probes"] == outcomes["profile"].json["probes"]
+
+
+def test_nothing_is_written_elsewhere(harness: Harness, small_network: Path, tmp_path: Path) -> None:
+    """A campaign writes to its workspace, the lease folder and the user's cache, and nowhere else."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    other = Harness(elsewhere, harness.runtime, harness.home, {"TMPDIR": str(temporary)})
+    for words in (("profile", small_network, "--runs", "8"), ("lut", "build")):
+        other(*words, "--device", "null01", "--workspace", harness.workspace).assert_ok()
+    assert list(elsewhere.iterdir()) == []
+    assert list(temporary.iterdir()) == [], "temporary files were left"
+    assert [path.name for path in harness.home.iterdir() if path.name != ".cache"] == []
+    assert {path.name for path in harness.workspace.iterdir()} == {".harness", "lut"}
+
+
+def test_building_twice_publishes_nothing_twice(job: Job) -> None:
+    """A table is never changed: building again leaves the published folder as it was."""
+    harness = job[0]
+    folder = harness.table
+    before = harness.state()
+    again = Path(harness("lut", "build", "--device", "null01", "--json").assert_ok().json["lut"])
+    after = harness.state()
+    assert before.items() <= after.items()
+    if again.name != folder.name:
+        for path in again.iterdir():
+            path.unlink()
+        again.rmdir()
+
+
+@pytest.mark.parametrize("method", ["regression", "difference"])
+def test_methods_of_the_contract_build_a_table(method: str, harness: Harness, job: Job) -> None:
+    """Each method of this release builds a table that says how it was made."""
+    import shutil
+
+    shutil.copytree(job[0].workspace / ".harness", harness.workspace / ".harness")
+    found = harness("lut", "build", "--device", "null01", "--method", method, "--json").assert_ok().json
+    assert found["entries"] == 3
+    assert json.loads((harness.table / "manifest.json").read_text())["method"] == method
+
+
+def test_text_and_json_agree(job: Job, small_network: Path) -> None:
+    """Without --json stdout is a table for people that names the network."""
+    outcome = job[0]("estimate", small_network, "--device", "null01").assert_ok()
+    assert "small" in outcome.stdout and not outcome.stdout.startswith("{")
+
+
+def test_same_seed_gives_the_same_samples(job: Job, harness: Harness, small_network: Path) -> None:
+    """On a noiseless device the same command in a new workspace visits the same probes in the same order."""
+    harness("profile", "--device", "null01", small_network).assert_ok()
+    sql = (
+        "SELECT batch, round, position, series.probe, ordinal, device_ns FROM series"
+        " JOIN samples ON series.id = samples.series WHERE campaign = 1 ORDER BY 1, 2, 3, 5"
+    )
+    assert harness.query(sql) == job[0].query(sql)
+
+
+def test_real_runtime_goes_through_the_main_job(harness: Harness, tmp_path: Path) -> None:
+    """The main job works on cpu01, ONNX Runtime on this machine, and its estimate is positive and measured."""
+    network = save(convolutions(channels=16), tmp_path / "net.onnx")
+    profiled = harness("profile", "--device", "cpu01", network, "--runs", "8", "--json").assert_ok().json
+    assert profiled["refused"] == 0
+    rows = harness.query("SELECT min(wall_ns), min(cpu_ns) FROM samples")
+    assert rows[0][0] > 0 and rows[0][1] > 0
+    harness("lut", "build", "--device", "cpu01").assert_ok()
+    (found,) = harness("validate", "--device", "cpu01", network, "--json").assert_ok().json["networks"]
+    assert found["estimated_s"] > 0 and found["measured_s"] > 0
+    assert not [path for path in harness.home.rglob("*") if "telemetry" in path.name.lower()]
+
+
+def test_debug_shows_a_traceback(profiled: Harness) -> None:
+    """A traceback appears with --debug, and only then."""
+    plain = profiled("devices", "show", "nobody").assert_refused(3)
+    debug = profiled("--debug", "devices", "show", "nobody")
+    assert debug.code == plain.code and "Traceback" in debug.stderr
+
+
+def test_html_report_needs_no_other_file(job: Job, small_network: Path, tmp_path: Path) -> None:
+    """The report of an estimate is one file that requests nothing."""
+    page = tmp_path / "page.html"
+    job[0]("estimate", small_network, "--device", "null01", "--html", page).assert_ok()
+    text = page.read_text(encoding="utf-8")
+    assert "small" in text and text.lstrip().lower().startswith("<!doctype html")
+    loads = re.findall(
+        r"<(?:script|img|iframe|source)[^>]*\ssrc=[\"']?([^\"' >]+)|<link[^>]*href=[\"']?([^\"' >]+)", text
+    )
+    assert not [address for pair in loads for address in pair if address and not address.startswith("data:")], loads[:5]
+    assert os.listdir(tmp_path) == ["page.html"]
