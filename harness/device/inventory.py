@@ -29,7 +29,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from harness.errors import ConfigurationError, UnknownDevice
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
 _RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _DEVICE_KEYS = ("backend", "options", "resource")
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from harness.latency.overhead import row_of
 from harness.lut.store import latest_lut, read_lut
-from harness.lut.table import Z_95, Entry, Lut
+from harness.lut.table import Entry, Lut
+from harness.measure.summary import Z_95
 from harness.network.graph import FreeNode, Network
 from harness.network.layers import Layer, cut
 from harness.network.models import load_network

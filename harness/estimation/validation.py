@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.device.inventory import find_device, load_inventory
 from harness.device.session import open_session
-from harness.errors import CoverageError
+from harness.errors import BackendError, CoverageError, UsageError
 from harness.estimation.networks import NetworkEstimate, estimate_network, open_table
 from harness.measure.campaign import CampaignRun
 from harness.measure.journal import Journal
@@ -82,6 +82,8 @@ def validate(
 
     Raises CoverageError where the table does not hold a layer; nothing is measured then.
     """
+    if not models:
+        raise UsageError("There is no network to validate", next_step="Name one or more models")
     place = workspace or find_workspace()
     table = open_table(device, lut, place)
     networks = [load_network(model, dims) for model in models]
@@ -98,6 +100,10 @@ def validate(
         campaign = journal.begin(device, plan, 0, settings, fingerprint, session.hello.clock)
         CampaignRun(session, journal, campaign, plan, policy, observe, stop or threading.Event()).run()
         samples = journal.samples(campaign.id)
+        refused = [record for record in journal.probes(campaign.id).values() if record.refused]
+    for record in refused:
+        if record.role == "network":
+            raise BackendError(f"{device} refuses to run {record.label}", why=record.refused or "")
     measured = {probe: summarise(taken, table.clock) for probe, taken in samples.items()}
     wall = {probe: summarise(taken, "wall").latency_s for probe, taken in samples.items()}
     results = tuple(
@@ -151,7 +157,7 @@ def _plan(probes: Sequence[tuple[Probe, Mapping[str, Probe]]]) -> ProbePlan:
 def _naive_s(
     singles: Mapping[str, Probe], layers: Sequence[Layer], measured: Mapping[str, Measurement]
 ) -> float | None:
-    if not singles:
+    if not singles or any(probe.id not in measured for probe in singles.values()):
         return None
     counts = Counter(layer.key.digest for layer in layers)
     return sum(count * measured[singles[key].id].latency_s for key, count in counts.items())

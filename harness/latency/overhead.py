@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import IllConditionedDesign
-from harness.measure.summary import Measurement
+from harness.measure.summary import Z_95, Measurement
 from harness.probe.terms import TERM_NAMES, Terms
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ MODEL_NOISE = 0.01
 """Relative error that every total is believed to have beyond its standard error, so that none dominates."""
 _HUBER = 1.345
 _MAD_TO_SIGMA = 1.4826
-_BOOTSTRAPS = 400
+_REFITS = 400
 _CONFIDENCE = 95.0
+_ROUNDING = 1e-18
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ def row_of(terms: Terms, runs: int = 1) -> tuple[float, ...]:
 def fit_overhead(nulls: Sequence[tuple[Terms, Measurement]], seed: int = 0) -> Overhead:
     """Fits a, b, c and the null probes' own operators.
 
-    Intervals are percentiles of a wild bootstrap, which holds where a coefficient sits at zero and where
-    long totals scatter more. Raises IllConditionedDesign where the sizes do not tell the columns apart.
+    Intervals are percentiles over refits to totals drawn anew, which holds where a coefficient sits at zero
+    and where long totals scatter more. Raises IllConditionedDesign where the sizes do not tell the columns apart.
     """
     import numpy as np
 
@@ -104,7 +105,7 @@ def fit_overhead(nulls: Sequence[tuple[Terms, Measurement]], seed: int = 0) -> O
     weight = 1 / np.hypot(stderr, MODEL_NOISE * total)
     condition = _check_design(design, weight, used)
     fitted = _robust(design[:, used], total, weight)
-    draws = _bootstrap(design[:, used], total, weight, fitted, np.random.default_rng(seed))
+    draws = _refits(design[:, used], total, weight, fitted, np.random.default_rng(seed))
     covariance = np.zeros((len(COLUMNS), len(COLUMNS)))
     covariance[np.ix_(used, used)] = np.cov(draws, rowvar=False).reshape(len(used), len(used))
     bounds = np.percentile(draws, [50 - _CONFIDENCE / 2, 50 + _CONFIDENCE / 2], axis=0)
@@ -140,12 +141,13 @@ def _check_design(design: Array, weight: Array, used: np.ndarray[Any, Any]) -> f
     _, singular, right = np.linalg.svd(scaled)
     condition = float(singular[0] / max(singular[-1], 1e-300))
     if condition > MAX_CONDITION:
-        involved = [name for name, share in zip(names, abs(right[-1]), strict=True) if share > 0.3]
-        sizes = design[:, COLUMNS.index(involved[0])]
-        why = f"{' and '.join(involved)} go up and down together (condition number {condition:.3g})"
+        together = [name for name, share in zip(names, abs(right[-1]), strict=True) if share > 0.3]
+        varied, *others = [name for name in together if name != "runs"]
+        sizes = design[:, COLUMNS.index(varied)]
+        why = f"{' and '.join(together)} go up and down together (condition number {condition:.3g})"
         step = (
-            f"Add null probes that vary {involved[0]} from {min(sizes):.0f} to {4 * max(sizes):.0f}"
-            f" while {' and '.join(involved[1:]) or 'the others'} stay as they are"
+            f"Add null probes that vary {varied} from {max(1, min(sizes)):.0f} to {4 * max(sizes):.0f}"
+            f" while {' and '.join(others) or 'the other sizes'} stay as they are"
         )
         raise IllConditionedDesign("a, b and c cannot be told apart", why=why, next_step=step)
     return condition
@@ -178,28 +180,42 @@ def _robust(design: Array, total: Array, weight: Array) -> Array:
     return fitted
 
 
-def _bootstrap(design: Array, total: Array, weight: Array, fitted: Array, random: np.random.Generator) -> Array:
-    """Refits to totals whose residuals changed sign at random, inflated for the fit's degrees of freedom."""
+def _refits(design: Array, total: Array, weight: Array, fitted: Array, random: np.random.Generator) -> Array:
+    """Fits to totals drawn about the fitted ones, with the robust spread of the weighted residuals.
+
+    The smallest residuals, as many as there are columns, are left out of the spread: the fit made them small.
+    Student's quantile over the normal's widens the draws for the degrees of freedom.
+    """
     import numpy as np
+    from scipy.stats import t
 
     expected = design @ fitted
-    freedom = len(total) / max(1, len(total) - design.shape[1])
-    residual = (total - expected) * np.sqrt(freedom)
-    signs = random.choice([-1.0, 1.0], size=(_BOOTSTRAPS, len(total)))
-    return np.array([_robust(design, expected + residual * sign, weight) for sign in signs])
+    columns = design.shape[1]
+    residual = np.sort(abs(total - expected) * weight)
+    freedom = len(total) - columns
+    spread = _MAD_TO_SIGMA * float(np.median(residual[columns:])) * float(t.ppf(0.975, freedom)) / Z_95
+    noise = random.standard_normal((_REFITS, len(total))) * spread / weight
+    return np.array([_robust(design, expected + one, weight) for one in noise])
 
 
 def _least_squares(design: Array, total: Array, weight: Array) -> tuple[Array, float]:
+    import numpy as np
     from sklearn.linear_model import LinearRegression
 
-    model = LinearRegression(fit_intercept=False).fit(design, total, sample_weight=weight**2)
-    plain: Array = model.coef_
+    # Columns of bytes dwarf that of runs, and the solver would take the latter for rounding.
+    scale = np.linalg.norm(design * weight[:, None], axis=0)
+    model = LinearRegression(fit_intercept=False).fit(design / scale, total, sample_weight=weight**2)
+    plain: Array = model.coef_ / scale
     return plain, _r2(total, design @ plain, weight)
 
 
 def _r2(total: Array, predicted: Array, weight: Array) -> float:
+    """Share of the weighted variance that the fit explains; 1 where there is none to explain."""
     import numpy as np
 
     centre = np.average(total, weights=weight**2)
     unexplained = float(np.sum((weight * (total - predicted)) ** 2))
-    return 1 - unexplained / float(np.sum((weight * (total - centre)) ** 2))
+    variance = float(np.sum((weight * (total - centre)) ** 2))
+    if variance <= _ROUNDING * float(np.sum((weight * total) ** 2)):
+        return 1.0
+    return 1 - unexplained / variance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def export_entries(table: Lut, path: Path) -> None:
         if path.suffix == ".csv":
             frame.to_csv(path, index=False)
         elif path.suffix == ".json":
-            frame.to_json(path, orient="records", indent=1)
+            path.write_text(json.dumps(frame.to_dict("records"), indent=1) + "\n", encoding="utf-8")
         else:
             frame.to_parquet(path, index=False)
     except ImportError as error:

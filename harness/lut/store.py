@@ -6,7 +6,6 @@ a table that was edited is noticed.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import io
@@ -21,7 +20,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from harness.errors import LutCorrupt, LutMismatch, LutNotFound
+from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound
 from harness.latency.layers import Method
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.table import Entry, Lut
@@ -100,21 +99,31 @@ def publish(lut: Lut, root: Path) -> Lut:
     """Writes a table under `root/<device>/` and returns it with its path; readers never see half of it."""
     rows = _entries_csv(lut.entries)
     manifest = _manifest_json(lut, rows)
-    digest = hashlib.sha256(manifest).hexdigest()[:8]
-    folder = root / lut.device / f"{lut.created[:10]}-{digest}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
+    folder = root / lut.device / f"{lut.created[:10]}-{hashlib.sha256(manifest).hexdigest()[:8]}"
+    checked = _parse(folder, manifest, rows)
     try:
-        for name, content in ((ENTRIES, rows), (MANIFEST, manifest)):
-            _write_synced(aside / name, content)
-        aside.chmod(0o755)
-        with contextlib.suppress(FileExistsError):  # the same content was published before
-            if not folder.exists():
-                aside.rename(folder)
-        _sync_folder(folder.parent)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return read_lut(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
+        try:
+            for name, content in ((ENTRIES, rows), (MANIFEST, manifest)):
+                _write_synced(aside / name, content)
+            aside.chmod(0o755)
+            _rename(aside, folder)
+            _sync_folder(folder.parent)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    except OSError as error:
+        step = "Check the disk and the permissions of the folder"
+        raise LutError(f"{folder} cannot be written", why=error.strerror or str(error), next_step=step) from error
+    return checked
+
+
+def _rename(aside: Path, folder: Path) -> None:
+    try:
+        aside.rename(folder)
+    except OSError:
+        if not (folder / MANIFEST).is_file():  # else the same content was published before
+            raise
 
 
 def latest_lut(root: Path, device: str) -> Path:
@@ -125,16 +134,29 @@ def latest_lut(root: Path, device: str) -> Path:
     if not tables:
         step = f"Build one: harness profile --device {device}, then harness lut build --device {device}"
         raise LutNotFound(f"There is no table for {device} in this workspace", next_step=step)
-    return max(tables, key=lambda path: (path.name[:10], (path / MANIFEST).stat().st_mtime_ns))
+    return max(tables, key=lambda path: (path.name[:10], _created(path), path.name))
+
+
+def _created(folder: Path) -> str:
+    """When a table says it was built; nothing where it cannot be read, which reading it will tell."""
+    try:
+        return str(json.loads(_read(folder / MANIFEST))["created"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
 
 
 def read_lut(folder: Path, device: str | None = None) -> Lut:
     """Reads and checks a table; raises LutNotFound, LutCorrupt, and LutMismatch where it is not `device`'s."""
-    manifest_bytes, rows = _read(folder / MANIFEST), _read(folder / ENTRIES)
+    table = _parse(folder, _read(folder / MANIFEST), _read(folder / ENTRIES))
+    if device is not None and table.device != device:
+        step = f"Give --device {table.device}, or the table of {device}"
+        raise LutMismatch(f"{folder} is the table of {table.device}, not of {device}", next_step=step)
+    return table
+
+
+def _parse(folder: Path, manifest_bytes: bytes, rows: bytes) -> Lut:
+    """The table that these files hold; raises LutCorrupt."""
     manifest = _parse_manifest(folder, manifest_bytes)
-    if device is not None and manifest.device != device:
-        step = f"Give --device {manifest.device}, or the table of {device}"
-        raise LutMismatch(f"{folder} is the table of {manifest.device}, not of {device}", next_step=step)
     digest = hashlib.sha256(manifest_bytes).hexdigest()[:8]
     if not folder.resolve().name.endswith(f"-{digest}"):
         raise _corrupt(folder, f"{MANIFEST} does not match the folder's name")
@@ -166,7 +188,7 @@ def read_lut(folder: Path, device: str | None = None) -> Lut:
 
 def _entries_csv(entries: tuple[Entry, ...]) -> bytes:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(_COLUMNS)
     for entry in entries:
         values = asdict(entry)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from harness.latency.layers import Method
 from harness.latency.overhead import Overhead
+from harness.measure.summary import Z_95
 from harness.network.fusion import FusionRule
-
-Z_95 = 1.959964
 
 
 @dataclass(frozen=True)

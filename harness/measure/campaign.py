@@ -74,12 +74,14 @@ class CampaignRun:
         allowance_s = self._allowance_s(number)
         started_s = self._device_s
         rounds = 0
+        visited = False
         while not self._is_enough(rounds, samples, loaded) and not (
-            allowance_s is not None and rounds and self._device_s - started_s >= allowance_s
+            allowance_s is not None and visited and self._device_s - started_s >= allowance_s
         ):
             order = visit_order(self.campaign.seed, number, rounds, loaded, reference if visible else None)
             due = [(Place(number, rounds, at), probe) for at, probe in enumerate(order)]
             due = [(place, probe) for place, probe in due if place not in taken]
+            visited |= bool(due)
             for probe, sample in self._visit(due):
                 samples.setdefault(probe, []).append(sample)
             rounds += 1

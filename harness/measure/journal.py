@@ -92,11 +92,17 @@ class Journal:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            is_new = _is_new(path)
             self._db = sqlite3.connect(path, timeout=30, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.execute("PRAGMA foreign_keys=ON")
-            self._create()
+            try:
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=FULL")
+                self._db.execute("PRAGMA foreign_keys=ON")
+                if is_new:
+                    self._create()
+            except BaseException:
+                self._db.close()
+                raise
         except (sqlite3.Error, OSError) as error:
             step = "Check the disk and the file's permissions, or move the file away to start a new journal"
             raise JournalError(f"The journal {path} cannot be opened", why=str(error), next_step=step) from error
@@ -108,13 +114,21 @@ class Journal:
         self._db.close()
 
     def _create(self) -> None:
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version == SCHEMA_VERSION:
-            return
-        if version != 0 or self._db.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-            why = f"It has schema {version}; this version reads schema {SCHEMA_VERSION}"
-            raise JournalError(f"{self.path} is not a journal of this version", why=why, next_step="Move it away")
-        self._db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
+        self._db.execute("BEGIN IMMEDIATE")
+        if self._db.execute("PRAGMA user_version").fetchone() == (0,):  # nobody was faster
+            for statement in _SCHEMA.split(";"):
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        self._db.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turns what a damaged file makes of a query, or of a value, into a JournalError."""
+        try:
+            yield
+        except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
+            step = "Move the file away to start a new journal"
+            raise JournalError(f"The journal {self.path} is damaged", why=str(error), next_step=step) from error
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -126,6 +140,8 @@ class Journal:
                 self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
+        except sqlite3.IntegrityError as error:
+            raise JournalError(f"The journal {self.path} already holds this", why=str(error)) from error
         except sqlite3.Error as error:
             step = "Free space on the disk, then run the same command again: it resumes"
             raise JournalError(f"The journal {self.path} cannot be written", why=str(error), next_step=step) from error
@@ -160,59 +176,65 @@ class Journal:
         self, device: str, plan: str, settings: Mapping[str, Any], fingerprint: Mapping[str, str]
     ) -> Campaign | None:
         """The newest unfinished campaign of the same device, plan, settings and fingerprint."""
-        row = self._db.execute(
-            "SELECT id FROM campaigns WHERE device=? AND plan=? AND settings=? AND fingerprint=? AND complete=0"
-            " ORDER BY id DESC LIMIT 1",
-            (device, plan, _json(settings), _json(fingerprint)),
-        ).fetchone()
+        with self._reading():
+            row = self._db.execute(
+                "SELECT id FROM campaigns WHERE device=? AND plan=? AND settings=? AND fingerprint=? AND complete=0"
+                " ORDER BY id DESC LIMIT 1",
+                (device, plan, _json(settings), _json(fingerprint)),
+            ).fetchone()
         return self.campaign(row[0]) if row else None
 
     def campaign(self, number: int) -> Campaign:
         """The campaign of that number."""
-        row = self._db.execute(
-            "SELECT device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created, complete"
-            " FROM campaigns WHERE id=?", (number,),
-        ).fetchone()  # fmt: skip
-        if row is None:
-            raise JournalError(f"The journal {self.path} has no campaign {number}")
-        device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created, complete = row
-        return Campaign(
-            id=number,
-            device=device,
-            plan=plan,
-            seed=seed,
-            settings=json.loads(settings),
-            fingerprint=json.loads(fingerprint),
-            clock=clock,
-            auxiliary=auxiliary,
-            reference=reference,
-            rules=tuple(FusionRule(**rule) for rule in json.loads(rules)),
-            created=created,
-            complete=bool(complete),
-        )
+        with self._reading():
+            row = self._db.execute(
+                "SELECT device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created,"
+                " complete"
+                " FROM campaigns WHERE id=?", (number,),
+            ).fetchone()  # fmt: skip
+            if row is None:
+                raise JournalError(f"The journal {self.path} has no campaign {number}")
+            device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created, complete = row
+            return Campaign(
+                id=number,
+                device=device,
+                plan=plan,
+                seed=seed,
+                settings=json.loads(settings),
+                fingerprint=json.loads(fingerprint),
+                clock=clock,
+                auxiliary=auxiliary,
+                reference=reference,
+                rules=tuple(FusionRule(**rule) for rule in json.loads(rules)),
+                created=created,
+                complete=bool(complete),
+            )
 
     def campaigns(self, device: str) -> tuple[Campaign, ...]:
         """All campaigns of a device, oldest first."""
-        rows = self._db.execute("SELECT id FROM campaigns WHERE device=? ORDER BY id", (device,)).fetchall()
-        return tuple(self.campaign(number) for (number,) in rows)
+        with self._reading():
+            rows = self._db.execute("SELECT id FROM campaigns WHERE device=? ORDER BY id", (device,)).fetchall()
+            return tuple(self.campaign(number) for (number,) in rows)
 
     def probes(self, campaign: int) -> dict[str, ProbeRecord]:
         """The probes of a campaign by id."""
-        rows = self._db.execute(
-            "SELECT probe, role, label, auxiliary, terms, refused FROM probes WHERE campaign=?", (campaign,)
-        )
-        return {
-            probe: ProbeRecord(probe, role, label, auxiliary, Terms(**json.loads(terms)), refused)
-            for probe, role, label, auxiliary, terms, refused in rows
-        }
+        with self._reading():
+            rows = self._db.execute(
+                "SELECT probe, role, label, auxiliary, terms, refused FROM probes WHERE campaign=?", (campaign,)
+            )
+            return {
+                probe: ProbeRecord(probe, role, label, auxiliary, Terms(**json.loads(terms)), refused)
+                for probe, role, label, auxiliary, terms, refused in rows
+            }
 
     def layers(self, campaign: int) -> tuple[LayerProbes, ...]:
         """The layers of a campaign with their probes."""
-        rows = self._db.execute(
-            'SELECT key, context, op, name, layer, auxiliary, in_context, "null" FROM layers WHERE campaign=?',
-            (campaign,),
-        )
-        return tuple(LayerProbes(LayerKey(row[0]), *row[1:]) for row in rows)
+        with self._reading():
+            rows = self._db.execute(
+                'SELECT key, context, op, name, layer, auxiliary, in_context, "null" FROM layers WHERE campaign=?',
+                (campaign,),
+            )
+            return tuple(LayerProbes(LayerKey(row[0]), *row[1:]) for row in rows)
 
     def refuse(self, campaign: int, probe: str, reason: str) -> None:
         """Records that the device does not accept a probe."""
@@ -242,21 +264,24 @@ class Journal:
 
     def places(self, campaign: int, batch: int) -> set[Place]:
         """Places of a batch that have a series."""
-        rows = self._db.execute(
-            "SELECT batch, round, position FROM series WHERE campaign=? AND batch=?", (campaign, batch)
-        )
-        return {Place(*row) for row in rows}
+        with self._reading():
+            rows = self._db.execute(
+                "SELECT batch, round, position FROM series WHERE campaign=? AND batch=?", (campaign, batch)
+            )
+            return {Place(*row) for row in rows}
 
     def samples(self, campaign: int, batch: int | None = None) -> dict[str, list[Sample]]:
         """All samples of a campaign, or of one batch of it, by probe, in the order they were taken."""
-        rows = self._db.execute(
-            "SELECT probe, wall_ns, cpu_ns, device_ns, preemptions FROM samples JOIN series ON series.id=samples.series"
-            " WHERE campaign=? AND (?2 IS NULL OR batch=?2) ORDER BY series.id, ordinal", (campaign, batch),
-        )  # fmt: skip
-        found: dict[str, list[Sample]] = {}
-        for probe, *values in rows:
-            found.setdefault(probe, []).append(Sample(*values))
-        return found
+        with self._reading():
+            rows = self._db.execute(
+                "SELECT probe, wall_ns, cpu_ns, device_ns, preemptions"
+                " FROM samples JOIN series ON series.id=samples.series"
+                " WHERE campaign=? AND (?2 IS NULL OR batch=?2) ORDER BY series.id, ordinal", (campaign, batch),
+            )  # fmt: skip
+            found: dict[str, list[Sample]] = {}
+            for probe, *values in rows:
+                found.setdefault(probe, []).append(Sample(*values))
+            return found
 
     def finish_batch(self, campaign: int, batch: int) -> None:
         """Marks a batch as measured well enough."""
@@ -265,12 +290,29 @@ class Journal:
 
     def finished_batches(self, campaign: int) -> set[int]:
         """Batches that need no more visits."""
-        return {number for (number,) in self._db.execute("SELECT batch FROM batches WHERE campaign=?", (campaign,))}
+        with self._reading():
+            return {number for (number,) in self._db.execute("SELECT batch FROM batches WHERE campaign=?", (campaign,))}
 
     def complete(self, campaign: int) -> None:
         """Marks a campaign as complete."""
         with self._transaction():
             self._db.execute("UPDATE campaigns SET complete=1 WHERE id=?", (campaign,))
+
+
+def _is_new(path: Path) -> bool:
+    """Whether a journal is still to be created at `path`; looks without changing a byte.
+
+    Raises JournalError where there is something else.
+    """
+    if not path.exists() or path.stat().st_size == 0:
+        return True
+    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as db:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if version != SCHEMA_VERSION and (version, tables) != (0, 0):
+        why = f"It has schema {version}; this version reads schema {SCHEMA_VERSION}"
+        raise JournalError(f"{path} is not a journal of this version", why=why, next_step="Move it away")
+    return bool(version != SCHEMA_VERSION)
 
 
 def _json(value: Any) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from harness.device.session import Sample
 
 MIN_CLEAN_SHARE = 0.5
+Z_95 = 1.959964
 _MAD_TO_SIGMA = 1.4826
 _MEDIAN_EFFICIENCY = math.sqrt(math.pi / 2)
 _CLOCK_GRAIN_S = 50e-9
@@ -33,21 +34,23 @@ class Measurement:
 
 
 def summarise(samples: Sequence[Sample], clock: str) -> Measurement:
-    """The median of the undisturbed samples on one clock.
+    """The median of the undisturbed samples on one clock; a single sample is given an error as large as itself.
 
     Runs that were preempted are left out while enough others remain; `samples` counts those used and
     `preempted` those left out. Raises ValueError where there is no sample or the clock was not recorded.
     """
     clean = [sample for sample in samples if not sample.preemptions]
-    used = clean if len(clean) >= max(1, MIN_CLEAN_SHARE * len(samples)) else list(samples)
+    used = clean if len(clean) >= max(2, MIN_CLEAN_SHARE * len(samples)) else list(samples)
     values = [_seconds(sample, clock) for sample in used]
     if not values:
         raise ValueError("no samples")
     centre = statistics.median(values)
     spread = _MAD_TO_SIGMA * statistics.median(abs(value - centre) for value in values)
     spread = max(spread, _CLOCK_GRAIN_S)
-    stderr = _MEDIAN_EFFICIENCY * spread / math.sqrt(len(values)) if len(values) > 1 else math.inf
-    quantile = _STUDENT_95[min(len(values) - 1, len(_STUDENT_95)) - 1] if len(values) > 1 else math.inf
+    if len(values) == 1:  # one sample tells nothing of its error
+        return Measurement(centre, centre, math.inf, 1, len(samples) - 1, clock)
+    stderr = _MEDIAN_EFFICIENCY * spread / math.sqrt(len(values))
+    quantile = _STUDENT_95[min(len(values) - 1, len(_STUDENT_95)) - 1]
     return Measurement(centre, stderr, quantile * stderr, len(values), len(samples) - len(used), clock)
 
 

@@ -114,7 +114,8 @@ def _attribute_text(network: Network, node: Node) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(_text(item) for item in value)
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    # No control character of an attribute's text gets into tables.
+    return f"{value:.6g}" if isinstance(value, float) else str(value).encode("unicode_escape").decode()
 
 
 def attributes(network: Network, node: Node) -> dict[str, Any]:

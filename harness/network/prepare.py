@@ -13,7 +13,7 @@ from harness.network.runtime import run_once
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnx import NodeProto, OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto
+    from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto
 
     Array = np.ndarray[Any, Any]
 
@@ -194,23 +194,26 @@ class _Preparation:
 
     def _evaluate(self, node: Node) -> dict[str, Array] | None:
         """Values of a node whose inputs are all known, or None where the runtime cannot compute it."""
+        read = dict(zip(node.proto.input, node.inputs, strict=True))
+        feeds = {name: self._constants[alias].value for name, alias in read.items() if name}
+        types = {name: self._types[alias] for name, alias in read.items() if name}
+        model = _single_node_model(node.proto, types, self._opset)
+        return run_once(model, feeds, [name for name in node.outputs if name])
+
+    def _run_on_ones(self, node: Node) -> dict[str, TypeProto]:
+        """Types of an operator that the standard defines by others: by running it, as no inference expands these."""
+        import numpy
         from onnx import helper
 
-        read = zip(node.proto.input, node.inputs, strict=True)
-        feeds = {name: self._constants[alias].value for name, alias in read if name}
-        outputs = [name for name in node.outputs if name]
-        graph = helper.make_graph(
-            [node.proto],
-            "constant",
-            [
-                helper.make_tensor_value_info(name, onnx_dtype(str(value.dtype)), value.shape)
-                for name, value in feeds.items()
-                if value is not None
-            ],
-            [helper.make_empty_tensor_value_info(name) for name in outputs],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)], ir_version=8)
-        return run_once(model.SerializeToString(), feeds, outputs)
+        read = dict(zip(node.proto.input, node.inputs, strict=True))
+        types = {name: self._types[alias] for name, alias in read.items() if name}
+        feeds = {name: numpy.ones(kind.shape, kind.dtype) for name, kind in types.items()}
+        model = _single_node_model(node.proto, types, self._opset)
+        values = run_once(model, feeds, [name for name in node.outputs if name]) or {}
+        return {
+            name: helper.make_tensor_type_proto(onnx_dtype(str(value.dtype)), value.shape)
+            for name, value in values.items()
+        }
 
     def _fold_shape(self, node: Node) -> None:
         import numpy
@@ -245,8 +248,9 @@ class _Preparation:
         try:
             schema = defs.get_schema(node.op, self._opset, "")
             inferred = shape_inference.infer_node_outputs(schema, node.proto, types, data, opset_imports=imports)
-            if not all(_is_typed(inferred.get(name)) for name in node.outputs if name):
-                inferred = _infer_function(node, types, imports)
+            is_function = schema.has_function or schema.has_context_dependent_function  # type: ignore[attr-defined]
+            if is_function and not all(_is_typed(inferred.get(name)) for name in node.outputs if name):
+                inferred = self._run_on_ones(node)
         except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
             why = str(error).strip().splitlines()[0][:300]
             raise InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) has impossible shapes", why=why) from error
@@ -317,17 +321,14 @@ def _is_typed(found: TypeProto | None) -> bool:
     return all(dim.HasField("dim_value") for dim in found.tensor_type.shape.dim)
 
 
-def _infer_function(
-    node: Node, types: Mapping[str, TypeProto], imports: list[OperatorSetIdProto]
-) -> dict[str, TypeProto]:
-    """Types of an operator that the standard defines by other operators, which whole models alone expand."""
-    from onnx import helper, shape_inference
+def _single_node_model(node: NodeProto, inputs: Mapping[str, TensorType], opset: int) -> bytes:
+    from onnx import helper
 
-    inputs = [helper.make_value_info(name, kind) for name, kind in types.items()]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in node.outputs if name]
-    graph = helper.make_graph([node.proto], "function", inputs, outputs)
-    model = shape_inference.infer_shapes(helper.make_model(graph, opset_imports=imports), strict_mode=True)
-    return {value.name: value.type for value in model.graph.output}
+    values = [helper.make_tensor_value_info(name, onnx_dtype(kind.dtype), kind.shape) for name, kind in inputs.items()]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
+    graph = helper.make_graph([node], "node", values, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return bytes(model.SerializeToString())
 
 
 def onnx_dtype(dtype: str) -> int:

@@ -1,4 +1,4 @@
-"""ONNX Runtime on the host, for folding constants; measuring is the device's business."""
+"""ONNX Runtime on the host, to fold constants and expand functions; measuring is the device's business."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def run_once(model: bytes, feeds: Mapping[str, Any], outputs: Sequence[str]) -> 
     try:
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         values = session.run(list(outputs), dict(feeds))
-    except Exception:  # the runtime's exceptions share no narrower base; the caller keeps the type alone
+    except Exception:  # the runtime's exceptions share no narrower base; the caller makes do with less
         return None
     return {name: numpy.asarray(value) for name, value in zip(outputs, values, strict=True)}

@@ -91,20 +91,17 @@ def plan_probes(networks: Sequence[CutNetwork], rules: Sequence[FusionRule], aux
 
 
 def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tuple[Probe, Probe, Probe, Probe]:
-    network, inputs = cut.network, layer.graph.inputs
+    network, inputs, result = cut.network, layer.graph.inputs, layer.graph.outputs[0]
     producers = producers_of(network, layer, cut.blocked)
+    plain = result not in cut.blocked
+    types = [network.types[name] for name in inputs]
+    bounds = [index_bound(network, name) for name in inputs]
+    layouts = [producer != "convolution" for producer in producers]
     return (
-        layer_probe(network, layer, ["outside" for _ in inputs], auxiliary, "layer"),
-        null_probe([network.types[layer.graph.outputs[0]]], ["outside"], auxiliary, network.opset, "auxiliary"),
-        layer_probe(network, layer, producers, auxiliary, "context", layer.graph.outputs[0] not in cut.blocked),
-        null_probe(
-            [network.types[name] for name in inputs],
-            producers,
-            auxiliary,
-            network.opset,
-            "null",
-            [index_bound(network, name) for name in inputs],
-        ),
+        layer_probe(network, layer, ["outside" for _ in inputs], auxiliary, "layer", plain),
+        null_probe([network.types[result]], ["outside"], auxiliary, network.opset, "auxiliary", plain=[plain]),
+        layer_probe(network, layer, producers, auxiliary, "context", plain),
+        null_probe(types, producers, auxiliary, network.opset, "null", bounds, layouts),
     )
 
 

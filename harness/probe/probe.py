@@ -78,13 +78,14 @@ def null_probe(
     opset: int,
     role: Role,
     bounds: Sequence[int | None] | None = None,
+    plain: Sequence[bool] | None = None,
 ) -> Probe:
     """The same as `layer_probe` without the layer: an auxiliary layer behind every producer or input."""
     builder = ModelBuilder(opset)
     results, terms = [], Terms()
-    for kind, producer, bound in zip(kinds, producers, bounds or [None] * len(kinds), strict=True):
-        produced = produce(builder, kind, producer, bound)
-        result, added = attach(builder, produced, auxiliary, role == "null" and producer != "convolution")
+    limits, layouts = bounds or [None] * len(kinds), plain or [False] * len(kinds)
+    for kind, producer, bound, is_plain in zip(kinds, producers, limits, layouts, strict=True):
+        result, added = attach(builder, produce(builder, kind, producer, bound), auxiliary, is_plain)
         results.append(result)
         terms += added
     label = " ".join(f"{producer} {kind}" for kind, producer in zip(kinds, producers, strict=True))

@@ -77,11 +77,12 @@ def test_the_interval_covers_the_truth_about_as_often_as_stated() -> None:
     assert missed < 60
 
 
-def test_one_sample_has_a_location_but_no_error() -> None:
-    """A single sample is told with an infinite error, not with none."""
+def test_one_sample_has_a_location_but_no_interval() -> None:
+    """A single sample is told with an error as large as itself and no interval, not with none."""
     found = summarise([Sample(5000, None, 4000, 0)], "device")
     assert found.latency_s == pytest.approx(4e-6)
-    assert math.isinf(found.stderr_s)
+    assert found.stderr_s == found.latency_s
+    assert math.isinf(found.halfwidth_s)
 
 
 def test_clocks_are_kept_apart() -> None:

@@ -133,6 +133,16 @@ def _negative_weights() -> ModelProto:
     return changed
 
 
+def _not_text(name: str) -> bytes:
+    """A network in which a name is not valid UTF-8."""
+    return single(name, [1, 8]).SerializeToString().replace(name.encode(), b"\xff" * len(name))
+
+
+def _tensor_not_text() -> bytes:
+    changed = _chain(("Relu", ["x"], ["middle"]), ("Relu", ["middle"], ["y"]))
+    return changed.SerializeToString().replace(b"middle", b"mi\xff\xffle")
+
+
 def _conv(**attributes: object) -> ModelProto:
     w = weights("w", (4, 3, 3, 3))
     return single("Conv", [1, 3, 8, 8], [1, 4, 8, 8], initializers=[w], **{"pads": [1] * 4, **attributes})
@@ -229,6 +239,11 @@ REFUSED: dict[str, tuple[Builder, tuple[str, ...]]] = {
     "unknown data type": (_write(_dtype_99), ()),
     "weights cut short": (_write(_short_weights), ()),
     "weights of negative size": (_write(_negative_weights), ()),
+    "operator that is not text": (_write(lambda: _not_text("Relu")), ()),
+    "tensor name that is not text": (_write(_tensor_not_text), ()),
+    "data type that the operator lacks": (
+        _write(lambda: single("Sigmoid", [1, 8], dtype=TensorProto.INT16)), ("Sigmoid",),
+    ),
     "stride 0": (_write(lambda: _conv(strides=[0, 0])), ()),
     "stride -1": (_write(lambda: _conv(strides=[-1, -1])), ()),
     "dilation 0": (_write(lambda: _conv(dilations=[0, 0])), ()),

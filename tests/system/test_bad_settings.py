@@ -315,8 +315,9 @@ def test_reader_that_leaves_early_is_no_error(unchanged: Harness) -> None:
     """`harness … | head` ends in silence when the reader leaves."""
     process = unchanged.start("lut", "show", "--device", "null01")
     assert process.stdout is not None and process.stderr is not None
-    process.stdout.close()
-    said = process.stderr.read()
+    with process.stderr:
+        process.stdout.close()
+        said = process.stderr.read()
     process.wait(timeout=TIMEOUT_S)
     assert said == "", said
 
