@@ -68,7 +68,7 @@ def check(
             devices=[{"name": device, "checks": [vars(check) for check in checks]} for device, checks in found.items()]
         )
     else:
-        words = {True: "ok", False: "FAILS", None: "unknown"}
+        words = {True: "ok", False: "FAILS", None: "look"}
         for device, checks in found.items():
             print_table((device, "", "found"), [(check.name, words[check.ok], check.found) for check in checks], left=3)
             for one in checks:

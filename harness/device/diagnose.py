@@ -26,7 +26,7 @@ _GOVERNORS = ("performance", "none")
 
 @dataclass(frozen=True)
 class Check:
-    """One finding. `ok` is None where it could not be checked; `mend` is empty where nothing is wrong."""
+    """One finding. `ok` is None where it deserves a look but hinders nothing; `mend` is empty where nothing is wrong."""
 
     name: str
     ok: bool | None
@@ -116,7 +116,7 @@ def _governor(governor: str) -> Check:
     if governor in _GOVERNORS:
         return Check("governor", True, governor if governor != "none" else "the kernel scales no clock")
     mend = "On the device: echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
-    return Check("governor", False, f"{governor}: the clock changes while it measures", mend)
+    return Check("governor", None, f"{governor}: the clock changes while it measures", mend)
 
 
 def _status(device: Device, status: Mapping[str, Any], cores: int) -> Iterator[Check]:
@@ -136,7 +136,7 @@ def _status(device: Device, status: Mapping[str, Any], cores: int) -> Iterator[C
     else:
         calm = load < max(1.0, 0.5 * cores)
         mend = "" if calm else "Stop what runs beside the measurement: `top` on the device names it"
-        yield Check("load", calm, f"{load:.2f} over the last minute, {cores} cores", mend)
+        yield Check("load", calm or None, f"{load:.2f} over the last minute, {cores} cores", mend)
 
 
 def _found(error: HarnessError) -> str:
