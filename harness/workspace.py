@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ConfigurationError
+from harness.text import read_file
 
 MARKER = "harness.toml"
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -43,16 +45,20 @@ def find_workspace(start: Path | None = None) -> Workspace:
 
     Raises ConfigurationError where that file is not valid or `start` is not a folder.
     """
-    folder = (start or Path.cwd()).resolve()
-    if not folder.is_dir():
+    try:
+        folder = (start or Path.cwd()).resolve()
+        is_folder = folder.is_dir()
+    except (OSError, ValueError) as error:
+        raise ConfigurationError("The workspace is not a folder", why=str(error)) from error
+    if not is_folder:
         raise ConfigurationError(f"The workspace {folder} is not a folder", next_step="Create it")
     if start is None:
-        folder = next((parent for parent in (folder, *folder.parents) if (parent / MARKER).is_file()), folder)
+        folder = next((parent for parent in (folder, *folder.parents) if (parent / MARKER).exists()), folder)
     marker = folder / MARKER
-    if marker.is_file():
+    if marker.exists():
         try:
-            settings = tomllib.loads(marker.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+            settings = tomllib.loads(read_file(marker, _MAX_BYTES).decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
             raise ConfigurationError(f"{marker} cannot be read", why=str(error)) from error
         if settings:
             why = f"It has the unknown key {next(iter(settings))!r}; the file only marks the workspace and stays empty"

@@ -27,12 +27,15 @@ class NullBackend:
         unknown = sorted(set(options) - known)
         if unknown:
             raise Refused(f"the null backend has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")
-        self._a_s = float(options.get("a_s_per_byte", 1e-10))
-        self._b_s = float(options.get("b_s_per_byte", 2e-10))
-        self._c_s = float(options.get("c_s", 1e-4))
-        self._weight_s = float(options.get("weight_s_per_byte", 1e-9))
-        self._noise = float(options.get("noise", 0.0))
-        self._random = random.Random(int(options.get("seed", 0)))  # noqa: S311 - noise, no secret
+        self._a_s = _amount(options, "a_s_per_byte", 1e-10)
+        self._b_s = _amount(options, "b_s_per_byte", 2e-10)
+        self._c_s = _amount(options, "c_s", 1e-4)
+        self._weight_s = _amount(options, "weight_s_per_byte", 1e-9)
+        self._noise = _amount(options, "noise", 0.0)
+        seed = options.get("seed", 0)
+        if type(seed) is not int:
+            raise Refused("the option seed of the null backend is a whole number")
+        self._random = random.Random(seed)  # noqa: S311 - noise, no secret
         self._options = options
         self._latency_s: Dict[str, float] = {}
 
@@ -60,6 +63,13 @@ class NullBackend:
         factor = self._random.lognormvariate(0.0, self._noise) if self._noise else 1.0
         device_ns = max(1, round(self._latency_s[probe] * factor * 1e9))
         return Sample(wall_ns=max(1, time.perf_counter_ns() - start), device_ns=device_ns)
+
+
+def _amount(options: Dict[str, Any], name: str, default: float) -> float:
+    value = options.get(name, default)
+    if type(value) not in (int, float) or not 0 <= value <= 10:
+        raise Refused("the option %s of the null backend is a number from 0 to 10" % name)
+    return float(value)
 
 
 def _bytes(spec: Dict[str, Any]) -> int:

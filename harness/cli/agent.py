@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from harness.cli import options
-from harness.cli.output import plain, print_json
+from harness.cli.output import print_json
+from harness.text import printable
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Put the agent on a device.")
 
@@ -36,4 +37,4 @@ def install(
         print_json(**{key: str(value) for key, value in vars(done).items()})
         return
     for key, value in vars(done).items():
-        print(f"{key}: {plain(str(value))}")
+        print(f"{key}: {printable(str(value))}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import sys
 import traceback
@@ -12,7 +14,7 @@ import typer
 
 from harness.cli import agent, demo, devices, estimate, lut, profile, validate
 from harness.cli.output import print_error
-from harness.errors import HarnessError, Interrupted
+from harness.errors import ConfigurationError, HarnessError, Interrupted
 from harness.version import VERSION
 
 EXIT_CODES = """
@@ -57,18 +59,35 @@ def _options(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point of the console script; always ends by SystemExit."""
+    """Runs the command line; always ends by SystemExit."""
     signal.signal(signal.SIGINT, _interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no ± shows a question mark
+            stream.reconfigure(errors="replace")
     try:
-        app(arguments, prog_name="harness")
+        try:
+            app(arguments, prog_name="harness")
+        finally:
+            sys.stdout.flush()
     except HarnessError as error:
         _end(error, error)
-    except BrokenPipeError:
-        sys.exit(1)
+    except BrokenPipeError:  # whoever read has seen enough
+        _discard_stdout()
+        sys.exit(0)
+    except OSError as error:
+        _discard_stdout()
+        _end(ConfigurationError("A file cannot be read or written", why=str(error)), error)
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         bug = HarnessError("This is a bug in harness", why=why, next_step="Run `harness --debug …` and report it")
         _end(bug, error)
+
+
+def _discard_stdout() -> None:
+    """Keeps the interpreter from flushing again what could not be written."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> Any:

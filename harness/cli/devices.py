@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli import options
-from harness.cli.output import plain, print_json, print_table
+from harness.cli.output import print_json, print_table
 from harness.errors import DeviceUnreachable
+from harness.text import printable
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show and check devices.")
 
@@ -73,7 +74,7 @@ def check(
             print_table((device, "", "found"), [(check.name, words[check.ok], check.found) for check in checks], left=3)
             for one in checks:
                 if one.mend:
-                    print(f"  mend {one.name}: {plain(one.mend)}")
+                    print(f"  mend {one.name}: {printable(one.mend)}")
     failed = [device for device, checks in found.items() if any(check.ok is False for check in checks)]
     if failed:
         raise DeviceUnreachable(f"{', '.join(failed)} cannot be used as it is", next_step="See the lines marked FAILS")

@@ -12,11 +12,10 @@ import typer
 from harness.cli import options
 from harness.cli.output import interval_ms, milliseconds, note, print_json, print_table
 from harness.errors import ConfigurationError, CoverageError
+from harness.text import spreadsheet_cell
 
 if TYPE_CHECKING:
     from harness.estimation.networks import NetworkEstimate
-
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def estimate(
@@ -136,11 +135,6 @@ def _write_csv(path: Path, found: Sequence[NetworkEstimate]) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(header)
-            writer.writerows([[_neutral(cell) for cell in row] for row in rows])
+            writer.writerows([[spreadsheet_cell(cell) for cell in row] for row in rows])
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written", why=error.strerror or str(error)) from error
-
-
-def _neutral(cell: object) -> object:
-    """A cell that no spreadsheet takes for a formula."""
-    return "'" + cell if isinstance(cell, str) and cell.startswith(_FORMULA_STARTS) else cell

@@ -11,6 +11,7 @@ import typer
 from harness.cli import options
 from harness.cli.output import interval_ms, milliseconds, note, percent, print_json, print_table
 from harness.errors import UsageError
+from harness.text import printable
 
 if TYPE_CHECKING:
     from harness.lut.table import Lut
@@ -78,8 +79,8 @@ def show(
             rules=[asdict(rule) for rule in table.rules], entries=[asdict(entry) for entry in table.entries],
         )  # fmt: skip
         return
-    print(f"{table.path}  {table.created}  method {table.method}  clock {table.clock}  visits {table.visit}")
-    print("  ".join(f"{name}: {value}" for name, value in sorted(table.fingerprint.items())))
+    print(printable(f"{table.path}  {table.created}  method {table.method}  clock {table.clock}  visits {table.visit}"))
+    print(printable("  ".join(f"{name}: {value}" for name, value in sorted(table.fingerprint.items()))))
     _show_overhead(table)
     entries = sorted(table.entries, key=lambda entry: -entry.latency_s)
     print_table(

@@ -35,7 +35,9 @@ Dims = Annotated[
 ]
 Budget = Annotated[str | None, typer.Option("--budget", help="Bound on time on the device, like 90s, 10m or 2h.")]
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?\Z")
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(s|m|h)?\Z")
+_NUMBER = re.compile(r"[0-9]{1,12}\Z")
+_LONGEST_BUDGET = 1e6
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
 
@@ -49,7 +51,7 @@ def parse_dims(words: Sequence[str] | None) -> dict[str, int]:
     dims: dict[str, int] = {}
     for word in words or ():
         name, separator, value = word.rpartition("=")
-        if not separator or not name or not value.isdigit() or not 0 < int(value) < 1 << 31:
+        if not separator or not name or not _NUMBER.match(value) or not 0 < int(value) < 1 << 31:
             raise UsageError(
                 f"--dim {word[:80]} is not NAME=N", why="N is a positive number", next_step="--dim batch=1"
             )
@@ -64,7 +66,7 @@ def parse_budget(text: str | None) -> float | None:
     if text is None:
         return None
     found = _DURATION.match(text.strip())
-    if not found or float(found[1]) <= 0:
+    if not found or not 0 < float(found[1]) <= _LONGEST_BUDGET:
         raise UsageError(f"--budget {text[:40]} is not a duration", next_step="Write 90s, 10m or 2h")
     return float(found[1]) * _SECONDS[found[2]]
 
@@ -73,6 +75,6 @@ def parse_runs(text: str) -> int | None:
     """`auto` as None, else a positive number of runs; raises UsageError."""
     if text == "auto":
         return None
-    if not text.isdigit() or not 1 <= int(text) <= 100_000:
+    if not _NUMBER.match(text) or not 1 <= int(text) <= 100_000:
         raise UsageError(f"--runs {text[:40]} is neither `auto` nor a number from 1 to 100000")
     return int(text)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.errors import HarnessError
+from harness.text import printable
 
 SCHEMA_VERSION = 1
 
@@ -19,20 +20,20 @@ def print_json(**fields: Any) -> None:
 
 def print_error(error: HarnessError) -> None:
     """What happened, why, and the next step, each on a line of its own."""
-    print(f"error: {plain(error.what)}", file=sys.stderr)
+    print(f"error: {printable(error.what)}", file=sys.stderr)
     for label, text in (("why", error.why), ("next", error.next_step)):
         if text:
-            print(f"  {label}: {plain(text)}", file=sys.stderr)
+            print(f"  {label}: {printable(text)}", file=sys.stderr)
 
 
 def note(text: str) -> None:
     """A line beside the result."""
-    print(plain(text), file=sys.stderr)
+    print(printable(text), file=sys.stderr)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
     """Aligned columns, the first `left` of them flush left."""
-    lines = [list(header), *([plain(cell) for cell in row] for row in rows)]
+    lines = [[printable(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:
         cells = [
@@ -40,12 +41,6 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int 
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         print("  ".join(cells).rstrip())
-
-
-def plain(text: str, limit: int = 2000) -> str:
-    """Text without control characters, on one line, not longer than the limit."""
-    clean = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
 def milliseconds(seconds: float) -> str:

@@ -28,7 +28,7 @@ def profile(
         str, typer.Option("--runs", help="Samples per probe, or auto: until the interval is within 1 %.")
     ] = "auto",
     budget: options.Budget = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random order.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the random order.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its time; measure nothing.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew instead of resuming.")] = False,
     dim: options.Dims = None,

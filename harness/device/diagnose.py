@@ -26,7 +26,7 @@ _GOVERNORS = ("performance", "none")
 
 @dataclass(frozen=True)
 class Check:
-    """One finding. `ok` is None where it deserves a look but hinders nothing; `mend` is empty where nothing is wrong."""
+    """One finding; `ok` is None where it deserves a look but hinders nothing, `mend` is empty where all is well."""
 
     name: str
     ok: bool | None

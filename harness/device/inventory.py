@@ -28,9 +28,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import ConfigurationError, UnknownDevice
+from harness.text import read_file
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
 _RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_MAX_BYTES = 1 << 20
 _DEVICE_KEYS = ("backend", "options", "resource")
 
 
@@ -118,7 +120,7 @@ def find_device(inventory: Mapping[str, Device], name: str) -> Device:
 
 def _tables(path: Path) -> dict[str, Any]:
     try:
-        content = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        content = tomllib.loads(read_file(path, _MAX_BYTES).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read", why=error.strerror or str(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -26,6 +26,8 @@ def build_lut(device: str, *, workspace: Workspace | None = None, method: Method
     CampaignIncomplete without a complete one, and IllConditionedDesign.
     """
     place = workspace or find_workspace()
+    if not place.journal.exists():
+        raise _nothing_measured(device)
     with Journal(place.journal) as journal:
         campaigns = _comparable(journal, device)
         newest = campaigns[-1]
@@ -67,13 +69,17 @@ def overhead_of(journal: Journal, campaign: Campaign, measured: dict[str, Measur
 def _comparable(journal: Journal, device: str) -> list[Campaign]:
     campaigns = [campaign for campaign in journal.campaigns(device) if campaign.settings["purpose"] == "profile"]
     if not campaigns:
-        step = f"Measure first: harness profile --device {device}"
-        raise LutNotFound(f"Nothing was measured on {device} in this workspace", next_step=step)
+        raise _nothing_measured(device)
     complete = [campaign for campaign in campaigns if campaign.complete]
     if not complete:
         step = f"Run the same `harness profile --device {device}` again; it resumes"
         raise CampaignIncomplete(f"No campaign on {device} is complete", next_step=step)
     return [campaign for campaign in complete if campaign.fingerprint == complete[-1].fingerprint]
+
+
+def _nothing_measured(device: str) -> LutNotFound:
+    step = f"Measure first: harness profile --device {device}"
+    return LutNotFound(f"Nothing was measured on {device} in this workspace", next_step=step)
 
 
 def _entries(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.errors import ConfigurationError, UsageError
 from harness.lut.table import Lut
+from harness.text import spreadsheet_cell
 
 FORMATS = (".csv", ".json", ".parquet")
 
@@ -21,7 +22,7 @@ def export_entries(table: Lut, path: Path) -> None:
     frame = pandas.DataFrame([{"device": table.device, "lut": table.name, **asdict(entry)} for entry in table.entries])
     try:
         if path.suffix == ".csv":
-            frame.to_csv(path, index=False)
+            frame.map(spreadsheet_cell).to_csv(path, index=False)
         elif path.suffix == ".json":
             path.write_text(json.dumps(frame.to_dict("records"), indent=1) + "\n", encoding="utf-8")
         else:

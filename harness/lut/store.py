@@ -25,6 +25,7 @@ from harness.latency.layers import Method
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.table import Entry, Lut
 from harness.network.fusion import FusionRule
+from harness.text import read_file
 from harness.version import VERSION
 
 SCHEMA_VERSION = 1
@@ -40,10 +41,10 @@ class _Strict(BaseModel):
 
 
 class _Coefficient(_Strict):
-    value: _Number
+    value: _Amount
     stderr: _Amount
-    low: _Number
-    high: _Number
+    low: _Amount
+    high: _Amount
 
 
 class _Overhead(_Strict):
@@ -172,6 +173,8 @@ def _parse(folder: Path, manifest_bytes: bytes, rows: bytes) -> Lut:
     ):
         raise _corrupt(folder, "its overhead does not have the expected terms")
     covariance = tuple(tuple(row) for row in overhead.pop("covariance"))
+    if any(row[at] < 0 for at, row in enumerate(covariance)):
+        raise _corrupt(folder, "its overhead has a negative variance")
     return Lut(
         path=folder,
         device=manifest.device,
@@ -230,14 +233,12 @@ def _sync_folder(folder: Path) -> None:
 
 def _read(path: Path) -> bytes:
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise _corrupt(path.parent, f"{path.name} is larger than {MAX_FILE_BYTES:,} bytes")
-        return path.read_bytes()
+        return read_file(path, MAX_FILE_BYTES)
+    except FileNotFoundError as error:
+        step = "Name the folder of a table, as `harness lut check` lists them"
+        raise LutNotFound(f"{path.parent} is not a table", why=f"It has no {path.name}", next_step=step) from error
     except OSError as error:
-        step = "Name the folder of a table, as `harness lut show` lists them"
-        raise LutNotFound(
-            f"{path.parent} is not a table", why=f"{path.name}: {error.strerror}", next_step=step
-        ) from error
+        raise _corrupt(path.parent, f"{path.name}: {error.strerror}") from error
 
 
 def _corrupt(folder: Path, why: str) -> LutCorrupt:

@@ -107,7 +107,9 @@ class _Preparation:
                 if bound is None:
                     label = f"Dimension {dim.dim_param[:80]!r}" if dim.dim_param else "A dimension"
                     what = f"{label} of input {value.name[:80]!r} (axis {axis}) of {self._file.name} has no value"
-                    raise UnresolvedDimension(what, next_step=f"Give one, for example --dim {names[0][:80]}=1")
+                    unused = ", ".join(sorted(set(self._dims) - known))
+                    why = f"It has no dimension {unused[:80]}" if unused else ""
+                    raise UnresolvedDimension(what, why=why, next_step=f"Give one, for example --dim {names[0][:80]}=1")
                 used.add(bound)
                 shape.append(self._dims[bound])
             kind = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name)
@@ -251,10 +253,16 @@ class _Preparation:
             is_function = schema.has_function or schema.has_context_dependent_function  # type: ignore[attr-defined]
             if is_function and not all(_is_typed(inferred.get(name)) for name in node.outputs if name):
                 inferred = self._run_on_ones(node)
-        except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        except (
+            onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, TypeError, RuntimeError
+        ) as error:  # fmt: skip
             why = str(error).strip().splitlines()[0][:300]
             raise InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) has impossible shapes", why=why) from error
-        return {name: self._output_type(node, name, inferred.get(name)) for name in node.outputs if name}
+        found = {name: self._output_type(node, name, inferred.get(name)) for name in node.outputs if name}
+        if node.op == "Reshape" and found[node.outputs[0]].elements != self._types[node.inputs[0]].elements:
+            why = f"It makes {found[node.outputs[0]]} of {self._types[node.inputs[0]]}"
+            raise InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) has impossible shapes", why=why)
+        return found
 
     def _output_type(self, node: Node, name: str, found: TypeProto | None) -> TensorType:
         what = f"The shape of tensor {name[:80]!r}, written by node {node.name[:80]!r} ({node.op}), is unknown"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork
+from harness.text import printable, read_file
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, TensorProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 MAX_FILE_BYTES = (2 << 30) - 1
 MIN_OPSET = 7
@@ -36,31 +39,30 @@ def read_model(path: Path) -> ModelFile:
     import onnx
     from google.protobuf.message import DecodeError
 
+    shown = printable(str(path), 200)
     try:
-        size = path.stat().st_size
-        if not path.is_file():
-            raise InvalidNetwork(f"{path} is not a file", next_step="Name an .onnx file")
-        if size > MAX_FILE_BYTES:
-            why = f"It has {size:,} bytes; a protobuf file may have {MAX_FILE_BYTES:,}"
-            raise InvalidNetwork(f"{path} is too large", why=why, next_step="Save its weights as external data")
-        content = path.read_bytes()
-    except OSError as error:
-        raise InvalidNetwork(f"{path} cannot be read", why=error.strerror or str(error)) from error
+        content = read_file(path, MAX_FILE_BYTES)
+    except (OSError, ValueError) as error:
+        step = "A network of more than 2 GB keeps its weights as external data"
+        why = getattr(error, "strerror", None) or str(error)
+        raise InvalidNetwork(f"{shown} cannot be read", why=why, next_step=step if "larger" in why else "") from error
     try:
         model = onnx.load_model_from_string(content)
     except DecodeError as error:
         why = "Its content is not a protobuf message, or it is cut short"
-        raise InvalidNetwork(f"{path} is not an ONNX file", why=why) from error
+        raise InvalidNetwork(f"{shown} is not an ONNX file", why=why) from error
     if not model.HasField("graph") or not model.graph.node:
-        raise InvalidNetwork(f"{path} holds no network", why="Its graph has no nodes")
+        raise InvalidNetwork(f"{shown} holds no network", why="Its graph has no nodes")
     check_external_data(model.graph, path.parent)
-    return check_model(path.stem, model, content)
+    return check_model(printable(path.stem, 200), model, content)
 
 
 def check_model(name: str, model: ModelProto, content: bytes) -> ModelFile:
     """Checks a model that is already in memory; see `read_model` for what it raises."""
     import onnx
 
+    _check_text(name, model)
+    _check_expansion(name, model)
     model = _inline_functions(name, model)
     _check_operators(name, model)
     try:
@@ -88,7 +90,8 @@ def _check_external_tensor(tensor: TensorProto, folder: Path) -> None:
         what = f"External data of tensor {tensor.name[:80]!r} is refused"
         return InvalidNetwork(what, why=why, next_step="Keep external data in plain files beside the model")
 
-    if not location or os.path.isabs(location) or "\\" in location or ".." in Path(location).parts:
+    plain = location.isprintable() and "\\" not in location and ".." not in Path(location).parts
+    if not location or os.path.isabs(location) or not plain:
         raise refuse(f"Its location {location[:80]!r} is not a relative path inside the model's folder")
     path = folder / location
     try:
@@ -99,11 +102,28 @@ def _check_external_tensor(tensor: TensorProto, folder: Path) -> None:
     if not inside or not path.is_file() or path.is_symlink() or status.st_nlink != 1:
         raise refuse(f"{location[:80]!r} is a link or not a plain file inside the model's folder")
     try:
-        offset, length = int(entries.get("offset", 0)), int(entries.get("length", 0))
+        needed = _tensor_bytes(tensor)
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", needed))
     except ValueError as error:
-        raise refuse("Its offset or length is not a number") from error
-    if offset < 0 or length < 0 or offset + length > status.st_size:
-        raise refuse(f"Bytes {offset} to {offset + length} lie outside the file of {status.st_size} bytes")
+        raise refuse("Its offset, length or element type is not valid") from error
+    if offset < 0 or length != needed or offset + length > status.st_size:
+        why = f"It needs {needed} bytes; stated are {length} at {offset} of a file of {status.st_size} bytes"
+        raise refuse(why)
+
+
+def _tensor_bytes(tensor: TensorProto) -> int:
+    """Bytes of a tensor's data, two elements of four bits in one; raises ValueError for text and unknown types."""
+    from onnx import TensorProto, helper
+
+    elements = int(math.prod(tensor.dims))
+    if tensor.data_type in (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1):
+        return -(-elements // 2)
+    if tensor.data_type in (TensorProto.STRING, TensorProto.UNDEFINED):
+        raise ValueError("no fixed size")
+    try:
+        return elements * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    except KeyError as error:
+        raise ValueError("unknown element type") from error
 
 
 def _without_external_data(model: ModelProto) -> ModelProto:
@@ -129,14 +149,51 @@ def _without_external_data(model: ModelProto) -> ModelProto:
     return copy
 
 
+def _check_text(name: str, model: ModelProto) -> None:
+    """Names and operators must be text: protobuf hands on other bytes where a file was damaged."""
+    graph = model.graph
+    values = [*graph.input, *graph.output, *graph.initializer, *model.functions]
+    nodes = [*graph.node, *(node for function in model.functions for node in function.node)]
+    texts = [value.name for value in values]
+    for node in nodes:
+        texts += [node.name, node.op_type, node.domain, *node.input, *node.output]
+    if any(not isinstance(text, str) for text in texts):
+        raise InvalidNetwork(f"{name} is not valid ONNX", why="A name in it is not UTF-8 text")
+
+
+def _check_expansion(name: str, model: ModelProto) -> None:
+    """Functions may call functions; what they expand to is counted before anything is expanded."""
+    functions = {(function.domain, function.name): function for function in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size(nodes: Iterable[NodeProto], calling: frozenset[tuple[str, str]]) -> int:
+        total = 0
+        for node in nodes:
+            callee = (node.domain, node.op_type)
+            if callee in calling:
+                raise InvalidNetwork(f"{name} is not valid ONNX", why=f"Function {callee[1][:80]!r} calls itself")
+            if callee in functions and callee not in sizes:
+                sizes[callee] = size(functions[callee].node, calling | {callee})
+            total += sizes.get(callee, 1)
+        return total
+
+    try:
+        expanded = size(model.graph.node, frozenset())
+    except RecursionError as error:
+        raise UnsupportedNetwork(f"The functions of {name} are nested too deeply") from error
+    if expanded > MAX_NODES:
+        raise UnsupportedNetwork(f"{name} expands to {expanded:,} nodes", why=f"The limit is {MAX_NODES:,}")
+
+
 def _inline_functions(name: str, model: ModelProto) -> ModelProto:
+    import onnx
     from onnx import inliner
 
     if not model.functions:
         return model
     try:
         return inliner.inline_local_functions(model)
-    except (ValueError, RuntimeError) as error:
+    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
         raise InvalidNetwork(f"The functions of {name} cannot be inlined", why=str(error)[:300]) from error
 
 
@@ -149,8 +206,6 @@ def _check_operators(name: str, model: ModelProto) -> None:
     if not MIN_OPSET <= version <= newest:
         step = f"Convert it to an opset from {MIN_OPSET} to {newest}"
         raise UnsupportedNetwork(f"{name} uses opset {version}", why="This version is not supported", next_step=step)
-    if len(model.graph.node) > MAX_NODES:
-        raise UnsupportedNetwork(f"{name} has {len(model.graph.node):,} nodes", why=f"The limit is {MAX_NODES:,}")
     for index, node in enumerate(model.graph.node):
         label = f"Node {node.name[:80]!r} ({node.op_type[:80]})" if node.name else f"Node {index} ({node.op_type[:80]})"
         if node.domain not in ("", "ai.onnx"):

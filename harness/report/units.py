@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from harness.text import printable
+
 MINUS, DASH, ELLIPSIS, NARROW_SPACE = (
     "\N{MINUS SIGN}",
     "\N{EN DASH}",
@@ -14,8 +16,6 @@ MINUS, DASH, ELLIPSIS, NARROW_SPACE = (
     "\N{NARROW NO-BREAK SPACE}",
 )
 MAX_NAME = 400
-_CONTROL_PICTURES = 0x2400
-_DELETE = 0x7F
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,5 @@ def signed_percent(fraction: float) -> str:
 
 
 def clean(text: str, limit: int = MAX_NAME) -> str:
-    """Text from a file or a device on one line: control characters made visible, nothing reorders or hides it."""
-    shown = "".join(_visible(character) for character in text[: limit + 1])
-    return shown if len(text) <= limit else shown[: limit - 1] + ELLIPSIS
-
-
-def _visible(character: str) -> str:
-    if character.isprintable():
-        return character
-    code = ord(character)
-    if code < ord(" "):
-        return chr(_CONTROL_PICTURES + code)
-    return "\N{SYMBOL FOR DELETE}" if code == _DELETE else "\N{REPLACEMENT CHARACTER}"
+    """Text from a file or a device as a name on the page."""
+    return printable(text, limit)

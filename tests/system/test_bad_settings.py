@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TIMEOUT_S, Harness, Outcome, wait_for
+from command_line import TIMEOUT_S, Harness, Outcome, wait_for
 
 # devices.toml ----------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Harness, Outcome
+from command_line import Harness, Outcome
 from system_networks import convolutions, save, single
 
 Rows = list[dict[str, str]]

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import TIMEOUT_S, Harness, Outcome
+from command_line import TIMEOUT_S, Harness, Outcome
 from system_networks import convolutions, save
 
 COMMANDS = {
