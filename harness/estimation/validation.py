@@ -9,18 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.device.inventory import find_device, load_inventory
-from harness.device.session import open_session
+from harness.device.session import Sample, open_session
 from harness.errors import BackendError, CoverageError, UsageError
 from harness.estimation.networks import NetworkEstimate, estimate_network, open_table
+from harness.lut.table import Lut
 from harness.measure.campaign import CampaignRun
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import holder
 from harness.measure.progress import Observer, ignore
-from harness.measure.summary import Measurement, summarise
+from harness.measure.summary import summarise
 from harness.network.graph import Network
 from harness.network.layers import Layer, cut
 from harness.network.models import load_network
+from harness.probe.auxiliary import DEFAULT_AUXILIARY
 from harness.probe.plan import ProbePlan
 from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
 from harness.workspace import Workspace, find_workspace
@@ -89,33 +91,59 @@ def validate(
     networks = [load_network(model, dims) for model in models]
     estimates = [estimate_network(network, table) for network in networks]
     _check_covered(estimates, table.name)
-    layers = [cut(network, table.rules) if naive else () for network in networks]
-    probes = [(network_probe(network), _singles(network, own)) for network, own in zip(networks, layers, strict=True)]
-    plan = _plan(probes)
+    cases = [_case(network, cut(network, table.rules) if naive else ()) for network in networks]
+    taken = _measure(device, place, _plan(cases), policy, observe, stop or threading.Event())
+    results = [_compare(estimated, case, taken, table.clock) for estimated, case in zip(estimates, cases, strict=True)]
+    return _summary(device, table, results, taken.fingerprint)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A network as a probe, and its layers alone with how often they occur."""
+
+    whole: Probe
+    singles: Mapping[str, Probe]
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """All samples by probe, and the device they were taken on."""
+
+    samples: Mapping[str, Sequence[Sample]]
+    fingerprint: Mapping[str, str]
+
+
+def _case(network: Network, layers: Sequence[Layer]) -> _Case:
+    singles = {layer.key.digest: single_probe(network, layer) for layer in layers}
+    return _Case(network_probe(network), singles, Counter(layer.key.digest for layer in layers))
+
+
+def _measure(
+    device: str, place: Workspace, plan: ProbePlan, policy: RepeatPolicy, observe: Observer, stop: threading.Event
+) -> _Taken:
+    """Runs the plan as a campaign of its own; raises BackendError where the device refuses a whole network."""
     known = find_device(load_inventory(place.devices), device)
     with open_session(known) as session, Journal(place.journal) as journal:
         session.acquire(holder())
-        fingerprint = session.hello.fingerprint
-        settings = policy.settings("validate", 0)
-        campaign = journal.begin(device, plan, 0, settings, fingerprint, session.hello.clock)
-        CampaignRun(session, journal, campaign, plan, policy, observe, stop or threading.Event()).run()
-        samples = journal.samples(campaign.id)
-        refused = [record for record in journal.probes(campaign.id).values() if record.refused]
-    for record in refused:
-        if record.role == "network":
-            raise BackendError(f"{device} refuses to run {record.label}", why=record.refused or "")
-    measured = {probe: summarise(taken, table.clock) for probe, taken in samples.items()}
-    wall = {probe: summarise(taken, "wall").latency_s for probe, taken in samples.items()}
-    results = tuple(
-        _compare(estimated, measured[whole.id], wall[whole.id], _naive_s(singles, own, measured))
-        for own, estimated, (whole, singles) in zip(layers, estimates, probes, strict=True)
-    )
+        hello = session.hello
+        campaign = journal.begin(device, plan, 0, policy.settings("validate", 0), hello.fingerprint, hello.clock)
+        CampaignRun(session, journal, campaign, plan, policy, observe, stop).run()
+        for record in journal.probes(campaign.id).values():
+            if record.refused and record.role == "network":
+                raise BackendError(f"{device} refuses to run {record.label}", why=record.refused)
+        return _Taken(journal.samples(campaign.id), hello.fingerprint)
+
+
+def _summary(
+    device: str, table: Lut, results: Sequence[NetworkValidation], fingerprint: Mapping[str, str]
+) -> Validation:
     errors = [abs(result.error) for result in results]
     return Validation(
         device=device,
         lut=table.name,
         clock=table.clock,
-        networks=results,
+        networks=tuple(results),
         mape=sum(errors) / len(errors),
         within_5=sum(error <= 0.05 for error in errors) / len(errors),
         within_10=sum(error <= 0.10 for error in errors) / len(errors),
@@ -137,38 +165,36 @@ def _check_covered(estimates: Sequence[NetworkEstimate], table: str) -> None:
             raise CoverageError(f"{estimated.name} has layers that {table} does not hold", why=why, next_step=step)
 
 
-def _singles(network: Network, layers: Sequence[Layer]) -> dict[str, Probe]:
-    return {layer.key.digest: single_probe(network, layer) for layer in layers}
-
-
-def _plan(probes: Sequence[tuple[Probe, Mapping[str, Probe]]]) -> ProbePlan:
+def _plan(cases: Sequence[_Case]) -> ProbePlan:
+    """Every network in a batch of its own, its layers alone in the next; equal probes once."""
     reference = reference_probe()
-    every = {probe.id: probe for whole, singles in probes for probe in (whole, *singles.values())}
+    probes = {reference.id: reference}
     batches: list[tuple[str, ...]] = []
-    for whole, singles in probes:
-        batches.append((whole.id,))
-        ahead = {probe for batch in batches for probe in batch}
-        fresh = tuple(probe.id for probe in singles.values() if probe.id not in ahead)
-        if fresh:
-            batches.append(tuple(dict.fromkeys(fresh)))
-    return ProbePlan({reference.id: reference, **every}, (), tuple(batches), reference.id, (), "avgpool")
+    for case in cases:
+        for group in ((case.whole,), tuple(case.singles.values())):
+            fresh = {probe.id: probe for probe in group if probe.id not in probes}
+            probes.update(fresh)
+            if fresh:
+                batches.append(tuple(fresh))
+    return ProbePlan(probes, (), tuple(batches), reference.id, (), DEFAULT_AUXILIARY)
 
 
-def _naive_s(
-    singles: Mapping[str, Probe], layers: Sequence[Layer], measured: Mapping[str, Measurement]
-) -> float | None:
-    if not singles or any(probe.id not in measured for probe in singles.values()):
+def _naive_s(case: _Case, taken: _Taken, clock: str) -> float | None:
+    """The plain sum over layers timed alone; None where that was not asked for or one could not be timed."""
+    if not case.singles or any(probe.id not in taken.samples for probe in case.singles.values()):
         return None
-    counts = Counter(layer.key.digest for layer in layers)
-    return sum(count * measured[singles[key].id].latency_s for key, count in counts.items())
+    return sum(
+        count * summarise(taken.samples[case.singles[key].id], clock).latency_s for key, count in case.counts.items()
+    )
 
 
-def _compare(
-    estimated: NetworkEstimate, measured: Measurement, wall_s: float, naive_s: float | None
-) -> NetworkValidation:
+def _compare(estimated: NetworkEstimate, case: _Case, taken: _Taken, clock: str) -> NetworkValidation:
     if estimated.latency_s is None or estimated.interval_s is None:
         raise ValueError(f"{estimated.name} is not covered")
     low, high = estimated.interval_s
+    samples = taken.samples[case.whole.id]
+    measured, wall_s = summarise(samples, clock), summarise(samples, "wall").latency_s
+    naive_s = _naive_s(case, taken, clock)
     return NetworkValidation(
         name=estimated.name,
         estimated_s=estimated.latency_s,

@@ -148,14 +148,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(autouse=True)
-def runtime_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Lock files of a test exclude nobody else."""
-    folder = tmp_path_factory.mktemp("leases")
-    monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", str(folder))
-    return folder
-
-
 @pytest.fixture
 def sshd(tmp_path: Path, runtime_folder: Path) -> Iterator[Sshd]:
     """An sshd that lets the key `identity` start the agent and nothing else."""

@@ -138,14 +138,6 @@ class AgentProcess:
         return self.process.wait(DEADLINE_S)
 
 
-@pytest.fixture(autouse=True)
-def runtime_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Lock files of a test exclude nobody else."""
-    folder = tmp_path_factory.mktemp("leases")
-    monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", str(folder))
-    return folder
-
-
 @pytest.fixture
 def start_agent() -> Iterator[Callable[[], AgentProcess]]:
     """Starts agents, and ends at the end of the test those that still run."""

@@ -90,7 +90,7 @@ def test_an_export_keeps_every_digit(
     folder = tmp_path_factory.mktemp("export")
     rows = [
         entry("a", latency_s=latency_s, stderr_s=error_s),
-        entry('b,"c"\nd', context="chip,outside", resolved=False),
+        entry('b,"c";d', context="chip,outside", resolved=False),
     ]
     lut = publish(table(rows), folder)
     path = folder / f"layers.{kind}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "measure"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from nullbench import Bench
 
