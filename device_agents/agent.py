@@ -303,6 +303,10 @@ class Agent:
             return
         if not isinstance(backend, str) or not isinstance(options, dict):
             raise _Rejected("bad-request", "hello needs a backend (text) and options (an object)")
+        resource = frame.fields.get("resource")
+        holder = holder_of(resource) if isinstance(resource, str) else None
+        if holder is not None:  # starting a runtime would disturb who measures
+            raise _Rejected("busy", "%s is leased by %s" % (resource, holder), holder=holder)
         try:
             self._worker = WorkerProcess()
         except OSError as error:

@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from harness.estimation.validation import validate
     from harness.lut.build import build_lut
     from harness.measure.profiling import profile
+    from harness.workspace import Workspace
 
 __version__ = version.VERSION
-__all__ = ["__version__", "build_lut", "estimate", "profile", "validate"]
+__all__ = ["Workspace", "__version__", "build_lut", "estimate", "profile", "validate"]
 
 _HOMES = {
     "build_lut": "harness.lut.build",
     "estimate": "harness.estimation.networks",
     "profile": "harness.measure.profiling",
     "validate": "harness.estimation.validation",
+    "Workspace": "harness.workspace",
 }
 
 

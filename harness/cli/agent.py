@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import options
-from harness.cli.output import print_json
+from harness.cli.output import note, print_json
 from harness.text import printable
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Put the agent on a device.")
@@ -34,7 +34,9 @@ def install(
     device = find_device(load_inventory(options.workspace_of(workspace).devices), name)
     done = install_agent(device)
     if json:
-        print_json(**{key: str(value) for key, value in vars(done).items()})
+        print_json(**{key: value if isinstance(value, bool) else str(value) for key, value in vars(done).items()})
         return
     for key, value in vars(done).items():
         print(f"{key}: {printable(str(value))}")
+    note(f"Next: replace this key's line in ~/.ssh/authorized_keys on {name} by the one above")
+    note(f"Then: harness devices check {name}")

@@ -31,7 +31,7 @@ def demo(workspace: options.WorkspaceFolder = None, json: options.Json = False) 
     started_s = time.monotonic()
     with show_progress(DEMO_DEVICE) as observe, stop_on_interrupt() as stop:
         note(f"1/4 profile: every layer of {', '.join(DEMO_NETWORKS)} on {DEMO_DEVICE}, each with an auxiliary layer")
-        measured = profile(DEMO_NETWORKS, device=DEMO_DEVICE, workspace=place, fresh=True, observe=observe, stop=stop)
+        measured = profile(DEMO_NETWORKS, device=DEMO_DEVICE, workspace=place, observe=observe, stop=stop)
         note(
             f"2/4 lut build: {measured.samples:,} samples of {measured.probes} probes,"
             f" {measured.device_seconds:.1f} s on the device"

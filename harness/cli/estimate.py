@@ -37,11 +37,11 @@ def estimate(
     Example: harness estimate builtin:resnet50 model.onnx --device cpu01 --layers
     """
     from harness.estimation import networks
-    from harness.network.models import load_network
+    from harness.lut.store import open_table
+    from harness.network.models import load_networks
 
-    table = networks.open_table(device, lut, options.workspace_of(workspace))
-    dims = options.parse_dims(dim)
-    found = [networks.estimate_network(load_network(model, dims), table) for model in models]
+    table = open_table(device, lut, options.workspace_of(workspace))
+    found = [networks.estimate_network(one, table) for one in load_networks(models, options.parse_dims(dim))]
     if csv is not None:
         _write_csv(csv, found)
     if html is not None:
@@ -57,6 +57,9 @@ def estimate(
     unknown = sum(len(network.unknown) for network in found)
     if unknown and not allow_partial:
         raise _uncovered(found, table.device, unknown)
+
+
+_SHOWN = 10
 
 
 def _json(network: NetworkEstimate) -> dict[str, Any]:
@@ -77,7 +80,7 @@ def _show(found: Sequence[NetworkEstimate], layers: bool) -> None:
     for network in found:
         known = len(network.layers) - len(network.unknown)
         if network.latency_s is None or network.interval_s is None:
-            shown = (f"≥ {milliseconds(network.covered_latency_s)}", "unknown")
+            shown = (f"≥ {milliseconds(network.covered_latency_s)}" if known else "unknown", "unknown")
         else:
             shown = (milliseconds(network.latency_s), interval_ms(network.interval_s))
         rows.append((network.name, *shown, f"{known}/{len(network.layers)}"))
@@ -91,7 +94,7 @@ def _show_layers(network: NetworkEstimate) -> None:
     rows = []
     for layer in network.layers:
         if layer.latency_s is None or layer.stderr_s is None:
-            rows.append((layer.name, layer.op, layer.key, "unknown", "", ""))
+            rows.append((layer.name, layer.op, layer.key, layer.context, "unknown", "", ""))
         else:
             share = layer.latency_s / network.covered_latency_s
             rows.append(
@@ -99,24 +102,27 @@ def _show_layers(network: NetworkEstimate) -> None:
                     layer.name,
                     layer.op,
                     layer.key,
+                    layer.context,
                     milliseconds(layer.latency_s),
                     milliseconds(layer.stderr_s),
                     f"{share:.1%}",
                 )
             )
-    rows.append(("overhead", "", "", milliseconds(network.overhead_s), "", ""))
-    print_table((network.name, "operators", "key", "latency ms", "± ms", "share"), rows, left=3)
+    rows.append(("overhead", "", "", "", milliseconds(network.overhead_s), "", ""))
+    print_table((network.name, "operators", "key", "inputs", "latency ms", "std. error", "share"), rows, left=4)
     reasons: dict[str, int] = {}
     for node in network.free:
         reasons[node.reason] = reasons.get(node.reason, 0) + 1
     for reason, count in sorted(reasons.items()):
-        print(f"{count} nodes cost nothing: {reason}")
+        print(f"nodes that cost nothing, {reason}: {count}")
 
 
 def _uncovered(found: Sequence[NetworkEstimate], device: str, unknown: int) -> CoverageError:
     for network in found:
-        for layer in network.unknown[:10]:
+        for layer in network.unknown[:_SHOWN]:
             note(f"not in the table: {network.name}: {layer.name} ({layer.op})")
+        if len(network.unknown) > _SHOWN:
+            note(f"not in the table: {network.name}: {len(network.unknown) - _SHOWN} more; --layers shows all")
     names = ", ".join(network.name for network in found if network.unknown)
     step = f"Run `harness profile --device {device}` on them and build the table again, or give --allow-partial"
     return CoverageError(f"{unknown} layers of {names} are not in the table", next_step=step)
@@ -125,9 +131,9 @@ def _uncovered(found: Sequence[NetworkEstimate], device: str, unknown: int) -> C
 def _write_csv(path: Path, found: Sequence[NetworkEstimate]) -> None:
     import csv
 
-    header = ("network", "layer", "op", "key", "latency_s", "stderr_s", "source")
+    header = ("network", "layer", "op", "key", "context", "latency_s", "stderr_s", "source")
     rows = [
-        (network.name, layer.name, layer.op, layer.key, layer.latency_s, layer.stderr_s, layer.source)
+        (network.name, layer.name, layer.op, layer.key, layer.context, layer.latency_s, layer.stderr_s, layer.source)
         for network in found
         for layer in network.layers
     ]
@@ -137,4 +143,7 @@ def _write_csv(path: Path, found: Sequence[NetworkEstimate]) -> None:
             writer.writerow(header)
             writer.writerows([[spreadsheet_cell(cell) for cell in row] for row in rows])
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written", why=error.strerror or str(error)) from error
+        step = "Name a file in a folder that exists"
+        raise ConfigurationError(
+            f"{path} cannot be written", why=error.strerror or str(error), next_step=step
+        ) from error

@@ -10,7 +10,7 @@ import typer
 
 from harness.cli import options
 from harness.cli.output import interval_ms, milliseconds, note, percent, print_json, print_table
-from harness.errors import UsageError
+from harness.errors import LutNotFound, UsageError
 from harness.text import printable
 
 if TYPE_CHECKING:
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Build, show, compare, check and export tables.")
 
-_METHODS = ("context", "regression", "difference")
 _UNITS = {
     "runs": "c, per run", "input_bytes": "a, per input byte", "output_bytes": "b, per output byte",
     "auxiliaries": "per auxiliary layer", "auxiliary_input_bytes": "per byte it reads",
     "auxiliary_output_bytes": "per byte it writes", "slices": "per slice", "slice_bytes": "per byte sliced",
+    "views": "per reshape or cast",
 }  # fmt: skip
 
-Table = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a table.")]
+Table = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a table, or its name DEVICE/TABLE.")]
 
 
 @app.command()
@@ -41,15 +41,13 @@ def build(
 
     Example: harness lut build --device cpu01
     """
-    if method not in _METHODS:
-        raise UsageError(f"--method {method[:40]} is unknown", next_step=f"Choose from {', '.join(_METHODS)}")
-    place = options.workspace_of(workspace)
-
     from harness.latency.layers import METHODS
     from harness.lut.build import build_lut
 
-    chosen = next(known for known in METHODS if known == method)
-    table = build_lut(device, workspace=place, method=chosen)
+    chosen = next((known for known in METHODS if known == method), None)
+    if chosen is None:
+        raise UsageError(f"--method {method[:40]} is unknown", next_step=f"Choose from {', '.join(METHODS)}")
+    table = build_lut(device, workspace=options.workspace_of(workspace), method=chosen, note=note)
     if json:
         print_json(lut=str(table.path), entries=len(table.entries), method=table.method, overhead=_overhead_json(table))
     else:
@@ -69,7 +67,7 @@ def show(
 
     Example: harness lut show --device cpu01 --limit 0
     """
-    from harness.estimation.networks import open_table
+    from harness.lut.store import open_table
 
     table = open_table(device, folder, options.workspace_of(workspace))
     if json:
@@ -96,15 +94,19 @@ def show(
 
 
 @app.command()
-def diff(before: Table, after: Table, json: options.Json = False) -> None:
-    """Compare two tables layer by layer: what changed by more than its error.
+def diff(before: Table, after: Table, workspace: options.WorkspaceFolder = None, json: options.Json = False) -> None:
+    """Compare two tables layer by layer: what changed by more than 2 % and three standard errors (z).
 
     Example: harness lut diff lut/cpu01/2026-01-01-0a1b2c3d lut/cpu01/2026-01-02-4e5f6a7b
     """
     from harness.lut.diff import compare
-    from harness.lut.store import read_lut
+    from harness.lut.store import open_table
 
-    changes = compare(read_lut(before), read_lut(after))
+    place = options.workspace_of(workspace)
+    old, new = (open_table(None, folder, place) for folder in (before, after))
+    if old.device != new.device:
+        note(f"These are tables of two devices, {old.device} and {new.device}")
+    changes = compare(old, new)
     if json:
         print_json(**asdict(changes))
         return
@@ -126,8 +128,8 @@ def diff(before: Table, after: Table, json: options.Json = False) -> None:
         f"{len(changes.changed)} of {changes.common} common layers changed; {len(changes.added)} added,"
         f" {len(changes.removed)} removed; in all {percent(changes.total_ratio - 1)}"
     )
-    for name, (old, new) in changes.fingerprint.items():
-        note(f"{name}: {old} -> {new}")
+    for name, (was, is_now) in changes.fingerprint.items():
+        note(f"{name}: {was} -> {is_now}")
 
 
 @app.command()
@@ -144,6 +146,8 @@ def check(
 
     root = options.workspace_of(workspace).lut
     chosen = folders or sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST}"))
+    if not chosen:
+        raise LutNotFound(f"There is no table in {root}", next_step="Give --workspace, or the folders of tables")
     tables = [read_lut(folder) for folder in chosen]
     if json:
         print_json(
@@ -166,8 +170,8 @@ def export(
 
     Example: harness lut export layers.csv --device cpu01
     """
-    from harness.estimation.networks import open_table
     from harness.lut.export import export_entries
+    from harness.lut.store import open_table
 
     table = open_table(device, folder, options.workspace_of(workspace))
     export_entries(table, output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +16,6 @@ from harness.errors import UsageError
 if TYPE_CHECKING:
     from harness.measure.profiling import DryRun, ProfileResult
 
-AUXILIARIES = ("auto", "avgpool", "conv1x1", "conv3x3")
-
 
 def profile(
     models: options.OptionalModels = None,
@@ -29,7 +28,10 @@ def profile(
     ] = "auto",
     budget: options.Budget = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the random order.")] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its time; measure nothing.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Ask the device how it fuses, print the plan and its time; measure nothing."),
+    ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew instead of resuming.")] = False,
     dim: options.Dims = None,
     workspace: options.WorkspaceFolder = None,
@@ -39,8 +41,6 @@ def profile(
 
     Example: harness profile --device cpu01 builtin:resnet50 model.onnx
     """
-    if aux not in AUXILIARIES:
-        raise UsageError(f"--aux {aux[:40]} is unknown", next_step=f"Choose from {', '.join(AUXILIARIES)}")
     place = options.workspace_of(workspace)
     dims, count, budget_s = options.parse_dims(dim), options.parse_runs(runs), options.parse_budget(budget)
 
@@ -50,6 +50,9 @@ def profile(
 
     policy = RepeatPolicy(runs=count, budget_s=budget_s)
     kind = next((kind for kind in AUXILIARY_KINDS if kind == aux), DEFAULT_AUXILIARY)
+    if aux not in ("auto", kind):
+        choices = ", ".join(("auto", *AUXILIARY_KINDS))
+        raise UsageError(f"--aux {aux[:40]} is unknown", next_step=f"Choose from {choices}")
     with show_progress(device) as observe:
         if dry_run:
             plan = profiling.dry_run(
@@ -71,7 +74,8 @@ def _show_plan(dry: DryRun, json: bool) -> None:
     plan, policy = dry.plan, dry.policy
     fewest = policy.runs or policy.min_rounds
     most = policy.runs or policy.max_rounds
-    seconds = (dry.round_seconds * fewest, dry.round_seconds * most)
+    bound_s = policy.budget_s or math.inf
+    seconds = (min(bound_s, dry.round_seconds * fewest), min(bound_s, dry.round_seconds * most))
     networks = [
         {"name": cut.network.name, "layers": len(cut.layers), "free": len(cut.network.free)} for cut in dry.networks
     ]
@@ -91,7 +95,7 @@ def _show_plan(dry: DryRun, json: bool) -> None:
         roles[probe.role] = roles.get(probe.role, 0) + 1
     print(f"{len(plan.layers)} different layers, {len(plan.probes)} probes in {len(plan.batches)} batches")
     print_table(("probes", "count"), [(role, str(count)) for role, count in roles.items()])
-    print(f"about {seconds[0]:.0f} to {seconds[1]:.0f} s on the device for {fewest} to {most} rounds")
+    print(f"about {seconds[0]:.2g} to {seconds[1]:.2g} s on the device for {fewest} to {most} rounds")
 
 
 def _show_result(result: ProfileResult, json: bool) -> None:
@@ -99,7 +103,8 @@ def _show_result(result: ProfileResult, json: bool) -> None:
         print_json(**asdict(result))
         return
     print(
-        f"{result.device}  campaign {result.campaign}  {result.probes} probes  {result.samples:,} samples"
+        f"{result.device}  campaign {result.campaign}{' (resumed)' if result.resumed else ''}"
+        f"  {result.probes} probes  {result.samples:,} samples"
         f"  {result.device_seconds:.2f} s on the device  {result.wall_seconds:.1f} s in all"
     )
     if result.refused:

@@ -41,10 +41,13 @@ def validate(
             models, device=device, lut=lut, workspace=place, naive=naive, dims=dims, observe=observe, stop=stop
         )
     if html is not None:
+        from harness.lut.store import open_table
+        from harness.network.models import load_networks
         from harness.report.html import write_report
 
-        table = networks.open_table(device, lut, place)
-        write_report(html, table, networks.estimate(models, device=device, lut=lut, workspace=place, dims=dims), result)
+        table = open_table(device, place.lut / result.lut if lut is None else lut, place)
+        estimates = [networks.estimate_network(network, table) for network in load_networks(models, dims)]
+        write_report(html, table, estimates, result)
     if json:
         print_json(**asdict(result))
     else:
@@ -54,7 +57,7 @@ def validate(
 def show_validation(result: Validation) -> None:
     """The table of errors and their summary."""
     naive = any(network.naive_s is not None for network in result.networks)
-    header = ("network", "estimated ms", "95 % interval", "measured ms", "±", "error")
+    header = ("network", "estimated ms", "95 % interval", "measured ms", "± 95 %", "error")
     rows = []
     for network in result.networks:
         row = [

@@ -86,7 +86,8 @@ def _link_failure(device: Device, error: HarnessError) -> Iterator[Check]:
     elif isinstance(device.transport, Ssh) and name in ("host key", "authentication"):
         passed = list(_link(device))
         yield from passed[: [check.name for check in passed].index(name)]
-    yield Check(name, False, _found(error), error.next_step or _start_mend(device))
+    mend = _start_mend(device) if name == "agent" else error.next_step or _start_mend(device)
+    yield Check(name, False, _found(error), mend)
     yield Check("everything else", None, f"not checked, because of {name}")
 
 
@@ -104,7 +105,9 @@ def _backend(device: Device, status: Mapping[str, Any]) -> Iterator[Check]:
     except HarnessError as error:
         yield Check("backend", False, _found(error), error.next_step or _start_mend(device))
         return
-    yield Check("backend", True, f"{facts.get('runtime')} {facts.get('runtime_version')} ({facts.get('settings')})")
+    settings = facts.get("settings")
+    shown = f" ({settings})" if settings else ""
+    yield Check("backend", True, f"{facts.get('runtime')} {facts.get('runtime_version')}{shown}")
     yield (
         Check("clock", True, clock)
         if clock != "wall"

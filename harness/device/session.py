@@ -140,7 +140,9 @@ class AgentSession:
         backend = self._device.backend if with_backend else None
         version: dict[str, Any] = {"major": wire.PROTOCOL_MAJOR, "minor": wire.PROTOCOL_MINOR}
         try:
-            request = self._send("hello", backend=backend, options=dict(self._device.options), **version)
+            request = self._send(
+                "hello", backend=backend, options=dict(self._device.options), resource=self._device.resource, **version
+            )
             frame = self._wait(request, ("hello",), self._deadlines.start_s)
         except LinkLost as error:
             next_step = f"See what is missing by `harness devices check {self._name}`"

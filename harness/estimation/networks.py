@@ -9,22 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.latency.overhead import row_of
-from harness.lut.store import latest_lut, read_lut
+from harness.lut.store import open_table
 from harness.lut.table import Entry, Lut
 from harness.measure.summary import Z_95
 from harness.network.graph import FreeNode, Network
 from harness.network.layers import Layer, cut
-from harness.network.models import load_network
+from harness.network.models import load_networks
 from harness.probe.plan import context_of
 from harness.probe.terms import Terms
-from harness.workspace import Workspace, find_workspace
+from harness.workspace import Workspace
 
 COVERAGE_CLASSES = ("measured", "interpolated", "extrapolated", "unknown")
 
 
 @dataclass(frozen=True)
 class LayerEstimate:
-    """One layer of a network; latency and error are None where the table does not hold it."""
+    """One layer of a network; latency and error are None where the table does not hold it.
+
+    `context` says where the layer's inputs come from, which makes two latencies of one key.
+    """
 
     name: str
     op: str
@@ -32,6 +35,7 @@ class LayerEstimate:
     latency_s: float | None
     stderr_s: float | None
     source: str
+    context: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,22 +71,14 @@ def estimate(
 ) -> tuple[NetworkEstimate, ...]:
     """Estimates networks from the newest table of `device`, or from the table in the folder `lut`."""
     table = open_table(device, lut, workspace)
-    return tuple(estimate_network(load_network(model, dims), table) for model in models)
-
-
-def open_table(device: str | None, lut: Path | None, workspace: Workspace | None) -> Lut:
-    """The table in the folder `lut`, checked to be that of `device`, or the newest one of `device`."""
-    if lut is not None:
-        return read_lut(lut, device)
-    place, name = workspace or find_workspace(), device or "cpu01"
-    return read_lut(latest_lut(place.lut, name), name)
+    return tuple(estimate_network(network, table) for network in load_networks(models, dims))
 
 
 def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     """Cuts the network by the table's fusion rules and sums what the table says of its layers."""
     layers = cut(network, table.rules)
     found = [table.find(layer.key.digest, context_of(network, layer)) for layer in layers]
-    estimates = tuple(_layer(layer, entry) for layer, entry in zip(layers, found, strict=True))
+    estimates = tuple(_layer(network, layer, entry) for layer, entry in zip(layers, found, strict=True))
     known = [entry for entry in found if entry is not None]
     terms = Terms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
     overhead_s, overhead_variance = table.overhead.of(row_of(terms))
@@ -102,10 +98,11 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     )
 
 
-def _layer(layer: Layer, entry: Entry | None) -> LayerEstimate:
-    if entry is None:
-        return LayerEstimate(layer.name, layer.op, layer.key.digest, None, None, "unknown")
-    return LayerEstimate(layer.name, layer.op, layer.key.digest, entry.latency_s, entry.stderr_s, "measured")
+def _layer(network: Network, layer: Layer, entry: Entry | None) -> LayerEstimate:
+    latency_s, stderr_s = (entry.latency_s, entry.stderr_s) if entry else (None, None)
+    source = "measured" if entry else "unknown"
+    context = context_of(network, layer)
+    return LayerEstimate(layer.name, layer.op, layer.key.digest, latency_s, stderr_s, source, context)
 
 
 def _variance(entries: Sequence[Entry]) -> float:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from harness.device.inventory import find_device, load_inventory
 from harness.device.session import Sample, open_session
-from harness.errors import BackendError, CoverageError, UsageError
-from harness.estimation.networks import NetworkEstimate, estimate_network, open_table
+from harness.errors import BackendError, CoverageError, LutMismatch, UsageError
+from harness.estimation.networks import NetworkEstimate, estimate_network
+from harness.lut.store import open_table
 from harness.lut.table import Lut
 from harness.measure.campaign import CampaignRun
 from harness.measure.journal import Journal
@@ -21,7 +22,7 @@ from harness.measure.progress import Observer, ignore
 from harness.measure.summary import summarise
 from harness.network.graph import Network
 from harness.network.layers import Layer, cut
-from harness.network.models import load_network
+from harness.network.models import load_networks
 from harness.probe.auxiliary import DEFAULT_AUXILIARY
 from harness.probe.plan import ProbePlan
 from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
@@ -88,11 +89,11 @@ def validate(
         raise UsageError("There is no network to validate", next_step="Name one or more models")
     place = workspace or find_workspace()
     table = open_table(device, lut, place)
-    networks = [load_network(model, dims) for model in models]
+    networks = load_networks(models, dims)
     estimates = [estimate_network(network, table) for network in networks]
     _check_covered(estimates, table.name)
     cases = [_case(network, cut(network, table.rules) if naive else ()) for network in networks]
-    taken = _measure(device, place, _plan(cases), policy, observe, stop or threading.Event())
+    taken = _measure(device, table.clock, place, _plan(cases), policy, observe, stop or threading.Event())
     results = [_compare(estimated, case, taken, table.clock) for estimated, case in zip(estimates, cases, strict=True)]
     return _summary(device, table, results, taken.fingerprint)
 
@@ -120,13 +121,23 @@ def _case(network: Network, layers: Sequence[Layer]) -> _Case:
 
 
 def _measure(
-    device: str, place: Workspace, plan: ProbePlan, policy: RepeatPolicy, observe: Observer, stop: threading.Event
+    device: str,
+    clock: str,
+    place: Workspace,
+    plan: ProbePlan,
+    policy: RepeatPolicy,
+    observe: Observer,
+    stop: threading.Event,
 ) -> _Taken:
     """Runs the plan as a campaign of its own; raises BackendError where the device refuses a whole network."""
     known = find_device(load_inventory(place.devices), device)
     with open_session(known) as session, Journal(place.journal) as journal:
         session.acquire(holder())
         hello = session.hello
+        if hello.clock != clock:
+            why = f"The table's clock is {clock}, the device's is {hello.clock}"
+            step = "Profile the device as it is now and build a table, or restore its options"
+            raise LutMismatch(f"The table and {device} have different clocks", why=why, next_step=step)
         campaign = journal.begin(device, plan, 0, policy.settings("validate", 0), hello.fingerprint, hello.clock)
         CampaignRun(session, journal, campaign, plan, policy, observe, stop).run()
         for record in journal.probes(campaign.id).values():

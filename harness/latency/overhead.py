@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import IllConditionedDesign
-from harness.measure.summary import Z_95, Measurement
+from harness.measure.summary import MAD_TO_SIGMA, Z_95, Measurement
 from harness.probe.terms import TERM_NAMES, Terms
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ MAX_CONDITION = 100.0
 MODEL_NOISE = 0.01
 """Relative error that every total is believed to have beyond its standard error, so that none dominates."""
 _HUBER = 1.345
-_MAD_TO_SIGMA = 1.4826
 _REFITS = 400
 _CONFIDENCE = 95.0
 _ROUNDING = 1e-18
@@ -122,7 +121,7 @@ def fit_overhead(nulls: Sequence[tuple[Terms, Measurement]], seed: int = 0) -> O
         r2=_r2(total, design[:, used] @ fitted, weight),
         least_squares_r2=plain_r2,
         condition=condition,
-        scatter=float(_MAD_TO_SIGMA * np.median(abs(total - design[:, used] @ fitted) / total)),
+        scatter=float(MAD_TO_SIGMA * np.median(abs(total - design[:, used] @ fitted) / total)),
         probes=len(nulls),
     )
 
@@ -171,7 +170,7 @@ def _robust(design: Array, total: Array, weight: Array) -> Array:
     fitted = _nonnegative(design, total, weight)
     for _ in range(30):
         residual = (total - design @ fitted) * weight
-        scale = max(1e-12, _MAD_TO_SIGMA * float(np.median(abs(residual))))
+        scale = max(1e-12, MAD_TO_SIGMA * float(np.median(abs(residual))))
         trust = np.minimum(1.0, _HUBER * scale / np.maximum(abs(residual), 1e-300))
         renewed = _nonnegative(design, total, weight * np.sqrt(trust))
         if np.allclose(renewed, fitted, rtol=1e-9, atol=0):
@@ -193,7 +192,7 @@ def _refits(design: Array, total: Array, weight: Array, fitted: Array, random: n
     columns = design.shape[1]
     residual = np.sort(abs(total - expected) * weight)
     freedom = len(total) - columns
-    spread = _MAD_TO_SIGMA * float(np.median(residual[columns:])) * float(t.ppf(0.975, freedom)) / Z_95
+    spread = MAD_TO_SIGMA * float(np.median(residual[columns:])) * float(t.ppf(0.975, freedom)) / Z_95
     noise = random.standard_normal((_REFITS, len(total))) * spread / weight
     return np.array([_robust(design, expected + one, weight) for one in noise])
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from harness.device.inventory import find_device, load_inventory
 from harness.errors import CampaignIncomplete, LutNotFound
 from harness.latency.layers import Method, layer_latency, probes_of
 from harness.latency.overhead import Overhead, fit_overhead
@@ -19,17 +20,26 @@ from harness.workspace import Workspace, find_workspace
 DEFAULT_METHOD: Method = "context"
 
 
-def build_lut(device: str, *, workspace: Workspace | None = None, method: Method = DEFAULT_METHOD) -> Lut:
+def build_lut(
+    device: str,
+    *,
+    workspace: Workspace | None = None,
+    method: Method = DEFAULT_METHOD,
+    note: Callable[[str], None] = lambda _: None,
+) -> Lut:
     """Builds and publishes a table from all complete campaigns with the newest one's fingerprint.
 
-    Of a layer measured several times the newest campaign counts. Raises LutNotFound without any campaign,
+    Of a layer measured several times the newest campaign counts; each campaign's layers are freed of the
+    overhead fitted on that campaign, and the table carries the newest one's overhead. `note` is told of
+    campaigns that are left out. Raises LutNotFound without any campaign,
     CampaignIncomplete without a complete one, and IllConditionedDesign.
     """
     place = workspace or find_workspace()
     if not place.journal.exists():
+        find_device(load_inventory(place.devices), device)
         raise _nothing_measured(device)
     with Journal(place.journal) as journal:
-        campaigns = _comparable(journal, device)
+        campaigns = _comparable(journal, device, note)
         newest = campaigns[-1]
         entries: dict[tuple[str, str], Entry] = {}
         for campaign in campaigns:
@@ -39,7 +49,7 @@ def build_lut(device: str, *, workspace: Workspace | None = None, method: Method
     draft = Lut(
         path=Path(),
         device=device,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=datetime.now(UTC).isoformat(timespec="milliseconds"),
         clock=newest.clock,
         method=method,
         visit=str(newest.settings["visit"]),
@@ -66,7 +76,7 @@ def overhead_of(journal: Journal, campaign: Campaign, measured: dict[str, Measur
     return fit_overhead(nulls)
 
 
-def _comparable(journal: Journal, device: str) -> list[Campaign]:
+def _comparable(journal: Journal, device: str, note: Callable[[str], None]) -> list[Campaign]:
     campaigns = [campaign for campaign in journal.campaigns(device) if campaign.settings["purpose"] == "profile"]
     if not campaigns:
         raise _nothing_measured(device)
@@ -74,7 +84,14 @@ def _comparable(journal: Journal, device: str) -> list[Campaign]:
     if not complete:
         step = f"Run the same `harness profile --device {device}` again; it resumes"
         raise CampaignIncomplete(f"No campaign on {device} is complete", next_step=step)
-    return [campaign for campaign in complete if campaign.fingerprint == complete[-1].fingerprint]
+    newest = complete[-1].fingerprint
+    for campaign in campaigns:
+        changed = [name for name in newest if campaign.fingerprint.get(name) != newest[name]]
+        if not campaign.complete:
+            note(f"Campaign {campaign.id} is left out: it is not complete; run its command again to resume")
+        elif changed:
+            note(f"Campaign {campaign.id} is left out: the device had another {', '.join(changed)} then")
+    return [campaign for campaign in complete if campaign.fingerprint == newest]
 
 
 def _nothing_measured(device: str) -> LutNotFound:
@@ -108,11 +125,11 @@ def _entries(
 
 
 def _merged(campaigns: Sequence[Campaign]) -> tuple[FusionRule, ...]:
-    """The rules of all campaigns, evidence summed; what campaigns disagree on is settled by the majority."""
+    """The rules of all campaigns, evidence for and against summed."""
     merged: dict[str, FusionRule] = {}
     for rule in (rule for campaign in campaigns for rule in campaign.rules):
         known = merged.get(rule.pattern, FusionRule(rule.pattern, 0, 0, rule.source))
         merged[rule.pattern] = FusionRule(
             rule.pattern, known.matched + rule.matched, known.fused + rule.fused, rule.source
         )
-    return tuple(rule for rule in merged.values() if 2 * rule.fused >= rule.matched)
+    return tuple(merged.values())

@@ -20,6 +20,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from harness.device.inventory import find_device, load_inventory
 from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound
 from harness.latency.layers import Method
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
@@ -27,8 +28,10 @@ from harness.lut.table import Entry, Lut
 from harness.network.fusion import FusionRule
 from harness.text import read_file
 from harness.version import VERSION
+from harness.workspace import Workspace, find_workspace
 
 SCHEMA_VERSION = 1
+DEFAULT_DEVICE = "cpu01"
 ENTRIES, MANIFEST = "entries.csv", "manifest.json"
 MAX_FILE_BYTES = 1 << 30
 _COLUMNS = tuple(field.name for field in fields(Entry))
@@ -127,6 +130,21 @@ def _rename(aside: Path, folder: Path) -> None:
             raise
 
 
+def open_table(device: str | None, folder: Path | None, workspace: Workspace | None = None) -> Lut:
+    """The table in `folder`, checked to be that of `device`, or the newest one of `device` (default cpu01).
+
+    `folder` may also be a table's name, `<device>/<folder>`, in the workspace. Raises UnknownDevice where no
+    table is found for a device that is in no inventory either, and what `read_lut` raises.
+    """
+    place = workspace or find_workspace()
+    if folder is not None:
+        return read_lut(folder if folder.exists() else place.lut / folder, device)
+    name = device or DEFAULT_DEVICE
+    if not (place.lut / name).is_dir():
+        find_device(load_inventory(place.devices), name)
+    return read_lut(latest_lut(place.lut, name), name)
+
+
 def latest_lut(root: Path, device: str) -> Path:
     """The newest table of a device; raises LutNotFound."""
     folder = root / device
@@ -173,6 +191,8 @@ def _parse(folder: Path, manifest_bytes: bytes, rows: bytes) -> Lut:
     ):
         raise _corrupt(folder, "its overhead does not have the expected terms")
     covariance = tuple(tuple(row) for row in overhead.pop("covariance"))
+    if not set(overhead["least_squares"]) <= set(COLUMNS):
+        raise _corrupt(folder, "its least-squares fit does not have the expected terms")
     if any(row[at] < 0 for at, row in enumerate(covariance)):
         raise _corrupt(folder, "its overhead has a negative variance")
     return Lut(

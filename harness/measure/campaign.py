@@ -45,6 +45,7 @@ class CampaignRun:
     stop: threading.Event
     _device_s: float = 0.0
     _samples: int = 0
+    _due: list[int] = field(default_factory=list)
     _started_s: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
@@ -56,19 +57,24 @@ class CampaignRun:
         for taken in self.journal.samples(self.campaign.id).values():
             self._count(taken)
         finished = self.journal.finished_batches(self.campaign.id)
-        for number, batch in enumerate(self.plan.batches):
-            if number not in finished and self._run_batch(number, batch) >= self.policy.fewest_rounds:
-                self.journal.finish_batch(self.campaign.id, number)
-        if len(self.journal.finished_batches(self.campaign.id)) == len(self.plan.batches):
-            self.journal.complete(self.campaign.id)
+        self._due = [number for number in range(len(self.plan.batches)) if number not in finished]
+        rounds = [self._run_batch(number, self.plan.batches[number]) for number in self._due]
+        if min(rounds, default=self.policy.fewest_rounds) >= self.policy.fewest_rounds:
+            settled = len(self.journal.finished_batches(self.campaign.id)) == len(self.plan.batches)
+            self.journal.complete(self.campaign.id, settled)
 
     def _run_batch(self, number: int, batch: Sequence[str]) -> int:
-        """Runs rounds until they are enough or the batch's part of the budget is spent; returns how many."""
+        """Runs rounds until they are enough or the batch's part of the budget is spent; returns how many.
+
+        A batch that had enough is marked in the journal; another goes on when the campaign is resumed.
+        """
         self._report("loading", number, 0)
         refused = {record.id for record in self.journal.probes(self.campaign.id).values() if record.refused}
-        loaded = [probe for probe in batch if probe not in refused and self._load(self.plan.probes[probe])]
         reference = self.plan.reference
-        visible = reference not in refused and self._load(self.plan.probes[reference])
+        present = {
+            probe for probe in (*batch, reference) if probe not in refused and self._load(self.plan.probes[probe])
+        }
+        loaded = [probe for probe in batch if probe in present]
         samples = self.journal.samples(self.campaign.id, number)
         taken = self.journal.places(self.campaign.id, number)
         allowance_s = self._allowance_s(number)
@@ -78,15 +84,17 @@ class CampaignRun:
         while not self._is_enough(rounds, samples, loaded) and not (
             allowance_s is not None and visited and self._device_s - started_s >= allowance_s
         ):
-            order = visit_order(self.campaign.seed, number, rounds, loaded, reference if visible else None)
-            due = [(Place(number, rounds, at), probe) for at, probe in enumerate(order)]
+            order = visit_order(self.campaign.seed, number, rounds, batch, reference)
+            due = [(Place(number, rounds, at), probe) for at, probe in enumerate(order) if probe in present]
             due = [(place, probe) for place, probe in due if place not in taken]
             visited |= bool(due)
             for probe, sample in self._visit(due):
                 samples.setdefault(probe, []).append(sample)
             rounds += 1
             self._report("measuring", number, rounds)
-        self.session.drop([*loaded, *([reference] if visible else [])])
+        self.session.drop(sorted(present))
+        if self._is_enough(rounds, samples, loaded):
+            self.journal.finish_batch(self.campaign.id, number)
         return rounds if loaded else self.policy.fewest_rounds
 
     def _load(self, probe: Probe) -> bool:
@@ -96,8 +104,9 @@ class CampaignRun:
         except BackendError as refusal:
             self.journal.refuse(self.campaign.id, probe.id, refusal.why or refusal.what)
             return False
-        except WorkerDied as death:  # or the campaign would die of this probe again whenever it is resumed
-            self.journal.refuse(self.campaign.id, probe.id, f"the worker died of it: {death.why}")
+        except WorkerDied as death:  # it may have died of something else, but hardly twice
+            if self.journal.count_death(self.campaign.id, probe.id) > 1:
+                self.journal.refuse(self.campaign.id, probe.id, f"the worker died of it: {death.why}")
             raise
         return True
 
@@ -137,9 +146,12 @@ class CampaignRun:
     def _check_stop(self) -> None:
         if self.stop.is_set():
             raise Interrupted(
-                "Stopped on request", why="All samples so far are in the journal",
-                next_step="Run the same command again to resume",
+                "Stopped on request", why="All samples so far are in the journal", next_step=self._again(),
             )  # fmt: skip
+
+    def _again(self) -> str:
+        resumes = self.campaign.settings["purpose"] == "profile"
+        return "Run the same command again to resume" if resumes else "Run the same command again; it begins anew"
 
     def _report(self, stage: str, batch: int, round: int) -> None:
         self.observe(
@@ -155,9 +167,9 @@ class CampaignRun:
         )
 
     def _remaining_s(self, batch: int, round: int) -> float | None:
-        """Time left if the probes ahead take as long as those behind."""
-        sizes = [len(members) for members in self.plan.batches]
-        share = min(1.0, round / (self.policy.runs or self.policy.min_rounds))
-        behind = sum(sizes[:batch]) + sizes[batch] * share
+        """Time left if the probes ahead take as long as those behind, and every round that may be needed."""
+        sizes = {number: len(self.plan.batches[number]) for number in self._due}
+        share = min(1.0, round / (self.policy.runs or self.policy.max_rounds))
+        behind = sum(size for number, size in sizes.items() if number < batch) + sizes[batch] * share
         elapsed_s = time.monotonic() - self._started_s
-        return elapsed_s * (sum(sizes) - behind) / behind if behind else None
+        return elapsed_s * (sum(sizes.values()) - behind) / behind if behind else None

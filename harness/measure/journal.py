@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.device.session import Sample
-from harness.errors import JournalError
+from harness.errors import JournalError, LeaseLost
 from harness.network.fusion import FusionRule
 from harness.network.key import LayerKey
 from harness.probe.plan import LayerProbes, ProbePlan
@@ -24,10 +24,12 @@ _SCHEMA = """
 CREATE TABLE campaigns (
     id INTEGER PRIMARY KEY, device TEXT NOT NULL, plan TEXT NOT NULL, seed INTEGER NOT NULL, settings TEXT NOT NULL,
     fingerprint TEXT NOT NULL, clock TEXT NOT NULL, auxiliary TEXT NOT NULL, reference TEXT NOT NULL,
-    rules TEXT NOT NULL, created TEXT NOT NULL, complete INTEGER NOT NULL DEFAULT 0);
+    rules TEXT NOT NULL, created TEXT NOT NULL, complete INTEGER NOT NULL DEFAULT 0,
+    settled INTEGER NOT NULL DEFAULT 0, token INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE probes (
     campaign INTEGER NOT NULL REFERENCES campaigns, probe TEXT NOT NULL, role TEXT NOT NULL, label TEXT NOT NULL,
-    auxiliary TEXT, terms TEXT NOT NULL, refused TEXT, PRIMARY KEY (campaign, probe)) WITHOUT ROWID;
+    auxiliary TEXT, terms TEXT NOT NULL, refused TEXT, deaths INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (campaign, probe)) WITHOUT ROWID;
 CREATE TABLE layers (
     campaign INTEGER NOT NULL REFERENCES campaigns, key TEXT NOT NULL, context TEXT NOT NULL, op TEXT NOT NULL,
     name TEXT NOT NULL, layer TEXT NOT NULL, auxiliary TEXT NOT NULL, in_context TEXT NOT NULL, "null" TEXT NOT NULL,
@@ -175,11 +177,11 @@ class Journal:
     def resumable(
         self, device: str, plan: str, settings: Mapping[str, Any], fingerprint: Mapping[str, str]
     ) -> Campaign | None:
-        """The newest unfinished campaign of the same device, plan, settings and fingerprint."""
+        """The newest campaign of the same device, plan, settings and fingerprint that may go on."""
         with self._reading():
             row = self._db.execute(
-                "SELECT id FROM campaigns WHERE device=? AND plan=? AND settings=? AND fingerprint=? AND complete=0"
-                " ORDER BY id DESC LIMIT 1",
+                "SELECT id FROM campaigns WHERE device=? AND plan=? AND settings=? AND fingerprint=?"
+                " AND settled=0 ORDER BY id DESC LIMIT 1",
                 (device, plan, _json(settings), _json(fingerprint)),
             ).fetchone()
         return self.campaign(row[0]) if row else None
@@ -241,6 +243,14 @@ class Journal:
         with self._transaction():
             self._db.execute("UPDATE probes SET refused=? WHERE campaign=? AND probe=?", (reason, campaign, probe))
 
+    def count_death(self, campaign: int, probe: str) -> int:
+        """Records that the worker died while it loaded a probe; returns how often it has."""
+        with self._transaction():
+            row = self._db.execute(
+                "UPDATE probes SET deaths=deaths+1 WHERE campaign=? AND probe=? RETURNING deaths", (campaign, probe)
+            ).fetchone()
+        return int(row[0])
+
     def add(
         self,
         campaign: int,
@@ -248,9 +258,17 @@ class Journal:
         taken: Sequence[tuple[Place, str, Sequence[Sample]]],
         state: Mapping[str, float],
     ) -> None:
-        """Commits series in one transaction; a place that already has a series raises JournalError."""
+        """Commits series in one transaction.
+
+        Raises LeaseLost where a later lease than `token` has written to the campaign, and JournalError for a
+        place that already has a series.
+        """
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         with self._transaction():
+            renewed = self._db.execute("UPDATE campaigns SET token=? WHERE id=? AND token<=?", (token, campaign, token))
+            if renewed.rowcount != 1:
+                why = "Another controller has taken the device over, and goes on with the campaign"
+                raise LeaseLost("These samples come too late", why=why, next_step="Leave it to the other controller")
             for place, probe, samples in taken:
                 cursor = self._db.execute(
                     "INSERT INTO series (campaign, probe, batch, round, position, token, taken, state)"
@@ -293,10 +311,10 @@ class Journal:
         with self._reading():
             return {number for (number,) in self._db.execute("SELECT batch FROM batches WHERE campaign=?", (campaign,))}
 
-    def complete(self, campaign: int) -> None:
-        """Marks a campaign as complete."""
+    def complete(self, campaign: int, settled: bool = True) -> None:
+        """Marks a campaign as complete; one that the budget cut short is not `settled` and may go on."""
         with self._transaction():
-            self._db.execute("UPDATE campaigns SET complete=1 WHERE id=?", (campaign,))
+            self._db.execute("UPDATE campaigns SET complete=1, settled=? WHERE id=?", (settled, campaign))
 
 
 def _is_new(path: Path) -> bool:

@@ -36,7 +36,7 @@ class RepeatPolicy:
     def settings(self, purpose: str, seed: int) -> dict[str, Any]:
         """What tells campaigns of one plan apart in the journal; a larger budget goes on with the same one."""
         kept = {name: value for name, value in asdict(self).items() if name != "budget_s"}
-        return {**kept, "visit": "cold", "purpose": purpose, "seed": seed}
+        return {**kept, "visit": "cold" if purpose == "profile" else "warm", "purpose": purpose, "seed": seed}
 
     def is_enough(self, rounds: int, measurements: Mapping[str, Measurement]) -> bool:
         """Whether a batch needs no more rounds."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.device.inventory import Device, find_device, load_inventory
-from harness.device.session import AgentSession, Visit, open_session
-from harness.errors import BackendError, CampaignIncomplete
+from harness.device.session import AgentSession, Sample, Visit, open_session
+from harness.errors import BackendError, CampaignIncomplete, Interrupted
 from harness.measure.campaign import CampaignRun, payload_of
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy, unsettled
@@ -21,7 +21,7 @@ from harness.measure.summary import summarise
 from harness.network.fusion import DEFAULT_RULES, FusionRule, learn_rules
 from harness.network.graph import Network
 from harness.network.layers import cut
-from harness.network.models import BUILTIN_PREFIX, load_network
+from harness.network.models import BUILTIN_PREFIX, load_networks
 from harness.network.told import ToldGraph, read_told
 from harness.network.zoo import NAMES as REFERENCE_NETWORKS
 from harness.probe.auxiliary import DEFAULT_AUXILIARY, AuxiliaryKind
@@ -84,14 +84,14 @@ def profile(
     """
     place, policy = workspace or find_workspace(), policy or RepeatPolicy()
     known = find_device(load_inventory(place.devices), device)
-    networks = [load_network(model, dims) for model in models or reference_networks()]
+    networks = load_networks(models or reference_networks(), dims)
     started_s = time.monotonic()
     with open_session(known) as session, Journal(place.journal) as journal:
         session.acquire(holder())
-        plan = plan_probes(*cut_as_told(session, networks, observe), auxiliary)
+        asked = stop or threading.Event()
+        plan = plan_probes(*cut_as_told(session, networks, observe, asked), auxiliary)
         campaign, resumed = _campaign(journal, session, known, plan, seed, policy, fresh)
-        runner = CampaignRun(session, journal, campaign, plan, policy, observe, stop or threading.Event())
-        runner.run()
+        CampaignRun(session, journal, campaign, plan, policy, observe, asked).run()
         return _result(journal, campaign, policy, time.monotonic() - started_s, resumed)
 
 
@@ -108,10 +108,10 @@ def dry_run(
     """The plan that `profile` would run, and its time, extrapolated from one visit of each whole network."""
     place = workspace or find_workspace()
     known = find_device(load_inventory(place.devices), device)
-    networks = [load_network(model, dims) for model in models or reference_networks()]
+    networks = load_networks(models or reference_networks(), dims)
     with open_session(known) as session:
         session.acquire(holder())
-        cuts, rules = cut_as_told(session, networks, observe)
+        cuts, rules = cut_as_told(session, networks, observe, threading.Event())
         seconds = sum(_run_seconds(session, network) for network in networks)
     return DryRun(
         plan_probes(cuts, rules, auxiliary), tuple(cuts), PROBES_PER_LAYER_RUN * seconds, policy or RepeatPolicy()
@@ -124,7 +124,7 @@ def holder() -> str:
 
 
 def cut_as_told(
-    session: AgentSession, networks: Sequence[Network], observe: Observer
+    session: AgentSession, networks: Sequence[Network], observe: Observer, stop: threading.Event
 ) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
     """Cuts networks by the fusion that the device tells, or by the default rules where it does not."""
     if "fusion" not in session.hello.tells:
@@ -133,6 +133,8 @@ def cut_as_told(
         ], DEFAULT_RULES
     told: list[ToldGraph] = []
     for number, network in enumerate(networks):
+        if stop.is_set():
+            raise Interrupted("Stopped on request", why="Nothing was measured yet")
         observe(Progress(f"asking how {network.name} is fused", number, len(networks), 0, 0, 0.0, None))
         told.append(_told(session, network))
     groups = [(network, graph.groups) for network, graph in zip(networks, told, strict=True)]
@@ -179,9 +181,20 @@ def _campaign(
     settings = policy.settings("profile", seed)
     hello = session.hello
     found = None if fresh else journal.resumable(device.name, plan.id, settings, hello.fingerprint)
-    if found:
+    if found and not _is_spent(journal, found, policy):
         return found, True
     return journal.begin(device.name, plan, seed, settings, hello.fingerprint, hello.clock), False
+
+
+def _is_spent(journal: Journal, campaign: Campaign, policy: RepeatPolicy) -> bool:
+    """Whether a complete campaign has used up the budget: the same command then measures anew."""
+    if not campaign.complete or policy.budget_s is None:
+        return False
+    return _device_s(journal.samples(campaign.id)) >= policy.budget_s
+
+
+def _device_s(samples: Mapping[str, Sequence[Sample]]) -> float:
+    return sum(sample.device_ns or sample.wall_ns for taken in samples.values() for sample in taken) / 1e9
 
 
 def _result(journal: Journal, campaign: Campaign, policy: RepeatPolicy, wall_s: float, resumed: bool) -> ProfileResult:
@@ -201,13 +214,12 @@ def _result(journal: Journal, campaign: Campaign, policy: RepeatPolicy, wall_s: 
     measurements = {
         probe: summarise(taken, campaign.clock) for probe, taken in samples.items() if probe != campaign.reference
     }
-    every = [sample for taken in samples.values() for sample in taken]
     return ProfileResult(
         campaign=campaign.id,
         device=campaign.device,
         probes=len(probes),
-        samples=len(every),
-        device_seconds=sum(sample.device_ns or sample.wall_ns for sample in every) / 1e9,
+        samples=sum(len(taken) for taken in samples.values()),
+        device_seconds=_device_s(samples),
         wall_seconds=wall_s,
         resumed=resumed,
         refused=sum(record.refused is not None for record in probes.values()),

@@ -11,7 +11,7 @@ from harness.device.session import Sample
 
 MIN_CLEAN_SHARE = 0.5
 Z_95 = 1.959964
-_MAD_TO_SIGMA = 1.4826
+MAD_TO_SIGMA = 1.4826
 _MEDIAN_EFFICIENCY = math.sqrt(math.pi / 2)
 _CLOCK_GRAIN_S = 50e-9
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
@@ -45,7 +45,7 @@ def summarise(samples: Sequence[Sample], clock: str) -> Measurement:
     if not values:
         raise ValueError("no samples")
     centre = statistics.median(values)
-    spread = _MAD_TO_SIGMA * statistics.median(abs(value - centre) for value in values)
+    spread = MAD_TO_SIGMA * statistics.median(abs(value - centre) for value in values)
     spread = max(spread, _CLOCK_GRAIN_S)
     if len(values) == 1:  # one sample tells nothing of its error
         return Measurement(centre, centre, math.inf, 1, len(samples) - 1, clock)

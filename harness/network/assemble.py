@@ -255,7 +255,8 @@ def index_bound(network: Network, tensor: str) -> int | None:
     for node in network.consumers.get(tensor, []):
         if node.op in _INDEX_READERS and node.inputs[1] == tensor:
             axis = next((item.i for item in node.proto.attribute if item.name == "axis"), 0)
-            bounds.append(network.types[node.inputs[0]].shape[axis])
+            shape = network.types[node.inputs[0]].shape
+            bounds.append(min(shape) if node.op == "GatherND" else shape[axis])
         elif node.op in _VIEWS:
             bounds.append(index_bound(network, node.outputs[0]))
     return min((bound for bound in bounds if bound is not None), default=None)

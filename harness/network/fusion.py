@@ -40,6 +40,11 @@ class FusionRule:
     source: str = "default"
 
     @property
+    def holds(self) -> bool:
+        """Whether the device fused at least half of the places seen; a default rule has seen none."""
+        return 2 * self.fused >= self.matched
+
+    @property
     def nodes(self) -> tuple[PatternNode, ...]:
         """The parsed pattern; raises ValueError where it is malformed."""
         return parse_pattern(self.pattern)
@@ -95,7 +100,7 @@ def match_all(network: Network, rules: Sequence[FusionRule]) -> list[tuple[Node,
     matcher = _Matcher(network)
     claimed: set[int] = set()
     groups = []
-    for rule in sorted(rules, key=lambda rule: -len(rule.nodes)):
+    for rule in sorted((rule for rule in rules if rule.holds), key=lambda rule: -len(rule.nodes)):
         for group in matcher.places(rule.nodes, claimed):
             claimed.update(node.index for node in group)
             groups.append(group)
@@ -105,9 +110,9 @@ def match_all(network: Network, rules: Sequence[FusionRule]) -> list[tuple[Node,
 def learn_rules(told: Sequence[tuple[Network, Sequence[frozenset[int]]]], source: str) -> tuple[FusionRule, ...]:
     """Rules that reproduce the groups a backend told for these networks.
 
-    A pattern becomes a rule where the device fused at least half of the places it matches, places inside
-    longer rules left out. Groups with several sinks, or with an operator of several results, cannot be
-    written as a pattern and are passed over.
+    A rule holds where the device fused at least half of the places its pattern matches, places inside longer
+    rules left out; one that does not hold is kept as evidence against it. Groups with several sinks, or with
+    an operator of several results, cannot be written as a pattern and are passed over.
     """
     found: Counter[str] = Counter()
     for network, groups in told:
@@ -127,10 +132,10 @@ def learn_rules(told: Sequence[tuple[Network, Sequence[frozenset[int]]]], source
             for group in matcher.places(parse_pattern(pattern), set(claimed[slot]))
         ]
         fused = sum(frozenset(node.index for node in group) in matchers[slot][1] for slot, group in places)
-        if places and 2 * fused >= len(places):
-            rules.append(FusionRule(pattern, len(places), fused, source))
-            for slot, group in places:
-                claimed[slot].update(node.index for node in group)
+        rule = FusionRule(pattern, len(places), fused, source)
+        rules.append(rule)
+        for slot, group in places if rule.holds else ():
+            claimed[slot].update(node.index for node in group)
     return tuple(rules)
 
 

@@ -74,7 +74,8 @@ class Network:
     """A network that can be cut into layers.
 
     `nodes` are in topological order and have no constant-only, identity or unused node left among them:
-    these are listed in `free`. `types` covers every tensor that a node reads or writes.
+    these are listed in `free`. `types` covers every tensor that a node reads or writes. `symbols` are the
+    names by which dimensions of the inputs could be bound.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Network:
     types: Mapping[str, TensorType]
     constants: Mapping[str, Constant]
     free: tuple[FreeNode, ...]
+    symbols: frozenset[str]
     sha256: str
 
     @functools.cached_property

@@ -17,6 +17,7 @@ KEY_VERSION = "k1"
 _NO_EFFECT = frozenset({"epsilon", "momentum", "spatial", "consumed_inputs", "is_test", "training_mode", "seed"})
 _WINDOWED = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "ConvInteger", "QLinearConv"})
 _AXIS_CHANGED_AT_13 = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+_COMMUTATIVE = frozenset({"Add", "Mul", "Sum", "Max", "Min"})
 _FLOATS_COUNT = frozenset({"Pow", "Resize", "Upsample", "Range"})
 _MAX_VALUES_IN_KEY = 64
 
@@ -74,9 +75,10 @@ def layer_key(network: Network, graph: Subgraph) -> LayerKey:
     for position, node in enumerate(graph.nodes):
         for slot, name in enumerate(node.outputs):
             labels[name] = f"t{position}" if slot == 0 else f"t{position}.{slot}"
-        inputs = node.inputs[:1] if node.op.startswith("Reduce") else node.inputs
-        arguments = ",".join(_argument(network, labels, node.op, name) for name in inputs)
-        parts.append(f"{_operator(network, node)}({arguments}){{{_attribute_text(network, node)}}}")
+        inputs = node.inputs[:1] if _takes_axes(node.op) else node.inputs
+        arguments = [_argument(network, labels, node.op, name) for name in inputs]
+        arguments = sorted(arguments) if node.op in _COMMUTATIVE else arguments
+        parts.append(f"{_operator(network, node)}({','.join(arguments)}){{{_attribute_text(network, node)}}}")
     parts.append("->" + ",".join(f"{labels[name]}:{network.types[name]}" for name in graph.outputs))
     return LayerKey("|".join(parts))
 
@@ -120,10 +122,9 @@ def _text(value: Any) -> str:
 
 def attributes(network: Network, node: Node) -> dict[str, Any]:
     """Attributes that bear on latency, defaults filled in, automatic padding and kernel sizes resolved."""
-    values = {
-        **_defaults(node.op, network.opset),
-        **{item.name: attribute_value(item) for item in node.proto.attribute},
-    }
+    given = {item.name: attribute_value(item) for item in node.proto.attribute}
+    # Attributes that came with a later opset had the later default's meaning all along.
+    values = {**_defaults(node.op, 0), **_defaults(node.op, network.opset), **given}
     values = {name: value for name, value in values.items() if name not in _NO_EFFECT}
     if node.op in _WINDOWED:
         _resolve_window(network, node, values)
@@ -131,18 +132,25 @@ def attributes(network: Network, node: Node) -> dict[str, Any]:
     return values
 
 
+def _takes_axes(op: str) -> bool:
+    """Whether the operator's axes are an attribute at older opsets and an input at newer ones."""
+    return op.startswith("Reduce") or op in ("Squeeze", "Unsqueeze")
+
+
 def _resolve_axes(network: Network, node: Node, values: dict[str, Any]) -> None:
     """Explicit, non-negative axes in place of what leaving them out or counting from the end means."""
     rank = len(network.types[node.inputs[0]].shape)
     if node.op == "Transpose":
         values.setdefault("perm", list(range(rank))[::-1])
-    if node.op.startswith("Reduce"):
+    if _takes_axes(node.op):
         axes = values.get("axes", [])
         if len(node.inputs) > 1 and node.inputs[1] in network.constants:
             given = network.constants[node.inputs[1]].value
             axes = [] if given is None else given.ravel().tolist()
-        nothing = not axes and values.get("noop_with_empty_axes", 0)
-        values["axes"] = [] if nothing else sorted({axis % rank for axis in axes} or set(range(rank)))
+        if node.op == "Unsqueeze":
+            rank = len(network.types[node.outputs[0]].shape)
+        every = node.op.startswith("Reduce") and not values.get("noop_with_empty_axes", 0)
+        values["axes"] = sorted({axis % rank for axis in axes} or set(range(rank if every else 0)))
     if isinstance(values.get("axis"), int) and rank:
         values["axis"] %= rank + (node.op == "Flatten")
 
@@ -162,9 +170,10 @@ def attribute_value(attribute: AttributeProto) -> Any:
 
 @functools.cache
 def _defaults(op: str, opset: int) -> dict[str, Any]:
+    """Defaults of an operator's attributes at an opset, or at the newest one for 0."""
     from onnx import AttributeProto, defs
 
-    known = defs.get_schema(op, opset, "").attributes.items()
+    known = defs.get_schema(op, opset or defs.onnx_opset_version(), "").attributes.items()
     filled = {name: item.default_value for name, item in known if item.default_value.type != AttributeProto.UNDEFINED}
     return {name: attribute_value(value) for name, value in filled.items()}
 

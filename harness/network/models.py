@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.errors import InvalidNetwork
+from harness.errors import InvalidNetwork, UsageError
 from harness.network import zoo
 from harness.network.graph import Network
 from harness.network.prepare import prepare, read_network
@@ -28,8 +28,24 @@ LIGHT_FILES = {
 BUILTIN_NAMES = (*LIGHT_FILES, *zoo.NAMES)
 
 
+def load_networks(references: Sequence[str], dims: Mapping[str, int] | None = None) -> list[Network]:
+    """Reads networks; raises UsageError for a dimension in `dims` that none of them has."""
+    networks = [load_network(reference, dims) for reference in references]
+    known = {name for network in networks for name in network.symbols}
+    unknown = sorted(set(dims or ()) - known)
+    if unknown:
+        names = ", ".join(network.name for network in networks)
+        why = f"Symbolic dimensions of {names}: {', '.join(sorted(known)) or 'none'}"
+        step = "Give --dim only for these"
+        raise UsageError(f"No network has a dimension {unknown[0][:80]!r}", why=why[:300], next_step=step)
+    return networks
+
+
 def load_network(reference: str, dims: Mapping[str, int] | None = None) -> Network:
-    """Reads the network that a path or `builtin:NAME` refers to; see `read_network` for what it raises."""
+    """Reads the network that a path or `builtin:NAME` refers to; see `read_network` for what it raises.
+
+    Dimensions in `dims` that it does not have are passed over: they may be another network's.
+    """
     if not reference.startswith(BUILTIN_PREFIX):
         return read_network(Path(reference), dims)
     name = reference.removeprefix(BUILTIN_PREFIX)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UsageError
-from harness.network.graph import ITEM_BYTES, Constant, FreeNode, Network, Node, TensorType
+from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork
+from harness.network.graph import FLOATS, ITEM_BYTES, Constant, FreeNode, Network, Node, TensorType
 from harness.network.read import ModelFile, read_model
 from harness.network.runtime import run_once
 
@@ -30,8 +30,7 @@ def read_network(path: Path, dims: Mapping[str, int] | None = None) -> Network:
 def prepare(file: ModelFile, dims: Mapping[str, int]) -> Network:
     """Binds dimensions, folds constants, types every tensor, sets nodes that cost nothing apart.
 
-    Raises UnresolvedDimension (names the tensor and the `--dim` to give), UsageError for a `dims` name
-    that the network does not have, UnsupportedNetwork and InvalidNetwork.
+    Raises UnresolvedDimension (names the tensor and the `--dim` to give), UnsupportedNetwork and InvalidNetwork.
     """
     return _Preparation(file, dims).run()
 
@@ -48,6 +47,7 @@ class _Preparation:
         self._free: list[FreeNode] = []
         self._nodes: list[Node] = []
         self._names: set[str] = set()
+        self._symbols: frozenset[str] = frozenset()
         self._read = {tensor for node in self._graph.node for tensor in node.input}
         self._read |= {value.name for value in self._graph.output}
 
@@ -70,6 +70,7 @@ class _Preparation:
             types=self._types,
             constants=self._constants,
             free=tuple(self._free),
+            symbols=self._symbols,
             sha256=self._file.sha256,
         )
 
@@ -90,7 +91,6 @@ class _Preparation:
         self._types[name] = constant.type
 
     def _bind(self, inputs: list[ValueInfoProto]) -> None:
-        used: set[str] = set()
         known: set[str] = set()
         for value in inputs:
             if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
@@ -110,14 +110,10 @@ class _Preparation:
                     unused = ", ".join(sorted(set(self._dims) - known))
                     why = f"It has no dimension {unused[:80]}" if unused else ""
                     raise UnresolvedDimension(what, why=why, next_step=f"Give one, for example --dim {names[0][:80]}=1")
-                used.add(bound)
                 shape.append(self._dims[bound])
             kind = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name)
             self._types[value.name] = _filled(kind, value.name)
-        unknown = sorted(set(self._dims) - known)
-        if unknown:
-            why = f"Its symbolic dimensions are: {', '.join(sorted(known)) or 'none'}"
-            raise UsageError(f"{self._file.name} has no dimension {unknown[0][:80]!r}", why=why)
+        self._symbols = frozenset(known)
 
     def _alias(self, name: str) -> str:
         return self._aliases.get(name, name)
@@ -209,7 +205,14 @@ class _Preparation:
 
         read = dict(zip(node.proto.input, node.inputs, strict=True))
         types = {name: self._types[alias] for name, alias in read.items() if name}
-        feeds = {name: numpy.ones(kind.shape, kind.dtype) for name, kind in types.items()}
+        constants = {name: self._constants.get(alias) for name, alias in read.items() if name}
+        if any(constants[name] is None and types[name].dtype not in FLOATS for name in types):
+            return {}  # its shape may depend on these numbers
+        feeds = {
+            name: numpy.ones(kind.shape, kind.dtype) if (known := constants[name]) is None or known.value is None
+            else known.value
+            for name, kind in types.items()
+        }  # fmt: skip
         model = _single_node_model(node.proto, types, self._opset)
         values = run_once(model, feeds, [name for name in node.outputs if name]) or {}
         return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from harness.errors import InvalidNetwork, UnsupportedNetwork
 from harness.text import printable, read_file
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import ModelProto, NodeProto, TensorProto
 
 MAX_FILE_BYTES = (2 << 30) - 1
 MIN_OPSET = 7
@@ -53,7 +53,7 @@ def read_model(path: Path) -> ModelFile:
         raise InvalidNetwork(f"{shown} is not an ONNX file", why=why) from error
     if not model.HasField("graph") or not model.graph.node:
         raise InvalidNetwork(f"{shown} holds no network", why="Its graph has no nodes")
-    check_external_data(model.graph, path.parent)
+    check_external_data(model, path.parent)
     return check_model(printable(path.stem, 200), model, content)
 
 
@@ -73,13 +73,25 @@ def check_model(name: str, model: ModelProto, content: bytes) -> ModelFile:
     return ModelFile(name, model, hashlib.sha256(content).hexdigest())
 
 
-def check_external_data(graph: GraphProto, folder: Path) -> None:
-    """Every external tensor must lie in a plain file of its own inside the model's folder, whole."""
+def check_external_data(model: ModelProto, folder: Path) -> None:
+    """External initializers must lie, whole, in plain files inside the model's folder; nothing else may be external."""
     from onnx import TensorProto
 
-    for tensor in graph.initializer:
+    for tensor in model.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             _check_external_tensor(tensor, folder)
+    sparse = [part for one in model.graph.sparse_initializer for part in (one.values, one.indices)]
+    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    for tensor in (*sparse, *(tensor for node in nodes for tensor in _attribute_tensors(node))):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            why = "Only initializers may keep their data in another file"
+            raise InvalidNetwork(f"Tensor {tensor.name[:80]!r} of a node refers to external data", why=why)
+
+
+def _attribute_tensors(node: NodeProto) -> Iterator[TensorProto]:
+    for attribute in node.attribute:
+        sparse = [attribute.sparse_tensor, *attribute.sparse_tensors]
+        yield from (attribute.t, *attribute.tensors, *(part for one in sparse for part in (one.values, one.indices)))
 
 
 def _check_external_tensor(tensor: TensorProto, folder: Path) -> None:

@@ -43,9 +43,11 @@ def read_told(network: Network, names: EmittedNames, form: str, content: bytes) 
 
     try:
         graph = onnx.load_model_from_string(content).graph
-    except DecodeError as error:
-        raise ProtocolError("The graph that the device describes cannot be read") from error
-    surviving, blocked = _surviving(network, names, graph)
+        surviving, blocked = _surviving(network, names, graph)
+    except (DecodeError, UnicodeDecodeError, TypeError, AttributeError) as error:
+        raise ProtocolError(
+            "The graph that the device describes cannot be read", next_step="Update the agent"
+        ) from error
     return ToldGraph(_groups(network, surviving), frozenset(blocked))
 
 

@@ -33,17 +33,22 @@ def attach(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, plain: bool 
 
     `plain` tells that the device keeps the tensor in the plain layout, where it has one of its own.
     """
-    source = _as_float(builder, tensor)
-    rank = len(builder.type_of(source).shape)
+    source, terms = _as_float(builder, tensor)
+    shaped = _shaped(builder, source, kind, plain)
+    result = _pool(builder, shaped) if kind == "avgpool" else _convolve(builder, shaped, 1 if kind == "conv1x1" else 3)
+    read, written = builder.type_of(shaped).bytes, builder.type_of(result).bytes
+    own = Terms(auxiliaries=1, auxiliary_input_bytes=read, auxiliary_output_bytes=written, views=int(shaped != source))
+    return result, terms + own
+
+
+def _shaped(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, plain: bool) -> str:
+    """The tensor in a rank that the auxiliary layer takes."""
+    rank = len(builder.type_of(tensor).shape)
     if rank < 2 or (rank == 2 and kind != "conv1x1"):
-        source = _unsqueezed(builder, source, tuple(range(3 - rank)))
-    elif rank > _MAX_RANK:
-        source = _folded(builder, source)
-    elif rank == 4 and plain and kind == "avgpool":
-        source = _unsqueezed(builder, source, (2,))
-    result = _pool(builder, source) if kind == "avgpool" else _convolve(builder, source, 1 if kind == "conv1x1" else 3)
-    read, written = builder.type_of(source).bytes, builder.type_of(result).bytes
-    return result, Terms(auxiliaries=1, auxiliary_input_bytes=read, auxiliary_output_bytes=written)
+        return unsqueezed(builder, tensor, tuple(range(3 - rank)))
+    if rank > _MAX_RANK:
+        return _folded(builder, tensor)
+    return unsqueezed(builder, tensor, (2,)) if rank == 4 and plain and kind == "avgpool" else tensor
 
 
 def pool(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[str, Terms]:
@@ -76,14 +81,16 @@ def _convolve(builder: ModelBuilder, tensor: str, window: int) -> str:
     return builder.operator("Conv", [tensor, weight], written, attributes)
 
 
-def _as_float(builder: ModelBuilder, tensor: str) -> str:
+def _as_float(builder: ModelBuilder, tensor: str) -> tuple[str, Terms]:
     kind = builder.type_of(tensor)
+    terms = Terms()
     if kind.dtype == "float32":
-        return tensor
+        return tensor, terms
     if kind.shape and kind.elements > 1:
         tensor = slice_leading(builder, tensor, tuple(1 for _ in kind.shape))
         kind = builder.type_of(tensor)
-    return builder.operator("Cast", [tensor], TensorType("float32", kind.shape), {"to": 1})
+        terms += Terms(slices=1, slice_bytes=kind.bytes)
+    return builder.operator("Cast", [tensor], TensorType("float32", kind.shape), {"to": 1}), terms + Terms(views=1)
 
 
 def slice_leading(builder: ModelBuilder, tensor: str, shape: tuple[int, ...]) -> str:
@@ -97,7 +104,7 @@ def slice_leading(builder: ModelBuilder, tensor: str, shape: tuple[int, ...]) ->
     return builder.operator("Slice", [tensor, *bounds], written)
 
 
-def _unsqueezed(builder: ModelBuilder, tensor: str, axes: tuple[int, ...]) -> str:
+def unsqueezed(builder: ModelBuilder, tensor: str, axes: tuple[int, ...]) -> str:
     """The tensor with dimensions of size one put in at `axes`."""
     read = builder.type_of(tensor)
     shape = list(read.shape)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from harness.network.assemble import ModelBuilder
 from harness.network.graph import TensorType
-from harness.probe.auxiliary import AuxiliaryKind, attach, pool, slice_leading
+from harness.probe.auxiliary import AuxiliaryKind, attach, pool, slice_leading, unsqueezed
 from harness.probe.probe import Probe, finish
 from harness.probe.terms import Terms
 
@@ -39,6 +39,7 @@ def calibration_probes(auxiliary: AuxiliaryKind, largest_bytes: int) -> tuple[Pr
         *(probe for family in varied for probe in family),
         *(_sliced(edge, part, auxiliary) for edge in edges if edge >= 64 for part in sorted({EDGES[0], edge // 4})),
         *(_stacked(edge, depth, auxiliary) for edge in (EDGES[0], 64) for depth in STACKS),
+        *(_viewed(edge, auxiliary) for edge in edges),
     )
 
 
@@ -77,3 +78,12 @@ def _stacked(edge: int, depth: int, auxiliary: AuxiliaryKind) -> Probe:
         tensor, added = _reduce(builder, tensor, 1, auxiliary)
         terms += added
     return finish("calibration", f"null {CHANNELS}x{edge}x{edge} x{depth}", builder.build([tensor]), terms, auxiliary)
+
+
+def _viewed(edge: int, auxiliary: AuxiliaryKind) -> Probe:
+    """A picture handed over without its leading dimension, which is put in before the auxiliary layer."""
+    builder = ModelBuilder(_OPSET)
+    picture = unsqueezed(builder, builder.input(TensorType("float32", (CHANNELS, edge, edge))), (0,))
+    result, terms = attach(builder, picture, auxiliary)
+    label = f"null {CHANNELS}x{edge}x{edge} viewed"
+    return finish("calibration", label, builder.build([result]), terms + Terms(views=1), auxiliary)

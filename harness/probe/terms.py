@@ -10,7 +10,8 @@ class Terms:
     """Amounts that the overhead model multiplies by its coefficients; every probe is one run.
 
     `input_bytes` and `output_bytes` are those of S1.4. Auxiliary layers and slices are counted apart,
-    with the bytes they read and write, so that their own cost leaks neither into a and b nor into a layer.
+    with the bytes they read and write, so that their own cost leaks neither into a and b nor into a layer;
+    `views` are operators of a fixed small cost: a cast of one element, a reshape, a dimension put in.
     """
 
     input_bytes: int = 0
@@ -20,6 +21,7 @@ class Terms:
     auxiliary_output_bytes: int = 0
     slices: int = 0
     slice_bytes: int = 0
+    views: int = 0
 
     def __add__(self, other: Terms) -> Terms:
         return Terms(*(getattr(self, name) + getattr(other, name) for name in TERM_NAMES))

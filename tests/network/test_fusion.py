@@ -157,19 +157,22 @@ def blocks(count: int) -> Network:
 
 @pytest.mark.parametrize(("fused", "is_rule"), [(0, False), (1, False), (2, True), (3, True), (4, True)])
 def test_a_pattern_becomes_a_rule_by_majority(fused: int, is_rule: bool) -> None:
-    """A pattern fused in at least half of its places is a rule, with both numbers as evidence."""
+    """A pattern fused in at least half of its places is a rule that holds, with both numbers as evidence."""
     network = blocks(4)
     told = [frozenset({2 * at, 2 * at + 1}) for at in range(fused)]
     told += [frozenset({index}) for index in range(2 * fused, 8)]
     rules = learn_rules([(network, told)], "tester")
-    assert rules == ((FusionRule("Conv/dense/4(x0);Relu(0)", 4, fused, "tester"),) if is_rule else ())
+    assert rules == ((FusionRule("Conv/dense/4(x0);Relu(0)", 4, fused, "tester"),) if fused else ())
+    assert any(rule.holds for rule in rules) == is_rule
+    assert len(cut(network, rules)) == (4 if is_rule else 8)
 
 
 def test_evidence_is_taken_over_all_networks() -> None:
     """What one network shows fused and another does not is weighed together."""
     fused, plain = blocks(1), blocks(3)
     told = [(fused, [frozenset({0, 1})]), (plain, [frozenset({index}) for index in range(6)])]
-    assert learn_rules(told, "tester") == ()
+    (rule,) = learn_rules(told, "tester")
+    assert (rule.matched, rule.fused, rule.holds) == (4, 1, False)
 
 
 def test_longer_patterns_are_matched_first() -> None:

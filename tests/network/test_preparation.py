@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from onnx import ModelProto, NodeProto, TensorProto, helper
@@ -13,6 +15,7 @@ from onnx_models import FLOAT, IMAGE, WEIGHT, model_of, network_of, prepared, ra
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UsageError
 from harness.network.graph import Network, TensorType
 from harness.network.layers import cut
+from harness.network.models import load_networks
 
 
 def node(op: str, inputs: str, outputs: str, **attributes: Any) -> NodeProto:
@@ -137,10 +140,19 @@ def test_an_unbound_dimension_is_named() -> None:
     assert "--dim batch=1" in str(caught.value)
 
 
-def test_a_dimension_the_network_lacks_is_a_usage_error() -> None:
-    """A misspelt --dim is refused and the real names are listed."""
+def test_a_dimension_that_no_network_has_is_a_usage_error(tmp_path: Path) -> None:
+    """A misspelt --dim is refused and the real names are listed; one that another network has is not."""
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "symbolic",
+        [helper.make_tensor_value_info("x", 1, ["batch", 3])],
+        [helper.make_tensor_value_info("y", 1, ["batch", 3])],
+    )
+    path = tmp_path / "symbolic.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    assert len(load_networks([str(path), "builtin:dscnn"], {"batch": 2})) == 2
     with pytest.raises(UsageError, match="batch"):
-        network_of([node("Relu", "x", "y")], {"x": ("batch", 3)}, dims={"batch": 1, "bacth": 1})
+        load_networks([str(path), "builtin:dscnn"], {"batch": 1, "bacth": 1})
 
 
 @pytest.mark.parametrize(("shape", "dims"), [((0, 3), {}), (("n", 3), {"n": 0}), (("n", 3), {"n": -1}), ((-1, 3), {})])
