@@ -109,7 +109,7 @@ def test_lease_of_another_process_is_respected() -> None:
     lease = Lease("null01")
     lease.acquire("eve@elsewhere")
     try:
-        with open_session(NULL) as session, pytest.raises(DeviceBusy, match="eve@elsewhere"):
+        with pytest.raises(DeviceBusy, match="eve@elsewhere"), open_session(NULL) as session:
             session.acquire("me")
     finally:
         lease.release()
