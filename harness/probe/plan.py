@@ -18,6 +18,7 @@ from harness.probe.producer import producers_of
 
 MAX_BATCH_PROBES = 256
 MAX_BATCH_WEIGHT_BYTES = 1 << 30
+_VISITED_TOGETHER = (("context", "null"), ("layer", "auxiliary"))
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ def context_of(network: Network, layer: Layer) -> str:
 def plan_probes(networks: Sequence[CutNetwork], rules: Sequence[FusionRule], auxiliary: AuxiliaryKind) -> ProbePlan:
     """Probes for every layer of the networks and for the overhead, equal ones once.
 
-    One network's probes are visited together, so that caches are as warm or cold as in that network.
+    One network's probes are visited together, every weight of it once among them, so that caches are as warm
+    or cold as in that network.
     """
     reference = reference_probe()
     largest = max(max(cut.network.input_bytes, cut.network.output_bytes) for cut in networks)
@@ -84,9 +86,10 @@ def plan_probes(networks: Sequence[CutNetwork], rules: Sequence[FusionRule], aux
                 built = _layer_probes(cut, layer, auxiliary)
                 added.extend(built)
                 layers[place] = LayerProbes(*place, layer.op, layer.name, *(probe.id for probe in built))
-        fresh = {probe.id: probe for probe in added if probe.id not in probes}
-        probes.update(fresh)
-        batches.extend(_batches(tuple(fresh.values())))
+        for roles in _VISITED_TOGETHER:
+            fresh = {probe.id: probe for probe in added if probe.role in roles and probe.id not in probes}
+            probes.update(fresh)
+            batches.extend(_batches(tuple(fresh.values())))
     return ProbePlan(probes, tuple(layers.values()), tuple(batches), reference.id, tuple(rules), auxiliary)
 
 
