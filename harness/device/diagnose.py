@@ -10,7 +10,7 @@ from typing import Any
 from harness.device.inventory import Device, Ssh
 from harness.device.replies import clean
 from harness.device.session import AgentSession, open_session
-from harness.device.transport import transport_of
+from harness.device.transports import transport_of
 from harness.errors import (
     AuthenticationError,
     BackendError,

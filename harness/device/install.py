@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from harness.device.bundle import Bundle, build_bundle
 from harness.device.inventory import Device, Ssh
 from harness.device.replies import clean
-from harness.device.ssh import connect, load_identity, time_limit
+from harness.device.ssh_client import connect, load_identity, time_limit
 from harness.errors import DeviceUnreachable, UsageError
 
 if TYPE_CHECKING:

@@ -35,7 +35,8 @@ from harness.device.replies import (
     check,
     clean,
 )
-from harness.device.transport import Connection, transport_of
+from harness.device.transport import Connection
+from harness.device.transports import transport_of
 from harness.errors import BackendError, DeviceUnreachable, HarnessError, LinkLost, ProtocolError
 
 __all__ = [

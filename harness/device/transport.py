@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from harness.device.inventory import Device
+from typing import Protocol
 
 SEND_STALL_S = 30.0
 CLOSE_S = 5.0
@@ -32,16 +29,3 @@ class Transport(Protocol):
 
     def open(self) -> Connection:
         """Starts an agent; raises a DeviceError."""
-
-
-def transport_of(device: Device) -> Transport:
-    """The transport that the device's settings ask for."""
-    from harness.device.inventory import Ssh
-
-    if isinstance(device.transport, Ssh):
-        from harness.device.ssh import SshTransport
-
-        return SshTransport(device.name, device.transport)
-    from harness.device.local import LocalTransport
-
-    return LocalTransport()

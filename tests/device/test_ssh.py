@@ -23,7 +23,7 @@ from harness.device.bundle import build_bundle
 from harness.device.install import authorized_keys_line, install_agent
 from harness.device.inventory import BUILT_IN
 from harness.device.session import AgentSession, Deadlines, ProbePayload, Visit, open_session
-from harness.device.transport import transport_of
+from harness.device.transports import transport_of
 from harness.errors import (
     AuthenticationError,
     ConfigurationError,
