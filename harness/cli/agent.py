@@ -9,6 +9,7 @@ import typer
 from harness.cli import options
 from harness.cli.output import note, print_json
 from harness.text import printable
+from harness.workspace import find_workspace
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Put the agent on a device.")
 
@@ -31,7 +32,7 @@ def install(
     from harness.device.install import install_agent
     from harness.device.inventory import find_device, load_inventory
 
-    device = find_device(load_inventory(options.workspace_of(workspace).devices), name)
+    device = find_device(load_inventory(find_workspace(workspace).devices), name)
     done = install_agent(device)
     if json:
         print_json(**{key: value if isinstance(value, bool) else str(value) for key, value in vars(done).items()})

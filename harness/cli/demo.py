@@ -7,6 +7,7 @@ import time
 from harness.cli import options
 from harness.cli.output import note, print_json
 from harness.cli.progress import show_progress, stop_on_interrupt
+from harness.workspace import find_workspace
 
 DEMO_DEVICE = "cpu01"
 DEMO_NETWORKS = ("builtin:squeezenet", "builtin:mobilenetv2", "builtin:resnet50")
@@ -27,7 +28,7 @@ def demo(workspace: options.WorkspaceFolder = None, json: options.Json = False) 
     from harness.network.models import load_network
     from harness.report.html import write_report
 
-    place = options.workspace_of(workspace)
+    place = find_workspace(workspace)
     started_s = time.monotonic()
     with show_progress(DEMO_DEVICE) as observe, stop_on_interrupt() as stop:
         note(f"1/4 profile: every layer of {', '.join(DEMO_NETWORKS)} on {DEMO_DEVICE}, each with an auxiliary layer")

@@ -10,6 +10,7 @@ from harness.cli import options
 from harness.cli.output import print_json, print_table
 from harness.errors import DeviceUnreachable
 from harness.text import printable
+from harness.workspace import find_workspace
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show and check devices.")
 
@@ -24,7 +25,7 @@ def list_devices(workspace: options.WorkspaceFolder = None, json: options.Json =
     """
     from harness.device.inventory import load_inventory
 
-    inventory = load_inventory(options.workspace_of(workspace).devices)
+    inventory = load_inventory(find_workspace(workspace).devices)
     if json:
         print_json(devices=[_facts(device) for device in inventory.values()])
         return
@@ -40,7 +41,7 @@ def show(name: Name, workspace: options.WorkspaceFolder = None, json: options.Js
     """
     from harness.device.inventory import find_device, load_inventory
 
-    facts = _facts(find_device(load_inventory(options.workspace_of(workspace).devices), name))
+    facts = _facts(find_device(load_inventory(find_workspace(workspace).devices), name))
     if json:
         print_json(**facts)
         return
@@ -61,7 +62,7 @@ def check(
     from harness.device.diagnose import check_device
     from harness.device.inventory import find_device, load_inventory
 
-    inventory = load_inventory(options.workspace_of(workspace).devices)
+    inventory = load_inventory(find_workspace(workspace).devices)
     chosen = list(inventory.values()) if name is None else [find_device(inventory, name)]
     found = {device.name: check_device(device) for device in chosen}
     if json:

@@ -13,6 +13,7 @@ from harness.cli import options
 from harness.cli.output import interval_ms, milliseconds, note, print_json, print_table
 from harness.errors import ConfigurationError, CoverageError
 from harness.text import spreadsheet_cell
+from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
     from harness.estimation.networks import NetworkEstimate
@@ -40,7 +41,7 @@ def estimate(
     from harness.lut.store import open_table
     from harness.network.models import load_networks
 
-    table = open_table(device, lut, options.workspace_of(workspace))
+    table = open_table(device, lut, find_workspace(workspace))
     found = [networks.estimate_network(one, table) for one in load_networks(models, options.parse_dims(dim))]
     if csv is not None:
         _write_csv(csv, found)

@@ -12,6 +12,7 @@ from harness.cli import options
 from harness.cli.output import interval_ms, milliseconds, note, percent, print_json, print_table
 from harness.errors import LutNotFound, UsageError
 from harness.text import printable
+from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
     from harness.lut.table import Lut
@@ -47,7 +48,7 @@ def build(
     chosen = next((known for known in METHODS if known == method), None)
     if chosen is None:
         raise UsageError(f"--method {method[:40]} is unknown", next_step=f"Choose from {', '.join(METHODS)}")
-    table = build_lut(device, workspace=options.workspace_of(workspace), method=chosen, note=note)
+    table = build_lut(device, workspace=find_workspace(workspace), method=chosen, note=note)
     if json:
         print_json(lut=str(table.path), entries=len(table.entries), method=table.method, overhead=_overhead_json(table))
     else:
@@ -69,7 +70,7 @@ def show(
     """
     from harness.lut.store import open_table
 
-    table = open_table(device, folder, options.workspace_of(workspace))
+    table = open_table(device, folder, find_workspace(workspace))
     if json:
         print_json(
             lut=str(table.path), device=table.device, created=table.created, clock=table.clock, method=table.method,
@@ -102,7 +103,7 @@ def diff(before: Table, after: Table, workspace: options.WorkspaceFolder = None,
     from harness.lut.diff import compare
     from harness.lut.store import open_table
 
-    place = options.workspace_of(workspace)
+    place = find_workspace(workspace)
     old, new = (open_table(None, folder, place) for folder in (before, after))
     if old.device != new.device:
         note(f"These are tables of two devices, {old.device} and {new.device}")
@@ -144,7 +145,7 @@ def check(
     """
     from harness.lut.store import MANIFEST, read_lut
 
-    root = options.workspace_of(workspace).lut
+    root = find_workspace(workspace).lut
     chosen = folders or sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST}"))
     if not chosen:
         raise LutNotFound(f"There is no table in {root}", next_step="Give --workspace, or the folders of tables")
@@ -173,7 +174,7 @@ def export(
     from harness.lut.export import export_entries
     from harness.lut.store import open_table
 
-    table = open_table(device, folder, options.workspace_of(workspace))
+    table = open_table(device, folder, find_workspace(workspace))
     export_entries(table, output)
     print(f"{output}  {len(table.entries)} entries of {table.name}")
 

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from harness.errors import UsageError
-from harness.workspace import Workspace, find_workspace
 
 MODELS_HELP = "ONNX files, or builtin:NAME (builtin:resnet50, builtin:mobilenetv2, …)."
 
@@ -39,11 +38,6 @@ _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(s|m|h)?\Z")
 _NUMBER = re.compile(r"[0-9]{1,12}\Z")
 _LONGEST_BUDGET = 1e6
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
-
-
-def workspace_of(folder: Path | None) -> Workspace:
-    """The workspace that `--workspace` names, or the one around the current folder."""
-    return find_workspace(folder)
 
 
 def parse_dims(words: Sequence[str] | None) -> dict[str, int]:

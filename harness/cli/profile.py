@@ -12,6 +12,7 @@ from harness.cli import options
 from harness.cli.output import note, print_json, print_table
 from harness.cli.progress import show_progress, stop_on_interrupt
 from harness.errors import UsageError
+from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
     from harness.measure.profiling import DryRun, ProfileResult
@@ -41,7 +42,7 @@ def profile(
 
     Example: harness profile --device cpu01 builtin:resnet50 model.onnx
     """
-    place = options.workspace_of(workspace)
+    place = find_workspace(workspace)
     dims, count, budget_s = options.parse_dims(dim), options.parse_runs(runs), options.parse_budget(budget)
 
     from harness.measure import profiling

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import sys
 import threading
@@ -45,6 +46,8 @@ def show_progress(label: str) -> Iterator[Observer]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
+    from harness.measure.policy import RepeatPolicy
+
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[detail]}"))
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None, detail="")
@@ -54,7 +57,7 @@ def show_progress(label: str) -> Iterator[Observer]:
                 task,
                 description=f"{label}: {progress.stage}",
                 total=progress.batches,
-                completed=progress.batch + min(0.99, progress.round / 40),
+                completed=progress.batch + min(0.99, progress.round / RepeatPolicy.max_rounds),
                 detail=_detail(progress),
             )
 
@@ -62,17 +65,16 @@ def show_progress(label: str) -> Iterator[Observer]:
 
 
 class _PlainLines:
-    """One line when a stage begins, and one every few seconds."""
+    """One line at once, then one every few seconds."""
 
     def __init__(self, label: str) -> None:
         self._label = label
-        self._stage = ""
-        self._shown_s = 0.0
+        self._shown_s = -math.inf
 
     def __call__(self, progress: Progress) -> None:
         now_s = time.monotonic()
-        if now_s - self._shown_s >= _LINE_EVERY_S or (progress.stage != self._stage and not self._stage):
-            self._stage, self._shown_s = progress.stage, now_s
+        if now_s - self._shown_s >= _LINE_EVERY_S:
+            self._shown_s = now_s
             note(f"{self._label}: {progress.stage}, {_detail(progress)}")
 
 

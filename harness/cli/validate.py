@@ -11,6 +11,7 @@ import typer
 from harness.cli import options
 from harness.cli.output import interval_ms, milliseconds, note, percent, print_json, print_table
 from harness.cli.progress import show_progress, stop_on_interrupt
+from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
     from harness.estimation.validation import Validation
@@ -32,7 +33,7 @@ def validate(
 
     Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
     """
-    place, dims = options.workspace_of(workspace), options.parse_dims(dim)
+    place, dims = find_workspace(workspace), options.parse_dims(dim)
 
     from harness.estimation import networks, validation
 

@@ -77,8 +77,9 @@ def estimate(
 def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     """Cuts the network by the table's fusion rules and sums what the table says of its layers."""
     layers = cut(network, table.rules)
-    found = [table.find(layer.key.digest, context_of(network, layer)) for layer in layers]
-    estimates = tuple(_layer(network, layer, entry) for layer, entry in zip(layers, found, strict=True))
+    contexts = [context_of(network, layer) for layer in layers]
+    found = [table.find(layer.key.digest, context) for layer, context in zip(layers, contexts, strict=True)]
+    estimates = tuple(map(_layer, layers, contexts, found))
     known = [entry for entry in found if entry is not None]
     terms = Terms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
     overhead_s, overhead_variance = table.overhead.of(row_of(terms))
@@ -98,10 +99,9 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     )
 
 
-def _layer(network: Network, layer: Layer, entry: Entry | None) -> LayerEstimate:
+def _layer(layer: Layer, context: str, entry: Entry | None) -> LayerEstimate:
     latency_s, stderr_s = (entry.latency_s, entry.stderr_s) if entry else (None, None)
     source = "measured" if entry else "unknown"
-    context = context_of(network, layer)
     return LayerEstimate(layer.name, layer.op, layer.key.digest, latency_s, stderr_s, source, context)
 
 

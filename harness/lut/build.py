@@ -31,15 +31,17 @@ def build_lut(
 
     Of a layer measured several times the newest campaign counts; each campaign's layers are freed of the
     overhead fitted on that campaign, and the table carries the newest one's overhead. `note` is told of
-    campaigns that are left out. Raises LutNotFound without any campaign,
-    CampaignIncomplete without a complete one, and IllConditionedDesign.
+    campaigns that are left out. Raises LutNotFound without any campaign, CampaignIncomplete without a
+    complete one, and IllConditionedDesign.
     """
     place = workspace or find_workspace()
     if not place.journal.exists():
-        find_device(load_inventory(place.devices), device)
-        raise _nothing_measured(device)
+        raise _nothing_measured(place, device)
     with Journal(place.journal) as journal:
-        campaigns = _comparable(journal, device, note)
+        measured_here = [one for one in journal.campaigns(device) if one.settings["purpose"] == "profile"]
+        if not measured_here:
+            raise _nothing_measured(place, device)
+        campaigns = _comparable(measured_here, device, note)
         newest = campaigns[-1]
         entries: dict[tuple[str, str], Entry] = {}
         for campaign in campaigns:
@@ -76,10 +78,7 @@ def overhead_of(journal: Journal, campaign: Campaign, measured: dict[str, Measur
     return fit_overhead(nulls)
 
 
-def _comparable(journal: Journal, device: str, note: Callable[[str], None]) -> list[Campaign]:
-    campaigns = [campaign for campaign in journal.campaigns(device) if campaign.settings["purpose"] == "profile"]
-    if not campaigns:
-        raise _nothing_measured(device)
+def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str], None]) -> list[Campaign]:
     complete = [campaign for campaign in campaigns if campaign.complete]
     if not complete:
         step = f"Run the same `harness profile --device {device}` again; it resumes"
@@ -94,7 +93,9 @@ def _comparable(journal: Journal, device: str, note: Callable[[str], None]) -> l
     return [campaign for campaign in complete if campaign.fingerprint == newest]
 
 
-def _nothing_measured(device: str) -> LutNotFound:
+def _nothing_measured(place: Workspace, device: str) -> LutNotFound:
+    """The error to raise; raises UnknownDevice itself where the name is in no inventory either."""
+    find_device(load_inventory(place.devices), device)
     step = f"Measure first: harness profile --device {device}"
     return LutNotFound(f"Nothing was measured on {device} in this workspace", next_step=step)
 

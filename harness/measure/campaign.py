@@ -46,6 +46,7 @@ class CampaignRun:
     _device_s: float = 0.0
     _samples: int = 0
     _due: list[int] = field(default_factory=list)
+    _refused: set[str] = field(default_factory=set)
     _started_s: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
@@ -56,6 +57,7 @@ class CampaignRun:
         """
         for taken in self.journal.samples(self.campaign.id).values():
             self._count(taken)
+        self._refused = {record.id for record in self.journal.probes(self.campaign.id).values() if record.refused}
         finished = self.journal.finished_batches(self.campaign.id)
         self._due = [number for number in range(len(self.plan.batches)) if number not in finished]
         rounds = [self._run_batch(number, self.plan.batches[number]) for number in self._due]
@@ -69,11 +71,8 @@ class CampaignRun:
         A batch that had enough is marked in the journal; another goes on when the campaign is resumed.
         """
         self._report("loading", number, 0)
-        refused = {record.id for record in self.journal.probes(self.campaign.id).values() if record.refused}
         reference = self.plan.reference
-        present = {
-            probe for probe in (*batch, reference) if probe not in refused and self._load(self.plan.probes[probe])
-        }
+        present = {probe for probe in (*batch, reference) if self._load(self.plan.probes[probe])}
         loaded = [probe for probe in batch if probe in present]
         samples = self.journal.samples(self.campaign.id, number)
         taken = self.journal.places(self.campaign.id, number)
@@ -98,17 +97,24 @@ class CampaignRun:
         return rounds if loaded else self.policy.fewest_rounds
 
     def _load(self, probe: Probe) -> bool:
+        """Loads a probe unless the device refuses it, now or before; whether it is there."""
+        if probe.id in self._refused:
+            return False
         self._check_stop()
         try:
             self.session.put(payload_of(probe))
         except BackendError as refusal:
-            self.journal.refuse(self.campaign.id, probe.id, refusal.why or refusal.what)
+            self._refuse(probe, refusal.why or refusal.what)
             return False
         except WorkerDied as death:  # it may have died of something else, but hardly twice
             if self.journal.count_death(self.campaign.id, probe.id) > 1:
-                self.journal.refuse(self.campaign.id, probe.id, f"the worker died of it: {death.why}")
+                self._refuse(probe, f"the worker died of it: {death.why}")
             raise
         return True
+
+    def _refuse(self, probe: Probe, reason: str) -> None:
+        self._refused.add(probe.id)
+        self.journal.refuse(self.campaign.id, probe.id, reason)
 
     def _count(self, samples: Sequence[Sample]) -> None:
         self._samples += len(samples)

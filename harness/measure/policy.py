@@ -57,7 +57,7 @@ def unsettled(measurements: Mapping[str, Measurement], target: float) -> tuple[s
     )
 
 
-def visit_order(seed: int, batch: int, round: int, probes: Sequence[str], reference: str | None) -> list[str]:
+def visit_order(seed: int, batch: int, round: int, probes: Sequence[str], reference: str) -> list[str]:
     """A random order that depends on nothing but its arguments, the reference probe at even distances.
 
     Random order keeps drift from turning into bias, and weights as cold as in a network.
@@ -65,7 +65,7 @@ def visit_order(seed: int, batch: int, round: int, probes: Sequence[str], refere
     order = sorted(probes, key=lambda probe: hashlib.sha256(f"{seed} {batch} {round} {probe}".encode()).digest())
     visits: list[str] = []
     for position, probe in enumerate(order):
-        if reference is not None and position % REFERENCE_EVERY == 0:
+        if position % REFERENCE_EVERY == 0:
             visits.append(reference)
         visits.append(probe)
     return visits

@@ -224,16 +224,15 @@ def _result(journal: Journal, campaign: Campaign, policy: RepeatPolicy, wall_s: 
         resumed=resumed,
         refused=sum(record.refused is not None for record in probes.values()),
         unsettled=len(unsettled(measurements, policy.target)) if policy.runs is None else 0,
-        drift=_drift(journal, campaign),
+        drift=_drift(samples.get(campaign.reference, ()), campaign.clock),
     )
 
 
-def _drift(journal: Journal, campaign: Campaign) -> float:
+def _drift(taken: Sequence[Sample], clock: str) -> float:
     """Largest change of the reference probe between thirds of the campaign, as a fraction."""
-    taken = journal.samples(campaign.id).get(campaign.reference, [])
     third = len(taken) // 3
     if third < 3:
         return 0.0
     parts = [taken[:third], taken[third : 2 * third], taken[2 * third :]]
-    medians = [summarise(part, campaign.clock).latency_s for part in parts]
+    medians = [summarise(part, clock).latency_s for part in parts]
     return max(medians) / min(medians) - 1

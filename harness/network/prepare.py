@@ -147,7 +147,7 @@ class _Preparation:
 
     def _costs_nothing(self, node: Node) -> str:
         """Why the node only renames its first input, or an empty string."""
-        if any(name for name in node.outputs[1:] if self._is_read(name)):
+        if not self._read.isdisjoint(name for name in node.outputs[1:] if name):
             return ""
         if node.op == "Identity":
             return "identity"
@@ -157,9 +157,6 @@ class _Preparation:
             (kind,) = self._infer(node).values()
             return "cast to the same type" if kind == self._types[node.inputs[0]] else ""
         return ""
-
-    def _is_read(self, name: str) -> bool:
-        return name in self._read
 
     def _is_inference(self, node: Node) -> bool:
         if len(node.inputs) < 3 or not node.inputs[2]:
@@ -192,33 +189,29 @@ class _Preparation:
 
     def _evaluate(self, node: Node) -> dict[str, Array] | None:
         """Values of a node whose inputs are all known, or None where the runtime cannot compute it."""
-        read = dict(zip(node.proto.input, node.inputs, strict=True))
-        feeds = {name: self._constants[alias].value for name, alias in read.items() if name}
-        types = {name: self._types[alias] for name, alias in read.items() if name}
-        model = _single_node_model(node.proto, types, self._opset)
-        return run_once(model, feeds, [name for name in node.outputs if name])
+        return self._run_alone(node, {name: self._constants[alias].value for name, alias in _operands(node).items()})
 
     def _run_on_ones(self, node: Node) -> dict[str, TypeProto]:
         """Types of an operator that the standard defines by others: by running it, as no inference expands these."""
         import numpy
         from onnx import helper
 
-        read = dict(zip(node.proto.input, node.inputs, strict=True))
-        types = {name: self._types[alias] for name, alias in read.items() if name}
-        constants = {name: self._constants.get(alias) for name, alias in read.items() if name}
-        if any(constants[name] is None and types[name].dtype not in FLOATS for name in types):
-            return {}  # its shape may depend on these numbers
-        feeds = {
-            name: numpy.ones(kind.shape, kind.dtype) if (known := constants[name]) is None or known.value is None
-            else known.value
-            for name, kind in types.items()
-        }  # fmt: skip
-        model = _single_node_model(node.proto, types, self._opset)
-        values = run_once(model, feeds, [name for name in node.outputs if name]) or {}
+        feeds: dict[str, Any] = {}
+        for name, alias in _operands(node).items():
+            kind, constant = self._types[alias], self._constants.get(alias)
+            if constant is None and kind.dtype not in FLOATS:
+                return {}  # its shape may depend on these numbers
+            value = constant.value if constant else None
+            feeds[name] = numpy.ones(kind.shape, kind.dtype) if value is None else value
         return {
             name: helper.make_tensor_type_proto(onnx_dtype(str(value.dtype)), value.shape)
-            for name, value in values.items()
+            for name, value in (self._run_alone(node, feeds) or {}).items()
         }
+
+    def _run_alone(self, node: Node, feeds: Mapping[str, Any]) -> dict[str, Array] | None:
+        types = {name: self._types[alias] for name, alias in _operands(node).items()}
+        model = _single_node_model(node.proto, types, self._opset)
+        return run_once(model, feeds, [name for name in node.outputs if name])
 
     def _fold_shape(self, node: Node) -> None:
         import numpy
@@ -239,9 +232,7 @@ class _Preparation:
 
         types: dict[str, TypeProto] = {}
         data: dict[str, TensorProto] = {}
-        for name, alias in zip(node.proto.input, node.inputs, strict=True):
-            if not name:
-                continue
+        for name, alias in _operands(node).items():
             if alias not in self._types:
                 raise InvalidNetwork(f"Node {node.name[:80]!r} reads {name[:80]!r}, which nothing writes")
             kind = self._types[alias]
@@ -330,6 +321,11 @@ def _is_typed(found: TypeProto | None) -> bool:
     if found is None or not found.HasField("tensor_type") or not found.tensor_type.HasField("shape"):
         return False
     return all(dim.HasField("dim_value") for dim in found.tensor_type.shape.dim)
+
+
+def _operands(node: Node) -> dict[str, str]:
+    """The node's inputs as the file names them, with the tensors behind aliases; absent ones left out."""
+    return {name: alias for name, alias in zip(node.proto.input, node.inputs, strict=True) if name}
 
 
 def _single_node_model(node: NodeProto, inputs: Mapping[str, TensorType], opset: int) -> bytes:

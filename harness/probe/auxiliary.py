@@ -35,10 +35,16 @@ def attach(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, plain: bool 
     """
     source, terms = _as_float(builder, tensor)
     shaped = _shaped(builder, source, kind, plain)
-    result = _pool(builder, shaped) if kind == "avgpool" else _convolve(builder, shaped, 1 if kind == "conv1x1" else 3)
-    read, written = builder.type_of(shaped).bytes, builder.type_of(result).bytes
-    own = Terms(auxiliaries=1, auxiliary_input_bytes=read, auxiliary_output_bytes=written, views=int(shaped != source))
+    terms += Terms(views=int(shaped != source))
+    if kind == "avgpool":
+        result, own = pool(builder, shaped, builder.type_of(shaped).shape[2:])
+    else:
+        result, own = _convolve(builder, shaped, 1 if kind == "conv1x1" else 3)
     return result, terms + own
+
+
+def _own_terms(read: TensorType, written: TensorType) -> Terms:
+    return Terms(auxiliaries=1, auxiliary_input_bytes=read.bytes, auxiliary_output_bytes=written.bytes)
 
 
 def _shaped(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, plain: bool) -> str:
@@ -57,28 +63,24 @@ def pool(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[
     steps = tuple(-(-size // stride) for size, stride in zip(read.shape[2:], strides, strict=True))
     written = TensorType(read.dtype, (*read.shape[:2], *steps))
     window = {"kernel_shape": [1] * len(strides), "strides": list(strides)}
-    result = builder.operator("AveragePool", [tensor], written, window)
-    return result, Terms(auxiliaries=1, auxiliary_input_bytes=read.bytes, auxiliary_output_bytes=written.bytes)
+    return builder.operator("AveragePool", [tensor], written, window), _own_terms(read, written)
 
 
-def _pool(builder: ModelBuilder, tensor: str) -> str:
-    return pool(builder, tensor, builder.type_of(tensor).shape[2:])[0]
-
-
-def _convolve(builder: ModelBuilder, tensor: str, window: int) -> str:
+def _convolve(builder: ModelBuilder, tensor: str, window: int) -> tuple[str, Terms]:
     read = builder.type_of(tensor)
     rank = len(read.shape)
     if window == 1 and rank <= 3:
         channels = min(OUTPUT_CHANNELS, read.shape[-1])
         weight = builder.weight(TensorType(read.dtype, (read.shape[-1], channels)), read.shape[-1])
-        return builder.operator("MatMul", [tensor, weight], TensorType(read.dtype, (*read.shape[:-1], channels)))
+        written = TensorType(read.dtype, (*read.shape[:-1], channels))
+        return builder.operator("MatMul", [tensor, weight], written), _own_terms(read, written)
     spatial = rank - 2
     channels = min(OUTPUT_CHANNELS, read.shape[1])
     shape = (channels, read.shape[1], *[window] * spatial)
     weight = builder.weight(TensorType(read.dtype, shape), read.shape[1] * window**spatial)
     attributes = {"kernel_shape": [window] * spatial, "pads": [window // 2] * (2 * spatial)}
     written = TensorType(read.dtype, (read.shape[0], channels, *read.shape[2:]))
-    return builder.operator("Conv", [tensor, weight], written, attributes)
+    return builder.operator("Conv", [tensor, weight], written, attributes), _own_terms(read, written)
 
 
 def _as_float(builder: ModelBuilder, tensor: str) -> tuple[str, Terms]:
