@@ -1,0 +1,215 @@
+"""The instruction set as text: one instruction a line, labels for the targets of jumps, comments after a hash.
+
+`assemble(disassemble(code)) == code` for every valid code, and `disassemble(assemble(text)) == text` for every text
+that disassemble writes. docs/isa.md shows the syntax.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator, Mapping
+
+from device_agents.emulated_npu.command import Activation, DataType, Function, Queue, Space
+from device_agents.emulated_npu.encoding import InvalidInstruction, decode, encode
+from device_agents.emulated_npu.errors import InvalidProgram
+from device_agents.emulated_npu.isa import (
+    CONTROL_FIELDS,
+    SOURCES,
+    ControlInstruction,
+    DataInstruction,
+    Field,
+    FieldKind,
+    Instruction,
+    Opcode,
+    Reference,
+    control,
+)
+from device_agents.emulated_npu.settings_words import WORDS, bits_float, unpack_signed_triple, unpack_triple
+
+_PREFIXES: Mapping[FieldKind, str] = {
+    FieldKind.WRITTEN_REGISTER: "r",
+    FieldKind.REGISTER: "r",
+    FieldKind.DESCRIPTOR_SLOT: "d",
+    FieldKind.SETTINGS_SLOT: "s",
+    FieldKind.SEMAPHORE: "m",
+}
+
+
+def _names(members: type[enum.IntEnum]) -> tuple[str, ...]:
+    return tuple(member.name.lower() for member in members)
+
+
+_NAMES: Mapping[FieldKind, tuple[str, ...]] = {
+    FieldKind.QUEUE: _names(Queue),
+    FieldKind.SPACE: _names(Space),
+    FieldKind.DATA_TYPE: _names(DataType),
+    FieldKind.INTEGER_TYPE: _names(DataType),
+    FieldKind.SETTINGS_WORD: WORDS,
+}
+_JUMPS = (Opcode.JUMP, Opcode.BRANCH_NOT_ZERO, Opcode.BRANCH_LESS)
+_OPCODES = {opcode.name.lower(): opcode for opcode in Opcode}
+_FUNCTIONS = {function.name.lower(): function for function in Function}
+_LABEL = re.compile(r"\s*([A-Za-z_]\w*):")
+_OPERAND = re.compile(r"r([0-9]{1,4}):d([0-9]{1,4})")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,19})|0x[0-9a-fA-F]{1,16}")
+_INDENT = "    "
+
+
+def disassemble(code: bytes) -> str:
+    """The code as text, ending in a newline unless it is empty; InvalidProgram where it does not decode."""
+    instructions = decode(code)
+    targets = {one.word for one in instructions if isinstance(one, ControlInstruction) and one.opcode in _JUMPS}
+    return "".join(_lines(instructions, targets))
+
+
+def _lines(instructions: list[Instruction], targets: set[int]) -> Iterator[str]:
+    for index, instruction in enumerate(instructions):
+        if index in targets:
+            yield f"{_label(index)}:\n"
+        text = _data_text(instruction) if isinstance(instruction, DataInstruction) else _control_text(instruction)
+        yield f"{_INDENT}{text}\n"
+
+
+def _label(index: int) -> str:
+    return f"L{index}"
+
+
+def _control_text(instruction: ControlInstruction) -> str:
+    opcode = instruction.opcode
+    values = [_field_text(field, getattr(instruction, field.place)) for field in CONTROL_FIELDS[opcode]]
+    comment = f"  # {_meaning(instruction.y, instruction.immediate)}" if opcode is Opcode.SETTINGS else ""
+    return f"{opcode.name.lower()} {', '.join(values)}".rstrip() + comment
+
+
+def _field_text(field: Field, value: int) -> str:
+    if field.kind in _PREFIXES:
+        return f"{_PREFIXES[field.kind]}{value}"
+    if field.kind in _NAMES:
+        return _NAMES[field.kind][value]
+    if field.kind is FieldKind.TARGET:
+        return _label(value)
+    return f"0x{value & (1 << 64) - 1:016x}" if field.kind is FieldKind.BITS else str(value)
+
+
+def _meaning(word: int, bits: int) -> str:
+    """What the bits of a settings word stand for, for the reader alone."""
+    name = WORDS[word]
+    if name == "modes":
+        return f"activation {Activation(bits & 0xFF).name}, axes {bits >> 8 & 0xFF:#08b}, mode {bits >> 32}"
+    if name in ("alpha", "beta", "gamma"):
+        return repr(bits_float(bits))
+    triple = unpack_signed_triple(bits) if name == "pad" else unpack_triple(bits)
+    return " x ".join(map(str, triple))
+
+
+def _data_text(instruction: DataInstruction) -> str:
+    parts = []
+    for name in ("target", *SOURCES):
+        operand: Reference | None = getattr(instruction, name)
+        if operand is not None:
+            parts.append(f"{name}=r{operand.register}:d{operand.slot}")
+    if instruction.settings:
+        parts.append(f"settings=s{instruction.settings}")
+    if instruction.accumulate:
+        parts.append("accumulate")
+    return f"{instruction.function.name.lower()} {', '.join(parts)}"
+
+
+def assemble(text: str) -> bytes:
+    """The code that the text describes; InvalidProgram, naming the line, where it describes none."""
+    statements: list[tuple[int, str]] = []
+    labels: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        rest = line.partition("#")[0]
+        while match := _LABEL.match(rest):
+            if match[1] in labels:
+                raise InvalidProgram(f"line {number}: the label {match[1]} stands twice")
+            labels[match[1]] = len(statements)
+            rest = rest[match.end() :]
+        if rest.strip():
+            statements.append((number, rest.strip()))
+    instructions = [_instruction(number, statement, labels) for number, statement in statements]
+    try:
+        return encode(instructions)
+    except InvalidInstruction as error:
+        number, statement = statements[error.index]
+        raise InvalidProgram(f"line {number}: `{statement}` {error.fault}") from error
+
+
+def _instruction(number: int, statement: str, labels: Mapping[str, int]) -> Instruction:
+    mnemonic, *rest = statement.split(maxsplit=1)
+    parts = [part.strip() for part in rest[0].split(",")] if rest else []
+    try:
+        if mnemonic in _FUNCTIONS:
+            return _data_instruction(_FUNCTIONS[mnemonic], parts)
+        if mnemonic in _OPCODES:
+            return _control_instruction(_OPCODES[mnemonic], parts, labels)
+    except ValueError as error:
+        raise InvalidProgram(f"line {number}: `{statement}`: {error}") from error
+    raise InvalidProgram(f"line {number}: there is no instruction `{mnemonic}`")
+
+
+def _control_instruction(opcode: Opcode, parts: list[str], labels: Mapping[str, int]) -> ControlInstruction:
+    fields = CONTROL_FIELDS[opcode]
+    if len(parts) != len(fields):
+        wanted = ", ".join(field.name for field in fields) or "nothing"
+        raise ValueError(f"{opcode.name.lower()} is followed by {wanted}")
+    return control(opcode, *(_field_value(field, part, labels) for field, part in zip(fields, parts, strict=True)))
+
+
+def _field_value(field: Field, text: str, labels: Mapping[str, int]) -> int:
+    if field.kind in _NAMES:
+        return _choice(field.name, text, _NAMES[field.kind])
+    if field.kind is FieldKind.TARGET:
+        if text not in labels:
+            raise ValueError(f"there is no label {text}")
+        return labels[text]
+    value = _number(field.name, _PREFIXES.get(field.kind, ""), text)
+    if field.kind is FieldKind.BITS and value >= 1 << 63:
+        value -= 1 << 64
+    low, high = field.range
+    if not low <= value <= high:
+        raise ValueError(f"{field.name} is not in {low}..{high}")
+    return value
+
+
+def _data_instruction(function: Function, parts: list[str]) -> DataInstruction:
+    operands: dict[str, Reference] = {}
+    settings, accumulate, seen = 0, False, set()
+    for part in parts:
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        if name in seen:
+            raise ValueError(f"{name} stands twice")
+        seen.add(name)
+        if name in ("target", *SOURCES):
+            operands[name] = _reference(name, value)
+        elif name == "settings":
+            settings = _number("settings", "s", value)
+        elif part == "accumulate":
+            accumulate = True
+        else:
+            raise ValueError(f"{part!r} is no operand, settings or accumulate")
+    if "target" not in operands:
+        raise ValueError("there is no target")
+    return DataInstruction(function, **operands, settings=settings, accumulate=accumulate)
+
+
+def _reference(name: str, text: str) -> Reference:
+    match = _OPERAND.fullmatch(text)
+    if not match:
+        raise ValueError(f"{name} is written {name}=rN:dN, a register and a descriptor slot")
+    return Reference(int(match[1]), int(match[2]))
+
+
+def _choice(name: str, text: str, choices: tuple[str, ...]) -> int:
+    if text not in choices:
+        raise ValueError(f"{name} is one of {', '.join(choices)}")
+    return choices.index(text)
+
+
+def _number(name: str, prefix: str, text: str) -> int:
+    digits = text.removeprefix(prefix)
+    if not text.startswith(prefix) or not _NUMBER.fullmatch(digits):
+        raise ValueError(f"{name} is written {prefix or 'as a number'}{'N' if prefix else ''}")
+    return int(digits, 0)

@@ -1,0 +1,300 @@
+"""What the units of the machine execute: data commands on strided views of memories, and synchronisation.
+
+A command is the meaning of one instruction with its registers and slots resolved. The compiler produces
+commands and encodes them; the sequencer decodes a program into the same commands again.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+MAX_RANK = 6
+
+
+class Space(enum.IntEnum):
+    """The memories (S2.3, S3.4). HALO is the auxiliary buffer, carved out of the SRAM that holds NB."""
+
+    DDR = 0
+    LLC = 1
+    NB = 2
+    SB = 3
+    HALO = 4
+
+
+class DataType(enum.IntEnum):
+    """Element types in memory."""
+
+    FLOAT32 = 0
+    INT8 = 1
+    INT32 = 2
+    INT64 = 3
+    BOOL = 4
+    UINT8 = 5
+    FLOAT16 = 6
+    FLOAT64 = 7
+
+    @property
+    def bytes(self) -> int:
+        """Size of an element."""
+        return _ITEM_BYTES[self]
+
+
+_ITEM_BYTES = (4, 1, 4, 8, 1, 1, 2, 8)
+
+
+class Queue(enum.IntEnum):
+    """The two instruction queues; each is in order and has one server."""
+
+    IO = 0
+    CP = 1
+
+
+class Function(enum.IntEnum):
+    """What a data command does; the number is its opcode. 0x20: IO, 0x30: CP on the MFU, 0x40: CP on the VFU."""
+
+    LOAD = 0x20
+    STORE = 0x21
+    GATHER = 0x22
+    CONVOLVE = 0x30
+    COPY = 0x40
+    FILL = 0x41
+    MAP = 0x42
+    BINARY = 0x43
+    AFFINE = 0x44
+    WHERE = 0x45
+    REDUCE = 0x46
+    SOFTMAX = 0x47
+    NORMALIZE = 0x48
+    LRN = 0x49
+    POOL_MAX = 0x4A
+    POOL_AVERAGE = 0x4B
+    DEPTHWISE = 0x4C
+
+    @property
+    def queue(self) -> Queue:
+        """The queue it is issued to."""
+        return Queue.IO if self < 0x30 else Queue.CP
+
+
+class Activation(enum.IntEnum):
+    """Functions of one variable, as the epilogue of a command or by MAP; alpha and beta are of the settings."""
+
+    NONE = 0
+    RELU = 1
+    LEAKY_RELU = 2  # alpha
+    CLIP = 3  # alpha = low, beta = high
+    SIGMOID = 4
+    TANH = 5
+    HARD_SIGMOID = 6  # max(0, min(1, alpha x + beta))
+    HARD_SWISH = 7
+    SWISH = 8  # x sigmoid(alpha x)
+    GELU = 9  # exact, by erf
+    GELU_TANH = 10
+    ELU = 11  # alpha
+    SELU = 12  # alpha, beta = gamma of ONNX
+    SOFTPLUS = 13
+    ERF = 14
+    EXP = 15
+    LOG = 16
+    SQRT = 17
+    RECIPROCAL = 18
+    NEGATE = 19
+    ABS = 20
+    FLOOR = 21
+    CEIL = 22
+    ROUND = 23  # to even
+    SIGN = 24
+    NOT = 25
+    SOFTSIGN = 26
+    MISH = 27
+    SIN = 28
+    COS = 29
+    SCALE = 30  # alpha x + beta
+    CELU = 31  # alpha
+    THRESHOLDED_RELU = 32  # alpha
+
+
+class Binary(enum.IntEnum):
+    """Functions of two variables, the `mode` of BINARY."""
+
+    ADD = 0
+    SUBTRACT = 1
+    MULTIPLY = 2
+    DIVIDE = 3  # of integers: toward zero
+    POWER = 4
+    MAXIMUM = 5
+    MINIMUM = 6
+    EQUAL = 7
+    LESS = 8
+    LESS_EQUAL = 9
+    GREATER = 10
+    GREATER_EQUAL = 11
+    AND = 12
+    OR = 13
+    XOR = 14
+    MODULO = 15
+    PRELU = 16  # a where a >= 0, else a b
+
+
+class Reduction(enum.IntEnum):
+    """The `mode` of REDUCE."""
+
+    SUM = 0
+    MEAN = 1
+    MAXIMUM = 2
+    MINIMUM = 3
+    PRODUCT = 4
+    SUM_SQUARE = 5
+    L1 = 6
+    L2 = 7
+    ARGMAX = 8
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """The shape of a strided view: where, of what, how many along each axis, and the bytes from one to the next.
+
+    Strides may be zero (broadcast) or negative. A view of rank 0 has one element.
+    """
+
+    space: Space
+    dtype: DataType
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        # The hash is asked for at every lookup of a cost, a slot or a signature.
+        object.__setattr__(self, "_hash", hash((self.space, self.dtype, self.dims, self.strides)))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.dims)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """First byte and one past the last byte that the view touches, relative to its address."""
+        low, high = 0, self.dtype.bytes
+        for size, stride in zip(self.dims, self.strides, strict=True):
+            if stride < 0:
+                low += (size - 1) * stride
+            else:
+                high += (size - 1) * stride
+        return low, high
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A view at an address in bytes."""
+
+    descriptor: Descriptor
+    address: int
+
+
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The configuration that CONFIG instructions put into a slot for the units (S2.4, S3.5).
+
+    Windows have three spatial axes; padding is what lies before the first element of each, and what lies
+    behind the last follows from the output. `axes` is a bit mask of the axes that REDUCE, SOFTMAX and
+    NORMALIZE work along. `mode` is a Binary, a Reduction, 1 for log-softmax, the window of LRN, or 1 for
+    average pooling that counts the padding.
+    """
+
+    kernel: Triple = (1, 1, 1)
+    stride: Triple = (1, 1, 1)
+    dilation: Triple = (1, 1, 1)
+    pad: Triple = (0, 0, 0)
+    activation: Activation = Activation.NONE
+    axes: int = 0
+    mode: int = 0
+    alpha: float = 0.0
+    beta: float = 0.0
+    gamma: float = 0.0
+
+
+PLAIN = Settings()
+
+
+@dataclass(frozen=True)
+class Command:
+    """One data command.
+
+    Operands by function, dims in this order (D, H, W: the spatial axes; C: channels):
+
+    - LOAD, STORE: `target` and `first` have equal dims; LOAD reads DDR or LLC, STORE writes them.
+    - GATHER: target (n, row...) = first (rows, row...) at the rows that second (n) holds.
+    - CONVOLVE: target (D, H, W, M), first (D, H, W, C), second: weights (kd, kh, kw, C, M) in SB, third: what
+      is added before the activation (as target), fourth: scale and shift of every channel (2, M) in SB. With
+      `accumulate` the products are added to what the target holds. A matrix product is (1, 1, rows, K) by
+      (1, 1, 1, K, N).
+    - COPY (converts types), MAP: target and first. FILL: target, with alpha. Strides zero broadcast.
+    - BINARY: first, second. AFFINE: first * second + third. WHERE: second where first is true, else third.
+    - REDUCE: target has size 1 along `axes`. SOFTMAX: first. NORMALIZE: (first - mean) / sqrt(variance + alpha)
+      * second + third along `axes`; second and third are optional and have the dims of the target.
+    - LRN: first; channels are the last axis; alpha, beta, gamma (ONNX's bias), mode = size.
+    - POOL_*: target (D, H, W, C), first (D, H, W, C). DEPTHWISE: target (D, H, W, C, m), first (D, H, W, C, m),
+      second: weights (kd, kh, kw, C, m), fourth: scale and shift (2, C, m), third as in CONVOLVE; all in NB.
+
+    Where nothing else is said the operands have the dims of the target. Every CP command but FILL, COPY,
+    REDUCE, SOFTMAX ends with the activation of its settings. NB operands may lie in HALO as well (COPY).
+    `layer` is the hardware layer it belongs to, -1 for none; it is debugging information and not encoded.
+    """
+
+    function: Function
+    target: Operand
+    first: Operand | None = None
+    second: Operand | None = None
+    third: Operand | None = None
+    fourth: Operand | None = None
+    settings: Settings = PLAIN
+    accumulate: bool = False
+    layer: int = -1
+
+    @property
+    def queue(self) -> Queue:
+        """The queue it is issued to."""
+        return self.function.queue
+
+    @property
+    def sources(self) -> tuple[Operand, ...]:
+        """The operands it reads, without the target."""
+        return tuple(item for item in (self.first, self.second, self.third, self.fourth) if item is not None)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """At the head of `queue`: blocks until the semaphore is at least `count`, then lowers it by that."""
+
+    queue: Queue
+    semaphore: int
+    count: int = 1
+    layer: int = -1
+
+
+@dataclass(frozen=True)
+class Post:
+    """At the head of `queue`, when everything before it has finished: raises the semaphore by `count`."""
+
+    queue: Queue
+    semaphore: int
+    count: int = 1
+    layer: int = -1
+
+
+@dataclass(frozen=True)
+class Fence:
+    """The control unit issues nothing more until both queues have drained."""
+
+    layer: int = -1
+
+
+Item = Command | Wait | Post | Fence

@@ -1,0 +1,185 @@
+"""The strict codec of instructions: 16 bytes each, little-endian; docs/isa.md has the position of every field."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from device_agents.emulated_npu.command import Function
+from device_agents.emulated_npu.errors import InvalidProgram
+from device_agents.emulated_npu.isa import (
+    ACCUMULATE_FLAG,
+    CONTROL_FIELDS,
+    DESCRIPTOR_SLOTS,
+    INSTRUCTION_BYTES,
+    INTEGER_TYPES,
+    OPERAND_RULES,
+    SETTINGS_SLOTS,
+    SOURCE_FLAGS,
+    ControlInstruction,
+    DataInstruction,
+    Instruction,
+    Opcode,
+    Reference,
+)
+from device_agents.emulated_npu.settings_words import invalid_words
+
+_CONTROL_STRUCT = struct.Struct("<BBBBIq")
+_DATA_STRUCT = struct.Struct("<13B3x")
+_CONTROL_ROW = np.dtype(
+    [("opcode", "u1"), ("x", "u1"), ("y", "u1"), ("z", "u1"), ("word", "<u4"), ("immediate", "<i8")]
+)
+_DATA_ROW = np.dtype(
+    [("opcode", "u1"), ("flags", "u1"), ("operands", "u1", (5, 2)), ("settings", "u1"), ("zero", "u1", 3)]
+)
+_ABSENT = (0, 0)
+
+_Array = np.ndarray[Any, Any]
+
+
+class InvalidInstruction(InvalidProgram):
+    """One instruction, `index`, is no instruction of this set, for the reason `fault`."""
+
+    def __init__(self, index: int, fault: str) -> None:
+        super().__init__(
+            f"instruction {index} {fault}", "the code is damaged or of another instruction set", "compile again"
+        )
+        self.index, self.fault = index, fault
+
+
+def encode(instructions: Iterable[Instruction]) -> bytes:
+    """The instructions as binary code; InvalidInstruction where one could not be decoded again."""
+    packed = []
+    for index, instruction in enumerate(instructions):
+        try:
+            packed.append(_pack(instruction))
+        except struct.error as error:
+            raise InvalidInstruction(index, f"cannot be encoded: {error}") from error
+    code = b"".join(packed)
+    _check(code)
+    return code
+
+
+def decode(code: bytes) -> list[Instruction]:
+    """The instructions that the code consists of.
+
+    Strict: InvalidInstruction for an unknown opcode, a set bit that is reserved, a field out of range, a jump out
+    of the code, and operands that the function does not take; InvalidProgram for a part of an instruction.
+    """
+    control, data = _check(code)
+    found: list[Instruction | None] = [None] * (len(code) // INSTRUCTION_BYTES)
+    rows = np.frombuffer(code, _CONTROL_ROW)[control]
+    opcodes = [_OPCODES[number] for number in rows["opcode"].tolist()]
+    columns = [rows[name].tolist() for name in ("x", "y", "z", "word", "immediate")]
+    for index, one in zip(control.tolist(), map(ControlInstruction, opcodes, *columns), strict=True):
+        found[index] = one
+    rows = np.frombuffer(code, _DATA_ROW)[data]
+    for index, other in zip(data.tolist(), _data_instructions(rows), strict=True):
+        found[index] = other
+    return found  # type: ignore[return-value]  # _check leaves no row without a class
+
+
+_OPCODES = {int(opcode): opcode for opcode in Opcode}
+_FUNCTIONS = {int(function): function for function in Function}
+
+
+def _data_instructions(rows: _Array) -> Iterable[DataInstruction]:
+    functions = [_FUNCTIONS[number] for number in rows["opcode"].tolist()]
+    flags = rows["flags"]
+    operands = [_references(rows["operands"][:, 0], np.ones(len(rows), bool))]
+    operands += [_references(rows["operands"][:, k], flags & (1 << k) != 0) for k in range(1, 5)]
+    accumulates = (flags & ACCUMULATE_FLAG).astype(bool).tolist()
+    return map(DataInstruction, functions, *operands, rows["settings"].tolist(), accumulates)
+
+
+def _references(pairs: _Array, present: _Array) -> list[Reference | None]:
+    packed = np.where(present, pairs[:, 0].astype(np.int64) << 8 | pairs[:, 1], -1).tolist()
+    # Few pairs are distinct, and looking one up costs less than making it.
+    table = {key: None if key < 0 else Reference(key >> 8, key & 0xFF) for key in set(packed)}
+    return [table[key] for key in packed]
+
+
+def _pack(instruction: Instruction) -> bytes:
+    if isinstance(instruction, ControlInstruction):
+        return _CONTROL_STRUCT.pack(*instruction)
+    function, target, first, second, third, fourth, settings, accumulate = instruction
+    flags = ACCUMULATE_FLAG if accumulate else 0
+    for position, operand in enumerate((first, second, third, fourth), start=1):
+        if operand is not None:
+            flags |= 1 << position
+    return _DATA_STRUCT.pack(
+        function,
+        flags,
+        *target,
+        *(first or _ABSENT),
+        *(second or _ABSENT),
+        *(third or _ABSENT),
+        *(fourth or _ABSENT),
+        settings,
+    )
+
+
+def _check(code: bytes) -> tuple[_Array, _Array]:
+    """The indices of the instructions in the control and in the data format, when all are valid."""
+    if len(code) % INSTRUCTION_BYTES:
+        raise InvalidProgram(f"code of {len(code)} bytes is no whole number of {INSTRUCTION_BYTES}-byte instructions")
+    opcodes = np.frombuffer(code, np.uint8)[::INSTRUCTION_BYTES]
+    is_control, is_data = np.isin(opcodes, list(Opcode)), np.isin(opcodes, list(Function))
+    _reject(np.flatnonzero(~(is_control | is_data)), "has an unknown opcode", opcodes)
+    control, data = np.flatnonzero(is_control), np.flatnonzero(is_data)
+    _check_control(np.frombuffer(code, _CONTROL_ROW), control)
+    _check_data(np.frombuffer(code, _DATA_ROW)[data], data)
+    return control, data
+
+
+def _check_control(rows: _Array, control: _Array) -> None:
+    for opcode, fields in CONTROL_FIELDS.items():
+        indices = control[rows["opcode"][control] == opcode]
+        if not indices.size:
+            continue
+        of_opcode = rows[indices]
+        ranges = {field.place: (f"{opcode.name} {field.name}", field.range) for field in fields}
+        for place in ("x", "y", "z", "word", "immediate"):
+            name, (low, high) = ranges.get(place, (f"{opcode.name}: a reserved bit", (0, 0)))
+            values = of_opcode[place]
+            _reject(indices[(values < low) | (values > high)], f"{name} is not in {low}..{high}", rows[place])
+    jumps = control[np.isin(rows["opcode"][control], (Opcode.JUMP, Opcode.BRANCH_NOT_ZERO, Opcode.BRANCH_LESS))]
+    _reject(jumps[rows["word"][jumps] >= len(rows)], f"jumps out of the program of {len(rows)}", rows["word"])
+    loads = control[rows["opcode"][control] == Opcode.LOAD_REGISTER]
+    _reject(loads[~np.isin(rows["z"][loads], INTEGER_TYPES)], "loads a register with no integer type", rows["z"])
+    settings = control[rows["opcode"][control] == Opcode.SETTINGS]
+    wrong = invalid_words(rows["y"][settings], rows["immediate"][settings])
+    _reject(settings[wrong], "SETTINGS bits mean nothing in this word", rows["immediate"])
+
+
+def _check_data(rows: _Array, indices: _Array) -> None:
+    flags = rows["flags"]
+    _reject(indices[rows["zero"].any(axis=1)], "has a reserved byte that is not zero")
+    for function, rule in OPERAND_RULES.items():
+        required = sum(SOURCE_FLAGS[name] for name in rule.required)
+        optional = sum(SOURCE_FLAGS[name] for name in rule.optional) + (ACCUMULATE_FLAG if rule.accumulate else 0)
+        here = rows["opcode"] == function
+        _reject(
+            indices[here & (flags & required != required)], f"{function.name} lacks one of {', '.join(rule.required)}"
+        )
+        _reject(
+            indices[here & (flags & ~np.uint8(required | optional) != 0)],
+            f"{function.name} has an operand or flag that it does not take",
+        )
+    for position in range(5):
+        registers, slots = rows["operands"][:, position, 0], rows["operands"][:, position, 1]
+        _reject(indices[slots >= DESCRIPTOR_SLOTS], f"has a descriptor slot beyond {DESCRIPTOR_SLOTS - 1}")
+        if position:
+            absent = (flags & (1 << position)) == 0
+            _reject(indices[absent & ((registers | slots) != 0)], "has an operand that its flags do not announce")
+    _reject(indices[rows["settings"] >= SETTINGS_SLOTS], f"has a settings slot beyond {SETTINGS_SLOTS - 1}")
+
+
+def _reject(indices: _Array, why: str, values: _Array | None = None) -> None:
+    if indices.size:
+        index = int(indices[0])
+        value = "" if values is None else f" ({int(values[index]):#x})"
+        raise InvalidInstruction(index, why + value)

@@ -1,0 +1,220 @@
+"""The control unit's part of a run: registers, slots and jumps, until nothing is left but commands in order.
+
+Whoever executes or times a program takes its commands from here; loops are unrolled on the way (S2.6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from device_agents.emulated_npu.command import (
+    Binary,
+    Command,
+    DataType,
+    Fence,
+    Function,
+    Item,
+    Operand,
+    Post,
+    Queue,
+    Reduction,
+    Space,
+    Wait,
+)
+from device_agents.emulated_npu.encoding import decode
+from device_agents.emulated_npu.errors import BudgetExceeded, ExecutionFault
+from device_agents.emulated_npu.isa import (
+    REGISTERS,
+    ControlInstruction,
+    DataInstruction,
+    Instruction,
+    Opcode,
+    Reference,
+)
+from device_agents.emulated_npu.slots import DescriptorSlots, SettingsSlots
+
+DEFAULT_BUDGET = 20_000_000
+"""Instructions after which a program counts as an endless loop."""
+
+ReadElement = Callable[[Space, DataType, int], int]
+"""The value of the element of this type at this address of this memory, once both queues have drained."""
+
+
+_MODES = {Function.BINARY: frozenset(map(int, Binary)), Function.REDUCE: frozenset(map(int, Reduction))}
+
+
+class Step(NamedTuple):
+    """One item that the control unit issues, after `control` CONFIG and CONTROL instructions since the item before.
+
+    `pc` is the index of its instruction. The last step of a program has no item: its pc is that of HALT, which
+    `control` counts.
+    """
+
+    pc: int
+    item: Item | None
+    control: int
+
+
+def sequence(
+    program: bytes | Sequence[Instruction],
+    *,
+    layer_of: Sequence[int] = (),
+    budget_instructions: int = DEFAULT_BUDGET,
+    registers_from_memory: ReadElement | None = None,
+) -> Iterator[Step]:
+    """The items of a program (code or decoded instructions) in the order of issue, loops unrolled (S2.6).
+
+    Items are produced as they are asked for: with `registers_from_memory`, every item must have taken effect
+    before the next is asked for, at the latest at a Fence. Commands carry the layer that `layer_of` gives their
+    instruction. Raises InvalidProgram at once for code that does not decode, and on the way ExecutionFault, naming
+    the instruction, for the use of a slot that was never set, running off the end, or LOAD_REGISTER without
+    `registers_from_memory`; BudgetExceeded after `budget_instructions`.
+    """
+    instructions = decode(program) if isinstance(program, bytes) else program
+    if layer_of and len(layer_of) != len(instructions):
+        raise ValueError(f"{len(layer_of)} layers for {len(instructions)} instructions")
+    layers = layer_of or (-1,) * len(instructions)
+    return _ControlUnit(instructions, layers, registers_from_memory).steps(budget_instructions)
+
+
+class _ControlUnit:
+    def __init__(self, instructions: Sequence[Instruction], layers: Sequence[int], read: ReadElement | None) -> None:
+        self._instructions, self._layers, self._read = instructions, layers, read
+        self._registers = [0] * REGISTERS
+        self._descriptors, self._settings = DescriptorSlots(), SettingsSlots()
+        self._actions: Mapping[Opcode, Callable[[int, ControlInstruction], int]] = {
+            Opcode.JUMP: self._jump,
+            Opcode.BRANCH_NOT_ZERO: self._branch_not_zero,
+            Opcode.BRANCH_LESS: self._branch_less,
+            Opcode.SET: self._set,
+            Opcode.ADD_IMMEDIATE: self._add_immediate,
+            Opcode.ADD: self._add,
+            Opcode.LOAD_REGISTER: self._load_register,
+            Opcode.DESCRIPTOR: self._set_descriptor,
+            Opcode.AXIS: self._set_axis,
+            Opcode.SETTINGS: self._set_settings,
+        }
+
+    def steps(self, budget: int) -> Iterator[Step]:
+        instructions, actions = self._instructions, self._actions
+        items = {pc: item for pc, one in enumerate(instructions) if (item := _synchronisation(one, self._layers[pc]))}
+        pc = control = 0
+        for _ in range(budget):
+            if pc >= len(instructions):
+                raise ExecutionFault(f"the program runs off its end after instruction {pc - 1}", "it has no HALT there")
+            instruction = instructions[pc]
+            if isinstance(instruction, DataInstruction):
+                yield Step(pc, self._command(pc, instruction), control)
+                pc, control = pc + 1, 0
+                continue
+            if instruction.opcode is Opcode.HALT:
+                yield Step(pc, None, control + 1)
+                return
+            item = items.get(pc)
+            if item is not None:
+                yield Step(pc, item, control)
+                control = 0
+            action = actions.get(instruction.opcode)
+            if action is None:
+                pc += 1
+            else:
+                pc, control = action(pc, instruction), control + 1
+        raise BudgetExceeded(
+            f"the program is at instruction {pc} after {budget} instructions",
+            "it loops without end, or is longer than the budget allows",
+            "raise the budget of instructions if the program is sound",
+        )
+
+    # CONTROL and CONFIG: each takes the index of its instruction and returns that of the next.
+
+    @staticmethod
+    def _jump(_: int, instruction: ControlInstruction) -> int:
+        return instruction.word
+
+    def _branch_not_zero(self, pc: int, instruction: ControlInstruction) -> int:
+        return instruction.word if self._registers[instruction.x] else pc + 1
+
+    def _branch_less(self, pc: int, instruction: ControlInstruction) -> int:
+        less = self._registers[instruction.x] < self._registers[instruction.y]
+        return instruction.word if less else pc + 1
+
+    def _set(self, pc: int, instruction: ControlInstruction) -> int:
+        self._registers[instruction.x] = instruction.immediate
+        return pc + 1
+
+    def _add_immediate(self, pc: int, instruction: ControlInstruction) -> int:
+        self._registers[instruction.x] = _wrap(self._registers[instruction.y] + instruction.immediate)
+        return pc + 1
+
+    def _add(self, pc: int, instruction: ControlInstruction) -> int:
+        registers = self._registers
+        registers[instruction.x] = _wrap(registers[instruction.y] + registers[instruction.z])
+        return pc + 1
+
+    def _load_register(self, pc: int, instruction: ControlInstruction) -> int:
+        if self._read is None:
+            raise ExecutionFault(
+                f"instruction {pc} loads a register from memory",
+                "the time of this program depends on values that only a functional run computes",
+                "run it functionally",
+            )
+        address = _wrap(self._registers[instruction.y] + instruction.immediate)
+        self._registers[instruction.x] = _wrap(self._read(Space(instruction.word), DataType(instruction.z), address))
+        return pc + 1
+
+    def _set_descriptor(self, pc: int, instruction: ControlInstruction) -> int:
+        _, slot, space, dtype, rank, _ = instruction
+        self._descriptors.set_header(slot, Space(space), DataType(dtype), rank)
+        return pc + 1
+
+    def _set_axis(self, pc: int, instruction: ControlInstruction) -> int:
+        _, slot, axis, _, dim, stride = instruction
+        self._descriptors.set_axis(slot, axis, dim, stride)
+        return pc + 1
+
+    def _set_settings(self, pc: int, instruction: ControlInstruction) -> int:
+        _, slot, word, _, _, bits = instruction
+        self._settings.set_word(slot, word, bits)
+        return pc + 1
+
+    # IO and CP: from registers and slots to commands.
+
+    def _command(self, pc: int, instruction: DataInstruction) -> Command:
+        function, target, first, second, third, fourth, slot, accumulate = instruction
+        settings = self._settings.read(slot, pc)
+        if (modes := _MODES.get(function)) and settings.mode not in modes:
+            raise ExecutionFault(f"instruction {pc}: {function.name} has no mode {settings.mode}")
+        return Command(
+            function,
+            self._operand(pc, target),
+            None if first is None else self._operand(pc, first),
+            None if second is None else self._operand(pc, second),
+            None if third is None else self._operand(pc, third),
+            None if fourth is None else self._operand(pc, fourth),
+            settings,
+            accumulate,
+            self._layers[pc],
+        )
+
+    def _operand(self, pc: int, reference: Reference) -> Operand:
+        return Operand(self._descriptors.read(reference.slot, pc), self._registers[reference.register])
+
+
+def _synchronisation(instruction: Instruction, layer: int) -> Item | None:
+    """The item of an instruction that enters a queue or waits for both, and needs no register for it."""
+    if isinstance(instruction, DataInstruction):
+        return None
+    opcode, x, y, _, word, _ = instruction
+    if opcode is Opcode.WAIT:
+        return Wait(Queue(x), y, word, layer)
+    if opcode is Opcode.POST:
+        return Post(Queue(x), y, word, layer)
+    if opcode in (Opcode.FENCE, Opcode.LOAD_REGISTER):
+        return Fence(layer)
+    return None
+
+
+def _wrap(value: int) -> int:
+    """The 64-bit two's complement of a number."""
+    return ((value + 2**63) & (2**64 - 1)) - 2**63

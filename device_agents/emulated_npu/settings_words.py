@@ -1,0 +1,99 @@
+"""Settings as the eight 64-bit words that SETTINGS instructions write into a slot (S3.5)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from device_agents.emulated_npu.command import MAX_RANK, Activation, Settings, Triple
+from device_agents.emulated_npu.errors import InvalidProgram
+
+WORDS = ("kernel", "stride", "dilation", "pad", "modes", "alpha", "beta", "gamma")
+"""The words of a slot by index. Triples have 21 bits for each axis, D lowest; pad is signed.
+
+`modes`: activation in bits 0..7, axes in 8..15, mode in 32..62. alpha, beta and gamma are IEEE 754 binary64.
+"""
+
+TRIPLE_BITS = 21
+_MASK = (1 << TRIPLE_BITS) - 1
+_PAD, _MODES = WORDS.index("pad"), WORDS.index("modes")
+
+_Array = np.ndarray[Any, Any]
+
+
+def settings_words(settings: Settings) -> tuple[int, ...]:
+    """The eight words, as signed 64-bit integers; InvalidProgram where a value does not fit its bits."""
+    if not 0 <= settings.axes < 1 << MAX_RANK or not 0 <= settings.mode < 1 << 31:
+        raise InvalidProgram(f"axes {settings.axes:#x} or mode {settings.mode} of settings do not fit their bits")
+    return (
+        _pack_triple("kernel", settings.kernel, 1),
+        _pack_triple("stride", settings.stride, 1),
+        _pack_triple("dilation", settings.dilation, 1),
+        _pack_triple("pad", settings.pad, -(1 << TRIPLE_BITS - 1)),
+        settings.activation | settings.axes << 8 | settings.mode << 32,
+        float_bits(settings.alpha),
+        float_bits(settings.beta),
+        float_bits(settings.gamma),
+    )
+
+
+def settings_of_words(words: Sequence[int]) -> Settings:
+    """The settings that eight valid words stand for: the inverse of settings_words."""
+    modes = words[_MODES]
+    return Settings(
+        kernel=unpack_triple(words[0]),
+        stride=unpack_triple(words[1]),
+        dilation=unpack_triple(words[2]),
+        pad=unpack_signed_triple(words[_PAD]),
+        activation=Activation(modes & 0xFF),
+        axes=modes >> 8 & 0xFF,
+        mode=modes >> 32,
+        alpha=bits_float(words[5]),
+        beta=bits_float(words[6]),
+        gamma=bits_float(words[7]),
+    )
+
+
+def float_bits(value: float) -> int:
+    """The bits of a binary64 as a signed integer."""
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])
+
+
+def bits_float(bits: int) -> float:
+    """The binary64 with these bits (a signed integer)."""
+    return float(struct.unpack("<d", struct.pack("<q", bits))[0])
+
+
+def unpack_triple(word: int) -> Triple:
+    """Three unsigned numbers of 21 bits."""
+    return word & _MASK, word >> TRIPLE_BITS & _MASK, word >> 2 * TRIPLE_BITS & _MASK
+
+
+def unpack_signed_triple(word: int) -> Triple:
+    """Three signed numbers of 21 bits."""
+    sign = 1 << TRIPLE_BITS - 1
+    depth, height, width = ((part ^ sign) - sign for part in unpack_triple(word))
+    return depth, height, width
+
+
+def invalid_words(indices: _Array, words: _Array) -> _Array:
+    """Mask of the words (N, int64) that mean nothing as the word `indices` (N) of a slot."""
+    positive = indices < _PAD
+    wrong: _Array = (indices <= _PAD) & (words < 0)
+    for position in range(3):
+        wrong |= positive & ((words >> position * TRIPLE_BITS & _MASK) == 0)
+    activation, axes, spare = words & 0xFF, words >> 8 & 0xFF, words >> 16 & 0xFFFF
+    wrong_modes = (activation > max(Activation)) | (axes >= 1 << MAX_RANK) | (spare != 0) | (words < 0)
+    wrong |= (indices == _MODES) & wrong_modes
+    return wrong
+
+
+def _pack_triple(name: str, triple: Triple, low: int) -> int:
+    high = low + (1 << TRIPLE_BITS) - 1 if low < 0 else _MASK
+    if not all(low <= value <= high for value in triple):
+        raise InvalidProgram(f"{name} {triple} of settings is not in {low}..{high}")
+    depth, height, width = triple
+    return depth & _MASK | (height & _MASK) << TRIPLE_BITS | (width & _MASK) << 2 * TRIPLE_BITS

@@ -1,0 +1,101 @@
+"""The slots of the control unit: shapes and settings that CONFIG instructions write and data instructions name."""
+
+from __future__ import annotations
+
+from device_agents.emulated_npu.command import MAX_RANK, DataType, Descriptor, Settings, Space
+from device_agents.emulated_npu.errors import ExecutionFault
+from device_agents.emulated_npu.isa import DESCRIPTOR_SLOTS, SETTINGS_SLOTS
+from device_agents.emulated_npu.settings_words import settings_of_words, settings_words
+
+
+class _DescriptorSlot:
+    """What was written; `ready` is the descriptor while nothing was written since."""
+
+    __slots__ = ("dims", "header", "ready", "strides")
+
+    def __init__(self) -> None:
+        self.header: tuple[Space, DataType, int] | None = None
+        self.dims = [0] * MAX_RANK
+        self.strides = [0] * MAX_RANK
+        self.ready: Descriptor | None = None
+
+
+class DescriptorSlots:
+    """The descriptor slots of a run; equal contents give one object, so that it is compared by identity."""
+
+    def __init__(self) -> None:
+        self._slots = [_DescriptorSlot() for _ in range(DESCRIPTOR_SLOTS)]
+        self._made: dict[tuple[object, ...], Descriptor] = {}
+
+    def set_header(self, number: int, space: Space, dtype: DataType, rank: int) -> None:
+        """Writes what DESCRIPTOR carries; the axes stay as they are."""
+        slot = self._slots[number]
+        slot.header, slot.ready = (space, dtype, rank), None
+
+    def set_axis(self, number: int, axis: int, dim: int, stride: int) -> None:
+        """Writes what AXIS carries."""
+        slot = self._slots[number]
+        slot.dims[axis], slot.strides[axis], slot.ready = dim, stride, None
+
+    def read(self, number: int, pc: int) -> Descriptor:
+        """The descriptor in a slot; ExecutionFault, naming the instruction `pc`, where it was never set."""
+        return self._slots[number].ready or self._make(number, pc)
+
+    def _make(self, number: int, pc: int) -> Descriptor:
+        slot = self._slots[number]
+        if slot.header is None:
+            raise ExecutionFault(f"instruction {pc} uses descriptor slot {number}, which no DESCRIPTOR has set")
+        space, dtype, rank = slot.header
+        dims, strides = tuple(slot.dims[:rank]), tuple(slot.strides[:rank])
+        if 0 in dims:
+            axis = dims.index(0)
+            raise ExecutionFault(f"instruction {pc} uses descriptor slot {number}, whose axis {axis} no AXIS has set")
+        key = (space, dtype, dims, strides)
+        if key not in self._made:
+            self._made[key] = Descriptor(space, dtype, dims, strides)
+        slot.ready = self._made[key]
+        return slot.ready
+
+
+class _SettingsSlot:
+    """The words written over those of Settings(); `ready` are the settings while nothing was written since."""
+
+    __slots__ = ("ready", "words")
+
+    def __init__(self) -> None:
+        self.words: list[int] | None = None
+        self.ready: Settings | None = None
+
+
+class SettingsSlots:
+    """The settings slots of a run; slot 0 always holds Settings(). Equal contents give one object."""
+
+    def __init__(self) -> None:
+        self._slots = [_SettingsSlot() for _ in range(SETTINGS_SLOTS)]
+        self._slots[0].ready = Settings()
+        # By words and not by value: -0.0 and 0.0 are equal, and one of two NaN never is.
+        self._made: dict[tuple[int, ...], Settings] = {}
+
+    def set_word(self, number: int, word: int, bits: int) -> None:
+        """Writes what SETTINGS carries; the first write to a slot gives its other words those of Settings()."""
+        slot = self._slots[number]
+        if slot.words is None:
+            slot.words = list(_PLAIN_WORDS)
+        slot.words[word], slot.ready = bits, None
+
+    def read(self, number: int, pc: int) -> Settings:
+        """The settings in a slot; ExecutionFault, naming the instruction `pc`, where it was never set."""
+        return self._slots[number].ready or self._make(number, pc)
+
+    def _make(self, number: int, pc: int) -> Settings:
+        slot = self._slots[number]
+        if slot.words is None:
+            raise ExecutionFault(f"instruction {pc} uses settings slot {number}, which no SETTINGS has set")
+        key = tuple(slot.words)
+        if key not in self._made:
+            self._made[key] = settings_of_words(key)
+        slot.ready = self._made[key]
+        return slot.ready
+
+
+_PLAIN_WORDS = settings_words(Settings())

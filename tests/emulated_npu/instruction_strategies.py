@@ -1,0 +1,89 @@
+"""Random valid instructions and settings, for the tests of the codec, the assembler and the container."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from device_agents.emulated_npu.command import Activation, Function, Settings
+from device_agents.emulated_npu.isa import (
+    CONTROL_FIELDS,
+    DESCRIPTOR_SLOTS,
+    INTEGER_TYPES,
+    OPERAND_RULES,
+    REGISTERS,
+    SETTINGS_SLOTS,
+    ControlInstruction,
+    DataInstruction,
+    FieldKind,
+    Instruction,
+    Opcode,
+    Reference,
+    control,
+)
+from device_agents.emulated_npu.settings_words import settings_words
+
+REFERENCES = st.builds(Reference, st.integers(0, REGISTERS - 1), st.integers(0, DESCRIPTOR_SLOTS - 1))
+
+
+def triples(low: int, high: int) -> st.SearchStrategy[tuple[int, int, int]]:
+    """Three whole numbers in low..high."""
+    return st.tuples(*[st.integers(low, high)] * 3)
+
+
+SETTINGS = st.builds(
+    Settings,
+    kernel=triples(1, 2**21 - 1),
+    stride=triples(1, 2**21 - 1),
+    dilation=triples(1, 2**21 - 1),
+    pad=triples(-(2**20), 2**20 - 1),
+    activation=st.sampled_from(Activation),
+    axes=st.integers(0, 63),
+    mode=st.integers(0, 2**31 - 1),
+    alpha=st.floats(allow_nan=False),
+    beta=st.floats(allow_nan=False),
+    gamma=st.floats(allow_nan=False),
+)
+
+
+@st.composite
+def settings_instructions(draw: st.DrawFn) -> ControlInstruction:
+    """One SETTINGS instruction whose bits mean something."""
+    word = draw(st.integers(0, 7))
+    return control(
+        Opcode.SETTINGS, draw(st.integers(1, SETTINGS_SLOTS - 1)), word, settings_words(draw(SETTINGS))[word]
+    )
+
+
+@st.composite
+def control_instructions(draw: st.DrawFn, count: int) -> ControlInstruction:
+    """A CONTROL or CONFIG instruction of a program of `count` instructions."""
+    opcode = draw(st.sampled_from(Opcode))
+    if opcode is Opcode.SETTINGS:
+        return draw(settings_instructions())
+    values = []
+    for field in CONTROL_FIELDS[opcode]:
+        low, high = (0, count - 1) if field.kind is FieldKind.TARGET else field.range
+        whole = st.sampled_from(INTEGER_TYPES) if field.kind is FieldKind.INTEGER_TYPE else st.integers(low, high)
+        values.append(int(draw(whole)))
+    return control(opcode, *values)
+
+
+@st.composite
+def data_instructions(draw: st.DrawFn) -> DataInstruction:
+    """An IO or CP instruction with operands that its function takes."""
+    function = draw(st.sampled_from(Function))
+    rule = OPERAND_RULES[function]
+    sources = {name: draw(REFERENCES) for name in rule.required}
+    sources |= {name: draw(REFERENCES) for name in rule.optional if draw(st.booleans())}
+    settings = draw(st.integers(0, SETTINGS_SLOTS - 1))
+    return DataInstruction(
+        function, draw(REFERENCES), **sources, settings=settings, accumulate=rule.accumulate and draw(st.booleans())
+    )
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[Instruction]:
+    """A list of valid instructions; whether it ends is another question."""
+    count = draw(st.integers(1, 12))
+    one = st.one_of(control_instructions(count), data_instructions())
+    return draw(st.lists(one, min_size=count, max_size=count))

@@ -1,0 +1,178 @@
+"""A program survives its container; whatever is not a whole, undamaged container is an InvalidProgram."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from instruction_strategies import programs
+
+from device_agents.emulated_npu.command import DataType
+from device_agents.emulated_npu.encoding import encode
+from device_agents.emulated_npu.errors import InvalidProgram
+from device_agents.emulated_npu.isa import INSTRUCTION_BYTES, Opcode, control
+from device_agents.emulated_npu.program import Footprint, Port, Program
+
+SIZES = st.integers(0, 2**62)
+
+
+@st.composite
+def ports(draw: st.DrawFn) -> Port:
+    """A port whose shape and strides have the same length."""
+    axes = draw(st.lists(st.tuples(st.integers(0, 2**31), st.integers(-(2**40), 2**40)), max_size=4))
+    shape, strides = tuple(size for size, _ in axes), tuple(stride for _, stride in axes)
+    return Port(draw(st.text(max_size=8)), draw(SIZES), draw(st.sampled_from(DataType)), shape, strides)
+
+
+@st.composite
+def whole_programs(draw: st.DrawFn) -> Program:
+    """A program with metadata of every kind."""
+    code = encode(draw(programs()))
+    layers = draw(st.lists(st.text(max_size=6), max_size=4))
+    count = len(code) // INSTRUCTION_BYTES
+    layer_of = draw(st.lists(st.integers(-1, len(layers) - 1), min_size=count, max_size=count))
+    inputs, outputs = draw(st.lists(ports(), max_size=2)), draw(st.lists(ports(), max_size=2))
+    footprint = Footprint(*draw(st.tuples(*[SIZES] * 5)))
+    return Program(
+        draw(st.text(max_size=8)), code, tuple(layers), tuple(layer_of), tuple(inputs), tuple(outputs), footprint
+    )
+
+
+SMALL = Program(
+    machine="edge",
+    code=encode([control(Opcode.SET, 1, 5), control(Opcode.FENCE), control(Opcode.HALT)]),
+    layers=("conv1", "conv2"),
+    layer_of=(0, 1, -1),
+    inputs=(Port("x", 64, DataType.FLOAT32, (1, 3), (12, 4)),),
+    outputs=(Port("y", 128, DataType.INT8, (2,), (1,)),),
+    footprint=Footprint(256, 0, 64, 32, 0),
+)
+
+
+def _metadata(data: bytes) -> dict[str, Any]:
+    _, _, length, code_bytes = struct.unpack_from("<8sIIQ", data)
+    return dict(json.loads(data[24 + code_bytes : 24 + code_bytes + length]))
+
+
+def _container(code: bytes, metadata: bytes, version: int = 1) -> bytes:
+    magic = SMALL.to_bytes()[:8]
+    body = struct.pack("<8sIIQ", magic, version, len(metadata), len(code)) + code + metadata
+    return body + struct.pack("<I", zlib.crc32(body))
+
+
+@given(whole_programs())
+def test_a_program_survives_its_container(program: Program) -> None:
+    """Instructions, layers, ports and footprint come back as they were."""
+    assert Program.from_bytes(program.to_bytes()) == program
+
+
+@given(st.integers(0, 8 * len(SMALL.to_bytes()) - 1))
+def test_any_flipped_bit_is_found(bit: int) -> None:
+    """A corrupted word anywhere in the file is reported and never executed."""
+    data = bytearray(SMALL.to_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(InvalidProgram):
+        Program.from_bytes(bytes(data))
+
+
+@given(st.integers(0, len(SMALL.to_bytes()) - 1))
+def test_a_file_cut_short_is_found(length: int) -> None:
+    """A part of a file is no program."""
+    with pytest.raises(InvalidProgram):
+        Program.from_bytes(SMALL.to_bytes()[:length])
+
+
+@given(st.binary(max_size=200))
+def test_other_bytes_are_no_program(data: bytes) -> None:
+    """Arbitrary bytes raise InvalidProgram and nothing else."""
+    with pytest.raises(InvalidProgram):
+        Program.from_bytes(data)
+
+
+@given(st.binary(max_size=60))
+def test_arbitrary_metadata_are_no_program(metadata: bytes) -> None:
+    """Metadata that no to_bytes wrote raise InvalidProgram even under a right checksum."""
+    with pytest.raises(InvalidProgram):
+        Program.from_bytes(_container(SMALL.code, metadata))
+
+
+PORT = {"name": "x", "address": 64, "dtype": "FLOAT32", "shape": [1, 3], "strides": [12, 4]}
+FOOTPRINT = {"ddr_bytes": 256, "llc_bytes": 0, "nb_bytes": 64, "sb_bytes": 32, "halo_bytes": 0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"machine": 5},
+        {"unknown": 1},
+        {"layers": "conv"},
+        {"layers": ["conv1", 2]},
+        {"layer_of": [[0, 1], [1, 1]]},
+        {"layer_of": [[0, 1], [1, 3]]},
+        {"layer_of": [[0, 2**62]]},
+        {"layer_of": [[0, 3], [0, 0]]},
+        {"layer_of": [[2, 3]]},
+        {"layer_of": [[-2, 3]]},
+        {"layer_of": [[0, 1.0], [0, 2]]},
+        {"layer_of": [[False, 3]]},
+        {"layer_of": [[0, 3, 1]]},
+        {"inputs": [{**PORT, "dtype": "FLOAT"}]},
+        {"inputs": [{**PORT, "address": -1}]},
+        {"inputs": [{**PORT, "address": 2**63}]},
+        {"inputs": [{**PORT, "strides": [12]}]},
+        {"inputs": [{**PORT, "shape": [1, "3"]}]},
+        {"inputs": [{key: value for key, value in PORT.items() if key != "name"}]},
+        {"inputs": PORT},
+        {"footprint": {**FOOTPRINT, "nb_bytes": -1}},
+        {"footprint": {**FOOTPRINT, "nb_bytes": None}},
+        {"footprint": []},
+    ],
+    ids=str,
+)
+def test_metadata_are_validated(change: dict[str, Any]) -> None:
+    """Every field has its type and range; the unchanged metadata pass."""
+    metadata = _metadata(SMALL.to_bytes())
+    assert Program.from_bytes(_container(SMALL.code, json.dumps(metadata).encode())) == SMALL
+    with pytest.raises(InvalidProgram):
+        Program.from_bytes(_container(SMALL.code, json.dumps({**metadata, **change}).encode()))
+
+
+def test_deeply_nested_metadata_are_rejected() -> None:
+    """Metadata that would exhaust the stack of the parser are an InvalidProgram."""
+    with pytest.raises(InvalidProgram):
+        Program.from_bytes(_container(SMALL.code, b"[" * 200_000))
+
+
+def test_another_version_is_named() -> None:
+    """A file of another format says which and is not read."""
+    with pytest.raises(InvalidProgram, match="format 2"):
+        Program.from_bytes(_container(SMALL.code, json.dumps(_metadata(SMALL.to_bytes())).encode(), version=2))
+
+
+def test_lengths_are_not_trusted() -> None:
+    """A header that announces more than there is, up to the largest number, is rejected before anything is read."""
+    for code_bytes in (len(SMALL.code) + 16, 2**64 - 1):
+        data = bytearray(SMALL.to_bytes())
+        data[16:24] = struct.pack("<Q", code_bytes)
+        with pytest.raises(InvalidProgram, match="announces"):
+            Program.from_bytes(bytes(data))
+
+
+def test_half_an_instruction_is_rejected() -> None:
+    """Code is a whole number of instructions."""
+    with pytest.raises(InvalidProgram, match="whole number"):
+        Program.from_bytes(_container(SMALL.code + b"\x01", json.dumps(_metadata(SMALL.to_bytes())).encode()))
+
+
+def test_layers_of_instructions_are_run_length_encoded() -> None:
+    """The layers of a long program cost a few bytes for each change of layer."""
+    code = SMALL.code[-16:] * 30_000
+    long = dataclasses.replace(SMALL, code=code, layer_of=(0,) * 10_000 + (1,) * 20_000)
+    assert Program.from_bytes(long.to_bytes()) == long
+    assert len(long.to_bytes()) < len(code) + 1000
