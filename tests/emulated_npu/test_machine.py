@@ -1,0 +1,401 @@
+"""Descriptions of machines: what is read, what is refused with which message, and the presets."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anchors.published import read_anchor, resnet50_sheet, sheet_machine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_agents.emulated_npu.closed_form import SheetLayer, sheet_dram_cycles, sheet_mac_cycles
+from device_agents.emulated_npu.command import Command, DataType, Descriptor, Function, Operand, Settings, Space
+from device_agents.emulated_npu.cost import CostModel
+from device_agents.emulated_npu.errors import InvalidMachine
+from device_agents.emulated_npu.machine import (
+    Machine,
+    check_machine,
+    find_machine,
+    load_preset,
+    parse_machine,
+    preset_names,
+    preset_text,
+    read_machine,
+)
+
+PRIMER = {row["macs"]: row for row in read_anchor("nvdla_resnet50")["primer"]["rows"]}
+EDGE = preset_text("edge")
+EDGE_KEYS = [
+    (table, key)
+    for table, content in (
+        ("", tomllib.loads(EDGE)),
+        *((name, tomllib.loads(EDGE)[name]) for name in ("mfu", "vfu", "llc", "ddr", "host")),
+        ("host.noise", tomllib.loads(EDGE)["host"]["noise"]),
+    )
+    for key, value in content.items()
+    if not isinstance(value, dict)
+]
+NUMBERS = [pair for pair in EDGE_KEYS if pair[1] not in {"data_type", "shared_buffer", "dataflow", "packing"}]
+NO_NUMBERS = ["true", '"1"', "nan", "inf", "-inf", "-1", "[1]", "{}", "1979-05-27", "0x" + "f" * 6000]
+
+
+def _without(text: str, table: str, key: str) -> str:
+    """The text without the line of that key."""
+    place, lines = "", []
+    for line in text.splitlines():
+        if line.startswith("["):
+            place = line.strip("[]")
+        if not (place == table and re.match(rf"{key}\s*=", line)):
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _changed(text: str, table: str, key: str, value: str) -> str:
+    """The text with another value for that key."""
+    text = _without(text, table, key)
+    if not table:
+        return f"{key} = {value}\n{text}"
+    return text.replace(f"[{table}]\n", f"[{table}]\n{key} = {value}\n")
+
+
+def _refusal(text: str) -> InvalidMachine:
+    with pytest.raises(InvalidMachine) as caught:
+        parse_machine(text, "mine")
+    return caught.value
+
+
+# --- Presets ----------------------------------------------------------------------------------------------------
+
+
+def test_presets_are_the_promised_ones_and_all_are_valid() -> None:
+    """The edge machine, seven rows of NVDLA and two systolic arrays load under their own names."""
+    names = {"edge", "systolic-32", "systolic-128", *(f"nvdla-{macs}" for macs in PRIMER)}
+    assert set(preset_names()) == names
+    for name in names:
+        assert load_preset(name).name == name
+    assert len({load_preset(name).digest for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_number_of_a_preset_has_its_source_beside_it(name: str) -> None:
+    """A comment on the line or directly above it says where the number is from, or that it is a choice and why."""
+    above = ""
+    for line in preset_text(name).splitlines():
+        if re.match(r"\w+\s*=\s*[-+.\d]", line):
+            source = line.partition("#")[2] or (above if above.startswith("#") else "")
+            assert len(source.strip("# ")) > 6, line
+            if "hoice" in source:
+                assert re.search(r"Choice: \w+", source), line
+        above = line
+
+
+def test_edge_computes_float32_with_all_memories() -> None:
+    """The default machine has every kind of memory, so that values, halo and cache are exercised on it."""
+    edge = load_preset("edge")
+    assert edge.data_type is DataType.FLOAT32
+    assert (edge.mfu.dataflow, edge.mfu.packing) == ("dot-product", "row")
+    assert not edge.shared_buffer
+    assert min(edge.halo_bytes, edge.llc.bytes, edge.llc.bytes_per_s) > 0
+    assert edge.llc.bytes_per_s > edge.ddr.bytes_per_s
+    assert edge.llc.latency_ns < edge.ddr.latency_ns
+    assert edge.host.noise.jitter > 0
+
+
+@pytest.mark.parametrize("macs", PRIMER)
+def test_nvdla_preset_is_its_row_of_the_table(macs: int) -> None:
+    """Multipliers, buffer and bandwidth are the primer's; a KB counts for 1000 bytes of bandwidth, as in the sheet."""
+    machine, row = load_preset(f"nvdla-{macs}"), PRIMER[macs]
+    assert machine.mfu.rows * machine.mfu.columns == macs
+    assert machine.nb_bytes == machine.sb_bytes == row["buffer_kb"] * 1024
+    assert machine.shared_buffer
+    assert machine.ddr.bytes_per_s == row["dram_gb_per_s"] * 1.024e9
+    assert (machine.data_type, machine.clock_hz, machine.llc.bytes) == (DataType.INT8, 10**9, 0)
+
+
+def _convolution(layer: SheetLayer) -> Command:
+    """A row of the sheet as one command."""
+    height, width = -(-layer.height // layer.stride), -(-layer.width // layer.stride)
+
+    def operand(space: Space, *dims: int) -> Operand:
+        return Operand(Descriptor(space, DataType.INT8, dims, (0,) * len(dims)), 0)
+
+    return Command(
+        Function.CONVOLVE,
+        target=operand(Space.NB, 1, height, width, layer.kernels),
+        first=operand(Space.NB, 1, layer.height, layer.width, layer.in_channels),
+        second=operand(Space.SB, 1, layer.kernel_h, layer.kernel_w, layer.in_channels, layer.kernels),
+        settings=Settings(kernel=(1, layer.kernel_h, layer.kernel_w), stride=(1, layer.stride, layer.stride)),
+    )
+
+
+@pytest.mark.parametrize("macs", PRIMER)
+def test_geometry_of_nvdla_preset_comes_close_to_the_sheet(macs: int) -> None:
+    """With the sheet's traffic, but the array's own cycles, ResNet-50 is within 6 % of the sheet without Winograd."""
+    sheet = sheet_machine(PRIMER[macs], winograd=False)
+    model = CostModel(load_preset(f"nvdla-{macs}"))
+    ours = theirs = 0.0
+    for layer in resnet50_sheet():
+        memory = sheet_dram_cycles(layer, sheet)
+        cycles = model.duration_ps(_convolution(layer)) / model.cycle_ps / (16 if layer.fully_connected else 1)
+        ours += max(memory, cycles)
+        theirs += max(memory, float(sheet_mac_cycles(layer, sheet)))
+    assert abs(theirs / ours - 1) < 0.06
+
+
+@pytest.mark.parametrize("size", [32, 128])
+def test_memory_never_limits_a_systolic_preset(size: int) -> None:
+    """A mebibyte of external memory takes at most some thousandths of a cycle."""
+    machine = load_preset(f"systolic-{size}")
+    assert (machine.mfu.dataflow, machine.mfu.rows, machine.mfu.columns) == ("weight-stationary", size, size)
+    assert machine.ddr.latency_ns == 0
+    assert 2**20 / machine.ddr.bytes_per_s < 2e-3 / machine.clock_hz
+
+
+# --- Reading ----------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_with_its_values_and_named_as_the_file(tmp_path: Path) -> None:
+    """What stands in the TOML is what the machine has."""
+    path = tmp_path / "board.toml"
+    path.write_text(_changed(_changed(EDGE, "mfu", "rows", "16"), "host.noise", "spike_s", "3"))
+    machine = find_machine(str(path))
+    edge = load_preset("edge")
+    assert machine == dataclasses.replace(
+        edge,
+        name="board",
+        mfu=dataclasses.replace(edge.mfu, rows=16),
+        host=dataclasses.replace(edge.host, noise=dataclasses.replace(edge.host.noise, spike_s=3.0)),
+    )
+    assert isinstance(machine.host.noise.spike_s, float)
+
+
+def test_a_preset_is_found_by_name_even_beside_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name is a preset; a path or an ending .toml is a file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "edge").write_text("rubbish")
+    assert find_machine("edge") == load_preset("edge")
+    (tmp_path / "own.toml").write_text(EDGE)
+    assert find_machine("own.toml").digest == load_preset("edge").digest
+
+
+def test_digest_is_of_the_machine_and_not_of_its_writing() -> None:
+    """Comments, order, spelling of numbers and the name leave it; it is the same in every process."""
+    edge = load_preset("edge")
+    shuffled = _changed(EDGE, "mfu", "rows", "0x20").replace("# ", "#").replace("1_000_000_000", "1000000000")
+    assert parse_machine(shuffled, "other").digest == edge.digest
+    assert parse_machine(_changed(EDGE, "ddr", "latency_ns", "1e2"), "edge").digest == edge.digest
+    assert re.fullmatch(r"[0-9a-f]{64}", edge.digest)
+
+
+@pytest.mark.parametrize(("table", "key"), NUMBERS)
+def test_digest_follows_every_number(table: str, key: str) -> None:
+    """Another value of any key is another machine."""
+    content = tomllib.loads(EDGE)
+    for part in filter(None, table.split(".")):
+        content = content[part]
+    # Within the limits of every key, and no contradiction.
+    value = content[key] // 2 if content[key] in (262_144, 1_048_576) else content[key] * 2 or 0.5
+    if key == "bytes":
+        value = content[key] // 2
+    assert parse_machine(_changed(EDGE, table, key, repr(value)), "edge").digest != load_preset("edge").digest
+
+
+# --- Refusals ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("table", "key"), EDGE_KEYS)
+def test_a_missing_key_is_named(table: str, key: str) -> None:
+    """Every key is needed; the message says which one lacks, with its table."""
+    assert f"{table}.{key}".strip(".") + " is missing" in _refusal(_without(EDGE, table, key)).what
+
+
+@pytest.mark.parametrize(("table", "key"), NUMBERS)
+@pytest.mark.parametrize(
+    "value", ["true", '"1"', "nan", "inf", "-inf", "-1", "[1]", "{}", "1979-05-27", "0x" + "f" * 6000]
+)
+def test_what_is_no_number_of_the_range_is_refused(table: str, key: str, value: str) -> None:
+    """Truth values, texts, not-a-number, infinity, negative and enormous numbers: the message names the key."""
+    refusal = _refusal(_changed(EDGE, table, key, value))
+    assert f"{table}.{key}".strip(".") in refusal.what
+    assert refusal.next_step
+    assert len(str(refusal)) < 200
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ("", "clock_hz"),
+        ("", "nb_bytes"),
+        ("", "sb_bytes"),
+        ("", "io_queue_depth"),
+        ("", "cp_queue_depth"),
+        ("mfu", "rows"),
+        ("mfu", "columns"),
+        ("vfu", "lanes"),
+        ("vfu", "special_cycles"),
+        ("ddr", "bytes"),
+        ("ddr", "bytes_per_s"),
+        ("ddr", "burst_bytes"),
+        ("host", "dma_bytes_per_s"),
+        ("host.noise", "drift_period_s"),
+        ("host.noise", "throttle_slowdown"),
+    ],
+)
+def test_zero_is_refused_where_nothing_would_work(table: str, key: str) -> None:
+    """Sizes, rates and depths that are divided by or nothing fits into."""
+    assert key in _refusal(_changed(EDGE, table, key, "0")).what
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "meant"),
+    [
+        ("mfu", "colums", "32", "columns"),
+        ("", "clock_mhz", "1000", "clock_hz"),
+        ("ddr", "bytes_per_sec", "1", "bytes_per_s"),
+        ("host.noise", "jiter", "1", "jitter"),
+        ("", "name", '"edge"', ""),
+        ("", '"\\u001b[31m\\n"', "1", ""),
+    ],
+)
+def test_an_unknown_key_is_refused_with_what_may_be_meant(table: str, key: str, value: str, meant: str) -> None:
+    """A slip of the pen tells the nearest key; control characters of a file do not reach the terminal."""
+    text = f"{key} = {value}\n{EDGE}" if not table else EDGE.replace(f"[{table}]\n", f"[{table}]\n{key} = {value}\n")
+    refusal = _refusal(text)
+    assert "is no key" in refusal.what
+    assert refusal.what.isprintable()
+    assert not meant or f"Did you mean {meant}?" in refusal.why
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "meant"),
+    [
+        ("", "data_type", '"float23"', "float32"),
+        ("", "data_type", '"int64"', ""),
+        ("", "data_type", "32", ""),
+        ("", "shared_buffer", "0", ""),
+        ("mfu", "dataflow", '"weight-stationery"', "weight-stationary"),
+        ("mfu", "packing", '"rows"', "row"),
+    ],
+)
+def test_a_word_that_is_no_choice_is_refused(table: str, key: str, value: str, meant: str) -> None:
+    """The message names the key, and the choice that may be meant."""
+    refusal = _refusal(_changed(EDGE, table, key, value))
+    assert key in refusal.what
+    assert not meant or f"Did you mean {meant}?" in refusal.why
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ([("", "halo_bytes", "1_048_576")], "halo_bytes"),
+        ([("", "halo_bytes", "1_048_570")], "nb_bytes"),
+        ([("mfu", "dataflow", '"weight-stationary"')], "mfu.packing"),
+        ([("mfu", "dataflow", '"output-stationary"'), ("mfu", "packing", '"stride"')], "mfu.packing"),
+        ([("", "shared_buffer", "true"), ("", "sb_bytes", "65536")], "sb_bytes"),
+        ([("", "nb_bytes", "32"), ("", "halo_bytes", "0")], "nb_bytes"),
+        ([("", "sb_bytes", "32")], "sb_bytes"),
+        ([("llc", "bytes", "0")], "llc.bytes"),
+        ([("llc", "bytes_per_s", "0")], "llc.bytes_per_s"),
+        ([("llc", "burst_bytes", "0")], "llc.burst_bytes"),
+        ([("llc", "bytes", "32")], "llc.burst_bytes"),
+        ([("ddr", "bytes", "32")], "ddr.burst_bytes"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(changes: list[tuple[str, str, str]], named: str) -> None:
+    """Each contradiction names the keys and says what to do."""
+    text = EDGE
+    for change in changes:
+        text = _changed(text, *change)
+    refusal = _refusal(text)
+    assert named in refusal.what
+    assert refusal.why
+    assert refusal.next_step
+
+
+def test_a_machine_changed_in_python_can_be_checked_too() -> None:
+    """What tests and experiments replace is held to the same contradictions."""
+    edge = load_preset("edge")
+    assert check_machine(edge) is edge
+    with pytest.raises(InvalidMachine, match="halo_bytes"):
+        check_machine(dataclasses.replace(edge, halo_bytes=edge.nb_bytes))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"clock_hz = ", "Invalid value"),
+        (b"\xff\xfe", "utf-8"),
+        (b"#" * 100_000, "larger"),
+        (b"a = " + b"[" * 5_000, ""),
+        (b"a = 1" + b"0" * 5_000, "limit"),
+    ],
+)
+def test_a_file_that_is_no_toml_text_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
+    """Broken syntax, other encodings, files too large or nested without end."""
+    path = tmp_path / "bad.toml"
+    path.write_bytes(content)
+    with pytest.raises(InvalidMachine) as caught:
+        read_machine(path)
+    assert why in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("egde", "edge"),
+        ("nvdla-2049", "nvdla-2048"),
+        ("", "edge"),
+        ("../presets/edge", "presets/edge"),
+        ("none.toml", "none.toml"),
+        ("/", "/"),
+        ("/dev/zero", "/dev/zero"),
+        ("a\0.toml", "a"),
+        ("x" * 5_000 + ".toml", "xxx"),
+    ],
+)
+def test_a_machine_that_is_not_there_is_refused(reference: str, said: str) -> None:
+    """Unknown names tell the nearest preset; folders and devices are no files."""
+    with pytest.raises(InvalidMachine) as caught:
+        find_machine(reference)
+    assert said in caught.value.what + caught.value.why
+
+
+VALUES = st.one_of(
+    st.integers(),
+    st.floats(),
+    st.booleans(),
+    st.text(max_size=8),
+    st.lists(st.integers(), max_size=2),
+    st.sampled_from(("none", "row", "stride", "dot-product", "weight-stationary", "int8")),
+)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        return '"' + "".join(f"\\U{ord(char):08x}" for char in value if not 0xD800 <= ord(char) < 0xE000) + '"'
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value)
+
+
+@given(st.lists(st.tuples(st.sampled_from(EDGE_KEYS), VALUES), min_size=1, max_size=3))
+def test_any_change_is_either_refused_or_a_machine_of_sound_numbers(changes: list[tuple[tuple[str, str], Any]]) -> None:
+    """Nothing else is ever raised, and what passes has finite numbers and room in its buffers."""
+    text = EDGE
+    for (table, key), value in changes:
+        text = _changed(text, table, key, _toml(value))
+    try:
+        machine = parse_machine(text, "mine")
+    except InvalidMachine as refusal:
+        assert refusal.what.startswith("Machine mine")
+        return
+    assert isinstance(machine, Machine)
+    assert 0 <= machine.halo_bytes < machine.nb_bytes
+    assert machine.ddr.bytes_per_s >= 1
+    assert math.isfinite(machine.ddr.bytes_per_s)
