@@ -1,0 +1,215 @@
+"""The functional machine: executes commands on memories, values and all (S2.2, S2.3), and counts what they move.
+
+Deterministic: the same program on the same inputs gives the same bytes. On the order in which the two queues
+proceed see `interleaving`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_agents.emulated_npu import vfu, vfu_windows
+from device_agents.emulated_npu.command import Command, DataType, Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.errors import DoesNotFit, ExecutionFault
+from device_agents.emulated_npu.interleaving import Order, Queues, queue_depths, run_items
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.memory import Access, Array, Memories, access_of
+from device_agents.emulated_npu.mfu import convolve
+from device_agents.emulated_npu.program import Footprint, Port, Program
+from device_agents.emulated_npu.sequencer import DEFAULT_BUDGET, sequence
+from device_agents.emulated_npu.signatures import operands_of
+
+EVALUATORS: Mapping[Function, Callable[..., Array]] = {
+    Function.LOAD: vfu.transfer,
+    Function.STORE: vfu.transfer,
+    Function.GATHER: vfu.gather,
+    Function.CONVOLVE: convolve,
+    Function.COPY: vfu.copy,
+    Function.FILL: vfu.fill,
+    Function.MAP: vfu.apply_map,
+    Function.BINARY: vfu.binary,
+    Function.AFFINE: vfu.affine,
+    Function.WHERE: vfu.where,
+    Function.REDUCE: vfu.reduce,
+    Function.SOFTMAX: vfu.softmax,
+    Function.NORMALIZE: vfu.normalize,
+    Function.LRN: vfu.local_response,
+    Function.POOL_MAX: vfu_windows.pool_max,
+    Function.POOL_AVERAGE: vfu_windows.pool_average,
+    Function.DEPTHWISE: vfu_windows.depthwise,
+}
+"""What each function computes: (command, target, sources…) -> values with the target's dims."""
+
+
+@dataclass
+class Counters:
+    """What has been done since the machine was made: by memory in bytes; elements of views, repeated ones too.
+
+    `high_water` is one past the highest byte touched. `multiply_adds` are those of the matrix unit and of depthwise
+    windows, with the taps that fall on padding.
+    """
+
+    read_bytes: dict[Space, int]
+    written_bytes: dict[Space, int]
+    high_water: dict[Space, int]
+    multiply_adds: int = 0
+    commands: int = 0
+
+    @classmethod
+    def zero(cls) -> Counters:
+        """Nothing done yet."""
+        return cls(dict.fromkeys(Space, 0), dict.fromkeys(Space, 0), dict.fromkeys(Space, 0))
+
+
+class FunctionalMachine:
+    """Executes commands on `memories` one at a time."""
+
+    def __init__(self, memories: Memories) -> None:
+        self.memories = memories
+        self.counters = Counters.zero()
+
+    def execute(self, command: Command) -> None:
+        """Computes the command's values and writes its target, as if all sources were read first.
+
+        Raises ExecutionFault, without having written anything, if an operand lies outside its memory or in one that
+        the unit cannot reach, or if operands and settings do not go together.
+        """
+        view = self.memories.view
+        operands = operands_of(command)
+        target = self.memories.writable(command.target)
+        sources = [None if operand is None else view(operand) for operand in operands]
+        with np.errstate(all="ignore"):
+            values = EVALUATORS[command.function](command, target, *sources)
+            # Where the values are a view of a source, NumPy copies them first if that overlaps the target.
+            np.copyto(target, values, casting="unsafe")
+        self._count(command, operands)
+
+    def _count(self, command: Command, operands: tuple[Operand | None, ...]) -> None:
+        counters = self.counters
+        counters.commands += 1
+        access = access_of(command.target.descriptor)
+        counters.written_bytes[access.space] += access.bytes
+        self._touch(access, command.target.address)
+        if command.accumulate:
+            counters.read_bytes[access.space] += access.bytes
+        for operand in operands:
+            if operand is not None:
+                read = access_of(operand.descriptor)
+                # Of the table of GATHER only the rows that go to the target are read.
+                gathered = command.function is Function.GATHER and operand is command.first
+                counters.read_bytes[read.space] += access.bytes if gathered else read.bytes
+                self._touch(read, operand.address)
+        if command.function in (Function.CONVOLVE, Function.DEPTHWISE):
+            counters.multiply_adds += multiply_adds(command)
+
+    def _touch(self, access: Access, address: int) -> None:
+        high_water = self.counters.high_water
+        if address + access.high > high_water[access.space]:
+            high_water[access.space] = address + access.high
+
+
+def multiply_adds(command: Command) -> int:
+    """Products of a CONVOLVE or DEPTHWISE that is valid: outputs by taps, times input channels for CONVOLVE."""
+    outputs = math.prod(command.target.descriptor.dims)
+    taps = math.prod(command.settings.kernel)
+    if command.function is Function.DEPTHWISE or command.first is None:
+        return outputs * taps
+    return outputs * taps * command.first.descriptor.dims[3]
+
+
+def memories_for(machine: Machine, footprint: Footprint) -> Memories:
+    """Memories of the sizes that a program was compiled for, so that every access beyond them is found.
+
+    Raises DoesNotFit if the machine has less than that; the halo buffer is carved out of NB (S3.4).
+    """
+    neurons = footprint.nb_bytes + footprint.halo_bytes
+    demands = [
+        ("DDR", footprint.ddr_bytes, machine.ddr.bytes, "ddr.bytes"),
+        ("LLC", footprint.llc_bytes, machine.llc.bytes, "llc.bytes"),
+        ("the halo buffer", footprint.halo_bytes, machine.halo_bytes, "halo_bytes"),
+    ]
+    if machine.shared_buffer:
+        demands.append(("NB and SB", neurons + footprint.sb_bytes, machine.nb_bytes, "nb_bytes"))
+    else:
+        demands.append(("NB and the halo buffer", neurons, machine.nb_bytes, "nb_bytes"))
+        demands.append(("SB", footprint.sb_bytes, machine.sb_bytes, "sb_bytes"))
+    for name, demand, limit, parameter in demands:
+        if not 0 <= demand <= limit:
+            raise DoesNotFit(
+                f"the program needs {demand} bytes of {name} and {machine.name} has {limit}",
+                "it was compiled for another machine",
+                f"compile it for {machine.name}, or raise {parameter}",
+            )
+    return Memories(
+        {
+            Space.DDR: footprint.ddr_bytes,
+            Space.LLC: footprint.llc_bytes,
+            Space.NB: footprint.nb_bytes,
+            Space.SB: footprint.sb_bytes,
+            Space.HALO: footprint.halo_bytes,
+        }
+    )
+
+
+Filling = Iterable[tuple[int, Array]]
+"""Constants: addresses in DDR, and what lies there."""
+
+
+def run(
+    program: Program,
+    machine: FunctionalMachine,
+    fill: Filling,
+    inputs: Mapping[str, Array],
+    *,
+    order: Order = "program",
+    queues: Queues | None = None,
+    budget_instructions: int = DEFAULT_BUDGET,
+) -> Mapping[str, Array]:
+    """Runs the program once and returns its outputs by name (S2.2); afterwards `machine.counters` tell what it took.
+
+    `fill` may be empty if the constants are still in memory from an earlier run. `order` is how the queues proceed
+    where the semaphores leave a choice; `queues` are their depths, without limit if there are none. The program may
+    take `budget_instructions`, loops unrolled.
+
+    Raises InvalidProgram, ExecutionFault with the instruction's number, Deadlock, or BudgetExceeded.
+    """
+    memories = machine.memories
+    for address, array in fill:
+        memories.write(address, array)
+    for port in program.inputs:
+        _put_input(memories, port, inputs)
+    memories.clear_on_chip()
+
+    def register_from_memory(space: Space, dtype: DataType, address: int) -> int:
+        return int(memories.view(Operand(Descriptor(space, dtype, (), ()), address))[()])
+
+    steps = sequence(
+        program.code,
+        layer_of=program.layer_of,
+        budget_instructions=budget_instructions,
+        registers_from_memory=register_from_memory,
+    )
+    run_items(steps, machine.execute, order=order, queues=queues or queue_depths(None))
+    return {port.name: memories.view(_operand(port)).copy() for port in program.outputs}
+
+
+def _operand(port: Port) -> Operand:
+    return Operand(Descriptor(Space.DDR, port.dtype, port.shape, port.strides), port.address)
+
+
+def _put_input(memories: Memories, port: Port, inputs: Mapping[str, Array]) -> None:
+    if port.name not in inputs:
+        raise ExecutionFault(
+            f"the input {port.name} is missing", f"given are {', '.join(inputs) or 'none'}", "name every input"
+        )
+    given, view = inputs[port.name], memories.writable(_operand(port))
+    if given.shape != view.shape or given.dtype != view.dtype:
+        raise ExecutionFault(
+            f"the input {port.name} is {given.dtype.name} {given.shape}",
+            f"the program takes {view.dtype.name} {view.shape}",
+        )
+    np.copyto(view, given)

@@ -1,0 +1,166 @@
+"""The memories of the machine as bytes, and strided views of them that never reach outside (S2.3, S3.4).
+
+Every access of the functional machine goes through :meth:`Memories.view`, which checks the whole extent of a
+view before any byte is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from device_agents.emulated_npu.command import MAX_RANK, DataType, Descriptor, Operand, Space
+from device_agents.emulated_npu.errors import DoesNotFit, ExecutionFault
+
+Array = np.ndarray[Any, Any]
+
+ON_CHIP = frozenset({Space.NB, Space.SB, Space.HALO})
+
+NUMPY_TYPES: Mapping[DataType, np.dtype[Any]] = {
+    DataType.FLOAT32: np.dtype(np.float32),
+    DataType.INT8: np.dtype(np.int8),
+    DataType.INT32: np.dtype(np.int32),
+    DataType.INT64: np.dtype(np.int64),
+    DataType.BOOL: np.dtype(np.bool_),
+    DataType.UINT8: np.dtype(np.uint8),
+    DataType.FLOAT16: np.dtype(np.float16),
+    DataType.FLOAT64: np.dtype(np.float64),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a descriptor touches: bytes [low, high) relative to the address; `disjoint`: no byte twice."""
+
+    space: Space
+    low: int
+    high: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    elements: int
+    bytes: int
+    disjoint: bool
+
+
+@lru_cache(maxsize=1 << 16)
+def access_of(descriptor: Descriptor) -> Access:
+    """Resolves a descriptor. Raises ExecutionFault for one without meaning: rank above 6, an axis of no elements."""
+    dims, strides = descriptor.dims, descriptor.strides
+    if len(dims) != len(strides) or len(dims) > MAX_RANK:
+        raise ExecutionFault(f"a view has {len(dims)} sizes and {len(strides)} strides", f"there are {MAX_RANK} axes")
+    if any(size < 1 for size in dims):
+        raise ExecutionFault(f"a view has the sizes {dims}", "every axis needs at least one element")
+    low, high = descriptor.extent
+    # The stride of an axis of one element is never used and may be any number.
+    used = tuple(stride if size > 1 else 0 for size, stride in zip(dims, strides, strict=True))
+    return Access(
+        space=descriptor.space,
+        low=low,
+        high=high,
+        shape=dims,
+        strides=used,
+        dtype=NUMPY_TYPES[descriptor.dtype],
+        elements=descriptor.elements,
+        bytes=descriptor.elements * descriptor.dtype.bytes,
+        disjoint=_is_disjoint(dims, used, descriptor.dtype.bytes),
+    )
+
+
+def _is_disjoint(dims: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> bool:
+    """Sufficient: sorted by stride, each axis steps over everything that the axes before it span."""
+    span = item_bytes
+    for stride, size in sorted((abs(stride), size) for size, stride in zip(dims, strides, strict=True) if size > 1):
+        if stride < span:
+            return False
+        span += (size - 1) * stride
+    return True
+
+
+def _zeros(space: Space, size_bytes: int) -> Array:
+    try:
+        return np.zeros(size_bytes, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise DoesNotFit(
+            f"there are no {size_bytes} bytes for {space.name}",
+            "this host has less memory",
+            f"describe a machine with less {space.name}",
+        ) from error
+
+
+class Memories:
+    """One array of bytes for each memory; all zero at first and allocated by the page when touched."""
+
+    def __init__(self, sizes: Mapping[Space, int]) -> None:
+        """`sizes` in bytes; a memory that is not named has none. Raises DoesNotFit if the host cannot provide them."""
+        self._use({space: _zeros(space, sizes.get(space, 0)) for space in Space})
+
+    @classmethod
+    def over(cls, arrays: Mapping[Space, Array]) -> Memories:
+        """Memories that lie in contiguous arrays of bytes of the caller's, for instance between guard bytes."""
+        memories = cls.__new__(cls)
+        memories._use({space: arrays.get(space, np.zeros(0, np.uint8)) for space in Space})
+        return memories
+
+    def _use(self, arrays: Mapping[Space, Array]) -> None:
+        self._arrays = [arrays[space] for space in Space]
+        largest_on_chip = max(arrays[space].size for space in ON_CHIP)
+        largest = max(array.size for array in self._arrays)
+        # Strides of zero would let a view have more elements than there is memory to compute them in.
+        self._most_elements = [largest_on_chip if space in ON_CHIP else largest for space in Space]
+
+    def size_bytes(self, space: Space) -> int:
+        """Size of a memory."""
+        return int(self._arrays[space].size)
+
+    def view(self, operand: Operand) -> Array:
+        """The operand as an array that shares the memory; addresses need no alignment.
+
+        Raises ExecutionFault if a byte of it lies outside its memory, or if it repeats elements until it has more
+        than the largest memory on its side of the chip's edge has bytes.
+        """
+        access, address = access_of(operand.descriptor), operand.address
+        memory = self._arrays[access.space]
+        if address + access.low < 0 or address + access.high > memory.size:
+            raise ExecutionFault(
+                f"bytes {address + access.low} to {address + access.high - 1} of {access.space.name} are outside it",
+                f"{access.space.name} has {memory.size} bytes",
+            )
+        if access.elements > self._most_elements[access.space]:
+            raise ExecutionFault(
+                f"a view of {access.space.name} repeats its elements to {access.elements}",
+                f"at most {self._most_elements[access.space]} are possible",
+            )
+        return np.ndarray(access.shape, access.dtype, memory, address, access.strides)
+
+    def writable(self, operand: Operand) -> Array:
+        """As :meth:`view`; raises ExecutionFault as well if elements overlap, for writes would be ambiguous."""
+        access = access_of(operand.descriptor)
+        if not access.disjoint:
+            raise ExecutionFault(
+                f"a target in {access.space.name} overlaps itself",
+                f"sizes {access.shape}, strides {access.strides} bytes",
+            )
+        return self.view(operand)
+
+    def write(self, address: int, array: Array, space: Space = Space.DDR) -> None:
+        """Puts the elements of `array` densely, in row-major order, at `address`.
+
+        Raises ExecutionFault if they do not fit.
+        """
+        memory = self._arrays[space]
+        if address < 0 or address + array.nbytes > memory.size:
+            raise ExecutionFault(
+                f"{array.nbytes} bytes at {address} do not fit in {space.name}", f"it has {memory.size} bytes"
+            )
+        if array.size:
+            np.copyto(np.ndarray(array.shape, array.dtype, memory, address), array)
+
+    def clear_on_chip(self) -> None:
+        """Empties NB, SB and HALO, as they are at the start of a run."""
+        for space in ON_CHIP:
+            self._arrays[space].fill(0)

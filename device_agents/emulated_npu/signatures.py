@@ -1,0 +1,69 @@
+"""In which memories the operands of each function may lie (S2.3, S3.4); which there are is said in `isa`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.command import Command, Function, Operand, Space
+from device_agents.emulated_npu.errors import ExecutionFault
+from device_agents.emulated_npu.isa import OPERAND_RULES, SOURCES
+
+ANYWHERE = frozenset(Space)
+EXTERNAL = frozenset({Space.DDR, Space.LLC})
+NEURONS = frozenset({Space.NB, Space.HALO})
+WEIGHTS = frozenset({Space.SB})
+SCRATCHPAD = NEURONS | WEIGHTS
+
+
+@dataclass(frozen=True)
+class _Reach:
+    """The memories that the target and the sources may lie in."""
+
+    target: frozenset[Space]
+    sources: tuple[frozenset[Space], ...]
+
+
+_VECTOR_UNIT = _Reach(NEURONS, (NEURONS,) * 4)
+
+_REACHES: Mapping[Function, _Reach] = dict.fromkeys(Function, _VECTOR_UNIT) | {
+    Function.LOAD: _Reach(ANYWHERE, (EXTERNAL,)),
+    Function.STORE: _Reach(EXTERNAL, (ANYWHERE,)),
+    Function.GATHER: _Reach(ANYWHERE, (ANYWHERE, ANYWHERE)),
+    Function.CONVOLVE: _Reach(NEURONS, (NEURONS, WEIGHTS, NEURONS, WEIGHTS)),
+    Function.COPY: _Reach(SCRATCHPAD, (SCRATCHPAD,)),
+    Function.FILL: _Reach(SCRATCHPAD, ()),
+}
+
+_OPTIONAL = {function: tuple(name in rule.optional for name in SOURCES) for function, rule in OPERAND_RULES.items()}
+_COUNTS = {function: len(rule.required) + len(rule.optional) for function, rule in OPERAND_RULES.items()}
+
+
+def fault(command: Command, why: str) -> ExecutionFault:
+    """The error for a command whose operands or settings have no meaning."""
+    return ExecutionFault(f"{command.function.name} is not possible", why)
+
+
+def operands_of(command: Command) -> tuple[Operand | None, ...]:
+    """The sources that the command's function takes, None for an optional one that is not there.
+
+    Raises ExecutionFault if one is missing, is one too many or lies in a memory that the unit cannot reach.
+    """
+    function = command.function
+    reach, optional, count = _REACHES[function], _OPTIONAL[function], _COUNTS[function]
+    given = (command.first, command.second, command.third, command.fourth)
+    if command.target.descriptor.space not in reach.target:
+        raise fault(command, f"the target lies in {command.target.descriptor.space.name}")
+    if command.accumulate and not OPERAND_RULES[function].accumulate:
+        raise fault(command, "it does not accumulate")
+    for index in range(count):
+        operand = given[index]
+        if operand is None:
+            if not optional[index]:
+                raise fault(command, f"the operand {SOURCES[index]} is missing")
+        elif operand.descriptor.space not in reach.sources[index]:
+            raise fault(command, f"the operand {SOURCES[index]} lies in {operand.descriptor.space.name}")
+    for operand in given[count:]:
+        if operand is not None:
+            raise fault(command, f"it takes {count} operands beside the target")
+    return given[:count]

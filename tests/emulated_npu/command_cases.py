@@ -1,0 +1,154 @@
+"""Random commands on small memories, and which pairs of them conflict, found byte by byte."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import product
+
+from hypothesis import strategies as st
+
+from device_agents.emulated_npu.command import (
+    Activation,
+    Command,
+    DataType,
+    Descriptor,
+    Fence,
+    Function,
+    Item,
+    Operand,
+    Post,
+    Queue,
+    Settings,
+    Space,
+    Wait,
+)
+
+_FUNCTIONS = (Function.LOAD, Function.STORE, Function.CONVOLVE, Function.COPY, Function.GATHER)
+_SETTINGS = (Settings(), Settings(kernel=(1, 3, 3), pad=(0, 1, 1)), Settings(activation=Activation.CLIP, beta=6.0))
+
+
+def dense(space: Space, *dims: int, dtype: DataType = DataType.INT8) -> Descriptor:
+    """A view without gaps."""
+    strides, step = [], dtype.bytes
+    for size in reversed(dims):
+        strides.append(step)
+        step *= size
+    return Descriptor(space, dtype, dims, tuple(reversed(strides)))
+
+
+def load(target: int, source: int, size: int = 16, layer: int = 0) -> Command:
+    """NB from DDR."""
+    views = dense(Space.NB, size), dense(Space.DDR, size)
+    return Command(Function.LOAD, Operand(views[0], target), Operand(views[1], source), layer=layer)
+
+
+def store(target: int, source: int, size: int = 16, layer: int = 0) -> Command:
+    """DDR from NB."""
+    views = dense(Space.DDR, size), dense(Space.NB, size)
+    return Command(Function.STORE, Operand(views[0], target), Operand(views[1], source), layer=layer)
+
+
+def compute(target: int, source: int, size: int = 16, layer: int = 0) -> Command:
+    """NB to NB on the CP queue."""
+    view = dense(Space.NB, size)
+    return Command(Function.MAP, Operand(view, target), Operand(view, source), layer=layer)
+
+
+@st.composite
+def operands(draw: st.DrawFn, space: Space) -> Operand:
+    """A dense, interleaved, broadcast or reversed view at one of a few addresses."""
+    dtype = draw(st.sampled_from((DataType.INT8, DataType.INT32)))
+    rank = draw(st.integers(0, 3))
+    dims = tuple(draw(st.integers(1, 3)) for _ in range(rank))
+    strides = tuple(draw(st.sampled_from((0, 1, 4, 8, 12, 24, -4, -8, 48))) for _ in range(rank))
+    return Operand(Descriptor(space, dtype, dims, strides), 200 + draw(st.integers(0, 60)))
+
+
+@st.composite
+def commands(draw: st.DrawFn, layers: int = 3) -> Command:
+    """A command whose operands lie in the spaces that its function allows."""
+    function = draw(st.sampled_from(_FUNCTIONS))
+    target = draw(operands(Space.DDR if function is Function.STORE else Space.NB))
+    first = draw(operands(Space.DDR if function in (Function.LOAD, Function.GATHER) else Space.NB))
+    second = third = fourth = None
+    if function is Function.CONVOLVE:
+        second = draw(operands(Space.SB))
+        third = draw(st.none() | operands(Space.NB))
+        fourth = draw(st.none() | operands(Space.SB))
+    elif function is Function.GATHER:
+        second = draw(operands(Space.NB))
+    settings = draw(st.sampled_from(_SETTINGS))
+    accumulate = function is Function.CONVOLVE and draw(st.booleans())
+    layer = draw(st.integers(-1, layers - 1))
+    return Command(function, target, first, second, third, fourth, settings, accumulate, layer)
+
+
+def conflicting_pairs(program: Sequence[Command]) -> list[tuple[int, int]]:
+    """Positions (earlier, later) of all commands that touch a common byte which one of them writes."""
+    writes = [_touched([command.target]) for command in program]
+    reads = [_touched(command.sources) for command in program]
+    return [
+        (earlier, later)
+        for later in range(len(program))
+        for earlier in range(later)
+        if writes[earlier] & (writes[later] | reads[later]) or reads[earlier] & writes[later]
+    ]
+
+
+def _touched(views: Iterable[Operand]) -> set[tuple[Space, int]]:
+    """Every byte that the views touch."""
+    return {
+        (view.descriptor.space, view.address + sum(offsets) + byte)
+        for view in views
+        for offsets in product(
+            *(
+                [i * stride for i in range(size)]
+                for size, stride in zip(view.descriptor.dims, view.descriptor.strides, strict=True)
+            )
+        )
+        for byte in range(view.descriptor.dtype.bytes)
+    }
+
+
+OPERANDS = ("target", "first", "second", "third", "fourth")
+
+
+def moved(item: Item, offsets: Sequence[int]) -> Item:
+    """The item with every operand's address moved by its offset; synchronisation has none."""
+    if not isinstance(item, Command):
+        return item
+    pairs = zip(OPERANDS, offsets, strict=True)
+    views = {name: (getattr(item, name), offset) for name, offset in pairs}
+    return replace(
+        item,
+        **{name: view and Operand(view.descriptor, view.address + offset) for name, (view, offset) in views.items()},
+    )
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[Item]:
+    """Items in nested repetitions that advance by constants or between two buffers, ragged, with noise between."""
+    synchronisation = st.sampled_from((Wait(Queue.CP, 0, layer=1), Post(Queue.IO, 0, layer=1), Fence(layer=0)))
+    leaves: list[Item] = draw(st.lists(commands() | synchronisation, min_size=1, max_size=6))
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    items = [item for _ in range(draw(st.integers(1, 4))) for item in _pattern(rng, leaves, 3)]
+    for _ in range(draw(st.integers(0, 3))):
+        items.insert(rng.randrange(len(items) + 1), moved(rng.choice(leaves), [rng.randrange(200) for _ in OPERANDS]))
+    first = draw(st.integers(0, 5))
+    return items[first : max(first + 1, len(items) - draw(st.integers(0, 5)))]
+
+
+def _pattern(rng: random.Random, leaves: Sequence[Item], depth: int) -> list[Item]:
+    """One item, or a body of patterns repeated."""
+    if depth == 0 or rng.random() < 0.2:
+        return [rng.choice(leaves)]
+    body = [item for _ in range(rng.randint(1, 3)) for item in _pattern(rng, leaves, depth - 1)]
+    steps = [[rng.choice((0, 0, 16, 64, -8, 1000)) for _ in OPERANDS] for _ in body]
+    buffers = [rng.choice((0, 0, 0, 512)) for _ in body]
+    return [
+        moved(item, [index * step + index % 2 * buffer for step in own])
+        for index in range(rng.randint(2, 5))
+        for item, own, buffer in zip(body, steps, buffers, strict=True)
+    ]

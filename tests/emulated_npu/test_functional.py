@@ -1,0 +1,364 @@
+"""The functional machine: commands in memory, queues and semaphores, whole programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scratchpad import Array, Scratchpad, dense
+
+from device_agents.emulated_npu.assembly import assemble
+from device_agents.emulated_npu.command import (
+    Activation,
+    Binary,
+    Command,
+    DataType,
+    Descriptor,
+    Fence,
+    Function,
+    Item,
+    Operand,
+    Post,
+    Queue,
+    Settings,
+    Space,
+    Wait,
+)
+from device_agents.emulated_npu.errors import BudgetExceeded, Deadlock, DoesNotFit, ExecutionFault
+from device_agents.emulated_npu.functional import FunctionalMachine, memories_for, run
+from device_agents.emulated_npu.interleaving import Order, Queues, queue_depths, run_items
+from device_agents.emulated_npu.machine import load_preset
+from device_agents.emulated_npu.memory import Memories
+from device_agents.emulated_npu.program import Footprint, Port, Program
+from device_agents.emulated_npu.sequencer import Step
+
+ORDERS: tuple[Order, ...] = get_args(Order)
+FLOAT = DataType.FLOAT32
+
+
+def nb(address: int, *dims: int) -> Operand:
+    """A dense operand of floats in NB."""
+    return Operand(dense(Space.NB, FLOAT, *dims), address)
+
+
+def ddr(address: int, *dims: int) -> Operand:
+    """A dense operand of floats in DDR."""
+    return Operand(dense(Space.DDR, FLOAT, *dims), address)
+
+
+@given(st.integers(0, 40), st.integers(0, 40))
+def test_sources_are_read_before_the_target_is_written(source: int, target: int) -> None:
+    """A copy between overlapping parts of a memory moves the old values, forwards and backwards."""
+    pad = Scratchpad(1024)
+    before = np.arange(64, dtype=np.float32)
+    pad.put(before)
+    moved = pad.run(Command(Function.COPY, nb(4 * target, 20), nb(4 * source, 20)))
+    np.testing.assert_array_equal(moved, before[source : source + 20])
+
+
+def test_a_transposition_in_place() -> None:
+    """Even a target that is a permutation of the source gets the old values."""
+    pad = Scratchpad(1024)
+    x = np.arange(16, dtype=np.float32).reshape(4, 4)
+    place = pad.put(x)
+    turned = Operand(Descriptor(Space.NB, FLOAT, (4, 4), (4, 16)), place.address)
+    pad.machine.execute(Command(Function.COPY, turned, place))
+    np.testing.assert_array_equal(pad.machine.memories.view(place), x.T)
+
+
+def test_element_wise_in_place() -> None:
+    """The target may be one of the sources."""
+    pad = Scratchpad(1024)
+    a, b = pad.put(np.array([1, -2, 3], np.float32)), pad.put(np.array([-4, 5, 6], np.float32))
+    chosen = Settings(mode=Binary.ADD, activation=Activation.RELU)
+    assert pad.run(Command(Function.BINARY, a, a, b, settings=chosen)).tolist() == [0, 3, 9]
+
+
+def test_a_view_of_a_source_is_not_overwritten_by_its_own_activation() -> None:
+    """Pooling by a window of one element, with an activation, leaves its source alone."""
+    pad = Scratchpad(1024)
+    x = pad.put(np.array([[[[-1], [2]]]], np.float32))
+    chosen = Settings(activation=Activation.RELU)
+    assert pad.run(Command(Function.POOL_MAX, pad.room((1, 1, 2, 1)), x, settings=chosen)).ravel().tolist() == [0, 2]
+    assert pad.machine.memories.view(x).ravel().tolist() == [-1, 2]
+
+
+def test_counters() -> None:
+    """Bytes by memory, products and the highest byte touched are counted from what commands say."""
+    pad = Scratchpad(4096)
+    machine = pad.machine
+    machine.execute(Command(Function.LOAD, nb(100, 1, 4, 4, 3), ddr(400, 1, 4, 4, 3)))
+    weights = Operand(dense(Space.SB, FLOAT, 1, 3, 3, 3, 2), 0)
+    machine.execute(
+        Command(
+            Function.CONVOLVE,
+            nb(1000, 1, 2, 2, 2),
+            nb(100, 1, 4, 4, 3),
+            weights,
+            settings=Settings((1, 3, 3)),
+            accumulate=True,
+        )
+    )
+    table = ddr(0, 9, 5)
+    index = Operand(dense(Space.NB, DataType.INT64, 2), 1200)
+    machine.execute(Command(Function.GATHER, nb(2000, 2, 5), table, index))
+    counters = machine.counters
+    assert counters.commands == 3
+    assert counters.read_bytes[Space.DDR] == 48 * 4 + 10 * 4
+    assert counters.read_bytes[Space.NB] == 48 * 4 + 8 * 4 + 2 * 8
+    assert counters.read_bytes[Space.SB] == 54 * 4
+    assert counters.written_bytes[Space.NB] == 48 * 4 + 8 * 4 + 10 * 4
+    assert counters.multiply_adds == 8 * 27
+    assert counters.high_water[Space.NB] == 2040
+    assert counters.high_water[Space.DDR] == 400 + 192
+
+
+MISPLACED = [
+    Command(Function.LOAD, nb(0, 2), nb(8, 2)),
+    Command(Function.STORE, nb(0, 2), nb(8, 2)),
+    Command(Function.MAP, ddr(0, 2), nb(8, 2)),
+    Command(Function.MAP, nb(0, 2), ddr(8, 2)),
+    Command(Function.CONVOLVE, nb(0, 1, 1, 1, 1), nb(8, 1, 1, 1, 1), nb(16, 1, 1, 1, 1, 1)),
+    Command(Function.MAP, nb(0, 2), nb(8, 2), accumulate=True),
+    Command(Function.MAP, nb(0, 2)),
+    Command(Function.FILL, nb(0, 2), nb(8, 2)),
+]
+
+
+@pytest.mark.parametrize("command", MISPLACED, ids=lambda command: command.function.name)
+def test_operands_out_of_reach_of_their_unit(command: Command) -> None:
+    """An operand in a memory that the unit cannot reach, missing or too many, is a fault before anything is written."""
+    with pytest.raises(ExecutionFault, match=command.function.name):
+        Scratchpad(64).machine.execute(command)
+
+
+# Queues and semaphores.
+
+TO_CP, TO_IO = 0, 1
+
+
+def steps(items: Iterable[Item]) -> list[Step]:
+    """Items with their place as the number of the instruction."""
+    return [*(Step(pc, item, 0) for pc, item in enumerate(items)), Step(-1, None, 0)]
+
+
+def double_buffered(machine: FunctionalMachine) -> list[Item]:
+    """Four blocks of DDR through one buffer in NB, doubled, and back into DDR behind them."""
+    machine.memories.write(0, np.arange(4, dtype=np.float32))
+    items: list[Item] = []
+    for block in range(4):
+        items.append(Command(Function.LOAD, nb(0, 1), ddr(4 * block, 1)))
+        items += [Post(Queue.IO, TO_CP), Wait(Queue.CP, TO_CP)]
+        items.append(Command(Function.BINARY, nb(4, 1), nb(0, 1), nb(0, 1)))
+        items += [Post(Queue.CP, TO_IO), Wait(Queue.IO, TO_IO)]
+        items.append(Command(Function.STORE, ddr(16 + 4 * block, 1), nb(4, 1)))
+    return items
+
+
+def outcome(items: Iterable[Item], order: Order, machine: FunctionalMachine, queues: Queues | None = None) -> Array:
+    """What lies in the second half of DDR after the items."""
+    run_items(steps(items), machine.execute, order=order, queues=queues or queue_depths(None))
+    return machine.memories.view(ddr(16, 4)).copy()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("depth", [1, 3, 1000])
+def test_a_synchronised_program_gives_the_same_in_every_order(order: Order, depth: int) -> None:
+    """With all semaphores it does not matter which queue is ahead, nor how deep the queues are."""
+    machine = Scratchpad(64).machine
+    values = outcome(double_buffered(machine), order, machine, Queues(depth, depth))
+    np.testing.assert_array_equal(values, [0, 2, 4, 6])
+
+
+@pytest.mark.parametrize("direction", [TO_CP, TO_IO])
+def test_a_missing_semaphore_shows_in_an_extreme_order(direction: int) -> None:
+    """Without one direction of semaphores the order of the program still works, and one of the extremes does not."""
+
+    def values(order: Order) -> list[float]:
+        machine = Scratchpad(64).machine
+        items = [
+            item
+            for item in double_buffered(machine)
+            if not (isinstance(item, (Wait, Post)) and item.semaphore == direction)
+        ]
+        return list(outcome(items, order, machine))
+
+    assert values("program") == [0, 2, 4, 6]
+    assert values("io-first") != [0, 2, 4, 6] or values("cp-first") != [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_fence_orders_both_queues(order: Order) -> None:
+    """After a fence everything before it has taken effect, without semaphores."""
+    machine = Scratchpad(64).machine
+    items = double_buffered(machine)
+    fenced = [Fence() if isinstance(item, Post) else item for item in items if not isinstance(item, Wait)]
+    with_last = [thing for item in fenced for thing in ((Fence(), item) if isinstance(item, Command) else (item,))]
+    np.testing.assert_array_equal(outcome(with_last, order, machine), [0, 2, 4, 6])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_wait_may_be_issued_before_its_post(order: Order) -> None:
+    """A queue that waits does not stop the issue of what the other queue posts."""
+    machine = Scratchpad(64).machine
+    machine.memories.write(0, np.array([3], np.float32))
+    items: list[Item] = [
+        Wait(Queue.CP, 5, count=2),
+        Command(Function.MAP, nb(4, 1), nb(0, 1)),
+        Post(Queue.CP, 6),
+        Command(Function.LOAD, nb(0, 1), ddr(0, 1)),
+        Post(Queue.IO, 5),
+        Post(Queue.IO, 5),
+        Wait(Queue.IO, 6),
+        Command(Function.STORE, ddr(16, 1), nb(4, 1)),
+    ]
+    assert outcome(items, order, machine)[0] == 3
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_deadlock_names_both_instructions(order: Order) -> None:
+    """Two queues that wait for each other are told apart by instruction, queue and semaphore."""
+    items: list[Item] = [
+        Wait(Queue.IO, 2),
+        Wait(Queue.CP, 7, count=3),
+        Post(Queue.CP, 2),
+        Post(Queue.IO, 7, count=3),
+    ]
+    with pytest.raises(Deadlock) as caught:
+        outcome(items, order, Scratchpad(64).machine)
+    assert "instruction 0 in queue IO waits for semaphore 2" in caught.value.what
+    assert "instruction 1 in queue CP waits for semaphore 7 to be 3" in caught.value.what
+
+
+def test_a_full_queue_can_be_the_deadlock() -> None:
+    """A program that works with deep queues stops where the post cannot be issued behind a full queue."""
+    items: list[Item] = [
+        Wait(Queue.CP, 5),
+        Command(Function.FILL, nb(0, 1)),
+        Command(Function.FILL, nb(0, 1)),
+        Post(Queue.IO, 5),
+    ]
+    machine = Scratchpad(64).machine
+    outcome(items, "program", machine, Queues(4, 3))
+    with pytest.raises(Deadlock, match="queue IO is empty; instruction 0 in queue CP"):
+        outcome(items, "program", machine, Queues(4, 2))
+
+
+def test_a_fault_names_its_instruction() -> None:
+    """The number of the instruction stands before what happened."""
+    items: list[Item] = [Fence(), Command(Function.FILL, nb(100, 1))]
+    with pytest.raises(ExecutionFault, match="instruction 1: bytes 100 to 103 of NB"):
+        outcome(items, "program", Scratchpad(64).machine)
+
+
+# Programs.
+
+DOUBLE = """
+    descriptor d0, ddr, float32, 1
+    axis d0, 0, 4, 4
+    descriptor d1, nb, float32, 1
+    axis d1, 0, 4, 4
+    set r1, 64
+    load target=r0:d1, first=r0:d0
+    post io, m0, 1
+    wait cp, m0, 1
+    binary target=r0:d1, first=r0:d1, second=r0:d1
+    post cp, m1, 1
+    wait io, m1, 1
+    store target=r1:d0, first=r0:d1
+    halt
+"""
+
+
+def program(text: str, ddr_bytes: int = 128) -> Program:
+    """A program with the input x at 0 and the output y at 64 in DDR, four floats each."""
+    code = assemble(text)
+    count = len(code) // 16
+    ports = [Port(name, address, FLOAT, (2, 2), (8, 4)) for name, address in (("x", 0), ("y", 64))]
+    footprint = Footprint(ddr_bytes, 0, 64, 0, 0)
+    return Program("test", code, ("one",), (0,) * count, (ports[0],), (ports[1],), footprint)
+
+
+def machine_for(one: Program) -> FunctionalMachine:
+    """Memories of the program's footprint."""
+    return FunctionalMachine(Memories({Space.DDR: one.footprint.ddr_bytes, Space.NB: one.footprint.nb_bytes}))
+
+
+X = np.array([[1, 2], [3, 4]], np.float32)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_program_gives_its_outputs(order: Order) -> None:
+    """Inputs are put into DDR, the code is run, outputs come back by name; a second run gives the same."""
+    one = program(DOUBLE)
+    machine = machine_for(one)
+    for _ in range(2):
+        outputs = run(one, machine, (), {"x": X}, order=order)
+        np.testing.assert_array_equal(outputs["y"], 2 * X)
+
+
+def test_constants_are_filled_in() -> None:
+    """What `fill` says lies in DDR before the run."""
+    one = program(DOUBLE)
+    empty = Program(one.machine, one.code, one.layers, one.layer_of, (), one.outputs, one.footprint)
+    outputs = run(empty, machine_for(one), [(0, X)], {})
+    np.testing.assert_array_equal(outputs["y"], 2 * X)
+
+
+def test_on_chip_memories_are_empty_at_the_start() -> None:
+    """A program that reads NB before it wrote it finds zeros, even after another run."""
+    one = program(DOUBLE)
+    machine = machine_for(one)
+    run(one, machine, (), {"x": X})
+    forgetful = program("\n".join(line for line in DOUBLE.splitlines() if "load" not in line))
+    np.testing.assert_array_equal(run(forgetful, machine, (), {"x": X})["y"], 0 * X)
+
+
+def test_registers_come_from_memory_after_a_fence() -> None:
+    """A register loaded from NB sees what was loaded into NB before the fence, in every order."""
+    text = DOUBLE.replace(
+        "    set r1, 64\n",
+        """    descriptor d2, ddr, int64, 0
+    descriptor d3, nb, int64, 0
+    set r2, 32
+    load target=r2:d3, first=r2:d2
+    fence
+    load_register r1, nb, int64, r2, 0
+""",
+    )
+    one = program(text)
+    for order in ORDERS:
+        outputs = run(one, machine_for(one), [(32, np.array([64], np.int64))], {"x": X}, order=order)
+        np.testing.assert_array_equal(outputs["y"], 2 * X)
+
+
+def test_an_endless_loop_ends_at_the_budget() -> None:
+    """A program that jumps back for ever is stopped after the instructions that the caller allows."""
+    one = program(
+        "again:\n    fill target=r0:d1\n    jump again\n".replace("again:", DOUBLE.split("set")[0] + "again:")
+    )
+    with pytest.raises(BudgetExceeded):
+        run(one, machine_for(one), (), {"x": X}, budget_instructions=1000)
+
+
+@pytest.mark.parametrize("inputs", [{}, {"x": X[0]}, {"x": X.astype(np.float64)}])
+def test_inputs_that_do_not_fit(inputs: dict[str, Array]) -> None:
+    """A missing input, another shape or another type is an error that names the input."""
+    one = program(DOUBLE)
+    with pytest.raises(ExecutionFault, match="input x"):
+        run(one, machine_for(one), (), inputs)
+
+
+def test_memories_have_the_size_of_the_footprint() -> None:
+    """Not a byte more than was compiled for, and never more than the machine has, whose parameter is named."""
+    edge = load_preset("edge")
+    footprint = Footprint(ddr_bytes=1000, llc_bytes=0, nb_bytes=500, sb_bytes=30, halo_bytes=0)
+    memories = memories_for(edge, footprint)
+    assert [memories.size_bytes(space) for space in Space] == [1000, 0, 500, 30, 0]
+    with pytest.raises(DoesNotFit, match="SB") as caught:
+        memories_for(edge, Footprint(0, 0, 0, (edge.nb_bytes + edge.sb_bytes) + 1, 0))
+    assert "_bytes" in caught.value.next_step

@@ -1,0 +1,135 @@
+"""Views of memory: what they show, and that nothing outside is ever reached."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_agents.emulated_npu.command import DataType, Descriptor, Operand, Space
+from device_agents.emulated_npu.errors import DoesNotFit, ExecutionFault
+from device_agents.emulated_npu.memory import Memories, access_of
+
+SIZE = 512
+HUGE = 1 << 62
+
+
+def memories() -> Memories:
+    """NB whose bytes count up, and a little DDR."""
+    made = Memories({Space.NB: SIZE, Space.DDR: SIZE})
+    made.write(0, np.arange(SIZE, dtype=np.uint8), Space.NB)
+    return made
+
+
+SMALL_AXES = st.lists(st.tuples(st.integers(1, 5), st.integers(-20, 20)), max_size=3)
+ANY_AXES = st.lists(
+    st.tuples(st.one_of(st.integers(-1, 9), st.integers(-HUGE, HUGE)), st.integers(-HUGE, HUGE)), max_size=8
+)
+
+
+def touched(axes: list[tuple[int, int]], item_bytes: int) -> list[int]:
+    """Every byte that the elements of a view touch, relative to its address, as often as it is touched."""
+    steps = [[index * stride for index in range(size)] for size, stride in axes]
+    return [sum(parts) + byte for parts in itertools.product(*steps) for byte in range(item_bytes)]
+
+
+@given(SMALL_AXES, st.integers(0, SIZE), st.sampled_from([DataType.UINT8, DataType.INT32]))
+def test_a_view_shows_the_bytes_at_its_strides(axes: list[tuple[int, int]], address: int, dtype: DataType) -> None:
+    """Every element is the bytes at address + sum of index * stride, or the view is refused for reaching outside."""
+    descriptor = Descriptor(Space.NB, dtype, tuple(a for a, _ in axes), tuple(b for _, b in axes))
+    places = [address + byte for byte in touched(axes, dtype.bytes)]
+    if min(places) < 0 or max(places) >= SIZE:
+        with pytest.raises(ExecutionFault, match="NB"):
+            memories().view(Operand(descriptor, address))
+    else:
+        view = memories().view(Operand(descriptor, address))
+        assert view.tobytes() == bytes(place % 256 for place in places)
+
+
+@given(ANY_AXES, st.one_of(st.integers(-SIZE, 2 * SIZE), st.integers(-HUGE, HUGE)), st.sampled_from(list(DataType)))
+def test_no_view_reaches_outside(axes: list[tuple[int, int]], address: int, dtype: DataType) -> None:
+    """Whatever the sizes, strides and address, there is either a view inside the memory or a fault."""
+    descriptor = Descriptor(Space.NB, dtype, tuple(a for a, _ in axes), tuple(b for _, b in axes))
+    arrays = {Space.NB: np.zeros(SIZE, np.uint8)}
+    try:
+        view = Memories.over(arrays).view(Operand(descriptor, address))
+    except ExecutionFault:
+        return
+    low, high = np.lib.array_utils.byte_bounds(view)
+    start = arrays[Space.NB].ctypes.data
+    assert start <= low and high <= start + SIZE
+    assert view.size <= SIZE
+
+
+@given(SMALL_AXES, st.sampled_from([DataType.UINT8, DataType.INT32]))
+def test_targets_that_overlap_themselves_are_refused(axes: list[tuple[int, int]], dtype: DataType) -> None:
+    """A view that is taken for disjoint touches no byte twice."""
+    descriptor = Descriptor(Space.NB, dtype, tuple(a for a, _ in axes), tuple(b for _, b in axes))
+    bytes_touched = touched(axes, dtype.bytes)
+    assert not access_of(descriptor).disjoint or len(set(bytes_touched)) == len(bytes_touched)
+
+
+@given(st.permutations(range(4)), st.lists(st.integers(1, 3), min_size=4, max_size=4), st.integers(1, 3))
+def test_parts_of_dense_tensors_are_targets(order: list[int], dims: list[int], step: int) -> None:
+    """Transposed, reversed and subsampled views of a dense tensor are not taken for overlapping."""
+    strides, stride = [0] * 4, 4
+    for axis in order:
+        strides[axis] = -stride if axis % 2 else stride
+        stride *= dims[axis] * step
+    assert access_of(Descriptor(Space.NB, DataType.FLOAT32, tuple(dims), tuple(strides))).disjoint
+
+
+def test_a_target_that_overlaps_itself_cannot_be_written() -> None:
+    """A stride of zero along more than one element is fine for reading, and a fault for writing."""
+    operand = Operand(Descriptor(Space.NB, DataType.INT32, (3,), (0,)), 8)
+    assert memories().view(operand).tolist() == [0x0B0A0908] * 3
+    with pytest.raises(ExecutionFault, match="overlaps itself"):
+        memories().writable(operand)
+
+
+def test_a_fault_names_memory_range_and_size() -> None:
+    """The message tells which bytes of which memory, and how many there are."""
+    with pytest.raises(ExecutionFault, match="bytes 508 to 515 of NB") as caught:
+        memories().view(Operand(Descriptor(Space.NB, DataType.FLOAT64, (), ()), 508))
+    assert "512 bytes" in caught.value.why
+
+
+@pytest.mark.parametrize("dims", [(0,), (4, 0), (-1,)])
+def test_axes_without_elements_are_refused(dims: tuple[int, ...]) -> None:
+    """No command works on nothing."""
+    with pytest.raises(ExecutionFault, match="sizes"):
+        memories().view(Operand(Descriptor(Space.NB, DataType.INT8, dims, (1,) * len(dims)), 0))
+
+
+def test_repetition_has_a_limit() -> None:
+    """A byte repeated by strides of zero cannot become more elements than there is memory."""
+    with pytest.raises(ExecutionFault, match="repeats"):
+        memories().view(Operand(Descriptor(Space.NB, DataType.INT8, (1 << 40, 1 << 40), (0, 0)), 0))
+
+
+def test_constants_lie_dense_where_they_are_written() -> None:
+    """`write` puts row-major elements at any address of DDR, and refuses what does not fit."""
+    made = memories()
+    made.write(3, np.arange(6, dtype=np.int32).reshape(2, 3).T)
+    view = made.view(Operand(Descriptor(Space.DDR, DataType.INT32, (6,), (4,)), 3))
+    assert view.tolist() == [0, 3, 1, 4, 2, 5]
+    for address in (-1, SIZE - 3):
+        with pytest.raises(ExecutionFault, match="DDR"):
+            made.write(address, np.zeros(1, np.int32))
+
+
+def test_large_memories_cost_nothing_until_they_are_used() -> None:
+    """A DDR of 4 GiB can be had and its last byte written."""
+    made = Memories({Space.DDR: 1 << 32})
+    made.write((1 << 32) - 1, np.ones(1, np.uint8))
+    assert made.size_bytes(Space.DDR) == 1 << 32
+
+
+@pytest.mark.parametrize("size_bytes", [1 << 60, 1 << 70, -1])
+def test_memories_that_the_host_has_not(size_bytes: int) -> None:
+    """A size that cannot be allocated is an error that names the memory."""
+    with pytest.raises(DoesNotFit, match="DDR"):
+        Memories({Space.DDR: size_bytes})
