@@ -1,0 +1,147 @@
+"""To whom the time of a run belongs: back from its end through what each step was bound by (DESIGN.md, S2.6).
+
+A step was served when it was because of one other thing: the step before it in its queue ended, a POST released
+it, or the control unit issued it only then; and that in turn for one reason. The chain of these reasons, the
+binding path, covers the run from zero to its end without gap or overlap, so every picosecond has one owner.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from device_agents.emulated_npu.command import Queue
+from device_agents.emulated_npu.schedule import NOTHING, Schedule
+from device_agents.emulated_npu.sequencer import Step
+
+
+class Activity(enum.IntEnum):
+    """What took a piece of time on the binding path: a command of a queue, or the control unit."""
+
+    IO = 0
+    CP = 1
+    CONTROL = 2
+
+
+class Segment(NamedTuple):
+    """A piece of the binding path: `step` (its position) was busy in it, or was being issued (CONTROL)."""
+
+    step: int
+    activity: Activity
+    begin_ps: int
+    end_ps: int
+
+
+class WaitTime(NamedTuple):
+    """Idle time of a queue: at its head stood instruction `pc`, and what it waited for was `due_pc` at work.
+
+    `pc` is NOTHING where the queue was through and the run went on. `layer` and `due_layer` are their layers.
+    Equal pairs (the rounds of a loop) are one entry.
+    """
+
+    pc: int
+    layer: int
+    due_pc: int
+    due_layer: int
+    ps: int
+
+
+class LayerTime(NamedTuple):
+    """What a layer owns of the makespan, by activity."""
+
+    io_ps: int
+    cp_ps: int
+    control_ps: int
+
+    @property
+    def ps(self) -> int:
+        """All of it."""
+        return self.io_ps + self.cp_ps + self.control_ps
+
+
+def layer_of(step: Step) -> int:
+    """The hardware layer a step belongs to; NOTHING for none."""
+    return NOTHING if step.item is None else step.item.layer
+
+
+def binding_path(schedule: Schedule) -> Iterator[Segment]:
+    """The path from the end of the run back to zero; consecutive segments adjoin and cover the makespan."""
+    return _path_from_end(schedule, 0)
+
+
+def layer_times(schedule: Schedule) -> dict[int, LayerTime]:
+    """The makespan divided among layers; NOTHING owns what belongs to none."""
+    sums: dict[int, list[int]] = {}
+    steps = schedule.steps
+    for step, activity, begin, end in binding_path(schedule):
+        item = steps[step].item
+        layer = NOTHING if item is None else item.layer
+        if layer not in sums:
+            sums[layer] = [0, 0, 0]
+        sums[layer][activity] += end - begin
+    return {layer: LayerTime(*parts) for layer, parts in sums.items()}
+
+
+def wait_times(schedule: Schedule, queue: Queue) -> tuple[WaitTime, ...]:
+    """Every idle picosecond of a queue until the end of the run, by what stood at its head and what that was due to."""
+    found: dict[tuple[int, int, int, int], int] = {}
+    free = 0
+    for index in schedule.entries[queue]:
+        served = schedule.served_ps[index]
+        if served > free:
+            step = schedule.steps[index]
+            _collect(found, schedule.steps, step.pc, layer_of(step), _path(schedule, index, False, free))
+        free = schedule.finished_ps[index]
+    if free < schedule.makespan_ps:
+        _collect(found, schedule.steps, NOTHING, NOTHING, _path_from_end(schedule, free))
+    return tuple(WaitTime(*key, ps) for key, ps in found.items())
+
+
+def _collect(
+    found: dict[tuple[int, int, int, int], int], steps: Sequence[Step], pc: int, layer: int, path: Iterator[Segment]
+) -> None:
+    for segment in path:
+        due = steps[segment.step]
+        key = (pc, layer, due.pc, layer_of(due))
+        found[key] = found.get(key, 0) + segment.end_ps - segment.begin_ps
+
+
+def _path_from_end(schedule: Schedule, since_ps: int) -> Iterator[Segment]:
+    last = schedule.last
+    if last == NOTHING:
+        if schedule.steps:
+            yield from _path(schedule, len(schedule.steps) - 1, True, since_ps)
+        return
+    begin = schedule.served_ps[last]
+    if schedule.makespan_ps > begin:
+        yield Segment(last, _activity(schedule, last), max(begin, since_ps), schedule.makespan_ps)
+    yield from _path(schedule, last, False, since_ps)
+
+
+def _path(schedule: Schedule, step: int, at_issue: bool, since_ps: int) -> Iterator[Segment]:
+    """Back from the service of a step, or `at_issue` from its issue, until `since_ps`."""
+    issued, served, finished = schedule.issued_ps, schedule.served_ps, schedule.finished_ps
+    while (issued if at_issue else served)[step] > since_ps:
+        if at_issue and schedule.issue_cause[step] == NOTHING:
+            begin = issued[step - 1] if step else 0
+            if issued[step] > begin:
+                yield Segment(step, Activity.CONTROL, max(begin, since_ps), issued[step])
+            step -= 1
+            if step < 0:
+                return
+            continue
+        cause = schedule.issue_cause[step] if at_issue else schedule.service_cause[step]
+        if cause == NOTHING:
+            at_issue = True
+            continue
+        # A step that left a full queue let the next in at that moment; every other cause is the end of a step.
+        ended = finished[cause] == (issued if at_issue else served)[step]
+        step, at_issue = cause, False
+        if ended and finished[step] > served[step]:
+            yield Segment(step, _activity(schedule, step), max(served[step], since_ps), finished[step])
+
+
+def _activity(schedule: Schedule, step: int) -> Activity:
+    item = schedule.steps[step].item
+    return Activity.IO if getattr(item, "queue", Queue.CP) is Queue.IO else Activity.CP

@@ -1,0 +1,192 @@
+"""The network time of S2.6 from the static program: decoded, unrolled, never run.
+
+`network time = wait time + max(sum of IO times, sum of CP times)`, where wait time is how long the queue with the
+larger sum stands idle until the end. A recurrence over the items in program order, with a control unit that
+costs nothing: what CONFIG and CONTROL instructions take is in neither sum. Depths of the queues and semaphores are
+respected; the k-th unit that is waited for, in program order, is the k-th that is posted, which is exact wherever
+one queue alone posts a semaphore and one alone waits for it, as in the compiler's programs.
+
+Independent of schedule.py on purpose: each is a check of the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.command import Command, Fence, Post, Queue, Wait
+from device_agents.emulated_npu.cost import CostModel
+from device_agents.emulated_npu.errors import Deadlock
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.sequencer import Step
+
+
+@dataclass(frozen=True)
+class Formula:
+    """The terms of S2.6 in picoseconds: total = wait + max(io, cp)."""
+
+    io_ps: int
+    cp_ps: int
+    wait_ps: int
+    total_ps: int
+
+
+def formula(steps: Iterable[Step], machine: Machine, *, costs: CostModel | None = None) -> Formula:
+    """The formula of S2.6 for the steps of a program.
+
+    Raises `Deadlock` where a WAIT has no POST that can be issued, naming its instruction, and `ExecutionFault` for a
+    command that cannot be.
+    """
+    recurrence = _Recurrence(machine, costs or CostModel(machine))
+    for step in steps:
+        recurrence.add(step)
+    return recurrence.result()
+
+
+class _Lane:
+    """One queue: when it is free, when its last entries left, and what stands behind an unresolved WAIT."""
+
+    __slots__ = ("busy_ps", "free_ps", "left_ps", "pending")
+
+    def __init__(self, depth: int) -> None:
+        self.busy_ps = 0
+        self.free_ps = 0
+        self.left_ps = deque([0] * depth, maxlen=depth)
+        self.pending: deque[tuple[Step, int]] = deque()
+
+
+class _Units:
+    """The units of one semaphore in program order: when each was posted, and how many are taken."""
+
+    __slots__ = ("_last_ps", "_posts", "_spare")
+
+    def __init__(self) -> None:
+        self._posts: deque[tuple[int, int]] = deque()
+        self._spare = 0
+        self._last_ps = 0
+
+    def post(self, count: int, at_ps: int) -> None:
+        self._posts.append((count, at_ps))
+        self._spare += count
+
+    def take(self, count: int) -> int | None:
+        """When the last of the next `count` units was there; None where they are not posted yet."""
+        if count > self._spare:
+            return None
+        self._spare -= count
+        at_ps = 0
+        while count:
+            there, posted_ps = self._posts.popleft()
+            at_ps = max(at_ps, posted_ps)
+            if there > count:
+                self._posts.appendleft((there - count, posted_ps))
+            count -= min(there, count)
+        return at_ps
+
+
+class _Recurrence:
+    def __init__(self, machine: Machine, costs: CostModel) -> None:
+        self._costs = costs
+        self._lanes = (_Lane(machine.io_queue_depth), _Lane(machine.cp_queue_depth))
+        self._depths = (machine.io_queue_depth, machine.cp_queue_depth)
+        self._units: dict[int, _Units] = {}
+        self._durations: dict[int, tuple[Command, int]] = {}
+        self._issue_ps = 0
+
+    def add(self, step: Step) -> None:
+        """The next item in program order: it enters its queue once there is room, and leaves if that is known."""
+        item = step.item
+        if item is None:
+            return
+        if isinstance(item, Fence):
+            if self._lanes[0].pending or self._lanes[1].pending:
+                raise self._stuck()
+            self._issue_ps = max(self._issue_ps, self._lanes[0].free_ps, self._lanes[1].free_ps)
+            return
+        lane = self._lanes[item.queue]
+        if lane.pending:
+            self._line_up(lane, step, self._depths[item.queue])
+        else:
+            if lane.left_ps[0] > self._issue_ps:
+                self._issue_ps = lane.left_ps[0]
+            if not self._serve(lane, item, self._issue_ps):
+                lane.pending.append((step, self._issue_ps))
+            elif isinstance(item, Post):
+                self._resume()
+
+    def result(self) -> Formula:
+        io, cp = self._lanes
+        if io.pending or cp.pending:
+            raise self._stuck()
+        end_ps = max(io.free_ps, cp.free_ps, self._issue_ps)
+        wait_ps = end_ps - max(io.busy_ps, cp.busy_ps)
+        return Formula(io.busy_ps, cp.busy_ps, wait_ps, wait_ps + max(io.busy_ps, cp.busy_ps))
+
+    def _line_up(self, lane: _Lane, step: Step, depth: int) -> None:
+        """Behind a WAIT whose POST is still to come: there may be no more such entries than the queue holds."""
+        behind = len(lane.pending)
+        if behind >= depth:
+            raise self._stuck()
+        # It takes the place of the entry that left `depth` entries ago, which was before those pending.
+        self._issue_ps = max(self._issue_ps, lane.left_ps[behind])
+        lane.pending.append((step, self._issue_ps))
+
+    def _serve(self, lane: _Lane, item: Command | Wait | Post, issue_ps: int) -> bool:
+        """Lets an entry leave its queue; False where it is a WAIT whose units are not posted yet."""
+        at_ps = issue_ps if issue_ps > lane.free_ps else lane.free_ps
+        duration_ps = 0
+        if isinstance(item, Command):
+            duration_ps = self._duration_ps(item)
+            lane.busy_ps += duration_ps
+        elif isinstance(item, Post):
+            self._of(item.semaphore).post(item.count, at_ps)
+        else:
+            there_ps = self._of(item.semaphore).take(item.count)
+            if there_ps is None:
+                return False
+            at_ps = max(at_ps, there_ps)
+        lane.left_ps.append(at_ps)
+        lane.free_ps = at_ps + duration_ps
+        return True
+
+    def _resume(self) -> None:
+        """After a POST: serves what stood behind the WAITs that it satisfies, and so on."""
+        served = True
+        while served:
+            served = False
+            for lane in self._lanes:
+                while lane.pending:
+                    step, issue_ps = lane.pending[0]
+                    item = step.item
+                    if item is None or isinstance(item, Fence) or not self._serve(lane, item, issue_ps):
+                        break
+                    lane.pending.popleft()
+                    served = True
+
+    def _duration_ps(self, command: Command) -> int:
+        # Rounds of a loop bring the same object again; the entry keeps it, so its id stays its own.
+        known = self._durations.get(id(command))
+        if known is None:
+            known = self._durations[id(command)] = (command, self._costs.duration_ps(command))
+        return known[1]
+
+    def _of(self, semaphore: int) -> _Units:
+        found = self._units.get(semaphore)
+        if found is None:
+            found = self._units[semaphore] = _Units()
+        return found
+
+    def _stuck(self) -> Deadlock:
+        heads = [
+            f"{queue.name} queue: instruction {lane.pending[0][0].pc} waits for semaphore "
+            f"{getattr(lane.pending[0][0].item, 'semaphore', '?')}"
+            if lane.pending
+            else f"{queue.name} queue: empty"
+            for queue, lane in zip(Queue, self._lanes, strict=True)
+        ]
+        return Deadlock(
+            f"deadlock: {'; '.join(heads)}",
+            "a WAIT needs a POST that is never issued",
+            "Order every POST so that it can act before its WAIT blocks what it depends on",
+        )

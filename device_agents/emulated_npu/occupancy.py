@@ -1,0 +1,110 @@
+"""How many bytes of an on-chip memory hold something still needed, over the time of a run.
+
+Derived from the commands alone: a byte is live from its first write (the start of the command that writes it) to
+its last read (the end of the command that reads it) before it is written anew. A write that follows no read goes
+on with what is there: tensors are written in parts; so does a write while the range is still being read, as in
+place. The range of a strided view is all from its first byte to its last, so gaps between interleaved views count.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from device_agents.emulated_npu.command import Command, Operand, Space
+from device_agents.emulated_npu.schedule import Schedule
+
+_Array = np.ndarray[Any, np.dtype[np.int64]]
+_NEVER = -1
+
+
+class Occupancy(NamedTuple):
+    """Live bytes from each of the ascending times on, until the next."""
+
+    times_ps: _Array
+    live_bytes: _Array
+
+
+class _Access(NamedTuple):
+    first: int
+    end: int
+    is_write: bool
+    begin_ps: int
+    end_ps: int
+
+
+def occupancy(schedule: Schedule, space: Space) -> Occupancy:
+    """Live bytes of one memory; both arrays are empty where nothing written is ever read."""
+    accesses = _accesses(schedule, space)
+    edges = np.unique(np.array([edge for access in accesses for edge in access[:2]], np.int64))
+    lives = _Lives(np.diff(edges))
+    firsts = np.searchsorted(edges, [access.first for access in accesses])
+    ends = np.searchsorted(edges, [access.end for access in accesses])
+    for access, first, end in zip(accesses, firsts.tolist(), ends.tolist(), strict=True):
+        if access.is_write:
+            lives.write(slice(first, end), access.begin_ps)
+        else:
+            lives.read(slice(first, end), access.end_ps)
+    return lives.occupancy()
+
+
+def _accesses(schedule: Schedule, space: Space) -> list[_Access]:
+    """Reads and writes in order of time; those of one command: reads first."""
+    found = []
+    for index, step in enumerate(schedule.steps):
+        if not isinstance(step.item, Command):
+            continue
+        begin, end = schedule.served_ps[index], schedule.finished_ps[index]
+        command = step.item
+        operands = [(operand, False) for operand in command.sources] + [(command.target, True)]
+        if command.accumulate:
+            operands.insert(0, (command.target, False))
+        for operand, is_write in operands:
+            if operand.descriptor.space is space:
+                found.append(_Access(*_range(operand), is_write, begin, end))
+    return sorted(found, key=lambda access: access.begin_ps)
+
+
+def _range(operand: Operand) -> tuple[int, int]:
+    low, high = operand.descriptor.extent
+    return operand.address + low, operand.address + high
+
+
+class _Lives:
+    """The stretches between the edges of all accesses: since when each is live and when it was last read."""
+
+    def __init__(self, sizes: _Array) -> None:
+        self._sizes = sizes
+        self._born: _Array = np.full(len(sizes), _NEVER, np.int64)
+        self._read: _Array = np.full(len(sizes), _NEVER, np.int64)
+        self._over: list[tuple[int, int, int]] = []  # born, last read, bytes
+
+    def write(self, where: slice, now_ps: int) -> None:
+        born, read = self._born[where], self._read[where]
+        over = (read != _NEVER) & (read <= now_ps)
+        if over.any():
+            self._end(born[over], read[over], self._sizes[where][over])
+            born[over] = read[over] = _NEVER
+        born[born == _NEVER] = now_ps
+
+    def read(self, where: slice, until_ps: int) -> None:
+        # What was never written holds nothing.
+        read = self._read[where]
+        np.maximum(read, until_ps, out=read, where=self._born[where] != _NEVER)
+
+    def occupancy(self) -> Occupancy:
+        over = self._read != _NEVER
+        if over.any():
+            self._end(self._born[over], self._read[over], self._sizes[over])
+        lives: _Array = np.array(self._over, np.int64).reshape(-1, 3)
+        times, places = np.unique(np.concatenate([lives[:, 0], lives[:, 1]]), return_inverse=True)
+        changes = np.zeros(len(times), np.int64)
+        np.add.at(changes, places, np.concatenate([lives[:, 2], -lives[:, 2]]))
+        return Occupancy(times, np.cumsum(changes))
+
+    def _end(self, born: _Array, read: _Array, sizes: _Array) -> None:
+        """Notes lives that are over; neighbours with the same times are one."""
+        starts = np.flatnonzero(np.r_[True, (np.diff(born) != 0) | (np.diff(read) != 0)])
+        totals = np.add.reduceat(sizes, starts)
+        self._over.extend(zip(born[starts].tolist(), read[starts].tolist(), totals.tolist(), strict=True))

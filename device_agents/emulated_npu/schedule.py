@@ -1,0 +1,276 @@
+"""The control unit and the two queues, event by event: when every item of a program is issued, served, finished.
+
+The rules (S2.4, S2.6):
+
+- The control unit works in program order, `issue_cycles` for every instruction, CONFIG and CONTROL included.
+- A queue is in order and has one server. An entry leaves it when its service starts: a command when it starts to
+  run, WAIT when it is satisfied, POST when it acts. WAIT and POST are entries like commands and take no time.
+- A queue holds at most its depth of entries that were not yet served; the control unit stands while the queue
+  of its next item is full. FENCE makes it stand until both queues have drained.
+- WAIT at the head of its queue takes `count` from the semaphore as soon as it suffices; POST at the head adds.
+  Units are taken in the order of posting. Where both queues wait for one semaphore, who reached its head first takes
+  first, IO before CP at the same instant; a WAIT for more than there is does not hold up the other queue's.
+
+Only queue entries are events. The control unit reads no semaphore, so it runs ahead until it depends on an entry
+that is not served yet; of the two heads the earlier is served first, so semaphores change in order of time even
+where a program posts after, in program order, it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.command import Command, Fence, Function, Post, Queue, Wait
+from device_agents.emulated_npu.errors import BudgetExceeded, Deadlock
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.sequencer import Step
+
+NOTHING = -1
+_FENCE, _END = 2, 3
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Times of every step by its position in `steps`, in picoseconds, and what each was bound by.
+
+    `issued_ps`: the control unit was done with it (FENCE: both queues have drained). `served_ps`: it left its
+    queue; `finished_ps`: it was done. `service_cause`: the step before it in its queue, or the POST that released
+    it, where that decided `served_ps`; NOTHING where its own issue did. `issue_cause`: the step whose leaving the
+    queue (of a FENCE: whose end) decided `issued_ps`; NOTHING where the control unit itself did. `released_by`: the
+    POST whose unit a WAIT took last. `last`: the step that ends last; NOTHING where the control unit does.
+    """
+
+    steps: Sequence[Step]
+    durations_ps: Sequence[int]
+    issued_ps: Sequence[int]
+    served_ps: Sequence[int]
+    finished_ps: Sequence[int]
+    service_cause: Sequence[int]
+    issue_cause: Sequence[int]
+    released_by: Sequence[int]
+    entries: tuple[Sequence[int], Sequence[int]]
+    makespan_ps: int
+    last: int
+
+
+def schedule(
+    steps: Sequence[Step], durations_ps: Sequence[int], machine: Machine, limit_ps: int, issue_ps: int
+) -> Schedule:
+    """Runs the steps, whose commands take `durations_ps` (0 for what is no command).
+
+    Raises `Deadlock` where nothing can go on, naming what stands at the head of either queue, and
+    `BudgetExceeded` for a run that takes longer than `limit_ps`.
+    """
+    engine = _Engine(steps, durations_ps, machine, limit_ps, issue_ps)
+    engine.run()
+    return engine.result()
+
+
+class _Semaphore:
+    """A counter that remembers who posted which unit."""
+
+    __slots__ = ("_next", "_posters", "_taken", "_totals", "posted")
+
+    def __init__(self) -> None:
+        self.posted = 0
+        self._taken = 0
+        self._totals: list[int] = []
+        self._posters: list[int] = []
+        self._next = 0
+
+    @property
+    def value(self) -> int:
+        return self.posted - self._taken
+
+    def post(self, poster: int, count: int) -> None:
+        self.posted += count
+        self._totals.append(self.posted)
+        self._posters.append(poster)
+
+    def take(self, count: int) -> int:
+        """Lowers it; returns who posted the last unit taken, or NOTHING where it does not suffice."""
+        taken = self._taken + count
+        if taken > self.posted:
+            return NOTHING
+        self._taken = taken
+        while self._totals[self._next] < taken:
+            self._next += 1
+        return self._posters[self._next]
+
+
+class _Server:
+    """A queue and what serves it: `order` has all entries ever issued, of which `head` were served."""
+
+    __slots__ = ("blocked", "depth", "free_ps", "head", "last", "order", "queue")
+
+    def __init__(self, queue: Queue, depth: int) -> None:
+        self.queue, self.depth = queue, depth
+        self.order: list[int] = []
+        self.head = 0
+        self.free_ps = 0
+        self.last = NOTHING
+        self.blocked = False  # its head waits for a semaphore
+
+
+class _Engine:
+    def __init__(
+        self, steps: Sequence[Step], durations: Sequence[int], machine: Machine, limit_ps: int, issue_ps: int
+    ) -> None:
+        self._steps, self._durations, self._limit = steps, durations, limit_ps
+        self._kinds = [_kind(step) for step in steps]
+        self._gaps = [(step.control + (step.item is not None)) * issue_ps for step in steps]
+        self._servers = (_Server(Queue.IO, machine.io_queue_depth), _Server(Queue.CP, machine.cp_queue_depth))
+        self._semaphores: dict[int, _Semaphore] = {}
+        self._position = 0
+        self._clock = 0
+        self._issued, self._served, self._finished = ([0] * len(steps) for _ in range(3))
+        self._service_cause, self._issue_cause, self._released_by = ([NOTHING] * len(steps) for _ in range(3))
+
+    def run(self) -> None:
+        io, cp = self._servers
+        while True:
+            self._issue()
+            io_ps, cp_ps = self._ready_ps(io), self._ready_ps(cp)
+            if io_ps < 0 and cp_ps < 0:
+                break
+            if cp_ps < 0 or 0 <= io_ps <= cp_ps:
+                self._serve(io, io_ps)
+            else:
+                self._serve(cp, cp_ps)
+        if self._position < len(self._steps) or any(server.head < len(server.order) for server in self._servers):
+            raise self._deadlock()
+
+    def result(self) -> Schedule:
+        finishing = max(self._servers, key=lambda server: server.free_ps)
+        ends_by_queue = finishing.free_ps >= self._clock
+        return Schedule(
+            steps=self._steps,
+            durations_ps=self._durations,
+            issued_ps=self._issued,
+            served_ps=self._served,
+            finished_ps=self._finished,
+            service_cause=self._service_cause,
+            issue_cause=self._issue_cause,
+            released_by=self._released_by,
+            entries=(self._servers[0].order, self._servers[1].order),
+            makespan_ps=max(finishing.free_ps, self._clock),
+            last=finishing.last if ends_by_queue else NOTHING,
+        )
+
+    def _issue(self) -> None:
+        """Lets the control unit run until it must wait for an entry that is not served yet."""
+        clock, position, kinds, gaps, served = self._clock, self._position, self._kinds, self._gaps, self._served
+        while position < len(kinds):
+            kind, at, cause = kinds[position], clock + gaps[position], NOTHING
+            if kind < _FENCE:
+                server = self._servers[kind]
+                order = server.order
+                blocker = len(order) - server.depth
+                if blocker >= 0:
+                    if blocker >= server.head:
+                        break
+                    if served[order[blocker]] > at:
+                        cause = order[blocker]
+                        at = served[cause]
+                order.append(position)
+            elif kind == _FENCE:
+                if any(server.head < len(server.order) for server in self._servers):
+                    break
+                for server in self._servers:
+                    if server.free_ps > at:
+                        at, cause = server.free_ps, server.last
+            self._issued[position] = clock = at
+            self._issue_cause[position] = cause
+            position += 1
+        if clock > self._limit:
+            raise self._over_budget(position - 1)
+        self._clock, self._position = clock, position
+
+    def _ready_ps(self, server: _Server) -> int:
+        """When the head of the queue can be served; negative where there is none or it waits for a semaphore."""
+        if server.blocked or server.head == len(server.order):
+            return NOTHING
+        issued = self._issued[server.order[server.head]]
+        return issued if issued > server.free_ps else server.free_ps
+
+    def _serve(self, server: _Server, now_ps: int) -> None:
+        index = server.order[server.head]
+        item = self._steps[index].item
+        if type(item) is Wait:
+            post = self._semaphore(item.semaphore).take(item.count)
+            if post == NOTHING:
+                server.blocked = True
+                return
+            self._released_by[index] = post
+        cause = server.last if now_ps == server.free_ps else NOTHING
+        self._leave(server, index, now_ps, cause)
+        if type(item) is Post:
+            self._semaphore(item.semaphore).post(index, item.count)
+            self._wake(self._servers[1 - server.queue], item.semaphore, now_ps)
+
+    def _leave(self, server: _Server, index: int, now_ps: int, cause: int) -> None:
+        end = now_ps + self._durations[index]
+        self._served[index], self._finished[index], self._service_cause[index] = now_ps, end, cause
+        server.free_ps, server.last = end, index
+        server.head += 1
+        if end > self._limit:
+            raise self._over_budget(index)
+
+    def _wake(self, server: _Server, semaphore: int, now_ps: int) -> None:
+        """Serves the head of the other queue if it waited for the POST that has just acted."""
+        if not server.blocked:
+            return
+        index = server.order[server.head]
+        item = self._steps[index].item
+        if isinstance(item, Wait) and item.semaphore == semaphore:
+            post = self._semaphore(semaphore).take(item.count)
+            if post != NOTHING:
+                server.blocked = False
+                self._released_by[index] = post
+                self._leave(server, index, now_ps, post)
+
+    def _semaphore(self, number: int) -> _Semaphore:
+        found = self._semaphores.get(number)
+        if found is None:
+            found = self._semaphores[number] = _Semaphore()
+        return found
+
+    def _over_budget(self, index: int) -> BudgetExceeded:
+        return BudgetExceeded(
+            f"instruction {self._steps[index].pc} ends beyond the budget of {self._limit} ps",
+            "the program loops without end, or takes longer than the budget allows",
+            "Raise the cycle budget if the program is sound",
+        )
+
+    def _deadlock(self) -> Deadlock:
+        heads = [self._head_in_words(server) for server in self._servers]
+        if self._position < len(self._steps):
+            stuck = self._steps[self._position]
+            cause = "both queues to drain" if isinstance(stuck.item, Fence) else "room in the queue"
+            heads.append(f"control unit: instruction {stuck.pc} waits for {cause}")
+        return Deadlock(
+            f"deadlock: {'; '.join(heads)}",
+            "a WAIT needs a POST that never comes, or that stands behind it",
+            "Order every POST so that it can act before its WAIT blocks what it depends on",
+        )
+
+    def _head_in_words(self, server: _Server) -> str:
+        name = f"{server.queue.name} queue"
+        if server.head == len(server.order):
+            return f"{name}: empty"
+        step = self._steps[server.order[server.head]]
+        assert isinstance(step.item, Wait)  # noqa: S101  # nothing else blocks a queue
+        number = step.item.semaphore
+        value = self._semaphore(number).value
+        return f"{name}: instruction {step.pc} waits for semaphore {number} to be {step.item.count}, it is {value}"
+
+
+def _kind(step: Step) -> int:
+    """The number of the queue it goes to, or what else it is."""
+    item = step.item
+    if type(item) is Command:
+        return Queue.IO if item.function < Function.CONVOLVE else Queue.CP
+    if isinstance(item, (Wait, Post)):
+        return item.queue
+    return _FENCE if isinstance(item, Fence) else _END

@@ -1,0 +1,212 @@
+"""Counters of every hardware layer of a timed run, and what bounds it; one row of the CSV each.
+
+Two kinds of time stand side by side. `cycles` is the layer's latency in its network: its share of the makespan by
+the binding path (attribution.py), so that the rows sum to the makespan; work that other layers hide is not in it.
+The busy cycles are what its commands occupied the units for, hidden or not.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, fields
+from typing import Literal
+
+from device_agents.emulated_npu.attribution import Activity, binding_path, layer_of
+from device_agents.emulated_npu.command import Command, Function, Queue, Space
+from device_agents.emulated_npu.cost import Cost, CostModel
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.schedule import NOTHING
+from device_agents.emulated_npu.timing import Timing
+
+Bound = Literal["io", "compute", "fill", "wait"]
+
+_BOUND_SHARE = 0.6
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One hardware layer; the last row, `total`, is the network with index -1.
+
+    - `cycles`: of the makespan. `span_cycles`: from the start of its first command to the end of its last.
+    - `mfu_utilisation`: multiply-adds over what the array could have done in its cycles (in its busy cycles,
+      where these are more, because part of them is hidden). None without a CONVOLVE.
+    - `io_busy`, `mfu_busy`, `vfu_busy`: busy cycles of the units over `span_cycles`.
+    - `macs` counts all multiply-adds, `useful_macs` those not computed twice (None: not known).
+    - Bytes are payload, without the rounding to bursts.
+    - `bound`: what takes at least 60 % of its cycles: "io"; the units of CP, as "fill" where start-up, fill and drain
+      take more than streaming, else "compute"; "wait" where the control unit does, or none, so that the units wait
+      for each other. A layer that is all hidden is judged by its busy cycles.
+    """
+
+    layer: int
+    name: str
+    cycles: float
+    span_cycles: float
+    io_busy_cycles: float
+    mfu_busy_cycles: float
+    vfu_busy_cycles: float
+    macs: int
+    useful_macs: int | None
+    mfu_utilisation: float | None
+    io_busy: float
+    mfu_busy: float
+    vfu_busy: float
+    ddr_read_bytes: int
+    ddr_written_bytes: int
+    llc_read_bytes: int
+    llc_written_bytes: int
+    commands: int
+    bound: Bound
+
+
+@dataclass
+class _Sums:
+    """What one layer's commands add up to, in picoseconds and bytes."""
+
+    begin_ps: int = 1 << 62
+    end_ps: int = 0
+    io_ps: int = 0
+    mfu_ps: int = 0
+    vfu_ps: int = 0
+    fill_ps: int = 0
+    macs: int = 0
+    commands: int = 0
+    bytes: dict[tuple[Space, str], int] = field(default_factory=dict)
+    path_io_ps: int = 0
+    path_cp_ps: int = 0
+    path_fill_ps: int = 0
+    path_control_ps: int = 0
+
+    def add(self, command: Command, cost: Cost, begin_ps: int, end_ps: int) -> None:
+        self.begin_ps, self.end_ps = min(self.begin_ps, begin_ps), max(self.end_ps, end_ps)
+        duration = end_ps - begin_ps
+        if command.queue is Queue.IO:
+            self.io_ps += duration
+        elif command.function is Function.CONVOLVE:
+            self.mfu_ps += duration
+        else:
+            self.vfu_ps += duration
+        self.fill_ps += cost.fill_ps
+        self.macs += cost.macs
+        self.commands += 1
+        for space, read, written in cost.traffic:
+            self.bytes[space, "read"] = self.bytes.get((space, "read"), 0) + read
+            self.bytes[space, "written"] = self.bytes.get((space, "written"), 0) + written
+
+    def merge(self, other: _Sums) -> None:
+        for each in fields(self):
+            name = each.name
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if name == "bytes":
+                self.bytes = {key: mine.get(key, 0) + theirs.get(key, 0) for key in {*mine, *theirs}}
+            elif name == "begin_ps":
+                self.begin_ps = min(mine, theirs)
+            elif name == "end_ps":
+                self.end_ps = max(mine, theirs)
+            else:
+                setattr(self, name, mine + theirs)
+
+
+def layer_rows(
+    timing: Timing,
+    machine: Machine,
+    names: Sequence[str],
+    *,
+    useful_macs: Mapping[int, int] | None = None,
+    costs: CostModel | None = None,
+) -> tuple[LayerRow, ...]:
+    """A row for every layer of `names`, and `total` last, which holds what belongs to no layer as well.
+
+    `useful_macs`: multiply-adds by layer index without what is computed twice.
+    """
+    sums = _sums(timing, costs or CostModel(machine))
+    total = _Sums()
+    for each in sums.values():
+        total.merge(each)
+    useful = useful_macs or {}
+    rows = [
+        _row(timing, machine, index, name, sums.get(index, _Sums()), useful.get(index))
+        for index, name in enumerate(names)
+    ]
+    whole = sum(useful.values()) if useful else None
+    return (*rows, _row(timing, machine, NOTHING, "total", total, whole))
+
+
+def csv_text(rows: Iterable[LayerRow]) -> str:
+    """The rows as CSV with a header; what is not known is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([each.name for each in fields(LayerRow)])
+    for row in rows:
+        writer.writerow([_cell(value) for value in astuple(row)])
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1e3 else f"{value:.1f}"
+    return value
+
+
+def _sums(timing: Timing, costs: CostModel) -> dict[int, _Sums]:
+    schedule = timing.schedule
+    sums: dict[int, _Sums] = {}
+    for index, step in enumerate(schedule.steps):
+        if isinstance(step.item, Command):
+            mine = sums.setdefault(step.item.layer, _Sums())
+            mine.add(step.item, costs.cost(step.item), schedule.served_ps[index], schedule.finished_ps[index])
+    for segment in binding_path(schedule):
+        step = schedule.steps[segment.step]
+        mine = sums.setdefault(layer_of(step), _Sums())
+        if segment.activity is Activity.CONTROL:
+            mine.path_control_ps += segment.end_ps - segment.begin_ps
+        elif segment.activity is Activity.IO:
+            mine.path_io_ps += segment.end_ps - segment.begin_ps
+        else:
+            mine.path_cp_ps += segment.end_ps - segment.begin_ps
+            if isinstance(step.item, Command):
+                mine.path_fill_ps += costs.cost(step.item).fill_ps
+    return sums
+
+
+def _row(timing: Timing, machine: Machine, layer: int, name: str, sums: _Sums, useful: int | None) -> LayerRow:
+    path_ps = sums.path_io_ps + sums.path_cp_ps + sums.path_control_ps
+    span_ps = timing.makespan_ps if layer == NOTHING else max(0, sums.end_ps - sums.begin_ps)
+    mfu_cycles = timing.cycles(max(path_ps, sums.mfu_ps))
+    possible = mfu_cycles * machine.mfu.rows * machine.mfu.columns
+    return LayerRow(
+        layer=layer,
+        name=name,
+        cycles=timing.cycles(path_ps),
+        span_cycles=timing.cycles(span_ps),
+        io_busy_cycles=timing.cycles(sums.io_ps),
+        mfu_busy_cycles=timing.cycles(sums.mfu_ps),
+        vfu_busy_cycles=timing.cycles(sums.vfu_ps),
+        macs=sums.macs,
+        useful_macs=useful,
+        mfu_utilisation=sums.macs / possible if sums.mfu_ps and possible else None,
+        io_busy=sums.io_ps / span_ps if span_ps else 0.0,
+        mfu_busy=sums.mfu_ps / span_ps if span_ps else 0.0,
+        vfu_busy=sums.vfu_ps / span_ps if span_ps else 0.0,
+        ddr_read_bytes=sums.bytes.get((Space.DDR, "read"), 0),
+        ddr_written_bytes=sums.bytes.get((Space.DDR, "written"), 0),
+        llc_read_bytes=sums.bytes.get((Space.LLC, "read"), 0),
+        llc_written_bytes=sums.bytes.get((Space.LLC, "written"), 0),
+        commands=sums.commands,
+        bound=_bound(sums),
+    )
+
+
+def _bound(sums: _Sums) -> Bound:
+    io_ps, cp_ps, fill_ps = sums.path_io_ps, sums.path_cp_ps, sums.path_fill_ps
+    whole = io_ps + cp_ps + sums.path_control_ps
+    if not whole:
+        io_ps, cp_ps, fill_ps = sums.io_ps, sums.mfu_ps + sums.vfu_ps, sums.fill_ps
+        whole = io_ps + cp_ps
+    if io_ps and io_ps >= _BOUND_SHARE * whole:
+        return "io"
+    if cp_ps and cp_ps >= _BOUND_SHARE * whole:
+        return "fill" if 2 * fill_ps > cp_ps else "compute"
+    return "wait"

@@ -1,0 +1,171 @@
+"""The time of a program on a machine, from the same steps that a functional run executes (S2.6, DESIGN.md).
+
+`simulate` runs the control unit and the two queues (schedule.py), with the costs of cost.py, and says where the
+time went (attribution.py). All times are whole picoseconds, so that sums are exact:
+
+- max(io, cp) <= makespan <= io + cp + control,
+- wait = makespan - max(io, cp), and the entries of `waits` sum to it,
+- the layers sum to the makespan, with what belongs to no layer.
+
+With the same steps, a faster memory or clock never makes the makespan longer, as long as each semaphore is waited
+for by one queue alone (the compiler's programs); where both compete for units, order may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from device_agents.emulated_npu.attribution import LayerTime, WaitTime, layer_of, layer_times, wait_times
+from device_agents.emulated_npu.command import Command, Function, Queue
+from device_agents.emulated_npu.cost import CostModel
+from device_agents.emulated_npu.errors import BudgetExceeded, ExecutionFault
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.program import Program
+from device_agents.emulated_npu.schedule import NOTHING, Schedule, schedule
+from device_agents.emulated_npu.sequencer import Step, sequence
+
+_NO_LIMIT_PS = 1 << 62
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Where the time of one run went; `cycles` converts for reports.
+
+    `io_ps`, `cp_ps`: busy time of the queues' servers, the latency of a memory included; CP is `mfu_ps` and `vfu_ps`
+    together. `control_ps`: time in which both queues stood idle. `wait_ps`: idle time of the queue with the larger
+    sum, `waiting_queue`, IO where both are equal. `layers`: latency in the network by layer index; `no_layer_ps`
+    belongs to none. `layer_parts`: the same by activity.
+    """
+
+    schedule: Schedule
+    cycle_ps: int
+    makespan_ps: int
+    io_ps: int
+    cp_ps: int
+    mfu_ps: int
+    vfu_ps: int
+    control_ps: int
+    wait_ps: int
+    waiting_queue: Queue
+    waits: tuple[WaitTime, ...]
+    layers: tuple[int, ...]
+    no_layer_ps: int
+    layer_parts: Mapping[int, LayerTime]
+
+    def cycles(self, ps: int) -> float:
+        """Picoseconds in cycles of the machine."""
+        return ps / self.cycle_ps
+
+
+def simulate(
+    steps: Iterable[Step], machine: Machine, *, costs: CostModel | None = None, cycle_budget: int | None = None
+) -> Timing:
+    """Runs the steps of a program on the machine and times them.
+
+    Raises `Deadlock`, `BudgetExceeded` for more than `cycle_budget` cycles, `ExecutionFault` for a command that
+    cannot be, and whatever the sequencer raises while it is asked for steps.
+    """
+    costs = costs or CostModel(machine)
+    limit_ps = _NO_LIMIT_PS if cycle_budget is None else cycle_budget * costs.cycle_ps
+    collected = _collected(steps, machine.issue_cycles * costs.cycle_ps, limit_ps)
+    durations = durations_ps(collected, costs)
+    result = schedule(collected, durations, machine, limit_ps, machine.issue_cycles * costs.cycle_ps)
+    return _timing(result, costs.cycle_ps)
+
+
+def simulate_program(
+    program: Program, machine: Machine, *, costs: CostModel | None = None, cycle_budget: int | None = None
+) -> Timing:
+    """Decodes a program, unrolls its loops and times it. Raises `InvalidProgram`, and as `simulate`."""
+    steps = sequence(program.code, layer_of=program.layer_of)
+    return simulate(steps, machine, costs=costs, cycle_budget=cycle_budget)
+
+
+def marginal_ps(steps: Sequence[Step], machine: Machine, layer: int, *, costs: CostModel | None = None) -> int:
+    """By how much the makespan would shrink if the commands of a layer took no time.
+
+    Raises as `simulate`.
+    """
+    costs = costs or CostModel(machine)
+    issue_ps = machine.issue_cycles * costs.cycle_ps
+    durations = durations_ps(steps, costs)
+    without = [0 if layer_of(step) == layer else ps for step, ps in zip(steps, durations, strict=True)]
+    whole, rest = (schedule(steps, each, machine, _NO_LIMIT_PS, issue_ps).makespan_ps for each in (durations, without))
+    return whole - rest
+
+
+def durations_ps(steps: Sequence[Step], costs: CostModel) -> list[int]:
+    """The time of every step on its unit: that of its command, or 0."""
+    # The same command object comes back in every round of a loop; `steps` keeps it, so its id stays its own.
+    known: dict[int, int] = {}
+    durations = []
+    for pc, item, _ in steps:
+        if type(item) is not Command:
+            durations.append(0)
+            continue
+        duration = known.get(id(item))
+        if duration is None:
+            try:
+                duration = known[id(item)] = costs.duration_ps(item)
+            except ExecutionFault as fault:
+                raise ExecutionFault(f"instruction {pc}: {fault.what}", fault.why, fault.next_step) from fault
+        durations.append(duration)
+    return durations
+
+
+def _collected(steps: Iterable[Step], issue_ps: int, limit_ps: int) -> list[Step]:
+    """The steps as a list, as long as issuing them alone keeps within the limit."""
+    collected, issuing_ps = [], 0
+    for step in steps:
+        collected.append(step)
+        issuing_ps += (step.control + 1) * issue_ps
+        if issuing_ps > limit_ps + issue_ps:  # one more: the last step may have no item
+            raise BudgetExceeded(
+                f"instruction {step.pc} is issued beyond the budget of {limit_ps} ps",
+                "the program loops without end, or takes longer than the budget allows",
+                "Raise the cycle budget if the program is sound",
+            )
+    return collected
+
+
+def _timing(result: Schedule, cycle_ps: int) -> Timing:
+    durations = result.durations_ps
+    io_ps, cp_ps = (sum(durations[index] for index in entries) for entries in result.entries)
+    mfu_ps = sum(
+        duration
+        for step, duration in zip(result.steps, durations, strict=True)
+        if duration and isinstance(step.item, Command) and step.item.function is Function.CONVOLVE
+    )
+    waiting = Queue.IO if io_ps >= cp_ps else Queue.CP
+    parts = layer_times(result)
+    count = max((layer_of(step) for step in result.steps), default=NOTHING) + 1
+    return Timing(
+        schedule=result,
+        cycle_ps=cycle_ps,
+        makespan_ps=result.makespan_ps,
+        io_ps=io_ps,
+        cp_ps=cp_ps,
+        mfu_ps=mfu_ps,
+        vfu_ps=cp_ps - mfu_ps,
+        control_ps=result.makespan_ps - _busy_ps(result),
+        wait_ps=result.makespan_ps - max(io_ps, cp_ps),
+        waiting_queue=waiting,
+        waits=wait_times(result, waiting),
+        layers=tuple(parts[layer].ps if layer in parts else 0 for layer in range(count)),
+        no_layer_ps=parts[NOTHING].ps if NOTHING in parts else 0,
+        layer_parts=parts,
+    )
+
+
+def _busy_ps(result: Schedule) -> int:
+    """Time in which at least one queue serves a command."""
+    begins: np.ndarray[Any, Any] = np.asarray(result.served_ps, np.int64)
+    ends: np.ndarray[Any, Any] = np.asarray(result.finished_ps, np.int64)
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], np.maximum.accumulate(ends[order]) if len(order) else ends
+    covered_until = np.concatenate([[0], ends[:-1]])
+    return int(np.maximum(0, ends - np.maximum(begins, covered_until)).sum())

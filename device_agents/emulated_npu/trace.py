@@ -1,0 +1,243 @@
+"""A timed run as Chrome trace: the Trace Event Format in JSON, which Perfetto opens.
+
+One process with six tracks: `layers` (the binding path, so its events sum to the makespan), the control unit, the
+IO and the CP queue, MFU and VFU. Work bears the names that ONNX Runtime's profiler gives (`<node>_kernel_time`,
+`op_name` in the arguments), on `layers` with its category as well (`Node`), so that both profiles load side by
+side and tools that sum nodes count nothing twice. Arrows lead from each POST to the WAIT that took its unit.
+Counters: bandwidth of the external memories, live bytes of the on-chip ones (occupancy.py).
+
+Times are microseconds in steps of a nanosecond, Perfetto's resolution; `args` has the exact picoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from device_agents.emulated_npu.attribution import binding_path, layer_of
+from device_agents.emulated_npu.command import Command, Fence, Function, Post, Queue, Space, Wait
+from device_agents.emulated_npu.compiler.layers import Graph
+from device_agents.emulated_npu.cost import CostModel
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.occupancy import occupancy
+from device_agents.emulated_npu.schedule import NOTHING
+from device_agents.emulated_npu.timing import Timing
+
+Event = dict[str, Any]
+
+_PID = 1
+_LAYERS, _CU, _IO, _CP, _MFU, _VFU = range(1, 7)
+_TRACKS = {_LAYERS: "layers", _CU: "CU", _IO: "IO queue", _CP: "CP queue", _MFU: "MFU", _VFU: "VFU"}
+_QUEUE_TRACK = {Queue.IO: _IO, Queue.CP: _CP}
+_ORDER_AT_A_TIME = {"M": 0, "X": 1, "s": 2, "f": 3, "C": 4}
+
+
+@dataclass(frozen=True)
+class LayerLabel:
+    """How a hardware layer is shown: its name, its operator, the ONNX nodes that it stands for."""
+
+    name: str
+    operator: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+def labels_of_graph(graph: Graph) -> tuple[LayerLabel, ...]:
+    """A label for every layer of a compiled network."""
+    return tuple(LayerLabel(layer.name, layer.function.name, layer.nodes) for layer in graph.layers)
+
+
+def labels_of_names(names: Iterable[str]) -> tuple[LayerLabel, ...]:
+    """Labels from the names alone, which is what a program file holds."""
+    return tuple(LayerLabel(name) for name in names)
+
+
+def chrome_trace(
+    timing: Timing, machine: Machine, labels: Sequence[LayerLabel], *, costs: CostModel | None = None
+) -> dict[str, Any]:
+    """The run as an object of the Trace Event Format, ready for `json.dump`; events are in order of time."""
+    costs = costs or CostModel(machine)
+    events = [
+        *_layer_events(timing, labels),
+        *_control_events(timing),
+        *_command_events(timing, labels, costs),
+        *_synchronisation_events(timing),
+        *_bandwidth_counters(timing, machine, costs),
+        *_occupancy_counters(timing),
+    ]
+    # An arrow binds to the slice that is open where it stands in the file, so slices come first. A longer slice
+    # goes before those that it encloses.
+    events.sort(key=lambda event: (event["ts"], _ORDER_AT_A_TIME[event["ph"]], -event.get("dur", 0)))
+    return {
+        "traceEvents": [*_metadata(machine), *events],
+        "displayTimeUnit": "ns",
+        "otherData": {"machine": machine.name, "clock_hz": machine.clock_hz, "makespan_ps": timing.makespan_ps},
+    }
+
+
+def _us(ps: int) -> float:
+    return ps // 1000 / 1000
+
+
+def _slice(track: int, name: str, category: str, span_ps: tuple[int, int], args: Event) -> Event:
+    begin, end = span_ps
+    # Both ends are rounded down, so that slices that adjoin neither overlap nor part.
+    duration = (end // 1000 - begin // 1000) / 1000
+    args = {**args, "start_ps": begin, "duration_ps": end - begin}
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": _PID,
+        "tid": track,
+        "ts": _us(begin),
+        "dur": duration,
+        "args": args,
+    }
+
+
+def _metadata(machine: Machine) -> Iterator[Event]:
+    yield _named("process_name", _LAYERS, {"name": f"emulated NPU {machine.name}"})
+    for track, name in _TRACKS.items():
+        yield _named("thread_name", track, {"name": name})
+        yield _named("thread_sort_index", track, {"sort_index": track})
+
+
+def _named(name: str, track: int, args: Event) -> Event:
+    return {"ph": "M", "name": name, "pid": _PID, "tid": track, "ts": 0, "args": args}
+
+
+def _label(labels: Sequence[LayerLabel], layer: int) -> LayerLabel:
+    return labels[layer] if 0 <= layer < len(labels) else LayerLabel("no layer")
+
+
+def _node_args(label: LayerLabel, layer: int, operator: str) -> Event:
+    """The arguments that ONNX Runtime's profiler gives a node, as far as they exist here; all are text there."""
+    args = {"op_name": operator, "provider": "EmulatedNpu", "node_index": str(layer), "layer": label.name}
+    return args if not label.nodes else {**args, "nodes": ", ".join(label.nodes)}
+
+
+def _layer_events(timing: Timing, labels: Sequence[LayerLabel]) -> Iterator[Event]:
+    yield _slice(_LAYERS, "model_run", "Session", (0, timing.makespan_ps), {})
+    layer, begin, end = NOTHING, 0, 0
+    for segment in [*binding_path(timing.schedule)][::-1]:
+        owner = layer_of(timing.schedule.steps[segment.step])
+        if owner != layer:
+            yield from _layer_event(labels, layer, (begin, end))
+            layer, begin = owner, segment.begin_ps
+        end = segment.end_ps
+    yield from _layer_event(labels, layer, (begin, end))
+
+
+def _layer_event(labels: Sequence[LayerLabel], layer: int, span_ps: tuple[int, int]) -> Iterator[Event]:
+    if span_ps[0] < span_ps[1]:
+        label = _label(labels, layer)
+        category = "Node" if layer != NOTHING else "Control"
+        yield _slice(_LAYERS, f"{label.name}_kernel_time", category, span_ps, _node_args(label, layer, label.operator))
+
+
+def _control_events(timing: Timing) -> Iterator[Event]:
+    """When the control unit works, and when and why it stands."""
+    schedule = timing.schedule
+    begin = until = 0
+    for index, step in enumerate(schedule.steps):
+        issued = schedule.issued_ps[index]
+        cause = schedule.issue_cause[index]
+        if cause == NOTHING:
+            until = issued
+            continue
+        if begin < until:
+            yield _slice(_CU, "issue", "CU", (begin, until), {})
+        why = "FENCE" if isinstance(step.item, Fence) else "queue full"
+        due = schedule.steps[cause].pc
+        yield _slice(_CU, why, "CU", (until, issued), {"pc": step.pc, "due_pc": due})
+        begin = until = issued
+    if begin < until:
+        yield _slice(_CU, "issue", "CU", (begin, until), {})
+
+
+def _command_events(timing: Timing, labels: Sequence[LayerLabel], costs: CostModel) -> Iterator[Event]:
+    schedule = timing.schedule
+    for index, step in enumerate(schedule.steps):
+        command = step.item
+        if not isinstance(command, Command):
+            continue
+        if command.queue is Queue.IO:
+            track = _IO
+        else:
+            track = _MFU if command.function is Function.CONVOLVE else _VFU
+        label, cost = _label(labels, command.layer), costs.cost(command)
+        args: Event = {**_node_args(label, command.layer, command.function.name), "pc": step.pc}
+        for space, read, written in cost.traffic:
+            args[f"{space.name}_read_bytes"], args[f"{space.name}_written_bytes"] = read, written
+        if cost.macs:
+            args["macs"] = cost.macs
+        span = schedule.served_ps[index], schedule.finished_ps[index]
+        yield _slice(track, f"{label.name}_kernel_time", f"Node,{_TRACKS[track]}", span, args)
+
+
+def _synchronisation_events(timing: Timing) -> Iterator[Event]:
+    """Every WAIT from when it reached the head of its queue, every POST, and an arrow between them."""
+    schedule = timing.schedule
+    for queue in Queue:
+        track, free = _QUEUE_TRACK[queue], 0
+        for index in schedule.entries[queue]:
+            item, served = schedule.steps[index].item, schedule.served_ps[index]
+            if isinstance(item, (Wait, Post)):
+                at_head = max(free, schedule.issued_ps[index]) if isinstance(item, Wait) else served
+                name = f"{type(item).__name__.upper()} {item.semaphore}"
+                args = {"pc": schedule.steps[index].pc, "semaphore": item.semaphore, "count": item.count}
+                yield _slice(track, name, "sync", (at_head, served), args)
+            if isinstance(item, Wait):
+                post = schedule.released_by[index]
+                poster = schedule.steps[post].item
+                if isinstance(poster, Post):
+                    yield _arrow("s", _QUEUE_TRACK[poster.queue], schedule.served_ps[post], index, item.semaphore)
+                    yield _arrow("f", track, served, index, item.semaphore)
+            free = schedule.finished_ps[index]
+
+
+def _arrow(phase: str, track: int, at_ps: int, number: int, semaphore: int) -> Event:
+    event: Event = {
+        "ph": phase,
+        "cat": "sync",
+        "name": f"semaphore {semaphore}",
+        "id": number,
+        "pid": _PID,
+        "tid": track,
+        "ts": _us(at_ps),
+    }
+    return {**event, "bp": "e"} if phase == "f" else event
+
+
+def _bandwidth_counters(timing: Timing, machine: Machine, costs: CostModel) -> Iterator[Event]:
+    """GB/s of payload while a command runs, its latency included."""
+    schedule = timing.schedule
+    for space in [Space.DDR] + [Space.LLC] * (machine.llc.bytes > 0):
+        rates: dict[float, tuple[float, float]] = {0.0: (0.0, 0.0)}
+        for index in schedule.entries[Queue.IO]:
+            command = schedule.steps[index].item
+            begin, end = schedule.served_ps[index], schedule.finished_ps[index]
+            if not isinstance(command, Command) or _us(begin) == _us(end):
+                continue
+            moved = [(read, written) for where, read, written in costs.cost(command).traffic if where is space]
+            for read, written in moved:
+                rates[_us(begin)] = (read / (end - begin) * 1000, written / (end - begin) * 1000)
+                rates[_us(end)] = (0.0, 0.0)
+        for ts, (read_rate, write_rate) in rates.items():
+            yield _counter(f"{space.name} GB/s", ts, {"read": round(read_rate, 6), "written": round(write_rate, 6)})
+
+
+def _occupancy_counters(timing: Timing) -> Iterator[Event]:
+    for space in (Space.NB, Space.SB, Space.HALO):
+        times, live = occupancy(timing.schedule, space)
+        if not len(times):
+            continue
+        # Within one nanosecond the last value holds.
+        values = {0.0: 0} | {_us(ps): count for ps, count in zip(times.tolist(), live.tolist(), strict=True)}
+        for ts, count in values.items():
+            yield _counter(f"{space.name} live bytes", ts, {"bytes": count})
+
+
+def _counter(name: str, ts: float, args: Event) -> Event:
+    return {"ph": "C", "name": name, "pid": _PID, "tid": _LAYERS, "ts": ts, "args": args}

@@ -1,0 +1,116 @@
+"""Operations of the vector unit: how many a command takes, per element and output (S2.3, S2.6).
+
+A lane does one simple operation a cycle: add, multiply, multiply-add, compare, select, convert, move. A
+division, a square root or a transcendental function occupies it for `special_cycles`.
+
+====================  ==========================================================================================
+Command               Operations
+====================  ==========================================================================================
+COPY, FILL, WHERE     1 per element
+BINARY                1 per element; DIVIDE and MODULO 1 special, POWER 2 (logarithm, exponential)
+AFFINE                1 per element (multiply-add)
+MAP                   1 per element if simple, else the specials of the function
+REDUCE                1 per input element, ARGMAX 2; per output MEAN 1 more, L2 1 special more
+SOFTMAX               passes: maximum 1, exponential of the difference 1 + 1 special, sum 1, scaling 1; per row one
+                      special (reciprocal; logarithm for log-softmax)
+NORMALIZE             passes: sum 1, sum of squares 1, centre and scale 1, affine 1 if it has an operand; per row
+                      2 specials (square root, reciprocal)
+LRN                   square 1, window sum `mode`, multiply-add 1, power 2 specials, multiply 1
+POOL_*                taps per output; the average multiplies 1 more
+DEPTHWISE             taps per output, 1 for the third and 1 for the fourth operand
+====================  ==========================================================================================
+
+An activation at the end of a command other than MAP costs nothing if simple, else its specials per element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from device_agents.emulated_npu.command import Activation, Binary, Command, Function, Reduction
+from device_agents.emulated_npu.errors import ExecutionFault
+
+_SPECIALS: Mapping[Activation, int] = {
+    Activation.SIGMOID: 1,
+    Activation.TANH: 1,
+    Activation.SWISH: 1,
+    Activation.GELU: 1,
+    Activation.GELU_TANH: 1,
+    Activation.ELU: 1,
+    Activation.SELU: 1,
+    Activation.CELU: 1,
+    Activation.SOFTPLUS: 2,  # exponential, logarithm
+    Activation.ERF: 1,
+    Activation.EXP: 1,
+    Activation.LOG: 1,
+    Activation.SQRT: 1,
+    Activation.RECIPROCAL: 1,
+    Activation.SOFTSIGN: 1,
+    Activation.MISH: 3,  # softplus, hyperbolic tangent
+    Activation.SIN: 1,
+    Activation.COS: 1,
+}
+_BINARY_SPECIALS: Mapping[int, int] = {Binary.DIVIDE: 1, Binary.MODULO: 1, Binary.POWER: 2}
+_NO_EPILOGUE = (Function.COPY, Function.FILL, Function.MAP, Function.REDUCE, Function.SOFTMAX)
+
+
+def vector_operations(command: Command, special_cycles: int) -> int:
+    """Lane cycles of a VFU command: its simple operations, and `special_cycles` for each special one.
+
+    Raises `ExecutionFault` for a command that lacks an operand its cost depends on.
+    """
+    simple, special = _body(command)
+    if command.function not in _NO_EPILOGUE:
+        special += _SPECIALS.get(command.settings.activation, 0) * command.target.descriptor.elements
+    return simple + special * special_cycles
+
+
+def _body(command: Command) -> tuple[int, int]:
+    """Simple and special operations of a command without its activation."""
+    function, settings = command.function, command.settings
+    elements = command.target.descriptor.elements
+    if function is Function.MAP:
+        specials = _SPECIALS.get(settings.activation, 0)
+        return (0, specials * elements) if specials else (elements, 0)
+    if function is Function.BINARY:
+        specials = _BINARY_SPECIALS.get(settings.mode, 0)
+        return (0, specials * elements) if specials else (elements, 0)
+    if function is Function.REDUCE:
+        return _reduce(command)
+    if function in (Function.SOFTMAX, Function.NORMALIZE):
+        return _row_passes(command)
+    if function is Function.LRN:
+        return elements * (3 + settings.mode), elements * 2
+    if function in (Function.POOL_MAX, Function.POOL_AVERAGE):
+        taps = math.prod(settings.kernel)
+        return elements * (taps + (function is Function.POOL_AVERAGE)), 0
+    if function is Function.DEPTHWISE:
+        return elements * (_depthwise_taps(command) + (command.third is not None) + (command.fourth is not None)), 0
+    return elements, 0
+
+
+def _reduce(command: Command) -> tuple[int, int]:
+    if command.first is None:
+        raise ExecutionFault("REDUCE lacks an operand")
+    inputs, outputs = command.first.descriptor.elements, command.target.descriptor.elements
+    mode = command.settings.mode
+    simple = inputs * (2 if mode == Reduction.ARGMAX else 1) + (outputs if mode == Reduction.MEAN else 0)
+    return simple, outputs if mode == Reduction.L2 else 0
+
+
+def _row_passes(command: Command) -> tuple[int, int]:
+    """SOFTMAX and NORMALIZE: a row is what one maximum, or one mean, is taken over."""
+    dims, axes = command.target.descriptor.dims, command.settings.axes
+    elements = math.prod(dims)
+    rows = math.prod(size for axis, size in enumerate(dims) if not axes >> axis & 1) if elements else 0
+    if command.function is Function.SOFTMAX:
+        return elements * 4, elements + rows
+    affine = command.second is not None or command.third is not None
+    return elements * (3 + affine), rows * 2
+
+
+def _depthwise_taps(command: Command) -> int:
+    if command.second is None or len(command.second.descriptor.dims) != 5:
+        raise ExecutionFault("DEPTHWISE lacks weights (kd, kh, kw, C, m)")
+    return math.prod(command.second.descriptor.dims[:3])

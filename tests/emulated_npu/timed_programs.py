@@ -1,0 +1,196 @@
+"""Machines, commands and step lists for the tests of time, and a tick-by-tick machine to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from device_agents.emulated_npu.command import (
+    Command,
+    DataType,
+    Descriptor,
+    Fence,
+    Function,
+    Item,
+    Operand,
+    Post,
+    Queue,
+    Settings,
+    Space,
+    Wait,
+)
+from device_agents.emulated_npu.machine import Dataflow, Host, Machine, Memory, Mfu, Noise, Packing, Vfu
+from device_agents.emulated_npu.sequencer import Step
+
+CYCLE_PS = 1000
+_HOST = Host(0.0, 0.0, 1e9, 0.0, 0.0, Noise(0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0))
+
+
+def machine(**changes: Any) -> Machine:
+    """One byte a nanosecond, no latency, one lane, nothing starts up: a byte or an element is one cycle of 1000 ps."""
+    plain = Machine(
+        name="plain",
+        clock_hz=10**9,
+        data_type=DataType.INT8,
+        mfu=Mfu(4, 4, "dot-product", "none", 0),
+        vfu=Vfu(1, 8, 0),
+        nb_bytes=1 << 20,
+        sb_bytes=1 << 20,
+        shared_buffer=False,
+        halo_bytes=1 << 16,
+        llc=Memory(1 << 20, 4e9, 0.0, 1),
+        ddr=Memory(1 << 30, 1e9, 0.0, 1),
+        io_queue_depth=4,
+        cp_queue_depth=4,
+        issue_cycles=0,
+        host=_HOST,
+    )
+    return replace(plain, **changes)
+
+
+def mfu(
+    rows: int, columns: int, dataflow: Dataflow = "dot-product", packing: Packing = "none", startup: int = 0
+) -> Mfu:
+    """A matrix unit."""
+    return Mfu(rows, columns, dataflow, packing, startup)
+
+
+def operand(space: Space, *dims: int, address: int = 0, dtype: DataType = DataType.INT8) -> Operand:
+    """A contiguous view, last axis innermost."""
+    strides, stride = [], dtype.bytes
+    for size in reversed(dims):
+        strides.append(stride)
+        stride *= size
+    return Operand(Descriptor(space, dtype, dims, tuple(reversed(strides))), address)
+
+
+def load(size: int, *, layer: int = 0, address: int = 0, space: Space = Space.DDR) -> Command:
+    """So many bytes into NB."""
+    return Command(
+        Function.LOAD, operand(Space.NB, size, address=address), operand(space, size, address=address), layer=layer
+    )
+
+
+def store(size: int, *, layer: int = 0, address: int = 0) -> Command:
+    """So many bytes from NB into DDR."""
+    target, source = operand(Space.DDR, size, address=address), operand(Space.NB, size, address=address)
+    return Command(Function.STORE, target, source, layer=layer)
+
+
+def compute(size: int, *, layer: int = 0, address: int = 0) -> Command:
+    """So many elements in place on the VFU."""
+    view = operand(Space.NB, size, address=address)
+    return Command(Function.MAP, view, view, layer=layer)
+
+
+def convolve(
+    pixels: tuple[int, int],
+    channels: int,
+    columns: int,
+    kernel: tuple[int, int] = (1, 1),
+    stride: tuple[int, int] = (1, 1),
+    layer: int = 0,
+) -> Command:
+    """A convolution without padding."""
+    height, width = ((p - 1) * s + k for p, s, k in zip(pixels, stride, kernel, strict=True))
+    return Command(
+        Function.CONVOLVE,
+        operand(Space.NB, 1, *pixels, columns),
+        operand(Space.NB, 1, height, width, channels),
+        operand(Space.SB, 1, *kernel, channels, columns),
+        settings=Settings(kernel=(1, *kernel), stride=(1, *stride)),
+        layer=layer,
+    )
+
+
+def steps_of(*items: Item, control: int = 0) -> list[Step]:
+    """Steps in program order, `control` instructions before each."""
+    return [Step(pc, item, control) for pc, item in enumerate(items)]
+
+
+@st.composite
+def programs(draw: st.DrawFn, shared_semaphores: bool = False, min_items: int = 0) -> list[Step]:
+    """Programs that may deadlock; semaphore 0 leads from IO to CP and 1 back, unless both queues share them."""
+    items: list[Item] = []
+    for _ in range(draw(st.integers(min_items, 24))):
+        kind, layer = draw(st.sampled_from("llsccwpppf")), draw(st.integers(-1, 3))
+        queue, count = draw(st.sampled_from(Queue)), draw(st.sampled_from((1, 1, 2)))
+        semaphore = draw(st.integers(0, 1)) if shared_semaphores else None
+        if kind in "lsc":
+            make = {"l": load, "s": store, "c": compute}[kind]
+            items.append(make(draw(st.integers(1, 9)), layer=layer))
+        elif kind == "w":
+            items.append(Wait(queue, 1 - queue if semaphore is None else semaphore, count, layer))
+        elif kind == "p":
+            items.append(Post(queue, queue if semaphore is None else semaphore, count, layer))
+        elif draw(st.integers(0, 3)) == 0:
+            items.append(Fence(layer))
+    controls = draw(st.lists(st.integers(0, 3), min_size=len(items), max_size=len(items)))
+    steps = [Step(pc, item, control) for pc, (item, control) in enumerate(zip(items, controls, strict=True))]
+    return [*steps, Step(len(steps), None, 1)] if draw(st.booleans()) else steps
+
+
+@st.composite
+def sound_programs(draw: st.DrawFn, min_items: int = 1) -> list[Step]:
+    """Programs that end on any machine: every WAIT has its units posted before it in program order."""
+    spare = {0: 0, 1: 0}
+    kept: list[Step] = []
+    for step in draw(programs(min_items=min_items)):
+        if isinstance(step.item, Wait):
+            if spare[step.item.semaphore] < step.item.count:
+                continue
+            spare[step.item.semaphore] -= step.item.count
+        elif isinstance(step.item, Post):
+            spare[step.item.semaphore] += step.item.count
+        kept.append(step)
+    return kept
+
+
+def tick_by_tick(steps: Sequence[Step], described: Machine, lengths: Sequence[int], most: int) -> int | None:
+    """The makespan in cycles by trying everything at every tick; None for a deadlock.
+
+    `lengths`: cycles of each step on its unit.
+    """
+    queues: tuple[list[int], list[int]] = ([], [])
+    depths = (described.io_queue_depth, described.cp_queue_depth)
+    free, semaphores = [0, 0], [0] * 8
+    position, ready_at = 0, -1
+    for now in range(most):
+        moved = True
+        while moved:
+            moved = False
+            while position < len(steps):
+                item = steps[position].item
+                if ready_at < 0:
+                    ready_at = now + (steps[position].control + (item is not None)) * described.issue_cycles
+                if now < ready_at:
+                    break
+                if isinstance(item, Fence):
+                    if queues[0] or queues[1] or max(free) > now:
+                        break
+                elif item is not None:
+                    if len(queues[item.queue]) >= depths[item.queue]:
+                        break
+                    queues[item.queue].append(position)
+                position, ready_at = position + 1, -1
+            for number in (0, 1):
+                if queues[number] and free[number] <= now and _acts(steps[queues[number][0]].item, semaphores):
+                    free[number] = now + lengths[queues[number].pop(0)]
+                    moved = True
+                    break
+        if position == len(steps) and not queues[0] and not queues[1] and now >= max(free):
+            return now
+    return None
+
+
+def _acts(item: Item | None, semaphores: list[int]) -> bool:
+    if isinstance(item, Wait):
+        if semaphores[item.semaphore] < item.count:
+            return False
+        semaphores[item.semaphore] -= item.count
+    elif isinstance(item, Post):
+        semaphores[item.semaphore] += item.count
+    return True
