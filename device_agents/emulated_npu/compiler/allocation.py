@@ -1,0 +1,43 @@
+"""Addresses for things that live for a while: none that live at the same time overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """Something of `bytes` that lives from step `first` to step `last`, both included."""
+
+    name: str
+    bytes: int
+    first: int
+    last: int
+
+
+def aligned(size: int) -> int:
+    """The next multiple of the alignment."""
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def allocate(items: Iterable[Lifetime]) -> tuple[Mapping[str, int], int]:
+    """Addresses by name and the bytes used altogether; the largest are placed first, each as low as it fits."""
+    placed: list[tuple[int, int, Lifetime]] = []
+    addresses: dict[str, int] = {}
+    top = 0
+    for item in sorted(items, key=lambda item: (-item.bytes, item.first, item.name)):
+        address = 0
+        for start, end, other in placed:  # ordered by start
+            if other.first <= item.last and item.first <= other.last:
+                if address + item.bytes <= start:
+                    break
+                address = max(address, end)
+        end = address + aligned(item.bytes)
+        addresses[item.name] = address
+        placed.append((address, end, item))
+        placed.sort(key=lambda entry: entry[0])
+        top = max(top, end)
+    return addresses, top

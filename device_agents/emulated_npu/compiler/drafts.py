@@ -1,0 +1,228 @@
+"""Hardware layers in the making: what the operators of a network write down, before folding (S2.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from device_agents.emulated_npu.command import PLAIN, Activation, DataType, Function, Settings
+from device_agents.emulated_npu.compiler import constants, views
+from device_agents.emulated_npu.compiler.constants import Array, ChannelStep
+from device_agents.emulated_npu.compiler.layers import Constant, Value, View
+from device_agents.emulated_npu.compiler.source import Node, Source, TensorType, unsupported
+from device_agents.emulated_npu.errors import InvalidNetwork
+
+
+@dataclass
+class Draft:
+    """A layer that still changes; as `layers.Layer`, but the scale and shift are a list of steps.
+
+    An AFFINE draft has its first input alone: its factors are made of the steps in the end.
+    """
+
+    name: str
+    function: Function
+    inputs: tuple[View, ...]
+    output: View
+    settings: Settings = PLAIN
+    weights: Constant | None = None
+    groups: int = 1
+    matrix: bool = False
+    steps: list[ChannelStep] = field(default_factory=list)
+    residual: View | None = None
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> tuple[View, ...]:
+        """Every view that it reads."""
+        return self.inputs if self.residual is None else (*self.inputs, self.residual)
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of the output that steps apply along."""
+        return len(self.output.axes) - 1 if self.matrix else 1
+
+
+class Builder:
+    """Collects values and drafts while the nodes of a model are visited.
+
+    `node` is the one being visited. `homes` says which values lie inside others: parts of concatenations, and
+    what a view shows as an output.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.values: dict[str, Value] = {}
+        self.drafts: list[Draft] = []
+        self.homes: dict[str, View] = {}
+        self._places: dict[str, View] = {}
+        self.node = Node("", "", (), (), (), {})
+        self._first = 0
+        for name in source.inputs:
+            kind = source.types[name]
+            self._places[name] = self._add_value(name, kind, "input")
+
+    def begin(self, node: Node) -> None:
+        """From now on drafts are this node's."""
+        self.node, self._first = node, len(self.drafts)
+
+    # -- tensors -------------------------------------------------------------------------------------------------
+
+    def type(self, tensor: str) -> TensorType:
+        """Shape and element type of a tensor; raises InvalidNetwork where they are not known."""
+        if tensor not in self.source.types:
+            why = "Its shape is not known before the network runs, or its element type is unknown"
+            what = f"Tensor {tensor[:80]!r} at node {self.node.name[:80]!r} ({self.node.op}) cannot be compiled"
+            raise InvalidNetwork(what, why, "Export the network with fixed shapes")
+        return self.source.types[tensor]
+
+    def constant(self, tensor: str) -> Constant | None:
+        """The constant of that name; None for absent inputs and those that are computed."""
+        return self.source.constants.get(tensor)
+
+    def known(self, tensor: str) -> Array | None:
+        """The values of a constant that travels with the model, else None."""
+        constant = self.constant(tensor)
+        return None if constant is None else constants.value_of(constant)
+
+    def required(self, tensor: str, what: str) -> Array:
+        """As `known`, but raises UnsupportedOperator where the values are not known."""
+        value = self.known(tensor)
+        if value is None:
+            raise unsupported(self.node, f"Its {what} is not a constant with known values")
+        return value
+
+    def parameter(self, tensor: str, what: str) -> Constant:
+        """A constant whose values may be unknown; raises UnsupportedOperator where the tensor is none."""
+        constant = self.constant(tensor)
+        if constant is None:
+            raise unsupported(self.node, f"Its {what} is not constant")
+        return constant
+
+    def view(self, tensor: str) -> View:
+        """Where a tensor lies; a constant becomes a value."""
+        if tensor not in self._places:
+            constant = self.constant(tensor)
+            if constant is None:
+                raise InvalidNetwork(f"Node {self.node.name[:80]!r} reads {tensor[:80]!r}, which nothing wrote yet")
+            return self.constant_view(constant)
+        return self._places[tensor]
+
+    def constant_view(self, constant: Constant) -> View:
+        """A constant as a value that can be read as any other."""
+        if constant.name not in self.values:
+            order = tuple(range(len(constant.shape)))
+            value = Value(constant.name, constant.shape, constant.dtype, order, "constant", False, constant)
+            self.values[constant.name] = value
+        return views.whole(constant.name, constant.shape)
+
+    def bind(self, tensor: str, view: View) -> None:
+        """Says where a tensor lies."""
+        self._places[tensor] = view
+
+    def result(self, index: int = 0) -> View:
+        """A new value for an output of the node, in its own shape."""
+        name = self.node.outputs[index]
+        kind = self.type(name)
+        view = self._add_value(name, kind, "activation", name in self.source.outputs)
+        self.bind(name, view)
+        return view
+
+    def temporary(self, suffix: str, shape: Sequence[int], dtype: DataType) -> View:
+        """A new value of our own between layers of the node."""
+        name = f"{self.node.outputs[0]}.{suffix}"
+        return self._add_value(name, TensorType(tuple(shape), dtype), "activation")
+
+    def output_value(self, name: str) -> View:
+        """The value of a network's output that a view of another value is to be written to."""
+        return self._add_value(name, self.source.types[name], "activation", True)
+
+    def dtype(self, view: View) -> DataType:
+        """Element type of what a view shows."""
+        return self.values[view.value].dtype
+
+    def _add_value(
+        self, name: str, kind: TensorType, role: Literal["input", "activation"], is_output: bool = False
+    ) -> View:
+        while name in self.values:
+            name = f"{name}'"
+        order = tuple(range(len(kind.shape)))
+        self.values[name] = Value(name, kind.shape, kind.dtype, order, role, is_output)
+        return views.whole(name, kind.shape)
+
+    # -- layers --------------------------------------------------------------------------------------------------
+
+    def layer(
+        self,
+        function: Function,
+        inputs: Sequence[View],
+        output: View,
+        settings: Settings = PLAIN,
+        *,
+        weights: Constant | None = None,
+        groups: int = 1,
+        matrix: bool = False,
+    ) -> Draft:
+        """Adds a layer; its inputs are in the form that `layers.Layer` asks for."""
+        name = f"{self.node.name}.{len(self.drafts)}"
+        draft = Draft(name, function, tuple(inputs), output, settings, weights, groups, matrix)
+        self.drafts.append(draft)
+        return draft
+
+    def map(self, source: View, output: View, activation: Activation, alpha: float = 0.0, beta: float = 0.0) -> Draft:
+        """Adds a function of one variable, element by element."""
+        return self.layer(Function.MAP, [source], output, Settings(activation=activation, alpha=alpha, beta=beta))
+
+    def binary(self, mode: int, first: View, second: View, output: View) -> Draft:
+        """Adds a function of two variables, broadcast to the output."""
+        inputs = [views.expanded(view, output.shape) for view in (first, second)]
+        return self.layer(Function.BINARY, inputs, output, Settings(mode=mode))
+
+    def copy(self, source: View, output: View) -> Draft:
+        """Adds a copy, which converts types."""
+        return self.layer(Function.COPY, [source], output)
+
+    def reshape(self, source: View, shape: Sequence[int], name: str, suffix: str = "flat") -> View:
+        """The elements of a view under another shape: a view, or where that is none, of a copy.
+
+        `name` is the tensor it is; a copy under exactly its shape becomes its value.
+        """
+        direct = views.reshaped(source, shape)
+        if direct is not None:
+            return direct
+        target = tuple(shape)
+        if views.reshaped(views.whole("", target), source.shape) is None:
+            target = views.common_shape(source.shape, shape)
+        if target == tuple(shape) and name in self.source.types and self.source.types[name].shape == target:
+            kind = TensorType(target, self.dtype(source))
+            value = self._add_value(name, kind, "activation", name in self.source.outputs)
+        else:
+            value = self.temporary(suffix, target, self.dtype(source))
+        self.copy(source, views.divided(value, source.shape))
+        return views.divided(value, shape)
+
+    def place(self, view: View, target: View) -> None:
+        """Makes `target`, part of another value, hold what `view` shows: written there at once, or copied.
+
+        Written at once: a whole value (its axes may be permuted) that layers write and that has no other place.
+        """
+        value = self.values[view.value]
+        if value.kind == "activation" and not value.is_output and value.name not in self.homes:
+            home = views.home(view, value.shape, target)
+            if home is not None and target.value != value.name:
+                self.homes[value.name] = home
+                return
+        self.copy(view, target)
+
+    def finish_node(self) -> tuple[str, ...]:
+        """Gives the node's names to the last layer it made; returns them where it made none."""
+        own = self.drafts[self._first :]
+        if not own:
+            return self.node.names
+        own[-1].nodes, own[-1].name = self.node.names, self.node.name
+        return ()
+
+
+Handler = Callable[[Builder, Node], None]
+"""Writes down the layers, or binds the views, that a node of one operator stands for."""

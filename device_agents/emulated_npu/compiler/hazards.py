@@ -1,0 +1,252 @@
+"""Which earlier commands a command depends on, by the bytes that both touch (S2.5, the ground of re-ordering).
+
+Commands conflict when they touch the same bytes of a memory and one of them writes. Views are compared by their
+bounding ranges and, where these overlap, by their residues: two channel slices of one map interleave in memory
+without a common byte. What is found may be too much, never too little.
+
+Three streams keep their order wherever this is used (loads, stores, computes), so of each stream only the
+latest conflicting command is of interest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from device_agents.emulated_npu.command import Command, Descriptor, Function, Operand, Space
+
+LOAD, STORE, COMPUTE = range(3)
+_STREAM = {
+    function: LOAD if function in (Function.LOAD, Function.GATHER) else STORE if function < 0x30 else COMPUTE
+    for function in Function
+}
+# A range shared by more accesses than this is kept as if each touched all of it: bounded work, a few false conflicts.
+_MOST_ACCESSES = 24
+_BOTTOM, _TOP = -(1 << 62), 1 << 62
+
+
+class Conflicts(NamedTuple):
+    """Positions of the latest earlier load, store and compute that a command must follow; -1 where there is none.
+
+    Earlier conflicts not named are implied: by the order within a stream, or through the conflicts of those named.
+    """
+
+    load: int
+    store: int
+    compute: int
+
+
+# Of one command's operand: position, stream, whether it writes, number of its residues (0: may touch every byte).
+_Access = tuple[int, int, bool, int]
+_State = tuple[_Access, ...]
+# A view touches only bytes whose address modulo the first number lies in as many bytes as the third says from the
+# second on.
+_Residue = tuple[int, int, int]
+
+
+def stream_of(command: Command) -> int:
+    """LOAD (also GATHER), STORE or COMPUTE."""
+    return _STREAM[command.function]
+
+
+def dependencies(commands: Sequence[Command]) -> list[Conflicts]:
+    """What every command of a sequential program must follow: read after write, write after read, write after write."""
+    ranges = _Ranges()
+    memories = [_Memory(ranges) for _ in Space]
+    result = []
+    for position, command in enumerate(commands):
+        latest = [-1, -1, -1]
+        stream = _STREAM[command.function]
+        for operand in (command.first, command.second, command.third, command.fourth):
+            if operand is not None:
+                low, high, residues, modulus = ranges.of(operand)
+                access = (position, stream, False, residues)
+                memories[operand.descriptor.space].read(low, high, modulus, access, latest)
+        low, high, residues, modulus = ranges.of(command.target)
+        access = (position, stream, True, residues)
+        memories[command.target.descriptor.space].write(low, high, modulus, access, latest)
+        result.append(Conflicts(*latest))
+    return result
+
+
+class _Ranges:
+    """The bytes that views touch: a bounding range, and residues numbered so that comparing two is done once."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[Descriptor, tuple[int, int, tuple[_Residue, ...], int]] = {}
+        self._numbers: dict[tuple[_Residue, ...], int] = {(): 0}
+        self._residues: list[tuple[_Residue, ...]] = [()]
+        self._relations: dict[tuple[int, int], int] = {}
+
+    def of(self, operand: Operand) -> tuple[int, int, int, int]:
+        """First byte, one past the last, number of the residues and the largest modulus among them."""
+        descriptor, address = operand.descriptor, operand.address
+        shape = self._shapes.get(descriptor)
+        if shape is None:
+            found = _residues(descriptor)
+            shape = (*descriptor.extent, found, max((modulus for modulus, _, _ in found), default=0))
+            self._shapes[descriptor] = shape
+        low, high, residues, largest = shape
+        if not residues:
+            return address + low, address + high, 0, 0
+        moved = tuple([(modulus, (address + phase) % modulus, span) for modulus, phase, span in residues])
+        number = self._numbers.get(moved)
+        if number is None:
+            number = self._numbers[moved] = len(self._residues)
+            self._residues.append(moved)
+        return address + low, address + high, number, largest
+
+    def relation(self, later: int, earlier: int) -> int:
+        """How views with these residues, whose ranges overlap, lie to each other: _APART, _OVERLAP or _COVERS."""
+        key = (later, earlier)
+        found = self._relations.get(key)
+        if found is None:
+            one, other = self._residues[later], self._residues[earlier]
+            found = _APART if _apart(one, other) else _COVERS if _covers(one, other) else _OVERLAP
+            self._relations[key] = found
+        return found
+
+
+_APART, _OVERLAP, _COVERS = range(3)
+
+
+class _Memory:
+    """One memory cut into segments; each knows the accesses that a later one may have to follow."""
+
+    def __init__(self, ranges: _Ranges) -> None:
+        self._relation = ranges.relation
+        self._starts = [_BOTTOM, _TOP]
+        self._states: list[_State] = [(), ()]
+
+    def read(self, low: int, high: int, modulus: int, access: _Access, latest: list[int]) -> None:
+        """Enter a read of a range and raise `latest` to what it conflicts with."""
+        start, end = self._segments(low, high, modulus)
+        states = self._states
+        for index in range(start, end):
+            state = states[index]
+            states[index] = self._after_read(state, access, latest) if state else (access,)
+
+    def write(self, low: int, high: int, modulus: int, access: _Access, latest: list[int]) -> None:
+        """Enter a write of a range and raise `latest` to what it conflicts with."""
+        start, end = self._segments(low, high, modulus)
+        states = self._states
+        if access[3]:
+            for index in range(start, end):
+                state = states[index]
+                states[index] = self._after_write(state, access, latest) if state else (access,)
+            return
+        position = access[0]
+        for state in states[start:end]:
+            for earlier, stream, _, _ in state:
+                if latest[stream] < earlier != position:
+                    latest[stream] = earlier
+        if end - start > 1:
+            del self._starts[start + 1 : end], states[start + 1 : end]
+        states[start] = (access,)
+
+    def _segments(self, low: int, high: int, modulus: int) -> tuple[int, int]:
+        """Which segments make up a range: first, and one past the last.
+
+        The range of a view with gaps may grow by less than a modulus, to bounds that exist or that its neighbours
+        will have too: otherwise many interleaved views would cut the memory between each other into as many pieces.
+        """
+        starts = self._starts
+        start = bisect_left(starts, low)
+        if starts[start] != low:
+            if low - starts[start - 1] < modulus:
+                start -= 1
+                low = starts[start]
+            else:
+                self._cut(start, low)
+        end = bisect_left(starts, high, start)
+        if starts[end] != high:
+            if modulus:
+                high = low - (low - high) // modulus * modulus
+            if starts[end] > high:
+                self._cut(end, high)
+        return start, end
+
+    def _cut(self, index: int, at: int) -> None:
+        self._starts.insert(index, at)
+        self._states.insert(index, self._states[index - 1])
+
+    def _after_read(self, state: _State, access: _Access, latest: list[int]) -> _State:
+        """The accesses of a segment after a read. Of the reads of a stream the last stands for those that it covers."""
+        kept = []
+        position, stream, _, residues = access
+        for known in state:
+            earlier, its_stream, writes, its_residues = known
+            if writes:
+                if latest[its_stream] < earlier != position and (
+                    not residues or not its_residues or self._relation(residues, its_residues) != _APART
+                ):
+                    latest[its_stream] = earlier
+                kept.append(known)
+            elif its_stream != stream or (residues and self._relation(residues, its_residues) != _COVERS):
+                kept.append(known)
+        kept.append(access)
+        return tuple(kept) if len(kept) <= _MOST_ACCESSES else _coalesced(kept)
+
+    def _after_write(self, state: _State, access: _Access, latest: list[int]) -> _State:
+        """The accesses of a segment after a write: what conflicts with one that it covers conflicts with it as well."""
+        kept = []
+        position, _, _, residues = access
+        for known in state:
+            relation = self._relation(residues, known[3])
+            if relation != _APART and latest[known[1]] < known[0] != position:
+                latest[known[1]] = known[0]
+            if relation != _COVERS:
+                kept.append(known)
+        kept.append(access)
+        return tuple(kept) if len(kept) <= _MOST_ACCESSES else _coalesced(kept)
+
+
+def _coalesced(accesses: Sequence[_Access]) -> _State:
+    """One access for each stream, its last, taken to touch everything and to write if any did."""
+    last: dict[int, _Access] = {}
+    for position, stream, writes, _ in accesses:
+        known = last.get(stream, (position, stream, writes, 0))
+        last[stream] = (max(position, known[0]), stream, writes or known[2], 0)
+    return tuple(last.values())
+
+
+def _apart(one: tuple[_Residue, ...], other: tuple[_Residue, ...]) -> bool:
+    """Whether two views whose ranges overlap interleave: with the same modulus their residues are disjoint."""
+    for modulus, phase, span in one:
+        for other_modulus, other_phase, other_span in other:
+            if modulus == other_modulus:
+                distance = (other_phase - phase) % modulus
+                if distance >= span and modulus - distance >= other_span:
+                    return True
+    return False
+
+
+def _covers(later: tuple[_Residue, ...], earlier: tuple[_Residue, ...]) -> bool:
+    """Whether every view apart from the later one is also apart from the earlier one."""
+    for modulus, phase, span in later:
+        for earlier_modulus, earlier_phase, earlier_span in earlier:
+            if modulus == earlier_modulus and (earlier_phase - phase) % modulus + earlier_span <= span:
+                break
+        else:
+            return False
+    return True
+
+
+def _residues(descriptor: Descriptor) -> tuple[_Residue, ...]:
+    """For every stride that divides all larger ones: the span of what lies inside, if it leaves gaps."""
+    axes = sorted(
+        (abs(stride), size, stride)
+        for size, stride in zip(descriptor.dims, descriptor.strides, strict=True)
+        if size > 1
+    )
+    found = []
+    low, high = 0, descriptor.dtype.bytes
+    for index, (modulus, size, stride) in enumerate(axes):
+        if modulus > high - low and all(larger % modulus == 0 for larger, _, _ in axes[index:]):
+            found.append((modulus, low, high - low))
+        if stride < 0:
+            low += (size - 1) * stride
+        else:
+            high += (size - 1) * stride
+    return tuple(found)

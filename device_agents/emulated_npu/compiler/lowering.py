@@ -1,0 +1,312 @@
+"""Writes a chain plan out as commands, pass by pass: loads, halo, computing, stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.command import Command, DataType, Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.compiler.chain import (
+    ChainPlan,
+    WeightPlan,
+    depthwise_bytes,
+    element_type,
+    reads_outside,
+)
+from device_agents.emulated_npu.compiler.kernels import commands_of, convolve, depthwise_constants, view_of_factor
+from device_agents.emulated_npu.compiler.layers import Layer, Value
+from device_agents.emulated_npu.compiler.placement import (
+    Buffer,
+    dense_strides,
+    region_operand,
+)
+from device_agents.emulated_npu.compiler.regions import Region, multiplier, read_region, value_region, whole
+from device_agents.emulated_npu.compiler.tiling import Tile
+from device_agents.emulated_npu.compiler.weights import (
+    Load,
+    WeightBlock,
+    output_channels,
+    uses_weight_buffer,
+    weight_operand,
+)
+from device_agents.emulated_npu.machine import Machine
+
+
+@dataclass(frozen=True)
+class Externals:
+    """What lies off chip: values by name, and packed weights and constants of layers by address in DDR."""
+
+    values: Mapping[str, Buffer]
+    weights: Mapping[str, int]
+    constants: Mapping[str, int]
+
+
+def weight_key(layer: Layer) -> str:
+    """The name under which the packed weights of a layer, or of a slice of it, are kept."""
+    return f"{layer.index}/{layer.fixed_weights.name}"
+
+
+def factor_scale_key(layer: Layer) -> str:
+    """The name under which scale and shift of a product of two computed tensors are kept."""
+    return f"{layer.index}/factor_scale"
+
+
+@dataclass(frozen=True)
+class Computing:
+    """The computing of a region of a layer's output, with the weights that stream past for it."""
+
+    layer: Layer
+    region: Region
+
+
+class ChainWriter:
+    """Writes the passes of one chain in order; `nb_base` and `sb_base` shift its buffers."""
+
+    def __init__(
+        self,
+        plan: ChainPlan,
+        values: Mapping[str, Value],
+        machine: Machine,
+        externals: Externals,
+        nb_base: int = 0,
+        sb_base: int = 0,
+    ) -> None:
+        self._plan, self._values, self._machine, self._externals = plan, values, machine, externals
+        self._nb_base, self._sb_base = nb_base, sb_base
+        self._geometry = plan.geometry
+        self._current: dict[str, Buffer] = {}
+        self._turns = dict.fromkeys(plan.buffers, 0)
+        self._loads = 0
+        self._fetched: set[int] = set()
+        first_reader: dict[str, int] = {}
+        last_writer: dict[str, int] = {}
+        first_writer: dict[str, int] = {}
+        for place, layer in enumerate(plan.layers):
+            for view in layer.reads:
+                first_reader.setdefault(view.value, place)
+            first_writer.setdefault(layer.output.value, place)
+            last_writer[layer.output.value] = place
+        self._first_writer, self._last_writer = first_writer, last_writer
+        self._loaded_by: dict[int, list[str]] = {}
+        for name in self._geometry.loaded:
+            if name in plan.buffers:
+                self._loaded_by.setdefault(first_reader[name], []).append(name)
+
+    def commands(self) -> Iterator[Command]:
+        """All passes."""
+        for tile in self._geometry.tiles():
+            yield from self.one_pass(tile)
+
+    def one_pass(self, tile: Tile) -> Iterator[Command]:
+        """One pass through all layers of the chain (S3.2)."""
+        for step in self.steps(tile):
+            if isinstance(step, Computing):
+                yield from self.compute(step)
+            else:
+                yield step
+
+    def steps(self, tile: Tile) -> Iterator[Command | Computing]:
+        """One pass as moves and computing; what is computed may be written out by `compute`."""
+        for place, layer in enumerate(self._plan.layers):
+            for name in self._loaded_by.get(place, ()):
+                yield from self._load(name, tile, layer.index)
+            output = layer.output.value
+            if self._first_writer[output] == place:
+                yield from self._enter(output, tile, layer.index)
+            if self._geometry.is_active(output, tile):
+                region = self._geometry.output_region(layer, tile)
+                yield from self._resident(layer)
+                yield Computing(layer, region)
+                if output in self._geometry.stored:
+                    yield from self._store(layer, tile)
+            if self._last_writer[output] == place:
+                yield from self._keep(output, tile, layer.index)
+
+    # --- values -------------------------------------------------------------------------------------------------
+
+    def _enter(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
+        """Turns to the buffer of this pass and brings back what was kept for it."""
+        active = self._geometry.is_active(name, tile)
+        if self._geometry.is_resident(name) and not active and name in self._current:
+            return
+        held = self._geometry.held_region(name, tile)
+        slots = self._plan.buffers[name]
+        address = self._nb_base + slots[self._turns[name] % len(slots)]
+        self._turns[name] += 1
+        value = self._values[name]
+        dtype = element_type(value, self._machine)
+        strides = dense_strides(self._plan.extents[name], value.order, dtype.bytes)
+        self._current[name] = Buffer(Space.NB, address, dtype, tuple(low for low, _ in held), strides)
+        for place, region in self._geometry.halos(name, tile):
+            kept = self._slab(name, place, held)
+            yield self._copy(self._current[name], kept, region, value, layer)
+
+    def _keep(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
+        """Puts what later passes need again into the auxiliary buffer (S3.3)."""
+        if self._geometry.is_resident(name) and not self._geometry.is_active(name, tile):
+            return
+        for place, region in self._geometry.kept(name, tile):
+            after = tuple(index + (cut == place) for cut, index in enumerate(tile))
+            kept = self._slab(name, place, self._geometry.held_region(name, after))
+            yield self._copy(kept, self._current[name], region, self._values[name], layer)
+
+    def _slab(self, name: str, place: int, held: Region) -> Buffer:
+        """The halo across a cut as the pass finds it that holds `held`."""
+        slab = self._plan.slabs[name, place]
+        origin = [low for low, _ in self._geometry.regions[name]]
+        for other, track in enumerate(self._geometry.tracks[name]):
+            if track is not None:
+                origin[track.axis] = held[track.axis][0] if other <= place else track.span[0]
+        value = self._values[name]
+        dtype = element_type(value, self._machine)
+        return Buffer(
+            Space.HALO, slab.address, dtype, tuple(origin), dense_strides(slab.extents, value.order, dtype.bytes)
+        )
+
+    def _copy(self, target: Buffer, source: Buffer, region: Region, value: Value, layer: int) -> Command:
+        return Command(
+            Function.COPY,
+            region_operand(target, region, value.order),
+            region_operand(source, region, value.order),
+            layer=layer,
+        )
+
+    def _load(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
+        yield from self._enter(name, tile, layer)
+        if self._geometry.is_active(name, tile):
+            region = self._geometry.new_region(name, tile)
+            order = self._values[name].order
+            yield Command(
+                Function.LOAD,
+                region_operand(self._current[name], region, order),
+                region_operand(self._externals.values[name], region, order),
+                layer=layer,
+            )
+        yield from self._keep(name, tile, layer)
+
+    def _store(self, layer: Layer, tile: Tile) -> Iterator[Command]:
+        name = layer.output.value
+        own = value_region(layer.output, whole(layer.output.shape))
+        fresh = self._geometry.stored_region(name, tile)
+        region = tuple(
+            (max(low, first), min(high, stop)) for (low, high), (first, stop) in zip(own, fresh, strict=True)
+        )
+        if all(low < high for low, high in region):
+            order = self._values[name].order
+            yield Command(
+                Function.STORE,
+                region_operand(self._externals.values[name], region, order),
+                region_operand(self._current[name], region, order),
+                layer=layer.index,
+            )
+
+    # --- computing ----------------------------------------------------------------------------------------------
+
+    def _resident(self, layer: Layer) -> Iterator[Command]:
+        """Fetches what stays on chip for all passes when it is needed for the first time."""
+        if layer.index in self._fetched:
+            return
+        self._fetched.add(layer.index)
+        for name, size in depthwise_bytes(layer, self._machine).items():
+            address = self._nb_base + self._plan.constants[name]
+            yield self._bytes_load(Space.NB, address, self._externals.constants[name], size, layer.index)
+        plan = self._plan.weights.get(layer.index)
+        if plan is not None and plan.resident:
+            for load in plan.loads:
+                yield self._fetch(layer, load, self._sb_base + plan.addresses[0] + load.offset)
+
+    def compute(self, step: Computing) -> Iterator[Command]:
+        """The commands that compute a region."""
+        layer, region = step.layer, step.region
+        buffers = self._operands(layer)
+        if not uses_weight_buffer(layer):
+            for name in depthwise_bytes(layer, self._machine):
+                buffers[name] = self._constant_buffer(layer, name, self._nb_base + self._plan.constants[name])
+            yield from commands_of(layer, region, buffers)
+            return
+        plan = self._plan.weights[layer.index]
+        if layer.weights is None:
+            yield from self._product(layer, region, plan, buffers)
+            return
+        for load in plan.loads:
+            if plan.resident:
+                address = self._sb_base + plan.addresses[0] + load.offset
+            else:
+                address = self._next_slot(plan)
+                yield self._fetch(layer, load, address)
+            for block in load.blocks:
+                weights = weight_operand(layer, block, self._machine, address + block.offset - load.offset)
+                yield from convolve(layer, region, block, buffers, weights)
+
+    def _operands(self, layer: Layer) -> dict[str, Buffer]:
+        buffers = {layer.output.value: self._current[layer.output.value]}
+        for place, view in enumerate(layer.reads):
+            outside = reads_outside(layer, place)
+            buffers[view.value] = (self._externals.values if outside else self._current)[view.value]
+        return buffers
+
+    def _next_slot(self, plan: WeightPlan) -> int:
+        self._loads += 1
+        return self._sb_base + plan.addresses[self._loads % len(plan.addresses)]
+
+    def _fetch(self, layer: Layer, load: Load, address: int) -> Command:
+        source = self._externals.weights[weight_key(layer)] + load.offset
+        return self._bytes_load(Space.SB, address, source, load.bytes, layer.index)
+
+    def _bytes_load(self, space: Space, address: int, source: int, size: int, layer: int) -> Command:
+        target = Operand(Descriptor(space, DataType.UINT8, (size,), (1,)), address)
+        first = Operand(Descriptor(Space.DDR, DataType.UINT8, (size,), (1,)), source)
+        return Command(Function.LOAD, target, first, layer=layer)
+
+    def _constant_buffer(self, layer: Layer, name: str, address: int) -> Buffer:
+        """Weights as (kd, kh, kw, C, m), or scale and shift as (2, C, m), densely."""
+        channels = layer.inputs[0].axes[1].size
+        ratio = multiplier(layer)
+        is_weights = name == depthwise_constants(layer)[0]
+        dims = (*layer.settings.kernel, channels, ratio) if is_weights else (2, channels, ratio)
+        dtype = self._machine.data_type if is_weights else DataType.FLOAT32
+        return Buffer(Space.NB, address, dtype, dims, dense_strides(dims, range(len(dims)), dtype.bytes))
+
+    def _product(self, layer: Layer, region: Region, plan: WeightPlan, buffers: dict[str, Buffer]) -> Iterator[Command]:
+        """A product of two computed tensors: the second factor is loaded into SB, matrix by matrix."""
+        for part in _matrices(region):
+            for load in plan.loads:
+                block = load.blocks[0]
+                address = self._next_slot(plan)
+                weights = weight_operand(layer, block, self._machine, address)
+                yield self._fetch_factor(layer, part, block, weights)
+                if block.vector_bytes:
+                    yield self._fetch_vectors(layer, block, weights)
+                yield from convolve(layer, part, block, buffers, weights)
+
+    def _fetch_factor(self, layer: Layer, region: Region, block: WeightBlock, weights: Operand) -> Command:
+        needed = list(read_region(layer, 1, region))
+        needed[-2:] = [block.channels, block.outputs]
+        view = layer.inputs[1]
+        source = view_of_factor(view, tuple(needed), self._externals.values[view.value])
+        descriptor = weights.descriptor
+        target = Descriptor(Space.SB, source.descriptor.dtype, descriptor.dims[3:], descriptor.strides[3:])
+        return Command(Function.LOAD, Operand(target, weights.address), source, layer=layer.index)
+
+    def _fetch_vectors(self, layer: Layer, block: WeightBlock, weights: Operand) -> Command:
+        """Scale and shift of the block's columns, which constant weights would bring along."""
+        columns = output_channels(layer)
+        low, high = block.outputs
+        dims, item = (2, high - low), DataType.FLOAT32.bytes
+        target = Descriptor(Space.SB, DataType.FLOAT32, dims, (item * (high - low), item))
+        source = Descriptor(Space.DDR, DataType.FLOAT32, dims, (item * columns, item))
+        address = self._externals.constants[factor_scale_key(layer)] + item * low
+        return Command(
+            Function.LOAD,
+            Operand(target, weights.address + block.weight_bytes),
+            Operand(source, address),
+            layer=layer.index,
+        )
+
+
+def _matrices(region: Region) -> Iterator[Region]:
+    """The region in parts of one matrix each."""
+    import itertools
+
+    for indices in itertools.product(*(range(*interval) for interval in region[:-2])):
+        yield (*((index, index + 1) for index in indices), *region[-2:])

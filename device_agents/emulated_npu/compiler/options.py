@@ -1,0 +1,32 @@
+"""What a user may force; everything else the compiler chooses by predicted time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+HaloChoice = Literal["auto", "retain", "retain-columns", "recompute", "refetch"]
+ChainChoice = Literal["auto", "layers", "whole"]
+ResidencyChoice = Literal["auto", "weights", "features", "smaller"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Choices for experiments (S3.7, S3.8).
+
+    `chains`: where chains end: by predicted time, after every layer, or nowhere. `halo`: kept in the auxiliary
+    buffer in both directions or along a row of tiles alone, computed again, or fetched again (layer by layer).
+    `tile`: height and width of the tiles of a chain's last output. `residency`: what stays on chip while the other
+    streams past in a layer that has not room for both: weights, features, or the smaller of them. `reorder`: loads
+    are hoisted over computes. `fences`: nothing of a layer begins before all of the layer before it has ended.
+    """
+
+    chains: ChainChoice = "auto"
+    halo: HaloChoice = "auto"
+    tile: tuple[int, int] | None = None
+    residency: ResidencyChoice = "auto"
+    reorder: bool = True
+    fences: bool = False
+
+
+DEFAULT = Options()

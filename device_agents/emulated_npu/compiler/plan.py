@@ -1,0 +1,177 @@
+"""Chooses where chains end, by predicted time (S3.7)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from device_agents.emulated_npu.compiler.chain import ChainPlan, Room, reads_outside
+from device_agents.emulated_npu.compiler.chain_keys import ChainKeys
+from device_agents.emulated_npu.compiler.layers import Graph, Layer, View, whole_value, with_parts, written_part
+from device_agents.emulated_npu.compiler.lowering import Externals
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.regions import Region, value_region, whole
+from device_agents.emulated_npu.compiler.search import ChainSearch, Choice
+from device_agents.emulated_npu.compiler.tiling import NotTileable
+from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.machine import Machine
+
+MAX_CHAIN = 12
+_PATIENCE = 3
+"""Chains that begin this many layers earlier without a gain end the search for still longer ones."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was chosen for the layers from `start` to before `end`, and what else was considered."""
+
+    start: int
+    end: int
+    chosen: Choice
+    others: tuple[Choice, ...]
+
+    @property
+    def chains(self) -> tuple[ChainPlan, ...]:
+        """The chains to run, one after the other."""
+        return self.chosen.chains
+
+
+class Planner:
+    """Plans a network on a machine; every chain takes the best of `rooms`."""
+
+    def __init__(
+        self, graph: Graph, machine: Machine, options: Options, externals: Externals, rooms: tuple[Room, ...]
+    ) -> None:
+        self._graph, self._options, self._rooms = graph, options, rooms
+        self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
+        self._keys = ChainKeys(graph, {name: externals.values[name].space for name in graph.values})
+        self._known: dict[object, int | None] = {}
+        self._readers: dict[str, list[int]] = {}
+        self._writers: dict[str, list[int]] = {}
+        for place, layer in enumerate(graph.layers):
+            for view in layer.reads:
+                self._readers.setdefault(view.value, []).append(place)
+            self._writers.setdefault(layer.output.value, []).append(place)
+
+    def plan(self) -> tuple[Decision, ...]:
+        """The cheapest sequence of chains over the layers in topological order; raises DoesNotFit."""
+        count = len(self._graph.layers)
+        if self._options.chains == "whole":
+            return (self._whole(count),)
+        best: list[tuple[int, tuple[int, ...]]] = [(0, (0,))]
+        for end in range(1, count + 1):
+            total_ps, start = self._cheapest(end, [total for total, _ in best])
+            best.append((total_ps, (*best[start][1], end)))
+        return tuple(self.decide(start, end) for start, end in itertools.pairwise(best[-1][1]))
+
+    def refit(self, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+        """The same chains in the room of this planner, which is smaller; raises DoesNotFit."""
+        fitting = []
+        for decision in decisions:
+            fits = all(plan.fits(room) for plan in decision.chains for room in self._rooms)
+            fitting.append(decision if fits else self.decide(decision.start, decision.end))
+        return tuple(fitting)
+
+    def decide(self, start: int, end: int) -> Decision:
+        """The best way to run layers [start, end) as one chain; raises DoesNotFit where there is none."""
+        layers, stored = self._chain(start, end)
+        choices: list[Choice] = []
+        problem: DoesNotFit | None = None
+        for room in self._rooms:
+            try:
+                choices.extend(self._search.choices(layers, stored, room))
+            except DoesNotFit as error:
+                problem = problem or error
+            except NotTileable as error:
+                problem = problem or DoesNotFit(f"{layers[-1].name} cannot be cut into tiles that fit", str(error))
+        if not choices:
+            raise problem or DoesNotFit(f"There is no room for {layers[-1].name}")
+        choices.sort(key=lambda choice: choice.predicted_ps)
+        return Decision(start, end, choices[0], tuple(choices[1:]))
+
+    def _whole(self, count: int) -> Decision:
+        try:
+            if self._chainable(0, count):
+                return self.decide(0, count)
+            why = "a layer reads from outside the chain, or all of it at once, what the chain computes part by part"
+        except DoesNotFit as error:
+            why = f"{error.what}: {error.why}"
+        raise DoesNotFit("The network cannot run as one chain", why, "Let the compiler choose where chains end")
+
+    def _cheapest(self, end: int, best: Sequence[int]) -> tuple[int, int]:
+        """Predicted time of the layers before `end`, and where the last chain of the cheapest sequence starts."""
+        found: tuple[int, int] | None = None
+        idle = 0
+        for start in self._starts(end):
+            if not self._chainable(start, end):
+                continue
+            predicted_ps = self._predicted_ps(start, end)
+            if predicted_ps is None:
+                break
+            total_ps = best[start] + predicted_ps
+            idle += 1
+            if found is None or total_ps < found[0]:
+                found, idle = (total_ps, start), 0
+            if idle == _PATIENCE:
+                break
+        if found is None:
+            raise DoesNotFit(f"{self._graph.layers[end - 1].name} finds no place in any chain")
+        return found
+
+    def _predicted_ps(self, start: int, end: int) -> int | None:
+        """The time of layers [start, end) as one chain, None where they do not fit; equal chains are looked at once."""
+        key = self._keys.key(start, end)
+        if key not in self._known:
+            try:
+                self._known[key] = self._quick(start, end)
+            except (DoesNotFit, NotTileable):
+                self._known[key] = None
+                if end - start == 1:
+                    self._known[key] = self.decide(start, end).chosen.predicted_ps
+        return self._known[key]
+
+    def _quick(self, start: int, end: int) -> int:
+        layers, stored = self._chain(start, end)
+        return self._search.quick(layers, stored, self._rooms[0]).predicted_ps
+
+    def _starts(self, end: int) -> Sequence[int]:
+        if self._options.chains == "layers" or self._options.halo == "refetch":
+            return (end - 1,)
+        return range(end - 1, max(-1, end - 1 - MAX_CHAIN), -1)
+
+    def _chainable(self, start: int, end: int) -> bool:
+        """Whether layers find what they read either outside the chain or in it, all of it in one place."""
+        for place in range(start, end):
+            layer = self._graph.layers[place]
+            for index, view in enumerate(layer.reads):
+                writers = self._writers.get(view.value, ())
+                inside = [writer for writer in writers if start <= writer < place]
+                if inside and (reads_outside(layer, index) or len(inside) < len(writers)):
+                    needed = value_region(view, whole(view.shape))
+                    if any(_overlap(needed, self._graph.layers[writer].output) for writer in inside):
+                        return False
+        return True
+
+    def _chain(self, start: int, end: int) -> tuple[tuple[Layer, ...], frozenset[str]]:
+        """The layers of a chain and what they store: parts of a value that others complete have a name of their own."""
+        layers = []
+        for layer in self._graph.layers[start:end]:
+            name = layer.output.value
+            if all(start <= writer < end for writer in self._writers[name]):
+                layers.append(layer)
+            else:
+                layers.append(replace(layer, output=replace(layer.output, value=written_part(name))))
+        stored = frozenset(
+            layer.output.value for layer in layers if self._is_stored(whole_value(layer.output.value), start, end)
+        )
+        return tuple(layers), stored
+
+    def _is_stored(self, name: str, start: int, end: int) -> bool:
+        outside = any(not start <= reader < end for reader in self._readers.get(name, ()))
+        return outside or self._graph.values[name].is_output
+
+
+def _overlap(region: Region, written: View) -> bool:
+    other = value_region(written, whole(written.shape))
+    return all(low < stop and first < high for (low, high), (first, stop) in zip(region, other, strict=True))

@@ -1,0 +1,143 @@
+"""What registers and slots hold while code is generated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable
+from typing import Any, Generic, TypeVar
+
+from device_agents.emulated_npu.isa import Instruction
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Residency(Generic[Key]):
+    """Numbered places, and what is known to be in them at the present point of the code.
+
+    A place is free, holds a key that may be evicted (the least recently used first), holds a pinned key that stays
+    until it is unpinned, or is reserved and of no concern to others.
+    """
+
+    def __init__(self, places: Iterable[int]) -> None:
+        self._free = list(places)[::-1]
+        self._recent: dict[Key, int] = {}
+        self._pinned: dict[Key, int] = {}
+
+    @property
+    def capacity(self) -> int:
+        """Places that are neither pinned nor reserved."""
+        return len(self._free) + len(self._recent)
+
+    @property
+    def pinned_places(self) -> Collection[int]:
+        """The places of pinned keys."""
+        return self._pinned.values()
+
+    def find(self, key: Key) -> int | None:
+        """Where a key is; counts as a use."""
+        place = self._pinned.get(key)
+        if place is None and (place := self._recent.pop(key, None)) is not None:
+            self._recent[key] = place
+        return place
+
+    def is_pinned(self, key: Key) -> bool:
+        """Whether a key stays where it is."""
+        return key in self._pinned
+
+    def place(self, key: Key) -> int:
+        """A place for a key that is nowhere yet."""
+        place = self._recent[key] = self.reserve()
+        return place
+
+    def reserve(self) -> int:
+        """A place for the caller alone."""
+        return self._free.pop() if self._free else self._recent.pop(next(iter(self._recent)))
+
+    def release(self, place: int, key: Key | None = None) -> None:
+        """A reserved place may be used by others again; it holds `key`, if one is given."""
+        if key is None or self.find(key) is not None:
+            self._free.append(place)
+        else:
+            self._recent[key] = place
+
+    def pin_at(self, key: Key, place: int) -> None:
+        """A reserved place holds a key from now on, pinned."""
+        self._pinned[key] = place
+
+    def withdraw(self, key: Key) -> int:
+        """The place of a pinned key, reserved again."""
+        return self._pinned.pop(key)
+
+    def pin(self, key: Key) -> None:
+        """A key that may be evicted stays from now on."""
+        self._pinned[key] = self._recent.pop(key)
+
+    def unpin(self, keys: Iterable[Key]) -> None:
+        """Pinned keys may be evicted again."""
+        for key in keys:
+            self._recent[key] = self._pinned.pop(key)
+
+    def forget(self) -> None:
+        """Evicts all that is not pinned."""
+        self._free += self._recent.values()
+        self._recent.clear()
+
+
+class Slots(Generic[Key]):
+    """Slots of several words each, written word by word, and only the words that differ from what a slot holds.
+
+    `words` are those of a key, `initial` those of a slot at the start (None: not known), and `instruction` writes
+    word `index` of a slot. `working` slots are never pinned. Instructions are appended to `code`.
+    """
+
+    def __init__(
+        self,
+        places: Collection[int],
+        initial: tuple[Any, ...],
+        words: Callable[[Key], tuple[Any, ...]],
+        instruction: Callable[[int, int, Any], Instruction],
+        working: int,
+        code: list[Instruction],
+    ) -> None:
+        self._residency: Residency[Key] = Residency(places)
+        self._contents = {place: list(initial) for place in places}
+        self._words, self._instruction, self._working, self._code = words, instruction, working, code
+
+    def slot(self, key: Key) -> int:
+        """The slot that holds a key, after writing it if need be."""
+        found = self._residency.find(key)
+        if found is not None:
+            return found
+        place = self._residency.place(key)
+        contents = self._contents[place]
+        for index, word in enumerate(self._words(key)):
+            if contents[index] != word:
+                contents[index] = word
+                self._code.append(self._instruction(place, index, word))
+        return place
+
+    def enter(self, keys: Collection[Key], inner: int) -> list[Key]:
+        """Before a loop that uses these keys: writes and pins what there is room for, and returns it for `leave`.
+
+        Where not all have room, as many as `inner`, the most that a loop inside uses, is left to be pinned there, and
+        nothing is assumed of the slots that are not pinned.
+        """
+        missing = [key for key in keys if not self._residency.is_pinned(key)]
+        room = self._residency.capacity - self._working
+        held = missing if len(missing) <= room else missing[: max(room - inner, 0)]
+        for key in held:
+            self.slot(key)
+            self._residency.pin(key)
+        if len(held) < len(missing):
+            self._forget()
+        return held
+
+    def leave(self, held: Iterable[Key]) -> None:
+        """After the loop."""
+        self._residency.unpin(held)
+
+    def _forget(self) -> None:
+        self._residency.forget()
+        pinned = set(self._residency.pinned_places)
+        for place, contents in self._contents.items():
+            if place not in pinned:
+                contents[:] = [None] * len(contents)

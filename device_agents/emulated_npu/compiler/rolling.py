@@ -1,0 +1,345 @@
+"""Loops found in a list of items: bodies that repeat with addresses that advance by constants (S2.5).
+
+From the outside in: in a range of items the repetitions that save most are chosen, then the body of each is
+searched in the same way. Within a body, items count as equal only if the enclosing loops advance them equally.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from device_agents.emulated_npu.command import Command, Descriptor, Item, Operand, Settings
+from device_agents.emulated_npu.settings_words import settings_words
+
+_Array = np.ndarray[Any, Any]
+Steps = tuple[int, int, int, int, int]
+
+OPERANDS = ("target", "first", "second", "third", "fourth")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An item in its place: as it is in the first iteration of all loops around it, and how they advance it.
+
+    `steps` has for every enclosing loop, outermost first, the bytes that an iteration adds to the address of each
+    operand (in the order of OPERANDS; 0 where there is none).
+    """
+
+    item: Item
+    steps: tuple[Steps, ...]
+
+
+@dataclass(frozen=True)
+class Straight:
+    """Items one after the other."""
+
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """`count` iterations of a body."""
+
+    count: int
+    body: tuple[Node, ...]
+
+
+Node = Straight | Loop
+
+
+def roll(items: Sequence[Item]) -> tuple[Node, ...]:
+    """The items with their repetitions as loops, chosen greedily for the least code: `unroll` is the inverse."""
+    if not items:
+        return ()
+    signatures, addresses = _interned(items)
+    return _Roller(items, addresses).nodes(0, signatures, ())
+
+
+def unroll(nodes: Sequence[Node]) -> list[Item]:
+    """The items that the nodes stand for, in the order of execution."""
+    return [_advanced(entry, indices) for entry, indices in _walk(nodes, ())]
+
+
+def advance(node: Node, level: int, iterations: int) -> Node:
+    """A node in the body of the loop at `level` (0 is the outermost) after some iterations, without that loop."""
+    if isinstance(node, Loop):
+        return Loop(node.count, tuple(advance(inner, level, iterations) for inner in node.body))
+    entries = []
+    for entry in node.entries:
+        indices = tuple(iterations if index == level else 0 for index in range(len(entry.steps)))
+        entries.append(Entry(_advanced(entry, indices), entry.steps[:level] + entry.steps[level + 1 :]))
+    return Straight(tuple(entries))
+
+
+def _walk(nodes: Sequence[Node], indices: tuple[int, ...]) -> Iterator[tuple[Entry, tuple[int, ...]]]:
+    for node in nodes:
+        if isinstance(node, Straight):
+            yield from ((entry, indices) for entry in node.entries)
+        else:
+            for index in range(node.count):
+                yield from _walk(node.body, (*indices, index))
+
+
+def _advanced(entry: Entry, indices: Sequence[int]) -> Item:
+    item = entry.item
+    moves = [sum(index * step[k] for index, step in zip(indices, entry.steps, strict=True)) for k in range(5)]
+    if not isinstance(item, Command) or not any(moves):
+        return item
+    operands: dict[str, Any] = {}
+    for name, move in zip(OPERANDS, moves, strict=True):
+        operand = getattr(item, name)
+        operands[name] = operand and Operand(operand.descriptor, operand.address + move)
+    return replace(item, **operands)
+
+
+def _interned(items: Sequence[Item]) -> tuple[_Array, _Array]:
+    """A number for all but the addresses of every item, equal for equal ones (n), and the addresses (n, 5)."""
+    numbers: dict[Any, int] = {}
+    known: dict[int, int] = {}
+
+    def number(part: Descriptor | Settings) -> int:
+        found = known.get(id(part))
+        if found is None:
+            # By its words: as values 0.0 and -0.0 are equal.
+            key = settings_words(part) if isinstance(part, Settings) else part
+            found = known[id(part)] = numbers.setdefault(key, len(numbers))
+        return found
+
+    signatures, addresses = [], []
+    for item in items:
+        if isinstance(item, Command):
+            operands = (item.target, item.first, item.second, item.third, item.fourth)
+            shapes = [-1 if operand is None else number(operand.descriptor) for operand in operands]
+            key: Any = (item.function, *shapes, number(item.settings), item.accumulate, item.layer)
+            addresses.append([0 if operand is None else operand.address for operand in operands])
+        else:
+            key = item
+            addresses.append([0, 0, 0, 0, 0])
+        signatures.append(numbers.setdefault(key, len(numbers)))
+    return np.array(signatures, np.int64), np.array(addresses, np.int64)
+
+
+class _Roller:
+    def __init__(self, items: Sequence[Item], addresses: _Array) -> None:
+        self._items, self._addresses = items, addresses
+        # Linear in the addresses: bodies advance equally if and (but for collisions) only if fingerprints do.
+        self._fingerprints = addresses.astype(np.uint64) @ _MULTIPLIERS
+
+    def nodes(self, start: int, signatures: _Array, steps: tuple[_Array, ...]) -> tuple[Node, ...]:
+        """The items from `start` on, as many as there are signatures, in loops that advance them by `steps`."""
+        size = len(signatures)
+        addresses = self._addresses[start : start + size]
+        found: list[Node] = []
+        at = 0
+        for begin, period, count in _repetitions(signatures, addresses, self._fingerprints[start : start + size]):
+            if begin > at:
+                found.append(self._straight(start, at, begin, steps))
+            body = slice(begin, begin + period)
+            step = addresses[begin + period : begin + 2 * period] - addresses[body]
+            inner = _numbered(np.column_stack((signatures[body], step)))
+            found.append(Loop(count, self.nodes(start + begin, inner, (*(one[body] for one in steps), step))))
+            at = begin + period * count
+        if size > at:
+            found.append(self._straight(start, at, size, steps))
+        return tuple(found)
+
+    def _straight(self, start: int, low: int, high: int, steps: tuple[_Array, ...]) -> Straight:
+        items = self._items[start + low : start + high]
+        if not steps:
+            return Straight(tuple([Entry(item, ()) for item in items]))
+        columns: list[list[Steps]] = [[tuple(row) for row in one[low:high].tolist()] for one in steps]
+        return Straight(
+            tuple([Entry(item, tuple(rows)) for item, rows in zip(items, zip(*columns, strict=True), strict=True)])
+        )
+
+
+_MULTIPLIERS = np.array(
+    [0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F], np.uint64
+)
+
+
+def _numbered(rows: _Array) -> _Array:
+    """A number for each row, equal for equal rows."""
+    numbers: _Array = np.unique(rows, axis=0, return_inverse=True)[1]
+    return numbers.reshape(-1)
+
+
+class _Region(NamedTuple):
+    """A range in which every item equals the one `period` before, and (unless `pair`) advances by constants."""
+
+    start: int
+    end: int
+    period: int
+    pair: bool
+
+    @property
+    def fitting(self) -> int:
+        """How often the body fits."""
+        return min((self.end - self.start) // self.period, 2 if self.pair else self.end)
+
+    @property
+    def gain(self) -> int:
+        """Instructions that a loop saves, with a new address for every other item."""
+        return (self.fitting - 1) * (self.period + (self.period + 1) // 2) - _LOOP_INSTRUCTIONS
+
+
+_LOOP_INSTRUCTIONS = 3  # setting, counting, branching
+# Saving less code than this is not worth the time of counting and branching in every iteration.
+_LEAST_GAIN = 6
+_LEAST_GAIN_OF_PAIR = 16
+# Any two bodies advance by constants, if only each address by its own: two that repeat have few steps among them.
+_PAIR_ITEMS_PER_STEP = 4
+
+
+def _repetitions(signatures: _Array, addresses: _Array, fingerprints: _Array) -> list[tuple[int, int, int]]:
+    """Disjoint repetitions (start, period, count) in order, those that save most first choice."""
+    regions = _all_regions(signatures, fingerprints)
+    inner = np.array([region[:3] for region in regions if not region.pair], np.int64).reshape(-1, 3)
+    heap = [(-region.gain, region) for region in regions if region.gain > 0]
+    heapq.heapify(heap)
+    taken = _Taken()
+    chosen = []
+    while heap:
+        _, region = heapq.heappop(heap)
+        free = taken.free(region.start, region.end)
+        if free != [(region.start, region.end)]:
+            parts = [region._replace(start=start, end=end) for start, end in free]
+            for part in parts:
+                if part.gain > 0:
+                    heapq.heappush(heap, (-part.gain, part))
+            continue
+        start, period, count = _aligned(region, inner), region.period, region.fitting
+        if _pays(addresses[start : start + period * count], period):
+            taken.add(start, start + period * count)
+            chosen.append((start, period, count))
+    return sorted(chosen)
+
+
+def _pays(addresses: _Array, period: int) -> bool:
+    """Whether bodies really advance by constants, and a loop is less code than setting every new address once."""
+    bodies = addresses.reshape(-1, period * addresses.shape[1])
+    steps = np.diff(bodies, axis=0)
+    if not (steps == steps[0]).all():
+        return False
+    moves = steps[0] != 0
+    moving = len(np.unique(np.column_stack((bodies[0], steps[0]))[moves], axis=0))
+    if len(bodies) > 2:
+        saved = (len(bodies) - 1) * (period + moving) - moving
+        return saved - _LOOP_INSTRUCTIONS >= _LEAST_GAIN
+    if len(np.unique(steps[0])) > period // _PAIR_ITEMS_PER_STEP:
+        return False
+    new = len(np.unique(bodies)) - len(np.unique(bodies[0]))
+    return period + new - moving - _LOOP_INSTRUCTIONS >= _LEAST_GAIN_OF_PAIR
+
+
+def _aligned(region: _Region, inner: _Array) -> int:
+    """The first place at which the body can begin without cutting a repetition of a shorter period in two."""
+    slack = region.end - region.start - region.fitting * region.period
+    if region.pair or not slack:
+        return region.start
+    starts, ends, periods = inner.T
+    last = region.start + slack
+    cut = np.zeros(slack + 1, bool)
+    for index in np.flatnonzero((starts < last) & (ends > region.start) & (2 * periods <= region.period)):
+        cut[max(starts[index] + 1 - region.start, 0) : ends[index] - region.start] = True
+    free = np.flatnonzero(~cut)
+    return region.start + (int(free[0]) if free.size else 0)
+
+
+class _Taken:
+    """Disjoint ranges that are spoken for."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def add(self, start: int, end: int) -> None:
+        index = bisect_right(self._starts, start)
+        self._starts.insert(index, start)
+        self._ends.insert(index, end)
+
+    def free(self, start: int, end: int) -> list[tuple[int, int]]:
+        """What is left of a range."""
+        left = []
+        index = bisect_right(self._ends, start)
+        while index < len(self._starts) and self._starts[index] < end:
+            if self._starts[index] > start:
+                left.append((start, self._starts[index]))
+            start = self._ends[index]
+            index += 1
+        if start < end:
+            left.append((start, end))
+        return left
+
+
+_SHORT_PERIODS = 32
+_OCCURRENCES = 6
+_MOST_PERIODS = 256
+
+
+def _all_regions(signatures: _Array, fingerprints: _Array) -> list[_Region]:
+    """The repetitions of every period worth trying; where repetitions themselves recur is worth trying, too."""
+    regions: list[_Region] = []
+    tried: set[int] = set()
+    periods = _periods(signatures, fingerprints)
+    while periods:
+        tried.update(periods)
+        found = [region for period in periods for region in _regions(signatures, fingerprints, period)]
+        regions += found
+        steady = np.array([(region.period, region.start) for region in found if not region.pair], np.int64)
+        marks = steady[np.lexsort(steady.T[::-1])] if len(steady) else steady.reshape(0, 2)
+        distances = _distances(marks[:, 1], marks[:, 0])
+        periods = [period for period in _commonest(distances, len(signatures)) if period not in tried]
+    return regions
+
+
+def _periods(signatures: _Array, fingerprints: _Array) -> list[int]:
+    """Distances worth trying: the short ones, and how far apart equal items and equal neighbours lie."""
+    size = len(signatures)
+    order = np.argsort(signatures, kind="stable")
+    step = np.diff(fingerprints)
+    neighbours = np.argsort(step, kind="stable")
+    distances = (_distances(order, signatures[order]), _distances(neighbours, step[neighbours]))
+    short = range(1, min(_SHORT_PERIODS, size // 2) + 1)
+    return sorted({*short, *_commonest(np.concatenate(distances), size)})
+
+
+def _distances(places: _Array, values: _Array) -> _Array:
+    """How far the next few places with the same value lie behind each place; equal values lie together, in order."""
+    found = [(places[k:] - places[:-k])[values[k:] == values[:-k]] for k in range(1, _OCCURRENCES + 1)]
+    return np.concatenate(found)
+
+
+def _commonest(distances: _Array, size: int) -> list[int]:
+    """The distances that occur most, of those that fit twice."""
+    found, counts = np.unique(distances, return_counts=True)
+    fitting = 2 * found <= size
+    found, counts = found[fitting], counts[fitting]
+    common: list[int] = found[np.argsort(-counts, kind="stable")[:_MOST_PERIODS]].tolist()
+    return common
+
+
+def _regions(signatures: _Array, fingerprints: _Array, period: int) -> Iterator[_Region]:
+    """Maximal ranges of at least three repetitions that advance by constants, and of two however they advance."""
+    same = signatures[:-period] == signatures[period:]
+    if np.count_nonzero(same) < period:
+        return
+    for start, end in _runs(same, period):
+        yield _Region(start, end + period, period, pair=True)
+    step = fingerprints[period:] - fingerprints[:-period]
+    steady = same[:-period] & same[period:] & (step[:-period] == step[period:])
+    for start, end in _runs(steady, period):
+        yield _Region(start, end + 2 * period, period, pair=False)
+
+
+def _runs(mask: _Array, least: int) -> list[tuple[int, int]]:
+    """The ranges of at least `least` true elements."""
+    edges = np.concatenate(([-1], np.flatnonzero(~mask), [len(mask)]))
+    long = np.flatnonzero(np.diff(edges) > least)
+    return [(int(edges[index]) + 1, int(edges[index + 1])) for index in long]

@@ -1,0 +1,292 @@
+"""The ways to run one chain: how it is cut, what happens to its halo, what stays on chip; with predicted times."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from device_agents.emulated_npu.command import Function, Queue
+from device_agents.emulated_npu.compiler.chain import ChainPlan, Room, element_type, packed_bytes, plan_chain
+from device_agents.emulated_npu.compiler.layers import Layer, Value
+from device_agents.emulated_npu.compiler.lowering import ChainWriter, Computing, Externals
+from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
+from device_agents.emulated_npu.compiler.regions import is_windowed, size_of, view_axis
+from device_agents.emulated_npu.compiler.slicing import slice_outputs
+from device_agents.emulated_npu.compiler.tiling import Cut, Geometry, HaloMode, NotTileable, Tile
+from device_agents.emulated_npu.compiler.weights import uses_weight_buffer
+from device_agents.emulated_npu.cost import CostModel
+from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.machine import Machine
+
+_RETAIN: tuple[HaloMode, ...] = ("retain",)
+_RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Time that a chain is predicted to take: both queues, and what does not overlap at its ends."""
+
+    io_ps: int
+    cp_ps: int
+    fill_ps: int
+    drain_ps: int
+
+    @property
+    def total_ps(self) -> int:
+        """Loads of the first pass, then the busier queue, then the last store."""
+        return self.fill_ps + max(self.cp_ps, self.io_ps - self.fill_ps - self.drain_ps) + self.drain_ps
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to run some layers: one chain or several one after the other, and what it is predicted to take."""
+
+    label: str
+    chains: tuple[ChainPlan, ...]
+    predicted_ps: int
+
+
+class ChainSearch:
+    """Searches for plans of chains on a machine."""
+
+    def __init__(self, values: Mapping[str, Value], machine: Machine, options: Options, externals: Externals) -> None:
+        self._values, self._machine, self._options, self._externals = values, machine, options, externals
+        self._costs = CostModel(machine)
+        self._computing: dict[object, tuple[int, int]] = {}
+
+    def quick(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Choice:
+        """A good choice at little cost: the coarsest cut that fits, the halo kept; raises as `choices`."""
+        plan = self._coarsest(layers, stored, room)[0]
+        found = list(self._sweeps(layers, stored, room))
+        if not found or self._residency(layers[0]) != "weights":
+            found.append(self._choice(plan))
+        return min(found, key=lambda choice: choice.predicted_ps)
+
+    def choices(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
+        """All choices around the coarsest cut that fits; raises DoesNotFit, or NotTileable, where there is none."""
+        plans = self._coarsest(layers, stored, room)
+        sweeps = list(self._sweeps(layers, stored, room))
+        yield from sweeps
+        if not sweeps or self._residency(layers[0]) != "weights":
+            yield from (self._choice(plan) for plan in plans)
+
+    def _residency(self, layer: Layer) -> ResidencyChoice:
+        """What is to stay on chip, "auto" for whatever is faster."""
+        if self._options.residency != "smaller":
+            return self._options.residency
+        view = layer.inputs[0]
+        features = math.prod(view.shape) * element_type(self._values[view.value], self._machine).bytes
+        return "features" if features < packed_bytes(layer, self._machine) else "weights"
+
+    def _sweeps(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
+        """A single layer in several sweeps over its features, each with weights that stay in SB (S3.7)."""
+        layer = layers[0]
+        if len(layers) > 1 or not uses_weight_buffer(layer) or layer.weights is None:
+            return
+        if self._residency(layer) == "features":
+            return
+        parts = slice_outputs(layer, self._machine, room.sb_bytes // 2)
+        if len(parts) < 2:
+            return
+        try:
+            plans = tuple(self._coarsest((part,), stored, room)[0] for part in parts)
+        except (DoesNotFit, NotTileable):
+            return
+        total_ps = sum(self.predict(plan).total_ps for plan in plans)
+        yield Choice(f"weights resident in {len(parts)} sweeps", plans, total_ps)
+
+    def _choice(self, plan: ChainPlan) -> Choice:
+        return Choice(_label(plan), (plan,), self.predict(plan).total_ps)
+
+    def _coarsest(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> list[ChainPlan]:
+        """Plans for the coarsest cut that fits and the next finer one; raises DoesNotFit, or NotTileable."""
+        problem: Exception | None = None
+        for candidates in _candidate_cuts(layers[-1], self._options, self._values):
+            try:
+                return self._coarsest_of(candidates, layers, stored, room)
+            except (DoesNotFit, NotTileable) as error:
+                problem = problem or error
+        raise problem or NotTileable("nothing can be cut")
+
+    def _coarsest_of(
+        self, candidates: list[tuple[Cut, ...]], layers: tuple[Layer, ...], stored: frozenset[str], room: Room
+    ) -> list[ChainPlan]:
+        tried: dict[int, list[ChainPlan]] = {}
+
+        def plans(place: int) -> list[ChainPlan]:
+            if place not in tried:
+                tried[place] = self._variants(layers, candidates[place], stored, room)
+            return tried[place]
+
+        first = _first_that_fits(len(candidates), plans)
+        return [plan for place in range(first, min(first + 2, len(candidates))) for plan in plans(place)]
+
+    def _variants(
+        self, layers: tuple[Layer, ...], cuts: tuple[Cut, ...], stored: frozenset[str], room: Room
+    ) -> list[ChainPlan]:
+        """A chain cut in one way, with every treatment of the halo that is allowed and fits; raises DoesNotFit."""
+        found: list[ChainPlan] = []
+        problem: DoesNotFit | None = None
+        for modes in self._halo_modes(len(cuts)):
+            cut = tuple(replace(item, mode=mode) for item, mode in zip(cuts, modes, strict=True))
+            try:
+                found.append(plan_chain(layers, self._values, cut, stored, self._machine, room))
+            except DoesNotFit as error:
+                problem = problem or error
+                continue
+            if not found[-1].slabs:  # there is no halo: every treatment is the same
+                break
+        if problem is not None and not found:
+            raise problem
+        return found
+
+    def _halo_modes(self, cuts: int) -> Iterator[tuple[HaloMode, ...]]:
+        choice = self._options.halo
+        if choice == "retain-columns" and cuts:
+            yield (*_RECOMPUTE * (cuts - 1), *_RETAIN)
+            return
+        if choice in ("auto", "retain"):
+            yield _RETAIN * cuts
+        if choice in ("recompute", "refetch") or (choice == "auto" and cuts):
+            yield _RECOMPUTE * cuts
+        if choice == "retain-columns":
+            yield ()
+
+    def predict(self, plan: ChainPlan) -> Prediction:
+        """The time of a chain from the commands of passes that stand for all others like them."""
+        writer = ChainWriter(plan, self._values, self._machine, self._externals)
+        io_ps = cp_ps = fill_ps = drain_ps = 0
+        for tile, count in _representatives(plan.geometry):
+            filling = not any(tile)
+            for step in writer.steps(tile):
+                if isinstance(step, Computing):
+                    io, cp = self._computing_ps(plan, writer, step)
+                    filling = False
+                else:
+                    duration = self._costs.duration_ps(step)
+                    io, cp = (duration, 0) if step.queue is Queue.IO else (0, duration)
+                    drain_ps = duration if step.function is Function.STORE else drain_ps
+                    fill_ps += io if filling else 0
+                io_ps += io * count
+                cp_ps += cp * count
+        return Prediction(io_ps, cp_ps, fill_ps, drain_ps)
+
+    def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: Computing) -> tuple[int, int]:
+        """Time on both queues; it depends on shapes alone, so that it is written out once for each."""
+        layer = step.layer
+        weights = plan.weights.get(layer.index)
+        sizes = tuple(map(size_of, step.region))
+        key = (layer.index, layer.output.start, sizes, weights and (weights.resident, weights.loads))
+        known = self._computing.get(key)
+        if known is None:
+            io_ps = cp_ps = 0
+            for command in writer.compute(step):
+                if command.queue is Queue.IO:
+                    io_ps += self._costs.duration_ps(command)
+                else:
+                    cp_ps += self._costs.duration_ps(command)
+            known = self._computing[key] = (io_ps, cp_ps)
+        return known
+
+
+def _first_that_fits(count: int, attempt: Callable[[int], object]) -> int:
+    """The first candidate for which `attempt` does not raise DoesNotFit; raises that of the last if there is none.
+
+    Candidates become finer, so that all behind one that fits do so too.
+    """
+    try:
+        attempt(0)
+    except DoesNotFit:
+        if count == 1:
+            raise
+    else:
+        return 0
+    low, high = 1, count - 1
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            attempt(middle)
+            high = middle
+        except DoesNotFit:
+            low = middle + 1
+    attempt(low)
+    return low
+
+
+def _label(plan: ChainPlan) -> str:
+    parts = [f"{plan.passes} passes" if plan.passes > 1 else "one pass"]
+    if plan.slabs:
+        parts.append("halo retained")
+    elif plan.passes > 1 and any(cut.mode == "recompute" for cut in plan.geometry.cuts):
+        parts.append("halo fetched again" if len(plan.layers) == 1 else "halo recomputed")
+    if any(not weights.resident for weights in plan.weights.values()):
+        parts.append("weights streamed" if plan.passes == 1 else "features resident, weights streamed")
+    elif plan.weights and plan.passes > 1:
+        parts.append("weights resident")
+    return ", ".join(parts)
+
+
+def _candidate_cuts(layer: Layer, options: Options, values: Mapping[str, Value]) -> Iterator[list[tuple[Cut, ...]]]:
+    """Cuts of the last layer's output in groups, each from coarse to fine; the forced one where there is one."""
+    axes = [axis for axis in _cut_axes(layer) if _is_plain(layer, axis, values)]
+    if options.tile is not None and is_windowed(layer):
+        spatial = [axis for axis in axes if axis >= 2][-2:]
+        yield [tuple(Cut(axis, size) for axis, size in zip(spatial, options.tile[-len(spatial) :], strict=True))]
+        return
+    yield [()]
+    for place, axis in enumerate(axes):
+        outer = tuple(Cut(before, 1) for before in axes[:place])
+        yield [(*outer, Cut(axis, tile)) for tile in _tile_sizes(layer.output.axes[axis].size)]
+
+
+def _cut_axes(layer: Layer) -> list[int]:
+    """Axes of the output that may be cut, the outermost first."""
+    shape = layer.output.shape
+    if is_windowed(layer) or layer.function is Function.LRN:
+        axes = [0, *range(2, len(shape))]
+        if layer.function in (Function.POOL_MAX, Function.POOL_AVERAGE):
+            axes.append(1)
+    else:
+        axes = list(range(len(shape) - 1))
+        if layer.function not in (Function.CONVOLVE, Function.GATHER):
+            axes.append(len(shape) - 1)
+    if layer.function in (Function.SOFTMAX, Function.NORMALIZE):
+        axes = [axis for axis in axes if not layer.settings.axes >> axis & 1]
+    return [axis for axis in axes if shape[axis] > 1]
+
+
+def _is_plain(layer: Layer, axis: int, values: Mapping[str, Value]) -> bool:
+    """Whether an axis of the output is one of the value's, all of it."""
+    view = layer.output
+    base = view.axes[axis].base
+    return base is not None and view_axis(view, base) == axis and view.axes[axis].size == values[view.value].shape[base]
+
+
+def _tile_sizes(size: int) -> list[int]:
+    """Tile sizes for about 2, 3, 4, 6, 8, 12, … tiles."""
+    sizes: list[int] = []
+    for count in sorted({*(1 << power for power in range(1, 14)), *(3 << power for power in range(13))}):
+        tile = -(-size // count)
+        if tile < (sizes[-1] if sizes else size):
+            sizes.append(tile)
+        if tile == 1:
+            break
+    return sizes
+
+
+def _representatives(geometry: Geometry) -> Iterator[tuple[Tile, int]]:
+    """Passes that differ from each other, with the number of passes like each; the first pass comes first."""
+    columns = []
+    for place, count in enumerate(geometry.counts):
+        groups: dict[object, list[int]] = {}
+        sizes = [track.sizes for tracks in geometry.tracks.values() if (track := tracks[place]) is not None]
+        for tile, shape in enumerate(zip(*sizes, strict=True) if sizes else itertools.repeat((), count)):
+            groups.setdefault((tile == 0, shape), []).append(tile)
+        columns.append([(tiles[0], len(tiles)) for tiles in groups.values()])
+    for combination in itertools.product(*columns):
+        count = 1
+        for _, number in combination:
+            count *= number
+        yield tuple(tile for tile, _ in combination), count
