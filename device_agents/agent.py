@@ -32,7 +32,8 @@ _ENDING_S = 2.0
 _OUTBOX_BYTES = 4 << 20
 _TTL_S = (0.2, 600.0)
 _SILENCE_S = (0.1, 86400.0)
-_FORWARDED = ("put", "drop", "run")
+_FORWARDED = ("put", "drop", "run", "oracle")
+_PURPOSES = ("measurement", "validation")
 _EXIT_PROTOCOL, _EXIT_EXPIRED, _EXIT_HUNG = 2, 3, 4
 
 
@@ -75,6 +76,7 @@ class Agent:
         self._writer = wire.FrameWriter(self._outbox.extend)
         self._greeted = False
         self._backend = ""
+        self._purpose = _PURPOSES[0]
         self._lease: Optional[Lease] = None
         self._watchdog = Watchdog(IDLE_S, _GRACE_S, _EXIT_HUNG, self._kill_worker)
         self._worker: Optional[WorkerProcess] = None
@@ -238,7 +240,8 @@ class Agent:
             self._pending = None
         if frame.type == "ready":
             self._greeted = True
-            self._writer.write("hello", frame.id, **_greeting({**fields, "backend": self._backend}))
+            tells = [word for word in fields["tells"] if word != "oracle" or self._purpose == "validation"]
+            self._writer.write("hello", frame.id, **_greeting({**fields, "backend": self._backend, "tells": tells}))
         else:
             self._writer.write(frame.type, frame.id, frame.payload, **fields)
 
@@ -303,6 +306,9 @@ class Agent:
             return
         if not isinstance(backend, str) or not isinstance(options, dict):
             raise _Rejected("bad-request", "hello needs a backend (text) and options (an object)")
+        purpose = frame.fields.get("purpose", _PURPOSES[0])
+        if purpose not in _PURPOSES:
+            raise _Rejected("bad-request", "the purpose of a session is %s" % " or ".join(_PURPOSES))
         resource = frame.fields.get("resource")
         holder = holder_of(resource) if isinstance(resource, str) else None
         if holder is not None:  # starting a runtime would disturb who measures
@@ -311,7 +317,7 @@ class Agent:
             self._worker = WorkerProcess()
         except OSError as error:
             raise _Rejected("worker-died", "the worker cannot be started: %s" % error) from None
-        self._backend = backend
+        self._backend, self._purpose = backend, purpose
         self._forward(frame, START_S, "start", backend=backend, options=options)
 
     def _on_lease(self, frame: wire.Frame) -> None:
@@ -348,6 +354,8 @@ class Agent:
             raise _Rejected("lease-lost", "the token of this %s is not the one of the lease" % frame.type[:40])
         self._watchdog.renew()
         fields = {name: value for name, value in frame.fields.items() if name not in ("token", "silence_s")}
+        if frame.type == "oracle" and self._purpose != "validation":
+            raise _Rejected("forbidden", "the oracle answers only in a session that was opened for validation")
         if frame.type in _FORWARDED:
             self._forward(frame, _number(frame, "silence_s", _SILENCE_S, START_S), **fields)
         elif frame.type == "heartbeat":

@@ -16,8 +16,9 @@ from dataclasses import asdict
 from typing import Any, Dict, Iterator, List, Tuple
 
 from device_agents import fingerprint, wire
-from device_agents.backends import Backend, LoadRequest, Refused, create
+from device_agents.backends import Backend, HasOracle, LoadRequest, Refused, create
 
+ORACLE = "oracle"
 _FLUSH_S = 0.5
 _FILE_BYTES = 4 << 30
 
@@ -61,9 +62,8 @@ class Worker:
         if frame.type == "start":
             self._backend = create(frame.fields["backend"], frame.fields.get("options", {}))
             facts = {**fingerprint.hardware(), **self._backend.fingerprint()}
-            self._writer.write(
-                "ready", frame.id, fingerprint=facts, clock=self._backend.clock, tells=list(self._backend.tells)
-            )
+            tells = [*self._backend.tells, *([ORACLE] if isinstance(self._backend, HasOracle) else [])]
+            self._writer.write("ready", frame.id, fingerprint=facts, clock=self._backend.clock, tells=tells)
         elif frame.type == "put":
             revealed = self._backend.load(_load_request(frame))
             if revealed is None:
@@ -77,8 +77,17 @@ class Worker:
             self._writer.write("drop", frame.id)
         elif frame.type == "run":
             self._run(frame)
+        elif frame.type == ORACLE:
+            self._tell_truth(frame)
         elif frame.type != "cancel":  # a cancel that arrives after its run has nothing left to stop
             raise ValueError("unknown request")
+
+    def _tell_truth(self, frame: wire.Frame) -> None:
+        probe = frame.fields["probe"]
+        if not isinstance(self._backend, HasOracle):
+            raise Refused("the backend %r has no oracle" % self._backend.name)
+        truth = {"probe": probe, **asdict(self._backend.oracle(probe))}
+        self._writer.write(ORACLE, frame.id, json.dumps(truth, allow_nan=False).encode())
 
     def _run(self, frame: wire.Frame) -> None:
         visits = frame.fields["visits"]

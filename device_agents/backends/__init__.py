@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Protocol, Tuple
+from typing import Any, Dict, List, Optional, Protocol, Tuple, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,36 @@ class Refused(Exception):
     """The runtime does not accept this probe; the message is the runtime's own."""
 
 
+@dataclass(frozen=True)
+class TrueOverhead:
+    """What host preprocessing, driver and transfers alone take (S1.3): a, b and c without noise."""
+
+    a_s_per_byte: float
+    b_s_per_byte: float
+    c_s: float
+
+
+@dataclass(frozen=True)
+class TrueLayer:
+    """A layer as the device executes it, with the nodes of the model that it stands for, and its true latency."""
+
+    name: str
+    nodes: Tuple[str, ...]
+    latency_s: float
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What an emulated device knows of a loaded probe and a real one could not tell, all without noise.
+
+    The latencies of the layers add up to `makespan_s`, the device's own time.
+    """
+
+    overhead: TrueOverhead
+    makespan_s: float
+    layers: Tuple[TrueLayer, ...]
+
+
 class Backend(Protocol):
     """One runtime with its settings, inside the worker process."""
 
@@ -63,6 +93,14 @@ class Backend(Protocol):
         """One timed run of a loaded probe."""
 
 
+@runtime_checkable
+class HasOracle(Protocol):
+    """A backend that also knows the truth; only sessions opened for validation may ask for it."""
+
+    def oracle(self, probe: str) -> Truth:
+        """The truth about a loaded probe."""
+
+
 def create(name: str, options: Dict[str, Any]) -> Backend:
     """The backend of that name; raises Refused where it is unknown, its runtime is missing or an option is wrong."""
     try:
@@ -82,4 +120,8 @@ def _create(name: str, options: Dict[str, Any]) -> Backend:
         from device_agents.backends.null import NullBackend
 
         return NullBackend(options)
+    if name == "emulated-npu":
+        from device_agents.backends.emulated_npu import EmulatedNpuBackend
+
+        return EmulatedNpuBackend(options)
     raise Refused(f"this agent has no backend {name!r}")

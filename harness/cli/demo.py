@@ -9,12 +9,16 @@ from harness.cli.output import note, print_json
 from harness.cli.progress import show_progress, stop_on_interrupt
 from harness.workspace import find_workspace
 
-DEMO_DEVICE = "cpu01"
+DEMO_DEVICE = "npu01"
 DEMO_NETWORKS = ("builtin:squeezenet", "builtin:mobilenetv2", "builtin:resnet50")
 
 
-def demo(workspace: options.WorkspaceFolder = None, json: options.Json = False) -> None:
-    """Profile three networks on this machine, build a table, estimate, measure, compare, report.
+def demo(
+    device: options.DeviceName = DEMO_DEVICE,
+    workspace: options.WorkspaceFolder = None,
+    json: options.Json = False,
+) -> None:
+    """Profile three networks, build a table, estimate, measure, compare, report.
 
     Example: harness demo --workspace demo
     """
@@ -30,16 +34,16 @@ def demo(workspace: options.WorkspaceFolder = None, json: options.Json = False) 
 
     place = find_workspace(workspace)
     started_s = time.monotonic()
-    with show_progress(DEMO_DEVICE) as observe, stop_on_interrupt() as stop:
-        note(f"1/4 profile: every layer of {', '.join(DEMO_NETWORKS)} on {DEMO_DEVICE}, each with an auxiliary layer")
-        measured = profile(DEMO_NETWORKS, device=DEMO_DEVICE, workspace=place, observe=observe, stop=stop)
+    with show_progress(device) as observe, stop_on_interrupt() as stop:
+        note(f"1/4 profile: every layer of {', '.join(DEMO_NETWORKS)} on {device}, each with an auxiliary layer")
+        measured = profile(DEMO_NETWORKS, device=device, workspace=place, observe=observe, stop=stop)
         note(
             f"2/4 lut build: {measured.samples:,} samples of {measured.probes} probes,"
             f" {measured.device_seconds:.1f} s on the device"
         )
-        table = build_lut(DEMO_DEVICE, workspace=place)
+        table = build_lut(device, workspace=place)
         note(f"3/4 estimate and validate: {len(table.entries)} entries in {table.path}")
-        result = validate(DEMO_NETWORKS, device=DEMO_DEVICE, workspace=place, naive=True, observe=observe, stop=stop)
+        result = validate(DEMO_NETWORKS, device=device, workspace=place, naive=True, observe=observe, stop=stop)
     path = place.reports / "demo.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_report(path, table, [estimate_network(load_network(model), table) for model in DEMO_NETWORKS], result)

@@ -13,7 +13,10 @@ from harness.cli.output import interval_ms, milliseconds, note, percent, print_j
 from harness.cli.progress import show_progress, stop_on_interrupt
 from harness.workspace import find_workspace
 
+WORST_LAYERS = 5
+
 if TYPE_CHECKING:
+    from harness.estimation.oracle import OracleReport
     from harness.estimation.validation import Validation
 
 
@@ -30,6 +33,8 @@ def validate(
     json: options.Json = False,
 ) -> None:
     """Measure whole networks on the device and compare with the table's estimates.
+
+    An emulated device also tells the truth: overhead and layers are then compared with it.
 
     Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
     """
@@ -77,7 +82,33 @@ def show_validation(result: Validation) -> None:
         f"mean absolute error {result.mape:.1%}  within 5 %: {result.within_5:.0%}  within 10 %: {result.within_10:.0%}"
         f"  intervals hold: {result.interval_coverage:.0%}  clock: {result.clock}  table: {result.lut}"
     )
+    if result.oracle is not None:
+        _show_oracle(result.oracle)
     if result.fingerprint_changes:
         note(
             f"The device is not as it was when the table was measured: {', '.join(result.fingerprint_changes)} changed"
         )
+
+
+def _show_oracle(report: OracleReport) -> None:
+    """Fitted overhead beside the true one, and the layers that are furthest off."""
+    from harness.estimation.oracle import COUNTED_SHARE
+
+    print()
+    rows = [
+        (name, f"{one.true:.4g}", f"{one.fitted:.4g}", "" if one.error is None else percent(one.error))
+        for name, one in report.overhead.items()
+    ]
+    print_table(("overhead", "true", "fitted", "error"), rows)
+    if report.median_error is None or report.p95_error is None:
+        return
+    print(
+        f"{report.counted} layers of more than {COUNTED_SHARE:.0%} of their network:"
+        f" median error {report.median_error:.1%}, 95 % are within {report.p95_error:.1%}; the worst:"
+    )
+    worst = [
+        (network, layer.name, layer.op, milliseconds(layer.true_s), milliseconds(layer.estimated_s),
+         "" if layer.error is None else percent(layer.error))
+        for network, layer in report.worst(WORST_LAYERS)
+    ]  # fmt: skip
+    print_table(("network", "layer", "operators", "true ms", "table ms", "error"), worst, left=3)

@@ -1,4 +1,4 @@
-"""The devices that harness knows: two built in, the others in devices.toml.
+"""The devices that harness knows: some built in, the others in devices.toml.
 
 ::
 
@@ -82,7 +82,7 @@ class Device(_Settings):
     """One device: what executes on it, what it occupies, and how to reach it."""
 
     name: str
-    backend: Literal["onnxruntime", "null"] = "onnxruntime"
+    backend: Literal["onnxruntime", "emulated-npu", "null"] = "onnxruntime"
     options: Mapping[str, int | float | str] = Field(default_factory=dict)
     resource: Annotated[str, AfterValidator(_resource)]
     transport: Local | Ssh = Field(default_factory=Local, discriminator="kind")
@@ -90,6 +90,13 @@ class Device(_Settings):
 
 BUILT_IN: Mapping[str, Device] = MappingProxyType(
     {
+        "npu01": Device(name="npu01", backend="emulated-npu", options={"preset": "edge"}, resource="npu01"),
+        "npu01-blind": Device(
+            name="npu01-blind",
+            backend="emulated-npu",
+            options={"preset": "edge", "tells": ""},
+            resource="npu01-blind",
+        ),
         "cpu01": Device(name="cpu01", options={"threads": 1}, resource="cpu"),
         "null01": Device(name="null01", backend="null", resource="null01"),
     }
@@ -146,7 +153,8 @@ def _device(path: Path, name: str, table: Any) -> Device:
         raise _invalid(path, f"{key}.transport", f"is {kind!r}", 'Use "local" or "ssh"')
     settings = {key: value for key, value in table.items() if key not in (*_DEVICE_KEYS, "transport")}
     fields = {key: table[key] for key in _DEVICE_KEYS if key in table}
-    fields.setdefault("resource", name.lstrip("._-") or "device" if fields.get("backend") == "null" else "cpu")
+    emulated = fields.get("backend") in ("emulated-npu", "null")  # occupies only itself
+    fields.setdefault("resource", name.lstrip("._-") or "device" if emulated else "cpu")
     try:
         transport = _ssh(path, settings) if kind == "ssh" else Local.model_validate(settings)
         device = Device(name=name, transport=transport, **fields)

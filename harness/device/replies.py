@@ -50,6 +50,26 @@ class Series:
     samples: tuple[Sample, ...]
 
 
+@dataclass(frozen=True)
+class TrueLayer:
+    """A layer as the device executes it: the nodes of the model that was sent, and its true latency."""
+
+    name: str
+    nodes: tuple[str, ...]
+    latency_s: float
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What an emulated device knows of a probe: true a, b, c, its own time, and the layers that make it up."""
+
+    a_s_per_byte: float
+    b_s_per_byte: float
+    c_s: float
+    makespan_s: float
+    layers: tuple[TrueLayer, ...]
+
+
 def clean(text: str, limit: int = 600) -> str:
     """Text from a device made safe for a terminal: no control characters, one line, its end if it is long."""
     plain = " ".join("".join(character if character.isprintable() else " " for character in text).split())
@@ -64,6 +84,9 @@ _Positive = Annotated[int, Field(gt=0, lt=2**63)]
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Word = Annotated[str, Field(pattern=r"\A[a-z0-9_.-]{1,64}\z")]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
+_LONGEST_S = 86_400.0
+_Seconds = Annotated[float, Field(ge=0, le=_LONGEST_S, allow_inf_nan=False)]
+_ROUNDING = 1e-6
 
 
 class HelloReply(_Reply):
@@ -97,6 +120,25 @@ class PutReply(_Reply):
     """Answer to put; `format` names what the payload holds where the backend revealed something."""
 
     format: _Word | None = None
+
+
+class _TrueOverheadReply(_Reply):
+    a_s_per_byte: _Seconds
+    b_s_per_byte: _Seconds
+    c_s: _Seconds
+
+
+class _TrueLayerReply(_Reply):
+    name: Annotated[str, Field(max_length=1000)]
+    nodes: Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(max_length=10_000)]
+    latency_s: _Seconds
+
+
+class _TruthReply(_Reply):
+    probe: str
+    overhead: _TrueOverheadReply
+    makespan_s: Annotated[float, Field(gt=0, le=_LONGEST_S, allow_inf_nan=False)]
+    layers: Annotated[tuple[_TrueLayerReply, ...], Field(min_length=1, max_length=100_000)]
 
 
 class EmptyReply(_Reply):
@@ -195,6 +237,22 @@ class RunCheck:
 
     def _refused(self, why: str) -> ProtocolError:
         return ProtocolError(f"{self._device} sent samples that do not fit the request", why=why)
+
+
+def read_truth(payload: bytes, probe: str, device: str) -> Truth:
+    """The payload of an answer of the oracle; raises ProtocolError."""
+    try:
+        reply = _TruthReply.model_validate_json(payload)
+    except ValidationError as error:
+        raise _malformed(device, error) from None
+    layers = tuple(TrueLayer(clean(layer.name, 200), layer.nodes, layer.latency_s) for layer in reply.layers)
+    sum_s = sum(layer.latency_s for layer in layers)
+    if reply.probe != probe:
+        raise ProtocolError(f"The oracle of {device} answered for another probe: {clean(reply.probe, 80)}")
+    if abs(sum_s - reply.makespan_s) > _ROUNDING * reply.makespan_s:
+        why = f"They add up to {sum_s:.9g} s, the whole takes {reply.makespan_s:.9g} s"
+        raise ProtocolError(f"The layers that the oracle of {device} tells are not the whole", why=why)
+    return Truth(**reply.overhead.model_dump(), makespan_s=reply.makespan_s, layers=layers)
 
 
 def agent_error(device: str, fields: Mapping[str, Any]) -> DeviceError:

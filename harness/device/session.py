@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from device_agents import wire
 from harness.device.inventory import Device
@@ -30,10 +30,12 @@ from harness.device.replies import (
     Sample,
     Series,
     StatusReply,
+    Truth,
     Visit,
     agent_error,
     check,
     clean,
+    read_truth,
 )
 from harness.device.transport import Connection
 from harness.device.transports import transport_of
@@ -47,10 +49,12 @@ __all__ = [
     "Revealed",
     "Sample",
     "Series",
+    "Truth",
     "Visit",
     "open_session",
 ]
 
+Purpose = Literal["measurement", "validation"]
 _SLICE_S = 0.5
 _REQUEST_BYTES = wire.MAX_HEADER_BYTES - 4096
 
@@ -136,14 +140,16 @@ class AgentSession:
 
     # --- requests -----------------------------------------------------------------------------------------------
 
-    def greet(self, with_backend: bool = True) -> AgentHello:
-        """Says hello; without a backend the agent starts no worker and can only tell its status."""
+    def greet(self, with_backend: bool = True, purpose: Purpose = "measurement") -> AgentHello:
+        """Says hello; without a backend the agent starts no worker and can only tell its status.
+
+        A session for validation may ask the oracle where the answer's `tells` holds it; measuring never does.
+        """
         backend = self._device.backend if with_backend else None
-        version: dict[str, Any] = {"major": wire.PROTOCOL_MAJOR, "minor": wire.PROTOCOL_MINOR}
+        version: dict[str, Any] = {"major": wire.PROTOCOL_MAJOR, "minor": wire.PROTOCOL_MINOR, "purpose": purpose}
+        options, resource = dict(self._device.options), self._device.resource
         try:
-            request = self._send(
-                "hello", backend=backend, options=dict(self._device.options), resource=self._device.resource, **version
-            )
+            request = self._send("hello", backend=backend, options=options, resource=resource, **version)
             frame = self._wait(request, ("hello",), self._deadlines.start_s)
         except LinkLost as error:
             next_step = f"See what is missing by `harness devices check {self._name}`"
@@ -186,6 +192,14 @@ class AgentSession:
         if (reply.format is None) != (not frame.payload) or (frame.payload and not reveal):
             raise ProtocolError(f"{self._name} revealed what nobody asked for, or nothing where it said so")
         return Revealed(reply.format, frame.payload) if reply.format is not None else None
+
+    def oracle(self, probe: str) -> Truth:
+        """The truth about a loaded probe, from an emulated device in a session for validation."""
+        silence_s = self._deadlines.load_s
+        timeout_s = silence_s + self._deadlines.margin_s
+        frame = self._ask("oracle", timeout_s, token=self.token, silence_s=silence_s, probe=probe)
+        check(EmptyReply, frame.fields, self._name)
+        return read_truth(frame.payload, probe, self._name)
 
     def drop(self, probes: Sequence[str]) -> None:
         """Unloads probes."""
@@ -379,11 +393,11 @@ def _parts(items: list[Any]) -> Iterator[list[Any]]:
         yield part
 
 
-def open_session(device: Device) -> AgentSession:
+def open_session(device: Device, purpose: Purpose = "measurement") -> AgentSession:
     """Starts the agent of a device and greets it; raises a DeviceError."""
     session = AgentSession(transport_of(device).open(), device)
     try:
-        session.greet()
+        session.greet(purpose=purpose)
     except BaseException:
         session.close()
         raise

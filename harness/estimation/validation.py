@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.device.inventory import find_device, load_inventory
-from harness.device.session import Sample, open_session
+from harness.device.session import AgentSession, Sample, Truth, open_session
 from harness.errors import BackendError, CoverageError, LutMismatch, UsageError
 from harness.estimation.networks import NetworkEstimate, estimate_network
+from harness.estimation.oracle import OracleReport, compare_network, report_truth
 from harness.lut.store import open_table
 from harness.lut.table import Lut
-from harness.measure.campaign import CampaignRun
+from harness.measure.campaign import CampaignRun, payload_of
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import holder
@@ -55,7 +56,8 @@ class NetworkValidation:
 class Validation:
     """All networks; errors and shares are fractions.
 
-    `fingerprint_changes` names what differs between the device now and the device of the table.
+    `fingerprint_changes` names what differs between the device now and the device of the table. `oracle` is
+    there where an emulated device tells the truth.
     """
 
     device: str
@@ -67,6 +69,7 @@ class Validation:
     within_10: float
     interval_coverage: float
     fingerprint_changes: tuple[str, ...]
+    oracle: OracleReport | None = None
 
 
 def validate(
@@ -95,7 +98,8 @@ def validate(
     cases = [_case(network, cut(network, table.rules) if naive else ()) for network in networks]
     taken = _measure(device, table.clock, place, _plan(cases), policy, observe, stop or threading.Event())
     results = [_compare(estimated, case, taken, table.clock) for estimated, case in zip(estimates, cases, strict=True)]
-    return _summary(device, table, results, taken.fingerprint)
+    oracle = _report_oracle(table, networks, estimates, cases, taken.truths)
+    return _summary(device, table, results, taken.fingerprint, oracle)
 
 
 @dataclass(frozen=True)
@@ -109,10 +113,11 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Taken:
-    """All samples by probe, and the device they were taken on."""
+    """All samples by probe, the device they were taken on, and where it has an oracle the truth by probe."""
 
     samples: Mapping[str, Sequence[Sample]]
     fingerprint: Mapping[str, str]
+    truths: Mapping[str, Truth]
 
 
 def _case(network: Network, layers: Sequence[Layer]) -> _Case:
@@ -131,7 +136,7 @@ def _measure(
 ) -> _Taken:
     """Runs the plan as a campaign of its own; raises BackendError where the device refuses a whole network."""
     known = find_device(load_inventory(place.devices), device)
-    with open_session(known) as session, Journal(place.journal) as journal:
+    with open_session(known, "validation") as session, Journal(place.journal) as journal:
         session.acquire(holder())
         hello = session.hello
         if hello.clock != clock:
@@ -143,11 +148,47 @@ def _measure(
         for record in journal.probes(campaign.id).values():
             if record.refused and record.role == "network":
                 raise BackendError(f"{device} refuses to run {record.label}", why=record.refused)
-        return _Taken(journal.samples(campaign.id), hello.fingerprint)
+        return _Taken(journal.samples(campaign.id), hello.fingerprint, _ask_oracle(session, plan))
+
+
+def _ask_oracle(session: AgentSession, plan: ProbePlan) -> dict[str, Truth]:
+    """The truth about each whole network; nothing where the device has none to tell."""
+    truths: dict[str, Truth] = {}
+    wholes = [probe for probe in plan.probes.values() if probe.role == "network"]
+    for probe in wholes if "oracle" in session.hello.tells else ():
+        session.put(payload_of(probe))
+        truths[probe.id] = session.oracle(probe.id)
+        session.drop([probe.id])
+    return truths
+
+
+def _report_oracle(
+    table: Lut,
+    networks: Sequence[Network],
+    estimates: Sequence[NetworkEstimate],
+    cases: Sequence[_Case],
+    truths: Mapping[str, Truth],
+) -> OracleReport | None:
+    if not truths:
+        return None
+    compared = [
+        compare_network(
+            network.name,
+            list(zip(cut(network, table.rules), estimated.layers, strict=True)),
+            case.whole.model.names,
+            truths[case.whole.id],
+        )
+        for network, estimated, case in zip(networks, estimates, cases, strict=True)
+    ]
+    return report_truth(table.overhead, next(iter(truths.values())), compared)
 
 
 def _summary(
-    device: str, table: Lut, results: Sequence[NetworkValidation], fingerprint: Mapping[str, str]
+    device: str,
+    table: Lut,
+    results: Sequence[NetworkValidation],
+    fingerprint: Mapping[str, str],
+    oracle: OracleReport | None,
 ) -> Validation:
     errors = [abs(result.error) for result in results]
     return Validation(
@@ -164,6 +205,7 @@ def _summary(
             for name in sorted({*fingerprint, *table.fingerprint})
             if fingerprint.get(name) != table.fingerprint.get(name)
         ),
+        oracle=oracle,
     )
 
 

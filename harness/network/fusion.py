@@ -122,21 +122,49 @@ def learn_rules(told: Sequence[tuple[Network, Sequence[frozenset[int]]]], source
             for group in groups
             if len(group) > 1 and _has_one_sink(network, group)
         )
-    matchers = [(_Matcher(network), set(groups)) for network, groups in told]
-    claimed: list[set[int]] = [set() for _ in told]
-    rules = []
-    for pattern in sorted(found, key=lambda text: (-text.count(";"), text)):
-        places = [
-            (slot, group)
-            for slot, (matcher, _) in enumerate(matchers)
-            for group in matcher.places(parse_pattern(pattern), set(claimed[slot]))
-        ]
-        fused = sum(frozenset(node.index for node in group) in matchers[slot][1] for slot, group in places)
-        rule = FusionRule(pattern, len(places), fused, source)
-        rules.append(rule)
-        for slot, group in places if rule.holds else ():
-            claimed[slot].update(node.index for node in group)
+    evidence = _Evidence(told)
+    rules: list[FusionRule] = []
+    for _, patterns in itertools.groupby(sorted(found, key=lambda text: (-_length(text), text)), _length):
+        # Where a sum of two convolutions is drawn into one of them, both ways to write that match: the truer first.
+        for pattern in sorted(patterns, key=lambda text: -evidence.share(text)):
+            rules.append(evidence.rule(pattern, source))
     return tuple(rules)
+
+
+def _length(pattern: str) -> int:
+    return pattern.count(";") + 1
+
+
+class _Evidence:
+    """Places of patterns in networks whose groups were told; places of rules that hold are claimed."""
+
+    def __init__(self, told: Sequence[tuple[Network, Sequence[frozenset[int]]]]) -> None:
+        self._told = [(_Matcher(network), set(groups)) for network, groups in told]
+        self._claimed: list[set[int]] = [set() for _ in told]
+
+    def share(self, pattern: str) -> float:
+        """How many of the unclaimed places are groups that were told, as a fraction."""
+        places = self._places(pattern)
+        return sum(self._is_told(*place) for place in places) / max(1, len(places))
+
+    def rule(self, pattern: str, source: str) -> FusionRule:
+        """The pattern with its evidence; claims its places where it holds."""
+        places = self._places(pattern)
+        rule = FusionRule(pattern, len(places), sum(self._is_told(*place) for place in places), source)
+        for slot, group in places if rule.holds else ():
+            self._claimed[slot].update(node.index for node in group)
+        return rule
+
+    def _places(self, pattern: str) -> list[tuple[int, tuple[Node, ...]]]:
+        nodes = parse_pattern(pattern)
+        return [
+            (slot, group)
+            for slot, (matcher, _) in enumerate(self._told)
+            for group in matcher.places(nodes, self._claimed[slot])
+        ]
+
+    def _is_told(self, slot: int, group: Sequence[Node]) -> bool:
+        return frozenset(node.index for node in group) in self._told[slot][1]
 
 
 def _has_one_sink(network: Network, group: frozenset[int]) -> bool:

@@ -25,12 +25,14 @@ def _write(folder: Path, text: str) -> Path:
 
 
 def test_built_in_devices_need_no_file(tmp_path: Path) -> None:
-    """Without devices.toml there are cpu01 and null01."""
+    """Without devices.toml there are the emulated NPU, telling and silent, cpu01 and null01."""
     for path in (None, tmp_path / "devices.toml"):
         inventory = load_inventory(path)
-        assert sorted(inventory) == ["cpu01", "null01"]
+        assert sorted(inventory) == ["cpu01", "npu01", "npu01-blind", "null01"]
     assert (inventory["cpu01"].backend, inventory["cpu01"].resource) == ("onnxruntime", "cpu")
     assert (inventory["null01"].backend, inventory["null01"].resource) == ("null", "null01")
+    for name in ("npu01", "npu01-blind"):
+        assert (inventory[name].backend, inventory[name].resource) == ("emulated-npu", name)
     assert isinstance(inventory["cpu01"].transport, Local)
 
 
@@ -50,9 +52,10 @@ def test_options_and_resource_are_taken(tmp_path: Path) -> None:
     assert (dict(device.options), device.resource) == ({"seed": 3, "noise": 0.5}, "bench")
 
 
-def test_null_devices_occupy_only_themselves(tmp_path: Path) -> None:
+def test_emulated_devices_occupy_only_themselves(tmp_path: Path) -> None:
     """Emulated devices do not exclude each other."""
-    assert load_inventory(_write(tmp_path, '[devices.n2]\nbackend = "null"\n'))["n2"].resource == "n2"
+    for backend in ("null", "emulated-npu"):
+        assert load_inventory(_write(tmp_path, f'[devices.n2]\nbackend = "{backend}"\n'))["n2"].resource == "n2"
 
 
 def test_inventory_cannot_be_changed() -> None:
@@ -121,6 +124,6 @@ def test_unknown_device_lists_near_names() -> None:
     """A slip of the finger gets the name that was meant."""
     with pytest.raises(UnknownDevice, match="Did you mean cpu01"):
         find_device(BUILT_IN, "cpu1")
-    with pytest.raises(UnknownDevice, match="Known devices: cpu01, null01"):
+    with pytest.raises(UnknownDevice, match="Known devices: cpu01, npu01, npu01-blind, null01"):
         find_device(BUILT_IN, "xyz\x1b")
     assert find_device(BUILT_IN, "cpu01").name == "cpu01"

@@ -1,0 +1,181 @@
+"""The emulated NPU: probes are compiled for a described machine and timed there, on a virtual clock."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import time
+from dataclasses import dataclass, replace
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Any, Dict, Iterator, Optional, Tuple
+
+import numpy as np
+
+from device_agents.backends import LoadRequest, Refused, Revealed, Sample, TrueLayer, TrueOverhead, Truth
+from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.errors import EmulatorError
+from device_agents.emulated_npu.host import QUIET, HostModel
+from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.timing import simulate_program
+
+FORMAT = "emulated-npu"
+DEFAULT_PRESET = "edge"
+_TELLS = {"": (), "fusion": ("fusion",), "fusion,chains": ("fusion", "chains")}
+_OPTIONS = {"preset", "seed", "noise", "tells"}
+_PRESET = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
+_PS_PER_S = 1e12
+_CONTROL = "control"
+"""The name under which time that belongs to no layer is told."""
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """What one model takes on the machine, and how the compiler cut it; without program and values.
+
+    `chains` are indices of layers.
+    """
+
+    makespan_s: float
+    layers: Tuple[TrueLayer, ...]
+    free_nodes: Tuple[str, ...]
+    chains: Tuple[Tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """A loaded probe; sizes are those of the arrays as they are handed over."""
+
+    timed: _Timed
+    input_bytes: int
+    output_bytes: int
+
+
+class EmulatedNpuBackend:
+    """One machine and its host. Every run of a probe takes the NPU equally long; what differs is the host.
+
+    Options: `preset` names the machine; `seed` of the host's noise; `noise` 1 as the machine describes it or
+    0 for none; `tells`: what is revealed, "fusion,chains" (default), "fusion" or "".
+    """
+
+    name = "emulated-npu"
+    clock = "device"
+
+    def __init__(self, options: Dict[str, Any]) -> None:
+        unknown = sorted(set(options) - _OPTIONS)
+        if unknown:
+            raise _wrong(f"has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}")
+        preset, tells = options.get("preset", DEFAULT_PRESET), options.get("tells", "fusion,chains")
+        seed, noise = options.get("seed", 0), options.get("noise", 1)
+        if tells not in _TELLS:
+            raise _wrong(f"tells one of {', '.join(map(repr, _TELLS))}")
+        if type(seed) is not int or not 0 <= seed < 1 << 63:
+            raise _wrong("needs a whole number that is not negative as its seed")
+        if type(noise) is not int or noise not in (0, 1):
+            raise _wrong("has noise 1, as the machine describes it, or 0")
+        self.tells: Tuple[str, ...] = _TELLS[tells]
+        self._machine = _machine(preset)
+        host = self._machine.host
+        self._host = HostModel(host if noise else replace(host, noise=QUIET), seed)
+        self._settings = f"preset={preset},machine={_machine_digest(self._machine)},noise={noise},seed={seed}"
+        self._timed: Dict[str, _Timed] = {}
+        self._probes: Dict[str, _Probe] = {}
+
+    def fingerprint(self) -> Dict[str, str]:
+        """The emulator's sources and the machine: another of either is another device."""
+        version = _sources_digest(resources.files("device_agents") / "emulated_npu")
+        return {"runtime": self.name, "runtime_version": version, "settings": self._settings}
+
+    def load(self, request: LoadRequest) -> Optional[Revealed]:
+        """Compiles and times the model, once for equal models; weights have no say in either."""
+        digest = hashlib.sha256(request.model).hexdigest()
+        if digest not in self._timed:
+            try:
+                self._timed[digest] = _time_model(request.model, self._machine)
+            except EmulatorError as error:
+                raise Refused(_words(error)) from error
+        timed = self._timed[digest]
+        self._probes[request.probe] = _Probe(timed, sum(map(_bytes, request.inputs)), request.output_bytes)
+        return self._revealed(timed) if request.reveal and self.tells else None
+
+    def unload(self, probe: str) -> None:
+        """Forgets the probe; what its model takes is remembered in a few kilobytes."""
+        self._probes.pop(probe, None)
+
+    def run(self, probe: str) -> Sample:
+        """One inference on the virtual clock, beside the wall time that telling it took."""
+        start = time.perf_counter_ns()
+        loaded = self._probes[probe]
+        total_s = self._host.run(loaded.input_bytes, loaded.output_bytes, loaded.timed.makespan_s)
+        device_ns = max(1, round(total_s * 1e9))
+        return Sample(wall_ns=max(1, time.perf_counter_ns() - start), device_ns=device_ns)
+
+    def oracle(self, probe: str) -> Truth:
+        """True overhead and true latency of every layer of a loaded probe in its network."""
+        timed = self._probes[probe].timed
+        return Truth(TrueOverhead(*self._host.true_overhead()), timed.makespan_s, timed.layers)
+
+    def _revealed(self, timed: _Timed) -> Revealed:
+        told = {
+            "layers": [{"name": layer.name, "nodes": layer.nodes} for layer in timed.layers],
+            "free_nodes": timed.free_nodes,
+            "chains": timed.chains if "chains" in self.tells else [],
+        }
+        return Revealed(FORMAT, json.dumps(told).encode())
+
+
+def _time_model(model: bytes, machine: Machine) -> _Timed:
+    compiled = compile_model(model, machine)
+    timing = simulate_program(compiled.program, machine)
+    latencies_ps = dict(enumerate(timing.layers))
+    layers = [
+        TrueLayer(layer.name, layer.nodes, latencies_ps.get(layer.index, 0) / _PS_PER_S)
+        for layer in compiled.graph.layers
+    ]
+    rest_ps = timing.makespan_ps - sum(timing.layers)
+    if rest_ps:
+        layers.append(TrueLayer(_CONTROL, (), rest_ps / _PS_PER_S))
+    return _Timed(timing.makespan_ps / _PS_PER_S, tuple(layers), compiled.graph.free_nodes, compiled.chains)
+
+
+def _machine(preset: Any) -> Machine:
+    """The machine of that name; a path would reach into the device's files."""
+    if not isinstance(preset, str) or not _PRESET.match(preset):
+        raise _wrong("names its preset by lower-case letters, digits and dashes")
+    try:
+        return find_machine(preset)
+    except EmulatorError as error:
+        raise Refused(_words(error)) from error
+
+
+def _machine_digest(machine: Machine) -> str:
+    return hashlib.sha256(repr(machine).encode()).hexdigest()[:16]
+
+
+def _sources_digest(folder: Traversable) -> str:
+    digest = hashlib.sha256()
+    for name, content in _sources(folder, ""):
+        digest.update(name.encode() + b"\0" + content)
+    return digest.hexdigest()[:16]
+
+
+def _sources(folder: Traversable, prefix: str) -> Iterator[Tuple[str, bytes]]:
+    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+        if entry.is_dir():
+            yield from _sources(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".py"):
+            yield prefix + entry.name, entry.read_bytes()
+
+
+def _bytes(spec: Dict[str, Any]) -> int:
+    return math.prod(int(size) for size in spec["shape"]) * int(np.dtype(spec["dtype"]).itemsize)
+
+
+def _words(error: EmulatorError) -> str:
+    return ". ".join(part.rstrip(".") for part in (error.what, error.why, error.next_step) if part)
+
+
+def _wrong(what: str) -> Refused:
+    return Refused(f"the emulated-npu backend {what}")

@@ -1,0 +1,75 @@
+"""The processor that drives the NPU: what an inference costs beside the NPU's own work (S1.3), on a virtual clock.
+
+Every inference is one submission (S2.2): the host preprocesses the inputs, its driver starts a transfer into
+the NPU's memory, the NPU runs, and the output is transferred back and postprocessed.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+from device_agents.emulated_npu.machine import Host, Noise
+
+QUIET = Noise(
+    jitter=0.0,
+    drift=0.0,
+    drift_period_s=1.0,
+    spike_probability=0.0,
+    spike_s=0.0,
+    throttle_after_s=math.inf,
+    throttle_slowdown=1.0,
+)
+"""Nothing disturbs the host."""
+
+
+class HostModel:
+    """Total latencies of inferences, one after the other; nobody sleeps, and equal seeds give equal latencies.
+
+    Disturbances, by the fields of `Noise`:
+
+    - jitter (log-normal of median 1) and drift (a sine of a random phase) multiply the host's part: its work is
+      software on a general processor, while the NPU counts cycles of a fixed clock;
+    - a spike adds an exponentially distributed time: something else had the processor;
+    - throttling multiplies the whole, the NPU included: both sit on one heat sink.
+    """
+
+    def __init__(self, host: Host, seed: int) -> None:
+        self._host = host
+        self._random = random.Random(seed)  # noqa: S311 - noise, no secret
+        self._phase = self._random.uniform(0.0, 2 * math.pi)
+        self.now_s = 0.0
+
+    def true_overhead(self) -> tuple[float, float, float]:
+        """a and b in seconds per byte of input and output, c in seconds: preprocessing, driver and transfers alone."""
+        per_byte_s = 1 / self._host.dma_bytes_per_s
+        return (
+            self._host.preprocess_s_per_byte + per_byte_s,
+            self._host.postprocess_s_per_byte + per_byte_s,
+            self._host.driver_s + 2 * self._host.dma_setup_s,
+        )
+
+    def run(self, input_bytes: int, output_bytes: int, npu_s: float) -> float:
+        """Seconds from the input arrays handed over to the output arrays back; the clock goes on by as much."""
+        a_s_per_byte, b_s_per_byte, c_s = self.true_overhead()
+        noise = self._host.noise
+        host_s = a_s_per_byte * input_bytes + b_s_per_byte * output_bytes + c_s
+        total_s = (host_s * self._disturbance() + npu_s) * self._throttling() + self._spike_s(noise)
+        self.now_s += total_s
+        return total_s
+
+    def _disturbance(self) -> float:
+        noise = self._host.noise
+        drift = noise.drift * math.sin(2 * math.pi * self.now_s / noise.drift_period_s + self._phase)
+        return self._random.lognormvariate(0.0, noise.jitter) * (1 + drift)
+
+    def _throttling(self) -> float:
+        """The clock shows busy time alone: the device idles only between runs, which takes no virtual time."""
+        noise = self._host.noise
+        return noise.throttle_slowdown if self.now_s >= noise.throttle_after_s else 1.0
+
+    def _spike_s(self, noise: Noise) -> float:
+        # Both numbers are always drawn, so that one parameter does not shift the other draws.
+        struck = self._random.random() < noise.spike_probability
+        length_s = self._random.expovariate(1.0) * noise.spike_s
+        return length_s if struck else 0.0

@@ -1,0 +1,113 @@
+"""Which nodes ONNX Runtime fused, read from the graph it made of a network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.errors import ProtocolError
+from harness.network.assemble import EmittedNames
+from harness.network.graph import Network, Node
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto
+
+_NCHWC = "com.microsoft.nchwc"
+_NCHWC_SUFFIXES = ("_bn_nchwc", "_mul_nchwc", "_nchwc")
+_BLOCKED_PREFIX = "reorder"
+_RESIDUAL_INPUT = 3
+
+
+def read_onnxruntime(
+    network: Network, names: EmittedNames, content: bytes
+) -> tuple[tuple[frozenset[int], ...], frozenset[str]]:
+    """Groups of nodes executed as one, and the blocked tensors, from the optimised graph of ONNX Runtime.
+
+    Raises ProtocolError where the content is no such graph.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        graph = onnx.load_model_from_string(content).graph
+        surviving, blocked = _surviving(network, names, graph)
+    except (DecodeError, UnicodeDecodeError, TypeError, AttributeError) as error:
+        raise ProtocolError(
+            "The graph that the device describes cannot be read", next_step="Update the agent"
+        ) from error
+    return _groups(network, surviving), frozenset(blocked)
+
+
+def _surviving(network: Network, names: EmittedNames, graph: GraphProto) -> tuple[set[str], set[str]]:
+    """Tensors of the network that exist in the runtime's graph, each the end of a group, and the blocked ones."""
+    surviving, blocked = set(network.outputs), set[str]()
+    nodes = {node.index: node for node in network.nodes}
+    for node in graph.node:
+        known = [names.tensors[output] for output in node.output if output in names.tensors]
+        surviving.update(known)
+        if node.domain == _NCHWC:
+            blocked.update(_end_of_blocked(network, names, node))
+        elif not known and (index := names.nodes.get(node.name.partition("/")[0])) is not None:
+            ends = _end_of_renamed(network, nodes[index], node)
+            surviving.update(ends)
+            if any(output.startswith(_BLOCKED_PREFIX) for output in node.output):
+                blocked.update(ends)
+    return surviving | blocked, blocked
+
+
+def _end_of_blocked(network: Network, names: EmittedNames, node: NodeProto) -> list[str]:
+    """The result of an operator of the blocked layout.
+
+    That pass of ONNX Runtime renames results but names the operator after the result it replaces, and
+    then draws a following residual add and activation in.
+    """
+    suffix = next((suffix for suffix in _NCHWC_SUFFIXES if node.name.endswith(suffix)), None)
+    result = names.tensors.get(node.name.removesuffix(suffix)) if suffix else None
+    if result is None:
+        return []
+    activation = next((item.s.decode() for item in node.attribute if item.name == "activation"), "")
+    if len(node.input) > _RESIDUAL_INPUT and node.input[_RESIDUAL_INPUT]:
+        result = _next(network, result, {"Add", "Sum"}) or result
+    if activation and network.producers[result].op != activation:
+        result = _next(network, result, {activation}) or result
+    return [result]
+
+
+def _end_of_renamed(network: Network, first: Node, node: NodeProto) -> list[str]:
+    """The results of an operator that kept the name of a node of the network while its results got new ones."""
+    if node.op_type == first.op:
+        return [name for name in first.outputs if name]
+    if node.op_type == "QuickGelu":  # x * Sigmoid(x), named after the product
+        product = first.outputs[0] if first.op == "Mul" else _next(network, first.outputs[0], {"Mul"})
+        return [product] if product else []
+    return []
+
+
+def _next(network: Network, tensor: str, ops: set[str]) -> str | None:
+    reader = next((node for node in network.consumers.get(tensor, []) if node.op in ops), None)
+    return reader.outputs[0] if reader else None
+
+
+def _groups(network: Network, surviving: set[str]) -> tuple[frozenset[int], ...]:
+    """Each surviving result with everything before it that did not survive."""
+    owner: dict[int, int] = {}
+    for node in network.nodes:
+        if not surviving.isdisjoint(node.outputs):
+            for member in _behind(network, node, surviving):
+                owner.setdefault(member.index, node.index)
+    groups: dict[int, set[int]] = {}
+    for node in network.nodes:
+        groups.setdefault(owner.get(node.index, node.index), set()).add(node.index)
+    return tuple(frozenset(group) for group in groups.values())
+
+
+def _behind(network: Network, sink: Node, surviving: set[str]) -> list[Node]:
+    found, stack = [sink], [sink]
+    seen = {sink.index}
+    while stack:
+        for tensor in stack.pop().inputs:
+            writer = network.producers.get(tensor)
+            if writer and tensor not in surviving and writer.index not in seen:
+                seen.add(writer.index)
+                found.append(writer)
+                stack.append(writer)
+    return found

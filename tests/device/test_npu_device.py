@@ -1,0 +1,283 @@
+"""The emulated NPU as a device: an agent process, its virtual clock, what it tells, and its oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nullbench import build_network
+
+from harness import build_lut, profile, validate
+from harness.device.diagnose import check_device
+from harness.device.inventory import BUILT_IN, Device
+from harness.device.replies import read_truth
+from harness.device.session import AgentSession, Truth, Visit, open_session
+from harness.errors import BackendError, ProtocolError
+from harness.measure.campaign import payload_of
+from harness.measure.policy import RepeatPolicy
+from harness.network.models import load_network
+from harness.network.told import read_told
+from harness.probe.probe import Probe, network_probe
+from harness.workspace import Workspace
+
+NPU = BUILT_IN["npu01"]
+
+
+def _device(**options: Any) -> Device:
+    return NPU.model_copy(update={"options": {"preset": "edge", **options}})
+
+
+QUIET = _device(noise=0)
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Probe:
+    """A small network as a probe."""
+    return network_probe(load_network(str(build_network(tmp_path_factory.mktemp("model") / "chain.onnx"))))
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentSession]:
+    """A session for validation with a device without noise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_RUNTIME_FOLDER", str(tmp_path_factory.mktemp("leases")))
+        opened = open_session(QUIET, "validation")
+    with opened:
+        opened.acquire("the test")
+        yield opened
+
+
+def device_s(session: AgentSession, probe: Probe, runs: int) -> list[float]:
+    """Times of a loaded probe on the device's clock."""
+    taken = [sample for part, _ in session.run([Visit(probe.id, 0, runs)]) for one in part for sample in one.samples]
+    return [(sample.device_ns or 0) / 1e9 for sample in taken]
+
+
+def truth_of(session: AgentSession, probe: Probe) -> Truth:
+    """The truth about a probe, which is loaded for it."""
+    session.put(payload_of(probe))
+    return session.oracle(probe.id)
+
+
+def test_what_is_told_depends_on_device_and_purpose() -> None:
+    """npu01 tells fusion and chains, npu01-blind nothing, and an oracle is heard of by validation alone."""
+    told = {}
+    for name in ("npu01", "npu01-blind"):
+        for purpose in ("measurement", "validation"):
+            with open_session(BUILT_IN[name], purpose) as opened:
+                told[name, purpose] = opened.hello.tells
+                assert opened.hello.clock == "device"
+    assert told == {
+        ("npu01", "measurement"): ("fusion", "chains"),
+        ("npu01", "validation"): ("fusion", "chains", "oracle"),
+        ("npu01-blind", "measurement"): (),
+        ("npu01-blind", "validation"): ("oracle",),
+    }
+
+
+def test_fingerprint_names_machine_and_noise() -> None:
+    """Another machine, seed or noise is another device; what it tells is not."""
+    settings = {}
+    changes: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "preset": {"preset": "nvdla-64"},
+        "seed": {"seed": 1},
+        "noise": {"noise": 0},
+        "tells": {"tells": ""},
+    }
+    for name, options in changes.items():
+        with open_session(_device(**options)) as opened:
+            facts = opened.hello.fingerprint
+            settings[name] = (facts["runtime"], facts["runtime_version"], facts["settings"])
+    assert settings["tells"] == settings["plain"]
+    assert len(set(settings.values())) == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"preset": "edgy"}, {"preset": "../edge"}, {"preset": "edge.toml"}, {"preset": ""}, {"preset": 3},
+        {"seed": -1}, {"seed": 1.5}, {"seed": "1"}, {"noise": 2}, {"noise": 0.5}, {"noise": "1"},
+        {"tells": "chains"}, {"tells": "everything"}, {"tells": 1}, {"colour": "red"},
+    ],
+)  # fmt: skip
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    """Each mistake is the backend's refusal, and no path of the device is looked at."""
+    with pytest.raises(BackendError) as refused, open_session(_device(**options)):
+        pass
+    assert "emulated-npu" in refused.value.why or "edgy" in refused.value.why
+
+
+def test_total_latency_is_the_truth(session: AgentSession, probe: Probe) -> None:
+    """Without noise every run takes a, b, c at the probe's own sizes, and the device's own time, once."""
+    truth = truth_of(session, probe)
+    moved_s = truth.a_s_per_byte * probe.model.input_bytes + truth.b_s_per_byte * probe.model.output_bytes
+    assert device_s(session, probe, 3) == pytest.approx([moved_s + truth.c_s + truth.makespan_s] * 3, abs=2e-9)
+
+
+def test_layers_make_up_the_whole(session: AgentSession, probe: Probe) -> None:
+    """True latencies of layers add up to the device's own time, and every node of the network is known."""
+    truth = truth_of(session, probe)
+    assert sum(layer.latency_s for layer in truth.layers) == pytest.approx(truth.makespan_s)
+    assert {node for layer in truth.layers for node in layer.nodes} <= set(probe.model.names.nodes)
+    assert sum(layer.latency_s > 0 for layer in truth.layers) >= 4
+
+
+def test_noise_is_seeded(probe: Probe) -> None:
+    """Two sessions with one seed see the same times, two seeds different ones."""
+    seen = []
+    for seed in (0, 0, 1):
+        with open_session(_device(seed=seed)) as opened:
+            opened.acquire("the test")
+            opened.put(payload_of(probe))
+            seen.append(device_s(opened, probe, 20))
+    assert seen[0] == seen[1] != seen[2]
+    assert len(set(seen[0])) > 10
+
+
+def test_measuring_sessions_have_no_oracle(probe: Probe) -> None:
+    """A session that measures is refused, and goes on measuring."""
+    with open_session(QUIET) as opened:
+        opened.acquire("the test")
+        opened.put(payload_of(probe))
+        with pytest.raises(ProtocolError, match="forbidden"):
+            opened.oracle(probe.id)
+        assert device_s(opened, probe, 1)
+
+
+def test_oracle_of_a_probe_that_is_not_loaded_is_refused(session: AgentSession) -> None:
+    """Nothing is told of what is not there, and the session goes on."""
+    with pytest.raises(ProtocolError, match="bad-request"):
+        session.oracle("nothing")
+    assert session.status()["busy"] is False
+
+
+def test_fusion_and_chains_are_revealed(session: AgentSession, probe: Probe, tmp_path: Path) -> None:
+    """Convolution and activation are one layer, the flattening costs nothing, and the silent device says nothing."""
+    network = load_network(str(build_network(tmp_path / "chain.onnx")))
+    revealed = session.put(payload_of(probe), reveal=True)
+    assert revealed is not None
+    told = read_told(network, probe.model.names, revealed.format, revealed.content)
+    ops = {"+".join(node.op for node in network.nodes if node.index in group) for group in told.groups}
+    assert ops == {"Conv+Relu", "GlobalAveragePool", "Flatten+Gemm"}
+    content = json.loads(revealed.content)
+    assert sorted(index for chain in content["chains"] for index in chain) == list(range(len(content["layers"])))
+    with open_session(_device(tells="")) as blind:
+        blind.acquire("the test")
+        assert blind.put(payload_of(probe), reveal=True) is None
+
+
+def test_unknown_operator_is_refused_by_name(session: AgentSession, probe: Probe) -> None:
+    """A model that the compiler does not know is refused with the operator's name, and the session goes on."""
+    import onnx
+    from onnx import helper
+
+    kind = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2, 2))
+    out = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (2, 2))
+    graph = helper.make_graph([helper.make_node("Det", ["x"], ["y"], "n0")], "probe", [kind], [out])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    payload = dataclasses.replace(payload_of(probe), probe="unknown", model=model.SerializeToString())
+    with pytest.raises(BackendError, match="Det"):
+        session.put(payload)
+    assert device_s(session, probe, 1)
+
+
+def test_devices_are_fit() -> None:
+    """`harness devices check` finds nothing that hinders on the built-in emulated devices."""
+    for name in ("npu01", "npu01-blind"):
+        checks = {check.name: check for check in check_device(BUILT_IN[name])}
+        assert checks["backend"].ok is True and "emulated-npu" in checks["backend"].found
+        assert not [check for check in checks.values() if check.ok is False]
+
+
+def test_profile_measures_and_validate_alone_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main job on the device: only `validate` opens a session for validation, and reports the truth."""
+    purposes: list[str] = []
+    greet = AgentSession.greet
+
+    def spy(self: AgentSession, with_backend: bool = True, purpose: Any = "measurement") -> Any:
+        purposes.append(purpose)
+        return greet(self, with_backend, purpose)
+
+    monkeypatch.setattr(AgentSession, "greet", spy)
+    place = Workspace(tmp_path)
+    place.devices.write_text('[devices.still]\nbackend = "emulated-npu"\n[devices.still.options]\nnoise = 0\n')
+    models = [str(build_network(tmp_path / "chain.onnx", widths=(8, 64, 64, 64), edge=28))]
+    profile(models, device="still", workspace=place, policy=RepeatPolicy(runs=3))
+    assert purposes == ["measurement"]
+    table = build_lut("still", workspace=place)
+    result = validate(models, device="still", workspace=place)
+    assert purposes == ["measurement", "validation"]
+    assert result.oracle is not None
+    (network,) = result.oracle.networks
+    assert network.estimated_s == pytest.approx(sum(layer.estimated_s for layer in network.layers))
+    assert network.true_s < result.networks[0].measured_s
+    for name, one in result.oracle.overhead.items():
+        assert one.fitted == getattr(table.overhead, name[0]).value
+        assert one.true > 0
+
+
+GOOD: dict[str, Any] = {
+    "probe": "p",
+    "overhead": {"a_s_per_byte": 1e-10, "b_s_per_byte": 0.0, "c_s": 1e-4},
+    "makespan_s": 3e-3,
+    "layers": [
+        {"name": "a\x1b", "nodes": ["n0"], "latency_s": 1e-3},
+        {"name": "b", "nodes": [], "latency_s": 2e-3},
+    ],
+}
+
+
+def test_proper_truth_is_believed() -> None:
+    """The values arrive as they were told, names without control characters."""
+    truth = read_truth(json.dumps(GOOD).encode(), "p", "npu01")
+    assert (truth.a_s_per_byte, truth.b_s_per_byte, truth.c_s, truth.makespan_s) == (1e-10, 0.0, 1e-4, 3e-3)
+    assert [(layer.name, layer.nodes, layer.latency_s) for layer in truth.layers] == [
+        ("a", ("n0",), 1e-3), ("b", (), 2e-3),
+    ]  # fmt: skip
+
+
+def _with_layer(**fields: Any) -> dict[str, Any]:
+    return {**GOOD, "layers": [{**GOOD["layers"][0], **fields}, GOOD["layers"][1]]}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {**GOOD, "probe": "q"},
+        {**GOOD, "probe": 3},
+        {**GOOD, "makespan_s": 0.0},
+        {**GOOD, "makespan_s": -3e-3},
+        {**GOOD, "makespan_s": 3.001e-3},
+        {**GOOD, "makespan_s": "3e-3"},
+        {**GOOD, "layers": []},
+        {**GOOD, "layers": GOOD["layers"][:1]},
+        {**GOOD, "more": 1},
+        {**GOOD, "overhead": {**GOOD["overhead"], "c_s": -1e-4}},
+        {**GOOD, "overhead": {**GOOD["overhead"], "c_s": float("nan")}},
+        {**GOOD, "overhead": {**GOOD["overhead"], "a_s_per_byte": float("inf")}},
+        {**GOOD, "overhead": {"a_s_per_byte": 1e-10, "c_s": 1e-4}},
+        _with_layer(latency_s=-1e-3),
+        _with_layer(latency_s=True),
+        _with_layer(latency_s=1e9),
+        _with_layer(nodes="n0"),
+        _with_layer(nodes=[0]),
+        _with_layer(name=None),
+        _with_layer(extra=1),
+    ],
+)
+def test_truths_that_cannot_be_are_refused(told: dict[str, Any]) -> None:
+    """Impossible numbers, layers that are not the whole, and another probe's answer are refused."""
+    with pytest.raises(ProtocolError):
+        read_truth(json.dumps(told).encode(), "p", "npu01")
+
+
+@pytest.mark.parametrize("payload", [b"", b"null", b"\xff", json.dumps(GOOD).encode()[:-1], b"[" * 100_000])
+def test_truths_that_are_no_answer_are_refused(payload: bytes) -> None:
+    """Bytes that are no such object are refused."""
+    with pytest.raises(ProtocolError):
+        read_truth(payload, "p", "npu01")
