@@ -25,7 +25,7 @@ from device_agents.emulated_npu.compiler.layers import (
 from device_agents.emulated_npu.compiler.lowering import ChainWriter, Externals, factor_scale_key, weight_key
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.placement import Buffer, buffer_bytes, dense_strides
-from device_agents.emulated_npu.compiler.plan import Decision, Planner
+from device_agents.emulated_npu.compiler.plan import Decision, Planner, predicted_ps
 from device_agents.emulated_npu.compiler.regions import multiplier
 from device_agents.emulated_npu.compiler.reorder import hoist_loads
 from device_agents.emulated_npu.compiler.synchronise import fence_between_layers, synchronise
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _HOIST_WINDOW = 64
+_REPLAN_LOSS = 0.01
 
 
 @dataclass(frozen=True)
@@ -155,21 +156,24 @@ def _decide(graph: Graph, machine: Machine, options: Options, externals: Externa
         return Planner(graph, machine, options, externals, tuple(_shares(machine))).plan()
     rooms = tuple(_shares(machine)) if machine.shared_buffer else (_whole_room(machine),)
     plans = [_with_halo(graph, machine, options, externals, room) for room in rooms]
-    return min(plans, key=lambda decisions: sum(decision.chosen.predicted_ps for decision in decisions))
+    return min(plans, key=predicted_ps)
 
 
 def _with_halo(
     graph: Graph, machine: Machine, options: Options, externals: Externals, room: Room
 ) -> tuple[Decision, ...]:
-    decisions = Planner(graph, machine, options, externals, (room,)).plan()
-    plans = [plan for decision in decisions for plan in decision.chains]
-    halo_bytes = max((plan.halo_bytes for plan in plans), default=0)
-    room = replace(room, halo_bytes=halo_bytes, reserved_bytes=halo_bytes)
+    """Plans, and plans again where the halo buffer that came out of it takes room which other chains counted on."""
     planner = Planner(graph, machine, options, externals, (room,))
+    decisions = planner.plan()
+    halo_bytes = max((plan.halo_bytes for decision in decisions for plan in decision.chains), default=0)
+    smaller = planner.within(replace(room, halo_bytes=halo_bytes, reserved_bytes=halo_bytes))
     try:
-        return planner.refit(decisions)
+        refitted = smaller.refit(decisions)
     except DoesNotFit:
-        return planner.plan()
+        return smaller.plan()
+    if predicted_ps(refitted) <= (1 + _REPLAN_LOSS) * predicted_ps(decisions):
+        return refitted
+    return min(refitted, smaller.plan(), key=predicted_ps)
 
 
 def _whole_room(machine: Machine) -> Room:
@@ -177,9 +181,9 @@ def _whole_room(machine: Machine) -> Room:
 
 
 def _shares(machine: Machine) -> Iterator[Room]:
-    """Ways to divide the one buffer of a machine between features and weights, in eighths."""
-    for eighths in range(1, 8):
-        nb_bytes = machine.nb_bytes * eighths // 8
+    """Ways to divide the one buffer of a machine between features and weights, in quarters."""
+    for quarters in range(1, 4):
+        nb_bytes = machine.nb_bytes * quarters // 4
         yield Room(nb_bytes, machine.nb_bytes - nb_bytes, min(machine.halo_bytes, nb_bytes))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,11 @@ class Decision:
         return self.chosen.chains
 
 
+def predicted_ps(decisions: Sequence[Decision]) -> int:
+    """What a plan is predicted to take."""
+    return sum(decision.chosen.predicted_ps for decision in decisions)
+
+
 class Planner:
     """Plans a network on a machine; every chain takes the best of `rooms`."""
 
@@ -53,6 +59,12 @@ class Planner:
             for view in layer.reads:
                 self._readers.setdefault(view.value, []).append(place)
             self._writers.setdefault(layer.output.value, []).append(place)
+
+    def within(self, room: Room) -> Planner:
+        """A planner for the same network in other room, which remembers what does not depend on it."""
+        other = copy.copy(self)
+        other._rooms, other._known = (room,), {}
+        return other
 
     def plan(self) -> tuple[Decision, ...]:
         """The cheapest sequence of chains over the layers in topological order; raises DoesNotFit."""
@@ -106,10 +118,10 @@ class Planner:
         for start in self._starts(end):
             if not self._chainable(start, end):
                 continue
-            predicted_ps = self._predicted_ps(start, end)
-            if predicted_ps is None:
+            chain_ps = self._predicted_ps(start, end)
+            if chain_ps is None:
                 break
-            total_ps = best[start] + predicted_ps
+            total_ps = best[start] + chain_ps
             idle += 1
             if found is None or total_ps < found[0]:
                 found, idle = (total_ps, start), 0
@@ -133,7 +145,7 @@ class Planner:
 
     def _quick(self, start: int, end: int) -> int:
         layers, stored = self._chain(start, end)
-        return self._search.quick(layers, stored, self._rooms[0]).predicted_ps
+        return self._search.quick_ps(layers, stored, self._rooms[0])
 
     def _starts(self, end: int) -> Sequence[int]:
         if self._options.chains == "layers" or self._options.halo == "refetch":

@@ -138,14 +138,22 @@ def axis_reader(layer: Layer, place: int, axis: int, target: int) -> Callable[[I
     others = [one for index, one in enumerate(view.axes) if one.base == base and index != target]
     lowest = view.start[base] + sum(min(0, one.step * (one.size - 1)) for one in others)
     highest = view.start[base] + sum(max(0, one.step * (one.size - 1)) for one in others) + 1
-    step = walked.step
+    step, size = walked.step, walked.size
+    windowed = is_windowed(layer) and place == 0 and axis >= 2
+    kernel, stride, dilation, pad = window(layer, axis) if windowed else (1, 1, 1, 0)
+    reach = (kernel - 1) * dilation + 1 - pad
 
-    def read(interval: Interval) -> Interval:
-        low, high = read_interval(layer, place, axis, interval)
+    def read(interval: Interval) -> Interval:  # as read_interval, which would look everything up for every tile
+        low, high = interval
         if high <= low:
             return EMPTY
-        ends = (step * low, step * (high - 1))
-        return lowest + min(ends), highest + max(ends)
+        if windowed:
+            low, high = min(max(0, low * stride - pad), size), max(0, min(size, (high - 1) * stride + reach))
+            if high <= low:
+                return EMPTY
+        if step > 0:
+            return lowest + step * low, highest + step * (high - 1)
+        return lowest + step * (high - 1), highest + step * low
 
     return read
 

@@ -48,6 +48,19 @@ class Choice:
     predicted_ps: int
 
 
+@dataclass(frozen=True)
+class _Effort:
+    """How far a search goes: groups of cuts, treatments of the halo, cuts finer than the coarsest that fits."""
+
+    groups: int
+    treatments: int
+    finer: int
+
+
+_QUICK = _Effort(groups=3, treatments=1, finer=0)
+_THOROUGH = _Effort(groups=99, treatments=99, finer=1)
+
+
 class ChainSearch:
     """Searches for plans of chains on a machine."""
 
@@ -56,21 +69,25 @@ class ChainSearch:
         self._costs = CostModel(machine)
         self._computing: dict[object, tuple[int, int]] = {}
 
-    def quick(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Choice:
-        """A good choice at little cost: the coarsest cut that fits, the halo kept; raises as `choices`."""
-        plan = self._coarsest(layers, stored, room)[0]
-        found = list(self._sweeps(layers, stored, room))
-        if not found or self._residency(layers[0]) != "weights":
-            found.append(self._choice(plan))
-        return min(found, key=lambda choice: choice.predicted_ps)
+    def quick_ps(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> int:
+        """The time of a good choice, found at little cost; raises as `choices`."""
+        plan = self._coarsest(layers, stored, room, _QUICK)[0]
+        parts = self._sweep_parts(layers, room)
+        found = [] if parts and self._residency(layers[0]) == "weights" else [self.predict(plan).total_ps]
+        if parts:
+            ends = [self._coarsest((part,), stored, room, _QUICK)[0] for part in (parts[0], parts[-1])]
+            first_ps, last_ps = (self.predict(end).total_ps for end in ends)
+            found.append((len(parts) - 1) * first_ps + last_ps)  # all but the last are equal
+        return min(found)
 
     def choices(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
         """All choices around the coarsest cut that fits; raises DoesNotFit, or NotTileable, where there is none."""
-        plans = self._coarsest(layers, stored, room)
+        plans = self._coarsest(layers, stored, room, _THOROUGH)
         sweeps = list(self._sweeps(layers, stored, room))
         yield from sweeps
         if not sweeps or self._residency(layers[0]) != "weights":
-            yield from (self._choice(plan) for plan in plans)
+            for plan in plans:
+                yield Choice(_label(plan), (plan,), self.predict(plan).total_ps)
 
     def _residency(self, layer: Layer) -> ResidencyChoice:
         """What is to stay on chip, "auto" for whatever is faster."""
@@ -80,56 +97,67 @@ class ChainSearch:
         features = math.prod(view.shape) * element_type(self._values[view.value], self._machine).bytes
         return "features" if features < packed_bytes(layer, self._machine) else "weights"
 
-    def _sweeps(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
-        """A single layer in several sweeps over its features, each with weights that stay in SB (S3.7)."""
+    def _sweep_parts(self, layers: tuple[Layer, ...], room: Room) -> tuple[Layer, ...]:
+        """A single layer divided so that the weights of each part stay in SB; empty where that is no choice."""
         layer = layers[0]
         if len(layers) > 1 or not uses_weight_buffer(layer) or layer.weights is None:
-            return
+            return ()
         if self._residency(layer) == "features":
-            return
+            return ()
         parts = slice_outputs(layer, self._machine, room.sb_bytes // 2)
-        if len(parts) < 2:
+        return parts if len(parts) > 1 else ()
+
+    def _sweeps(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
+        """A single layer in several sweeps over its features (S3.7)."""
+        parts = self._sweep_parts(layers, room)
+        if not parts:
             return
         try:
-            plans = tuple(self._coarsest((part,), stored, room)[0] for part in parts)
+            plans = tuple(self._coarsest((part,), stored, room, _QUICK)[0] for part in parts)
         except (DoesNotFit, NotTileable):
             return
         total_ps = sum(self.predict(plan).total_ps for plan in plans)
         yield Choice(f"weights resident in {len(parts)} sweeps", plans, total_ps)
 
-    def _choice(self, plan: ChainPlan) -> Choice:
-        return Choice(_label(plan), (plan,), self.predict(plan).total_ps)
-
-    def _coarsest(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> list[ChainPlan]:
-        """Plans for the coarsest cut that fits and the next finer one; raises DoesNotFit, or NotTileable."""
+    def _coarsest(
+        self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room, effort: _Effort
+    ) -> list[ChainPlan]:
+        """Plans for the coarsest cut that fits, and finer ones; raises DoesNotFit, or NotTileable."""
         problem: Exception | None = None
-        for candidates in _candidate_cuts(layers[-1], self._options, self._values):
+        groups = _candidate_cuts(layers[-1], self._options, self._values)
+        for candidates in itertools.islice(groups, effort.groups):
             try:
-                return self._coarsest_of(candidates, layers, stored, room)
+                return self._coarsest_of(candidates, layers, stored, room, effort)
             except (DoesNotFit, NotTileable) as error:
                 problem = problem or error
         raise problem or NotTileable("nothing can be cut")
 
     def _coarsest_of(
-        self, candidates: list[tuple[Cut, ...]], layers: tuple[Layer, ...], stored: frozenset[str], room: Room
+        self,
+        candidates: list[tuple[Cut, ...]],
+        layers: tuple[Layer, ...],
+        stored: frozenset[str],
+        room: Room,
+        effort: _Effort,
     ) -> list[ChainPlan]:
         tried: dict[int, list[ChainPlan]] = {}
 
         def plans(place: int) -> list[ChainPlan]:
             if place not in tried:
-                tried[place] = self._variants(layers, candidates[place], stored, room)
+                tried[place] = self._variants(layers, candidates[place], stored, room, effort)
             return tried[place]
 
         first = _first_that_fits(len(candidates), plans)
-        return [plan for place in range(first, min(first + 2, len(candidates))) for plan in plans(place)]
+        last = min(first + effort.finer, len(candidates) - 1)
+        return [plan for place in range(first, last + 1) for plan in plans(place)]
 
     def _variants(
-        self, layers: tuple[Layer, ...], cuts: tuple[Cut, ...], stored: frozenset[str], room: Room
+        self, layers: tuple[Layer, ...], cuts: tuple[Cut, ...], stored: frozenset[str], room: Room, effort: _Effort
     ) -> list[ChainPlan]:
         """A chain cut in one way, with every treatment of the halo that is allowed and fits; raises DoesNotFit."""
         found: list[ChainPlan] = []
         problem: DoesNotFit | None = None
-        for modes in self._halo_modes(len(cuts)):
+        for modes in itertools.islice(self._halo_modes(len(cuts)), effort.treatments):
             cut = tuple(replace(item, mode=mode) for item, mode in zip(cuts, modes, strict=True))
             try:
                 found.append(plan_chain(layers, self._values, cut, stored, self._machine, room))
