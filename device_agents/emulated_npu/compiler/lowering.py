@@ -77,6 +77,7 @@ class ChainWriter:
         self._current: dict[str, Buffer] = {}
         self._turns = dict.fromkeys(plan.buffers, 0)
         self._loads = 0
+        self._ahead = 0
         self._fetched: set[int] = set()
         first_reader: dict[str, int] = {}
         last_writer: dict[str, int] = {}
@@ -108,15 +109,16 @@ class ChainWriter:
     def steps(self, tile: Tile) -> Iterator[Command | Computing]:
         """One pass as moves and computing; what is computed may be written out by `compute`."""
         for place, layer in enumerate(self._plan.layers):
+            output = layer.output.value
+            active = self._geometry.is_active(output, tile)
+            if active:  # before the features, which may have to wait for the chain that computes them
+                yield from self._first_weights(layer)
             for name in self._loaded_by.get(place, ()):
                 yield from self._load(name, tile, layer.index)
-            output = layer.output.value
             if self._first_writer[output] == place:
                 yield from self._enter(output, tile, layer.index)
-            if self._geometry.is_active(output, tile):
-                region = self._geometry.output_region(layer, tile)
-                yield from self._resident(layer)
-                yield Computing(layer, region)
+            if active:
+                yield Computing(layer, self._geometry.output_region(layer, tile))
                 if output in self._geometry.stored:
                     yield from self._store(layer, tile)
             if self._last_writer[output] == place:
@@ -202,15 +204,18 @@ class ChainWriter:
 
     # --- computing ----------------------------------------------------------------------------------------------
 
-    def _resident(self, layer: Layer) -> Iterator[Command]:
-        """Fetches what stays on chip for all passes when it is needed for the first time."""
+    def _first_weights(self, layer: Layer) -> Iterator[Command]:
+        """Fetches the first of weights that stream past, and all that stays on chip when it is needed at first."""
+        plan = self._plan.weights.get(layer.index)
+        if plan is not None and not plan.resident and layer.weights is not None:
+            self._ahead = self._next_slot(plan)
+            yield self._fetch(layer, plan.loads[0], self._ahead)
         if layer.index in self._fetched:
             return
         self._fetched.add(layer.index)
         for name, size in depthwise_bytes(layer, self._machine).items():
             address = self._nb_base + self._plan.constants[name]
             yield self._bytes_load(Space.NB, address, self._externals.constants[name], size, layer.index)
-        plan = self._plan.weights.get(layer.index)
         if plan is not None and plan.resident:
             for load in plan.loads:
                 yield self._fetch(layer, load, self._sb_base + plan.addresses[0] + load.offset)
@@ -228,9 +233,11 @@ class ChainWriter:
         if layer.weights is None:
             yield from self._product(layer, region, plan, buffers)
             return
-        for load in plan.loads:
+        for place, load in enumerate(plan.loads):
             if plan.resident:
                 address = self._sb_base + plan.addresses[0] + load.offset
+            elif place == 0:
+                address = self._ahead
             else:
                 address = self._next_slot(plan)
                 yield self._fetch(layer, load, address)
