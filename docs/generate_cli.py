@@ -23,6 +23,10 @@ COMMANDS = (
     ("devices", "show"),
     ("devices", "check"),
     ("agent", "install"),
+    ("npu", "compile"),
+    ("npu", "run"),
+    ("npu", "disassemble"),
+    ("npu", "trace"),
 )
 
 

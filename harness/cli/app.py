@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli import agent, demo, devices, estimate, lut, profile, validate
+from harness.cli import agent, demo, devices, estimate, lut, npu, profile, validate
 from harness.cli.output import print_error
 from harness.errors import ConfigurationError, HarnessError, Interrupted
 from harness.version import VERSION
@@ -35,6 +35,7 @@ app.command("profile")(profile.profile)
 app.command("estimate")(estimate.estimate)
 app.command("validate")(validate.validate)
 app.add_typer(lut.app, name="lut")
+app.add_typer(npu.app, name="npu")
 app.add_typer(devices.app, name="devices")
 app.add_typer(agent.app, name="agent")
 

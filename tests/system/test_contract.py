@@ -16,12 +16,12 @@ from system_networks import convolutions, save
 
 COMMANDS = {
     "demo", "profile", "estimate", "validate", "lut build", "lut show", "lut diff", "lut check", "lut export",
-    "devices list", "devices show", "devices check", "agent install",
+    "devices list", "devices show", "devices check", "agent install", "npu compile", "npu run", "npu disassemble",
+    "npu trace",
 }  # fmt: skip
-GROUPS = ("lut", "devices", "agent")
+GROUPS = ("lut", "npu", "devices", "agent")
 DOCUMENTED = {
-    *COMMANDS, "npu compile", "npu run", "npu disassemble", "npu trace", "npu split", "npu sweep", "nightly run",
-    "nightly install", "nightly status", "report",
+    *COMMANDS, "npu split", "npu sweep", "nightly run", "nightly install", "nightly status", "report",
 }  # fmt: skip
 
 
@@ -76,7 +76,9 @@ def test_help_names_the_exit_codes(helps: dict[str, str]) -> None:
         assert re.search(rf"\b{code} [a-z]", helps[""].replace("\n", " ")), code
 
 
-@pytest.mark.parametrize("words", [["--help"], ["profile", "--help"], ["lut", "build", "--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["--help"], ["profile", "--help"], ["lut", "build", "--help"], ["npu", "run", "--help"]], ids=" ".join
+)
 def test_help_imports_nothing_heavy(words: list[str], profiled: Harness) -> None:
     """Help loads no library that takes long to import."""
     process = subprocess.run(

@@ -25,12 +25,17 @@ _PATIENCE = 3
 
 @dataclass(frozen=True)
 class Decision:
-    """What was chosen for the layers from `start` to before `end`, and what else was considered."""
+    """What was chosen for the layers from `start` to before `end`, and what else was considered.
+
+    `singly_ps` is what the layers are predicted to take one by one, the halo fetched again (S3.8); None where the
+    choice was forced and nobody looked.
+    """
 
     start: int
     end: int
     chosen: Choice
     others: tuple[Choice, ...]
+    singly_ps: int | None
 
     @property
     def chains(self) -> tuple[ChainPlan, ...]:
@@ -100,7 +105,12 @@ class Planner:
         if not choices:
             raise problem or DoesNotFit(f"There is no room for {layers[-1].name}")
         choices.sort(key=lambda choice: choice.predicted_ps)
-        return Decision(start, end, choices[0], tuple(choices[1:]))
+        return Decision(start, end, choices[0], tuple(choices[1:]), self._singly_ps(start, end))
+
+    def _singly_ps(self, start: int, end: int) -> int | None:
+        known = [self._known.get(self._keys.key(place, place + 1)) for place in range(start, end)]
+        times = [time for time in known if time is not None]
+        return sum(times) if len(times) == end - start else None
 
     def _whole(self, count: int) -> Decision:
         try:

@@ -1,0 +1,156 @@
+"""What a run moved, computed and held, added up: bytes by class of tensor, multiply-adds, memory, instructions."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from device_agents.emulated_npu.command import Command, Function, Operand, Space
+from device_agents.emulated_npu.compiler.layers import Layer
+from device_agents.emulated_npu.compiler.pipeline import Compiled
+from device_agents.emulated_npu.compiler.tiling import Geometry
+from device_agents.emulated_npu.cost import CostModel
+from device_agents.emulated_npu.isa import INSTRUCTION_BYTES
+from device_agents.emulated_npu.occupancy import occupancy
+from device_agents.emulated_npu.program import Port, Program
+from device_agents.emulated_npu.schedule import Schedule
+from device_agents.emulated_npu.sequencer import Step
+
+TensorClass = Literal["weights", "activations", "input_output", "halo_copies"]
+TENSOR_CLASSES: tuple[TensorClass, ...] = ("weights", "activations", "input_output", "halo_copies")
+_CLASS_OF_OPCODE = {0x00: "control", 0x10: "config", 0x20: "io", 0x30: "mfu", 0x40: "vfu"}
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Bytes out of and into a memory."""
+
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+    def __add__(self, other: Moved) -> Moved:
+        """Both together."""
+        return Moved(self.read_bytes + other.read_bytes, self.written_bytes + other.written_bytes)
+
+
+def moved_by_memory(steps: Iterable[Step], costs: CostModel) -> Mapping[Space, Moved]:
+    """Payload out of and into DDR and the last-level cache."""
+    found = {Space.DDR: Moved(), Space.LLC: Moved()}
+    for step in steps:
+        if isinstance(step.item, Command):
+            for space, read, written in costs.cost(step.item).traffic:
+                found[space] += Moved(read, written)
+    return found
+
+
+def moved_by_class(steps: Iterable[Step], compiled: Compiled, costs: CostModel) -> Mapping[TensorClass, Moved]:
+    """Payload by what it is part of; the first three are external memory and sum to `moved_by_memory`.
+
+    "weights" are all constants; "input_output" the inputs and outputs of the network; "activations" what layers
+    leave in DDR or the last-level cache for others; "halo_copies" go between NB and the auxiliary buffer (S3.3).
+    """
+    where = _Places(compiled)
+    found: dict[TensorClass, Moved] = dict.fromkeys(TENSOR_CLASSES, Moved())
+    for step in steps:
+        command = step.item
+        if not isinstance(command, Command):
+            continue
+        for space, read, written in costs.cost(command).traffic:
+            if read:
+                source = next(operand for operand in command.sources if operand.descriptor.space is space)
+                found[where.kind(source, command.layer)] += Moved(read_bytes=read)
+            if written:
+                found[where.kind(command.target, command.layer)] += Moved(written_bytes=written)
+        if command.function is Function.COPY:
+            found["halo_copies"] += _halo_copy(command)
+    return found
+
+
+def _halo_copy(command: Command) -> Moved:
+    kept = command.target.descriptor
+    read = sum(_payload(source) for source in command.sources if source.descriptor.space is Space.HALO)
+    return Moved(read, _payload(command.target) if kept.space is Space.HALO else 0)
+
+
+def _payload(operand: Operand) -> int:
+    return operand.descriptor.elements * operand.descriptor.dtype.bytes
+
+
+class _Places:
+    """What lies where off chip. Activations share addresses over time, so the layer that moves bytes has a say."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        # Constants are placed behind all that a run writes.
+        addresses = [packed.address for packed in compiled.packed] + [plain.address for plain in compiled.plain]
+        self._first_constant = min(addresses, default=compiled.program.footprint.ddr_bytes)
+        ports = (*compiled.program.inputs, *compiled.program.outputs)
+        self._ports: dict[int, list[tuple[int, int]]] = {
+            layer.index: [_span(port) for port in ports if port.name in _values_of(layer)]
+            for layer in compiled.graph.layers
+        }
+
+    def kind(self, operand: Operand, layer: int) -> TensorClass:
+        """The class of what an IO command of a layer moves."""
+        if operand.descriptor.space is not Space.DDR:
+            return "activations"
+        if operand.address >= self._first_constant:
+            return "weights"
+        is_port = any(low <= operand.address < high for low, high in self._ports.get(layer, ()))
+        return "input_output" if is_port else "activations"
+
+
+def _span(port: Port) -> tuple[int, int]:
+    reach = sum((size - 1) * stride for size, stride in zip(port.shape, port.strides, strict=True))
+    return port.address, port.address + reach + port.dtype.bytes
+
+
+def _values_of(layer: Layer) -> set[str]:
+    return {layer.output.value, *(view.value for view in layer.reads)}
+
+
+def useful_macs(compiled: Compiled) -> Mapping[int, int]:
+    """Multiply-adds by layer, for those that have any, if what a chain computes of their outputs is computed once.
+
+    Taps that fall on padding count. Rows and columns that no layer reads, such as those that pooling drops, count
+    where they are computed: a chain in tiles leaves them out.
+    """
+    found: Counter[int] = Counter()
+    for plan in compiled.plans:
+        for layer in plan.layers:
+            if layer.function in (Function.CONVOLVE, Function.DEPTHWISE):
+                found[layer.index] += _outputs(plan.geometry, layer) * _taps(layer)
+    return found
+
+
+def _taps(layer: Layer) -> int:
+    """Products in one element of the output."""
+    return layer.inputs[0].shape[-1] if layer.matrix else math.prod(layer.fixed_weights.shape[1:])
+
+
+def _outputs(geometry: Geometry, layer: Layer) -> int:
+    """Elements of a layer's output that its chain computes at least once."""
+    regions = [geometry.output_region(layer, tile) for tile in geometry.tiles()]
+    computed = [region for region in regions if all(low < high for low, high in region)]
+    axes = zip(*computed, strict=True)
+    return math.prod(max(high for _, high in axis) - min(low for low, _ in axis) for axis in axes) if computed else 0
+
+
+def peak_bytes(schedule: Schedule) -> Mapping[Space, int]:
+    """High-water marks of the on-chip memories: most bytes at a time that something still needed (occupancy.py)."""
+    return {
+        space: int(occupancy(schedule, space).live_bytes.max(initial=0)) for space in (Space.NB, Space.SB, Space.HALO)
+    }
+
+
+def instruction_counts(program: Program) -> Mapping[str, int]:
+    """Instructions of a valid program by class: io, mfu, vfu, config, control."""
+    opcodes = Counter(opcode & 0xF0 for opcode in program.code[::INSTRUCTION_BYTES])
+    return {name: opcodes[opcode] for opcode, name in sorted(_CLASS_OF_OPCODE.items(), reverse=True)}
+
+
+def issued_instructions(steps: Iterable[Step]) -> int:
+    """Instructions that the control unit issues, loops unrolled."""
+    return sum(step.control + (step.item is not None) for step in steps)

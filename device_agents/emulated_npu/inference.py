@@ -1,0 +1,126 @@
+"""One inference on the emulated NPU from end to end: its time, its values, and checks of programs of unknown origin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from device_agents.emulated_npu.command import Command
+from device_agents.emulated_npu.compiler.pipeline import Compiled
+from device_agents.emulated_npu.cost import CostModel
+from device_agents.emulated_npu.errors import BudgetExceeded, ExecutionFault
+from device_agents.emulated_npu.formula import Formula, formula
+from device_agents.emulated_npu.functional import Counters, FunctionalMachine, memories_for, run
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.program import Program
+from device_agents.emulated_npu.sequencer import DEFAULT_BUDGET, Step, sequence
+from device_agents.emulated_npu.signatures import operands_of
+from device_agents.emulated_npu.timing import Timing, marginal_ps, simulate
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+MOST_ITEMS = 1_000_000
+"""Items, loops unrolled, that are timed at most: they are kept in memory, about a kilobyte each."""
+
+
+@dataclass(frozen=True)
+class TimedProgram:
+    """A program, the items that it issues on a machine, and its time there by simulation and by the formula of S2.6."""
+
+    program: Program
+    machine: Machine
+    steps: tuple[Step, ...]
+    costs: CostModel
+    timing: Timing
+    formula: Formula
+
+    @property
+    def cycles(self) -> float:
+        """The makespan."""
+        return self.timing.cycles(self.timing.makespan_ps)
+
+    def marginal_cycles(self) -> tuple[float, ...]:
+        """For every layer of the program: by how much the makespan shrinks if the layer takes no time."""
+        return tuple(
+            self.timing.cycles(marginal_ps(self.steps, self.machine, layer, costs=self.costs))
+            for layer in range(len(self.program.layers))
+        )
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The outputs of one functional run by name, and what it read and wrote."""
+
+    outputs: Mapping[str, Array]
+    counters: Counters
+
+
+def time_program(program: Program, machine: Machine, *, cycle_budget: int | None = None) -> TimedProgram:
+    """Decodes a program and times it; `cycle_budget` bounds the cycles that it may take.
+
+    Raises InvalidProgram, ExecutionFault, Deadlock, BudgetExceeded, and DoesNotFit where it was compiled for more
+    memory than the machine has.
+    """
+    memories_for(machine, program.footprint)
+    steps = tuple(_steps(program, machine, cycle_budget))
+    costs = CostModel(machine)
+    timing = simulate(steps, machine, costs=costs, cycle_budget=cycle_budget)
+    return TimedProgram(program, machine, steps, costs, timing, formula(steps, machine, costs=costs))
+
+
+def _steps(program: Program, machine: Machine, cycle_budget: int | None) -> Iterator[Step]:
+    """The items of a program, as long as issuing the instructions alone keeps within the budget."""
+    budget = DEFAULT_BUDGET
+    if cycle_budget is not None and machine.issue_cycles:
+        budget = min(budget, cycle_budget // machine.issue_cycles + 1)
+    steps = sequence(program.code, layer_of=program.layer_of, budget_instructions=budget)
+    try:
+        yield from islice(steps, MOST_ITEMS)
+    except BudgetExceeded as error:
+        if budget == DEFAULT_BUDGET:
+            raise
+        next_step = "Raise the cycle budget if the program is sound"
+        raise BudgetExceeded(f"{error.what}, beyond {cycle_budget} cycles", error.why, next_step) from error
+    for step in steps:
+        raise BudgetExceeded(
+            f"the program is at instruction {step.pc} after {MOST_ITEMS} items",
+            "it loops without end, or is longer than can be timed",
+        )
+
+
+def check_accesses(steps: Iterable[Step], program: Program, machine: Machine) -> None:
+    """Checks every operand of every command against the bounds of its memory, without computing anything.
+
+    Raises ExecutionFault, naming the instruction, as a functional run of the same items would.
+    """
+    memories = memories_for(machine, program.footprint)
+    checked: set[Command] = set()
+    for step in steps:
+        command = step.item
+        if not isinstance(command, Command) or command in checked:
+            continue
+        checked.add(command)
+        try:
+            operands = operands_of(command)
+            memories.writable(command.target)
+            for operand in operands:
+                if operand is not None:
+                    memories.view(operand)
+        except ExecutionFault as fault:
+            raise ExecutionFault(f"instruction {step.pc}: {fault.what}", fault.why, fault.next_step) from fault
+
+
+def compute_values(compiled: Compiled, weights: Mapping[str, Array], inputs: Mapping[str, Array]) -> Computed:
+    """Runs a compiled network functionally: `weights` by initializer, `inputs` by input of the network.
+
+    Raises DoesNotFit where the host lacks memory, EmulatorError for a machine that has timing but no values.
+    """
+    program = compiled.program
+    functional = FunctionalMachine(memories_for(compiled.machine, program.footprint))
+    outputs = run(program, functional, compiled.image(weights), inputs)
+    return Computed(outputs, functional.counters)

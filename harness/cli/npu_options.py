@@ -1,0 +1,101 @@
+"""Options of the `harness npu` commands, and what their texts mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
+
+import typer
+
+from harness.cli.npu_errors import errors_of_user
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from device_agents.emulated_npu.compiler.options import Options
+    from device_agents.emulated_npu.machine import Machine
+
+DEFAULT_PRESET = "edge"
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL.onnx", help="An ONNX file, or builtin:NAME (builtin:resnet50, …).")
+]
+ModelOrProgram = Annotated[
+    str,
+    typer.Argument(metavar="MODEL.onnx|PROGRAM", help="An ONNX file, builtin:NAME, or a file of `npu compile -o`."),
+]
+Preset = Annotated[
+    str | None, typer.Option("--preset", help="Machine that comes along: edge (default), nvdla-256, systolic-32, …")
+]
+MachineFile = Annotated[
+    Path | None, typer.Option("--machine", help="TOML file of a machine of your own, in place of --preset.")
+]
+Chains = Annotated[
+    str, typer.Option("--chains", help="Where chains end: auto, layers (after every one) or whole (nowhere).")
+]
+Halo = Annotated[
+    str,
+    typer.Option("--halo", help="Halo between tiles: auto, retain, retain-columns, recompute, or refetch (no chains)."),
+]
+Tile = Annotated[
+    str | None, typer.Option("--tile", help="Height and width of the tiles of a chain's last output, like 18x16.")
+]
+Residency = Annotated[
+    str, typer.Option("--residency", help="What stays on chip while the rest streams: auto, weights or features.")
+]
+NoReorder = Annotated[bool, typer.Option("--no-reorder", help="Leave loads where they are; hoist none over computes.")]
+Fences = Annotated[bool, typer.Option("--fences", help="Let no layer begin before the one before it has ended.")]
+CycleBudget = Annotated[
+    int | None,
+    typer.Option("--cycle-budget", min=1, max=10**15, help="Give up on a program that takes more cycles than this."),
+]
+
+_TILE = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})\Z")
+_Choice = TypeVar("_Choice", bound=str)
+
+
+def read_options(
+    *, chains: str, halo: str, tile: str | None, residency: str, no_reorder: bool, fences: bool
+) -> Options:
+    """The options of the compiler; raises UsageError for a word that means nothing and for contradictions."""
+    from device_agents.emulated_npu.compiler import options
+
+    if halo == "refetch" and chains == "whole":
+        why = "Refetching runs every layer by itself, which is the opposite of one chain"
+        raise UsageError("--halo refetch contradicts --chains whole", why=why, next_step="Leave one of them out")
+    return options.Options(
+        chains=_choice("--chains", chains, get_args(options.ChainChoice)),
+        halo=_choice("--halo", halo, get_args(options.HaloChoice)),
+        tile=_tile(tile),
+        residency=_choice("--residency", residency, get_args(options.ResidencyChoice)),
+        reorder=not no_reorder,
+        fences=fences,
+    )
+
+
+def _choice(option: str, text: str, choices: Sequence[_Choice]) -> _Choice:
+    for choice in choices:
+        if text == choice:
+            return choice
+    raise UsageError(f"{option} {text[:40]} is unknown", next_step=f"Choose from {', '.join(choices)}")
+
+
+def _tile(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    found = _TILE.match(text)
+    if not found:
+        why = "It is a height and a width, both positive"
+        raise UsageError(f"--tile {text[:40]} is not HxW", why=why, next_step="Write --tile 18x16")
+    return int(found[1]), int(found[2])
+
+
+def choose_machine(preset: str | None, file: Path | None, default: str = DEFAULT_PRESET) -> Machine:
+    """The machine of --preset or --machine; raises UsageError for both, InputError for one that is invalid."""
+    from device_agents.emulated_npu.machine import load_preset, read_machine
+
+    if preset is not None and file is not None:
+        raise UsageError("--preset and --machine exclude each other", next_step="Give one of them")
+    with errors_of_user():
+        return load_preset(default if preset is None else preset) if file is None else read_machine(file)

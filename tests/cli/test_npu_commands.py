@@ -1,0 +1,427 @@
+"""`harness npu`: what its commands print and write, and what they say to wrong files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import npu_inputs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from device_agents.emulated_npu.assembly import assemble
+from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.machine import load_preset
+from device_agents.emulated_npu.program import Program
+from harness.cli.app import main
+from harness.network.assemble import assemble_network
+from harness.network.models import load_network
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one command left behind."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one object on stdout of a command that succeeded."""
+        assert self.code == 0, self.stderr
+        found: dict[str, Any] = json.loads(self.stdout)
+        assert found["schema_version"] == 1
+        return found
+
+
+class Npu:
+    """Runs `harness npu` in this process."""
+
+    def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
+        self._capture = capture
+
+    def __call__(self, *words: object) -> Outcome:
+        """One command to its end; nothing that moves a cursor may reach the terminal."""
+        self._capture.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main(["npu", *map(str, words)])
+        outcome = Outcome(int(end.value.code or 0), *self._capture.readouterr())
+        for text in (outcome.stdout, outcome.stderr):
+            assert all(character.isprintable() or character == "\n" for character in text), repr(text)
+        return outcome
+
+    def refuses(self, code: int, *words: object, mentions: tuple[str, ...]) -> None:
+        """The command ends with this code, without a result, and its error mentions all of this."""
+        outcome = self(*words)
+        assert outcome.code == code and outcome.stdout == "", outcome
+        assert outcome.stderr.startswith("error: ") and outcome.stderr.count("error: ") == 1, outcome.stderr
+        for word in mentions:
+            assert word.lower() in outcome.stderr.lower(), f"{word!r} is not in {outcome.stderr}"
+
+
+@pytest.fixture
+def npu(capsys: pytest.CaptureFixture[str]) -> Iterator[Npu]:
+    """The commands; the process handles Ctrl-C afterwards as it did before."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield Npu(capsys)
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two convolutions and a pooling."""
+    return npu_inputs.save(npu_inputs.convolutions(), tmp_path_factory.mktemp("networks") / "small.onnx")
+
+
+# --- run ---------------------------------------------------------------------------------------------------------
+
+
+def test_run_computes_what_onnx_runtime_computes(npu: Npu, network: Path) -> None:
+    """The values of a run agree with ONNX Runtime's, and the three parts of the work are timed."""
+    found = npu("run", network, "--json").json
+    assert 0 < found["max_rel_error"] < 1e-4, "different programs never agree to the last bit"
+    assert min(found["compile_s"], found["functional_s"], found["timing_s"]) > 0
+
+
+def test_times_of_a_run_sum_up(npu: Npu, network: Path) -> None:
+    """Layers and attributed waits sum to the makespan and the wait, which keep within the bounds of the machine."""
+    found = npu("run", network, "--no-values", "--json").json
+    busier = max(found["io_cycles"], found["compute_cycles"])
+    assert busier <= found["cycles"] <= found["io_cycles"] + found["compute_cycles"] + found["control_cycles"]
+    assert sum(layer["cycles"] for layer in found["layers"]) + found["no_layer_cycles"] == pytest.approx(
+        found["cycles"]
+    )
+    assert sum(wait["cycles"] for wait in found["waits"]) == pytest.approx(found["wait_cycles"])
+    assert found["cycles"] == pytest.approx(busier + found["wait_cycles"])
+    assert found["seconds"] == pytest.approx(found["cycles"] / load_preset("edge").clock_hz)
+    assert found["mfu_cycles"] + found["vfu_cycles"] == found["compute_cycles"]
+    assert busier <= found["formula_cycles"] <= found["cycles"]
+
+
+def test_work_and_bytes_of_a_run_are_those_of_the_network(npu: Npu, network: Path) -> None:
+    """Multiply-adds and external bytes of a chain are what the shapes say: features go in and out once."""
+    found = npu("run", network, "--no-values", "--chains", "whole", "--json").json
+    pixels, channels = npu_inputs.SIZE**2, npu_inputs.CHANNELS
+    assert found["useful_macs"] == pixels * 9 * channels * (3 + channels)
+    assert found["macs"] == found["useful_macs"] + found["redundant_macs"] and found["redundant_macs"] == 0
+    classes = found["tensor_classes"]
+    assert classes["input_output"] == {"read_bytes": pixels * 3 * 4, "written_bytes": pixels // 4 * channels * 4}
+    assert classes["activations"] == {"read_bytes": 0, "written_bytes": 0}
+    assert classes["weights"]["read_bytes"] >= 9 * channels * (3 + channels) * 4
+
+
+@pytest.mark.parametrize("choice", [("--chains", "layers"), ("--chains", "whole", "--tile", "3x4"), ()], ids=str)
+def test_bytes_by_class_sum_to_the_bytes_of_the_memories(npu: Npu, network: Path, choice: tuple[str, ...]) -> None:
+    """What is counted by class of tensor is what DDR and the last-level cache move, and ddr_bytes is DDR's part."""
+    found = npu("run", network, "--no-values", "--json", *choice).json
+    external = [moved for name, moved in found["tensor_classes"].items() if name != "halo_copies"]
+    for way in ("read_bytes", "written_bytes"):
+        assert sum(moved[way] for moved in external) == sum(found["memories"][name][way] for name in ("ddr", "llc"))
+    ddr = found["memories"]["ddr"]
+    assert found["ddr_bytes"] == ddr["read_bytes"] + ddr["written_bytes"]
+    for memory in ("nb", "sb", "halo"):
+        marks = found["memories"][memory]
+        assert 0 <= marks["peak_bytes"] <= marks["reserved_bytes"] <= marks["bytes"]
+
+
+def test_layers_one_by_one(npu: Npu, network: Path) -> None:
+    """With --chains layers every hardware layer is a chain, and intermediates pass through external memory."""
+    found = npu("run", network, "--chains", "layers", "--json").json
+    assert found["chains"] == found["hardware_layers"] == len(found["layers"]) == 3 and found["onnx_nodes"] == 5
+    assert [layer["chain"] for layer in found["layers"]] == [0, 1, 2]
+    moved = found["tensor_classes"]["activations"]
+    assert moved["written_bytes"] == 2 * npu_inputs.SIZE**2 * npu_inputs.CHANNELS * 4 <= moved["read_bytes"]
+    assert found["max_rel_error"] < 1e-4
+
+
+def test_halo_retained_computes_nothing_twice(npu: Npu, network: Path) -> None:
+    """In tiles of one chain, a halo that is recomputed costs multiply-adds, and one that is retained costs memory."""
+    forced = ("run", network, "--chains", "whole", "--tile", "3x10", "--json")
+    retained, recomputed = npu(*forced, "--halo", "retain").json, npu(*forced, "--halo", "recompute").json
+    assert retained["redundant_macs"] == 0 < recomputed["redundant_macs"]
+    assert retained["memories"]["halo"]["peak_bytes"] > 0 == recomputed["memories"]["halo"]["reserved_bytes"]
+    assert retained["tensor_classes"]["halo_copies"]["written_bytes"] > 0
+    assert retained["passes"] == recomputed["passes"] == 4
+    assert max(retained["max_rel_error"], recomputed["max_rel_error"]) < 1e-4
+
+
+def test_marginal_latency_of_layers(npu: Npu, network: Path) -> None:
+    """--marginal adds to each layer what the run would save without it, never more than all of it."""
+    found = npu("run", network, "--no-values", "--marginal", "--json").json
+    marginal = [layer["marginal_cycles"] for layer in found["layers"]]
+    assert max(marginal) > 0 and sum(marginal) <= found["cycles"] and min(marginal) >= 0
+    assert {layer["marginal_cycles"] for layer in npu("run", network, "--no-values", "--json").json["layers"]} == {None}
+
+
+def test_gain_of_reordering(npu: Npu, network: Path) -> None:
+    """--compare-reorder tells the cycles that --no-reorder takes."""
+    forced = ("run", network, "--no-values", "--chains", "layers", "--json")
+    found, in_order = npu(*forced, "--compare-reorder").json, npu(*forced, "--no-reorder").json
+    assert found["reorder"]["in_order_cycles"] == in_order["cycles"]
+    assert found["reorder"]["gain"] == pytest.approx(1 - found["cycles"] / in_order["cycles"])
+    assert in_order["reorder"] is None
+
+
+def test_presets_without_values_have_a_time(npu: Npu, network: Path) -> None:
+    """A machine of int8 tells the time, says on stderr that it has no values, and its error is null."""
+    outcome = npu("run", network, "--preset", "nvdla-256", "--json")
+    assert outcome.json["max_rel_error"] is None and outcome.json["functional_s"] is None
+    assert outcome.json["cycles"] > 0 and "int8" in outcome.stderr
+
+
+def test_machine_of_ones_own(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """A machine file is obeyed: half the columns take longer than the preset it was made of."""
+    own = npu_inputs.save(npu_inputs.machine_text(columns="16"), tmp_path / "narrow.toml")
+    found = npu("run", network, "--machine", own, "--no-values", "--json").json
+    assert found["machine"] == "narrow"
+    assert found["mfu_cycles"] > npu("run", network, "--no-values", "--json").json["mfu_cycles"]
+
+
+def test_text_of_a_run(npu: Npu, network: Path) -> None:
+    """For people there is a row for every layer and its total, and below it the time and what it consists of."""
+    outcome = npu("run", network)
+    assert outcome.code == 0
+    lines = outcome.stdout.splitlines()
+    assert [line.split("  ")[0] for line in lines[1:5]] == ["stem", "body", "pool", "total"]
+    for label in ("time", "formula", "wait", "utilisation", "MACs", "external", "high water", "network", "values"):
+        assert any(line.startswith(label) for line in lines), label
+
+
+# --- names -------------------------------------------------------------------------------------------------------
+
+
+def test_layers_bear_the_names_of_the_file(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """JSON, CSV, listing and trace name layers and nodes as the file does."""
+    found = npu("run", network, "--no-values", "--csv", tmp_path / "l.csv", "--json").json
+    assert [layer["name"] for layer in found["layers"]] == ["stem", "body", "pool"]
+    assert [layer["nodes"] for layer in found["layers"]] == [["stem", "stem/relu"], ["body", "body/relu"], ["pool"]]
+    assert [layer["op"] for layer in found["layers"]] == ["Conv+Relu", "Conv+Relu", "MaxPool"]
+    with (tmp_path / "l.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == ["stem", "body", "pool", "total"]
+    assert float(rows[-1]["cycles"]) == pytest.approx(found["cycles"])
+    assert "\n# body\n" in npu("disassemble", network).stdout
+    assert npu("trace", network, "-o", tmp_path / "t.json").code == 0
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    nodes = {event["name"] for event in events if event.get("cat") == "Node"}
+    assert nodes == {"stem_kernel_time", "body_kernel_time", "pool_kernel_time"}
+
+
+def test_hostile_names_stay_names(npu: Npu, tmp_path: Path) -> None:
+    """Names that are formulas, control sequences or those of our own tensors change nothing but what is shown."""
+    names = ("=cmd()", "\x1b[31mred", "-2", "a#0", "n0")
+    path = npu_inputs.save(npu_inputs.convolutions(names, x="w0", a="k0"), tmp_path / "evil.onnx")
+    found = npu("run", path, "--csv", tmp_path / "l.csv", "--json").json
+    assert [layer["name"] for layer in found["layers"]] == ["=cmd()", "-2", "n0"] and found["max_rel_error"] < 1e-4
+    assert npu("run", path).code == npu("disassemble", path).code == npu("compile", path, "--explain").code == 0
+    with (tmp_path / "l.csv").open(newline="") as file:
+        cells = [cell for row in csv.DictReader(file) for cell in (row["name"], row["nodes"], row["op"])]
+    assert not any(cell.startswith(("=", "-", "+", "@")) for cell in cells)
+
+
+def test_names_do_not_change_the_program(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """The program under the file's own names is the one that a device compiles from the names on the wire."""
+    assert npu("compile", network, "-o", tmp_path / "p").code == 0
+    sent = compile_model(assemble_network(load_network(str(network))).content, load_preset("edge"))
+    assert Program.from_bytes((tmp_path / "p").read_bytes()).code == sent.program.code
+
+
+# --- compile, disassemble, trace ---------------------------------------------------------------------------------
+
+
+def test_explain_shows_what_was_not_chosen(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """For every chain the chosen way is marked, and none of the others is predicted to be faster."""
+    text = npu_inputs.machine_text(nb_bytes="65_536", halo_bytes="16_384")
+    machine = npu_inputs.save(text, tmp_path / "small.toml")
+    command = ("compile", network, "--machine", machine, "--chains", "layers", "--explain")
+    found = npu(*command, "--json").json
+    assert [decision["layers"] for decision in found["decisions"]] == [["stem"], ["body"], ["pool"]]
+    assert any(decision["others"] for decision in found["decisions"])
+    for decision in found["decisions"]:
+        assert all(other["predicted_s"] >= decision["chosen"]["predicted_s"] for other in decision["others"])
+    assert found["predicted_s"] == pytest.approx(sum(one["chosen"]["predicted_s"] for one in found["decisions"]))
+    assert npu(*command).stdout.count("* ") == 3
+    assert "others" not in npu(*command[:-1], "--json").stdout
+
+
+def test_program_file_takes_the_time_of_its_network(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """A compiled file runs, lists and traces as the network does; values and what only the compiler knows are null."""
+    file = tmp_path / "small.npu"
+    compiled = npu("compile", network, "-o", file, "--json").json
+    assert compiled["program"] == str(file)
+    whole, program = npu("run", network, "--no-values", "--json").json, npu("run", file, "--json").json
+    for field in ("cycles", "formula_cycles", "wait_cycles", "macs", "ddr_bytes", "waits", "memories", "instructions"):
+        assert program[field] == whole[field], field
+    assert [layer["cycles"] for layer in program["layers"]] == [layer["cycles"] for layer in whole["layers"]]
+    assert program["max_rel_error"] is program["compile_s"] is program["useful_macs"] is program["chains"] is None
+    assert npu("run", file).code == 0
+    assert npu("disassemble", file).stdout == npu("disassemble", network).stdout
+    assert npu("trace", file, "-o", tmp_path / "t.json", "--json").json["cycles"] == whole["cycles"]
+
+
+def test_listing_assembles_to_the_program(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """What disassemble prints, comments and all, assembles to the code of the program file."""
+    npu("compile", network, "-o", tmp_path / "p")
+    listed = npu("disassemble", tmp_path / "p", "--json").json
+    assert assemble(listed["text"]) == Program.from_bytes((tmp_path / "p").read_bytes()).code
+    assert listed["layers"] == ["stem", "body", "pool"]
+
+
+def test_program_of_ones_own_machine_needs_that_machine(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """A program for a machine that is no preset runs with its file and is refused without."""
+    own = npu_inputs.save(npu_inputs.machine_text(columns="16"), tmp_path / "narrow.toml")
+    npu("compile", network, "--machine", own, "-o", tmp_path / "p")
+    npu.refuses(3, "run", tmp_path / "p", mentions=("narrow", "--machine"))
+    assert npu("run", tmp_path / "p", "--machine", own, "--json").json["machine"] == "narrow"
+
+
+# --- wrong input -------------------------------------------------------------------------------------------------
+
+MACHINES = {
+    "unknown key": (npu_inputs.machine_text() + "\nspeed = 3\n", ("speed",)),
+    "missing key": (npu_inputs.machine_text().replace("issue_cycles = 2", ""), ("issue_cycles", "missing")),
+    "contradiction": (npu_inputs.machine_text(halo_bytes="2_000_000"), ("halo_bytes", "nb_bytes")),
+    "wrong type": (npu_inputs.machine_text(rows='"many"'), ("mfu.rows",)),
+    "out of range": (npu_inputs.machine_text(clock_hz="0"), ("clock_hz",)),
+    "not TOML": ("clock_hz = [", ("TOML",)),
+}
+
+
+@pytest.mark.parametrize("case", MACHINES)
+def test_invalid_machine_is_refused(npu: Npu, network: Path, tmp_path: Path, case: str) -> None:
+    """A machine file that is not valid ends with exit 3 and names the key."""
+    text, mentions = MACHINES[case]
+    npu.refuses(3, "run", network, "--machine", npu_inputs.save(text, tmp_path / "m.toml"), mentions=mentions)
+
+
+def test_machine_that_is_not_there(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """A missing machine file is named; of an unknown preset the nearest known one is."""
+    npu.refuses(3, "run", network, "--machine", tmp_path / "none.toml", mentions=("none.toml",))
+    npu.refuses(3, "compile", network, "--preset", "egde", mentions=("egde", "did you mean edge"))
+
+
+def test_network_that_cannot_fit(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """A memory that is too small is told with the layer, the demand, the limit and the parameter that mends it."""
+    text = npu_inputs.machine_text(nb_bytes="1_024", halo_bytes="64")
+    tiny = npu_inputs.save(text, tmp_path / "tiny.toml")
+    npu.refuses(3, "run", network, "--machine", tiny, mentions=("needs", "bytes of NB", "there are", "nb_bytes"))
+
+
+def test_unknown_operator_is_named(npu: Npu, tmp_path: Path) -> None:
+    """A node that the machine does not know is named as the file does, with its operator, by every command."""
+    path = npu_inputs.save(npu_inputs.unknown_operator(), tmp_path / "odd.onnx")
+    for words in (("compile", path), ("run", path), ("disassemble", path), ("trace", path, "-o", tmp_path / "t")):
+        npu.refuses(3, *words, mentions=("'odd one'", "Det"))
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("case", npu_inputs.FAULTY_PROGRAMS)
+def test_faulty_program_is_refused(npu: Npu, tmp_path: Path, case: str) -> None:
+    """A program that does what the machine forbids ends with exit 3 and names the instruction, not with a bug."""
+    source, mentions = npu_inputs.FAULTY_PROGRAMS[case]
+    path = npu_inputs.save(npu_inputs.program(source), tmp_path / "p")
+    npu.refuses(3, "run", path, "--cycle-budget", 100_000, mentions=mentions)
+
+
+@pytest.mark.parametrize(
+    ("code", "mentions"),
+    [(npu_inputs.JUMP_OUT, ("instruction 0", "jumps out")), (npu_inputs.UNKNOWN_OPCODE, ("instruction 0", "opcode"))],
+    ids=["jump out", "unknown opcode"],
+)
+def test_code_that_does_not_decode_is_refused(npu: Npu, tmp_path: Path, code: bytes, mentions: tuple[str, ...]) -> None:
+    """Code that is none is refused before anything runs, by every command that takes a program."""
+    path = npu_inputs.save(npu_inputs.program(code), tmp_path / "p")
+    for words in (("run", path), ("disassemble", path), ("trace", path, "-o", tmp_path / "t")):
+        npu.refuses(3, *words, mentions=mentions)
+
+
+def test_program_for_another_machine_is_refused(npu: Npu, tmp_path: Path) -> None:
+    """A program that claims more memory than the machine has is refused with the parameter that would mend it."""
+    path = npu_inputs.save(npu_inputs.program(npu_inputs.SOUND, sb_bytes=1 << 40), tmp_path / "p")
+    npu.refuses(3, "run", path, mentions=("SB", "sb_bytes"))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@given(place=st.integers(0, 10_000), bit=st.integers(0, 7), cut=st.booleans())
+def test_damaged_program_file_is_refused(npu: Npu, tmp_path: Path, place: int, bit: int, cut: bool) -> None:
+    """A program file with one bit changed, or cut short, is refused wherever that is."""
+    content = bytearray(npu_inputs.program(npu_inputs.SOUND))
+    place %= len(content)
+    content[place] ^= 1 << bit
+    path = npu_inputs.save(bytes(content[:place] if cut else content), tmp_path / "p")
+    npu.refuses(3, "run", path, mentions=())
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+)
+@given(changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=3))
+def test_mutated_program_is_a_program_or_refused(
+    npu: Npu, network: Path, tmp_path: Path, changes: list[tuple[int, int]]
+) -> None:
+    """Any bytes changed in the code, with a valid checksum, give a run or an error of the file, never a bug."""
+    if not (tmp_path / "p").exists():
+        npu("compile", network, "-o", tmp_path / "p")
+    program = Program.from_bytes((tmp_path / "p").read_bytes())
+    code = bytearray(program.code)
+    for place, byte in changes:
+        code[place % len(code)] = byte
+    path = npu_inputs.save(replace(program, code=bytes(code)).to_bytes(), tmp_path / "mutated")
+    outcome = npu("run", path, "--cycle-budget", 100_000, "--json")
+    assert outcome.code in (0, 3), outcome
+
+
+def test_names_in_a_program_file_are_not_trusted(npu: Npu, tmp_path: Path) -> None:
+    """Control characters in the layer names of a program file do not reach the terminal."""
+    path = npu_inputs.save(npu_inputs.program(npu_inputs.SOUND, layer="\x1b[31mred\nhalt"), tmp_path / "p")
+    assert npu("run", path).code == npu("disassemble", path).code == 0
+    assert assemble(npu("disassemble", path).stdout) == assemble(npu_inputs.SOUND)
+
+
+@pytest.mark.parametrize(
+    ("words", "mentions"),
+    [
+        (("--chains", "long"), ("--chains", "whole")),
+        (("--halo", "lost"), ("--halo", "retain-columns")),
+        (("--residency", "none"), ("--residency", "features")),
+        (("--tile", "0x4"), ("--tile",)),
+        (("--tile", "4"), ("HxW",)),
+        (("--halo", "refetch", "--chains", "whole"), ("contradicts",)),
+        (("--compare-reorder", "--no-reorder"), ("contradicts",)),
+        (("--preset", "edge", "--machine", "m.toml"), ("exclude",)),
+        (("--dim", "batch=2"), ("batch",)),
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense(npu: Npu, network: Path, words: tuple[str, ...], mentions: tuple[str, ...]) -> None:
+    """Words that an option does not know, and options that contradict each other, are a matter of usage."""
+    npu.refuses(2, "run", network, *words, mentions=mentions)
+
+
+def test_options_of_the_compiler_need_a_network(npu: Npu, tmp_path: Path) -> None:
+    """A program file with an option that only the compiler could heed is refused rather than run without it."""
+    path = npu_inputs.save(npu_inputs.program(npu_inputs.SOUND), tmp_path / "p")
+    npu.refuses(2, "run", path, "--fences", mentions=("compiled already",))
+    npu.refuses(2, "run", path, "--compare-reorder", mentions=("compiled already",))
+
+
+def test_cycle_budget_ends_a_run(npu: Npu, network: Path) -> None:
+    """A network that takes more cycles than --cycle-budget is given up, and the message says what to raise."""
+    cycles = npu("run", network, "--no-values", "--json").json["cycles"]
+    npu.refuses(3, "run", network, "--cycle-budget", int(cycles) - 1, mentions=("budget",))
+    assert npu("run", network, "--no-values", "--cycle-budget", int(cycles) + 1, "--json").json["cycles"] == cycles
+
+
+def test_file_that_cannot_be_written(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """A result for a folder that is not there ends with exit 3 and names the file."""
+    nowhere = tmp_path / "none" / "x"
+    npu.refuses(3, "compile", network, "-o", nowhere, mentions=(str(nowhere),))
+    npu.refuses(3, "run", network, "--no-values", "--csv", nowhere, mentions=(str(nowhere),))
+    npu.refuses(3, "trace", network, "-o", nowhere, mentions=(str(nowhere),))

@@ -1,0 +1,116 @@
+"""What is added up over a run: multiply-adds that are needed, bytes by class of tensor, instructions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_models import model, node
+
+from device_agents.emulated_npu.accounting import (
+    instruction_counts,
+    issued_instructions,
+    moved_by_class,
+    moved_by_memory,
+    useful_macs,
+)
+from device_agents.emulated_npu.assembly import assemble
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
+from device_agents.emulated_npu.errors import BudgetExceeded, DoesNotFit, ExecutionFault
+from device_agents.emulated_npu.functional import Counters
+from device_agents.emulated_npu.inference import MOST_ITEMS, check_accesses, compute_values, time_program
+from device_agents.emulated_npu.machine import load_preset
+from device_agents.emulated_npu.program import Footprint, Program
+
+EDGE = load_preset("edge")
+PICTURE = np.linspace(-1, 1, 3 * 18 * 18, dtype=np.float32).reshape(1, 3, 18, 18)
+FIRST, SECOND = (
+    np.random.default_rng(k).standard_normal(s).astype(np.float32) for k, s in enumerate([(8, 3, 3, 3), (8, 1, 3, 3)])
+)
+
+
+def _compiled(options: Options) -> Compiled:
+    """18 x 18 -> 16 x 16 -> depthwise 16 x 16 -> pooling of 3 by 2 that drops the last row and column -> 7 x 7."""
+    nodes = [
+        node("Conv", "x first", "a"),
+        node("Conv", "a second", "b", pads=[1] * 4, group=8),
+        node("MaxPool", "b", "y", kernel_shape=[3, 3], strides=[2, 2]),
+    ]
+    proto = model(nodes, {"x": PICTURE}, {"first": FIRST, "second": SECOND})
+    return compile_model(proto.SerializeToString(), EDGE, options)
+
+
+def _run(compiled: Compiled) -> Counters:
+    return compute_values(compiled, {}, {"x": PICTURE}).counters
+
+
+def test_outputs_that_no_layer_reads_are_not_useful() -> None:
+    """What pooling drops counts layer by layer, which computes it, and not in tiles of a chain, which leave it out."""
+    tiled, single = _compiled(Options(chains="whole", tile=(2, 3))), _compiled(Options(chains="layers"))
+    assert sum(useful_macs(single).values()) == 16 * 16 * 8 * (3 * 9 + 9) == _run(single).multiply_adds
+    assert sum(useful_macs(tiled).values()) == (16 * 16 * 3 + 15 * 15) * 8 * 9 == _run(tiled).multiply_adds
+
+
+def test_multiply_adds_beyond_the_useful_ones_are_those_of_the_halo() -> None:
+    """In the same tiles the useful ones are the same, and only recomputing the halo takes more than these."""
+    retained, recomputed = (
+        _compiled(Options(chains="whole", tile=(2, 3), halo="retain")),
+        _compiled(Options(chains="whole", tile=(2, 3), halo="recompute")),
+    )
+    assert useful_macs(retained) == useful_macs(recomputed)
+    assert _run(recomputed).multiply_adds > sum(useful_macs(recomputed).values()) == _run(retained).multiply_adds
+
+
+@pytest.mark.parametrize(
+    "options", [Options(), Options(chains="layers"), Options(chains="whole", tile=(2, 3))], ids=str
+)
+def test_classes_and_memories_move_the_same_bytes(options: Options) -> None:
+    """The external classes sum to the external memories; outputs are written once, and weights never."""
+    compiled = _compiled(options)
+    timed = time_program(compiled.program, EDGE)
+    classes = moved_by_class(timed.steps, compiled, timed.costs)
+    memories = moved_by_memory(timed.steps, timed.costs)
+    external = classes["weights"] + classes["activations"] + classes["input_output"]
+    assert external == sum(memories.values(), start=type(external)())
+    assert classes["weights"].written_bytes == 0 < classes["weights"].read_bytes
+    assert classes["input_output"].written_bytes == 7 * 7 * 8 * 4
+    assert classes["input_output"].read_bytes >= PICTURE.nbytes
+    assert (classes["halo_copies"].written_bytes > 0) == (compiled.program.footprint.halo_bytes > 0)
+
+
+def test_instructions_are_counted_by_class_and_as_issued() -> None:
+    """A loop of three rounds: two instructions before it, two in each round, one behind it."""
+    source = "set r1, 3\nset r2, 0\nL2:\nadd_immediate r1, r1, -1\nbranch_not_zero r1, L2\nhalt\n"
+    program = Program("edge", assemble(source), (), (-1,) * 5, (), (), Footprint(0, 0, 0, 0, 0))
+    assert instruction_counts(program) == {"vfu": 0, "mfu": 0, "io": 0, "config": 3, "control": 2}
+    assert issued_instructions(time_program(program, EDGE).steps) == 2 + 3 * 2 + 1
+
+
+def test_accesses_are_checked_without_running() -> None:
+    """A sound program passes; the same program with less memory than it touches is found out, with the instruction."""
+    program = _compiled(Options()).program
+    steps = time_program(program, EDGE).steps
+    check_accesses(steps, program, EDGE)
+    smaller = replace(program, footprint=replace(program.footprint, nb_bytes=program.footprint.nb_bytes // 4))
+    with pytest.raises(ExecutionFault, match=r"instruction \d+: bytes"):
+        check_accesses(steps, smaller, EDGE)
+
+
+def test_program_for_more_memory_than_there_is() -> None:
+    """It is refused before anything of it is timed."""
+    program = _compiled(Options()).program
+    larger = replace(program, footprint=replace(program.footprint, sb_bytes=EDGE.sb_bytes + 1))
+    with pytest.raises(DoesNotFit, match="SB"):
+        time_program(larger, EDGE)
+
+
+def test_budget_bounds_a_loop_that_issues_nothing() -> None:
+    """A loop of control instructions alone ends with the cycle budget, and says so."""
+    code = assemble("L0:\njump L0\n")
+    program = Program("edge", code, (), (-1,), (), (), Footprint(0, 0, 0, 0, 0))
+    with pytest.raises(BudgetExceeded, match="beyond 1000 cycles") as caught:
+        time_program(program, EDGE, cycle_budget=1000)
+    assert "cycle budget" in caught.value.next_step
+    assert MOST_ITEMS > 100_000
