@@ -37,7 +37,14 @@ class UnsupportedOperator(EmulatorError):
 
 
 class DoesNotFit(EmulatorError):
-    """A layer or network demands more of a memory than there is; says demand, limit and the parameter that mends it."""
+    """A layer or network demands more of a memory than there is; says demand, limit and the parameter that mends it.
+
+    `demand_bytes` is 0 where the demand is not one number.
+    """
+
+    def __init__(self, what: str, why: str = "", next_step: str = "", demand_bytes: int = 0) -> None:
+        super().__init__(what, why, next_step)
+        self.demand_bytes = demand_bytes
 
 
 class InvalidProgram(EmulatorError):

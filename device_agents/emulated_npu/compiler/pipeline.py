@@ -154,26 +154,45 @@ def _decide(graph: Graph, machine: Machine, options: Options, externals: Externa
     """Plans once for what the machine has, and again where the halo buffer then takes room from chains without halo."""
     if machine.shared_buffer and options.fences:  # every layer may divide the buffer anew
         return Planner(graph, machine, options, externals, tuple(_shares(machine))).plan()
-    rooms = tuple(_shares(machine)) if machine.shared_buffer else (_whole_room(machine),)
-    plans = [_with_halo(graph, machine, options, externals, room) for room in rooms]
+    if not machine.shared_buffer:
+        return _with_halo(graph, machine, options, externals, _whole_room(machine))
+    plans: list[tuple[Decision, ...]] = []
+    problem: DoesNotFit | None = None
+    for room in _shares(machine):
+        try:
+            plans.append(_with_halo(graph, machine, options, externals, room))
+        except DoesNotFit as error:
+            problem = error
+    if problem is not None and not plans:
+        raise problem
     return min(plans, key=predicted_ps)
 
 
 def _with_halo(
     graph: Graph, machine: Machine, options: Options, externals: Externals, room: Room
 ) -> tuple[Decision, ...]:
-    """Plans, and plans again where the halo buffer that came out of it takes room which other chains counted on."""
+    """Plans, and plans again where the halo buffer that came out of it takes room which other chains counted on.
+
+    The second time for a halo buffer of that size, of a quarter of it, and for none.
+    """
     planner = Planner(graph, machine, options, externals, (room,))
     decisions = planner.plan()
     halo_bytes = max((plan.halo_bytes for decision in decisions for plan in decision.chains), default=0)
-    smaller = planner.within(replace(room, halo_bytes=halo_bytes, reserved_bytes=halo_bytes))
-    try:
-        refitted = smaller.refit(decisions)
-    except DoesNotFit:
-        return smaller.plan()
-    if predicted_ps(refitted) <= (1 + _REPLAN_LOSS) * predicted_ps(decisions):
-        return refitted
-    return min(refitted, smaller.plan(), key=predicted_ps)
+    plans = []
+    problem: DoesNotFit | None = None
+    for size in dict.fromkeys((halo_bytes, aligned(halo_bytes // 4), 0)):
+        smaller = planner.within(replace(room, halo_bytes=size, reserved_bytes=size))
+        try:
+            if size == halo_bytes:
+                plans.append(smaller.refit(decisions))
+                if predicted_ps(plans[0]) <= (1 + _REPLAN_LOSS) * predicted_ps(decisions):
+                    return plans[0]
+            plans.append(smaller.plan())
+        except DoesNotFit as error:
+            problem = error
+    if problem is not None and not plans:
+        raise problem
+    return min(plans, key=predicted_ps)
 
 
 def _whole_room(machine: Machine) -> Room:

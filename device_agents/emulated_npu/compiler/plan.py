@@ -13,12 +13,13 @@ from device_agents.emulated_npu.compiler.layers import Graph, Layer, View, whole
 from device_agents.emulated_npu.compiler.lowering import Externals
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.regions import Region, value_region, whole
-from device_agents.emulated_npu.compiler.search import ChainSearch, Choice
+from device_agents.emulated_npu.compiler.search import ChainSearch, Choice, Estimate
 from device_agents.emulated_npu.compiler.tiling import NotTileable
 from device_agents.emulated_npu.errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
 MAX_CHAIN = 12
+_UNKNOWN = Estimate(0, 0, 0)
 _PATIENCE = 3
 """Chains that begin this many layers earlier without a gain end the search for still longer ones."""
 
@@ -57,7 +58,8 @@ class Planner:
         self._graph, self._options, self._rooms = graph, options, rooms
         self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
         self._keys = ChainKeys(graph, {name: externals.values[name].space for name in graph.values})
-        self._known: dict[object, int | None] = {}
+        self._known: dict[object, Estimate | None] = {}
+        self._wider: dict[object, Estimate | None] = {}
         self._readers: dict[str, list[int]] = {}
         self._writers: dict[str, list[int]] = {}
         for place, layer in enumerate(graph.layers):
@@ -66,9 +68,9 @@ class Planner:
             self._writers.setdefault(layer.output.value, []).append(place)
 
     def within(self, room: Room) -> Planner:
-        """A planner for the same network in other room, which remembers what does not depend on it."""
+        """A planner for the same network in less room, which remembers what that does not change."""
         other = copy.copy(self)
-        other._rooms, other._known = (room,), {}
+        other._rooms, other._wider, other._known = (room,), self._known, {}
         return other
 
     def plan(self) -> tuple[Decision, ...]:
@@ -109,7 +111,7 @@ class Planner:
 
     def _singly_ps(self, start: int, end: int) -> int | None:
         known = [self._known.get(self._keys.key(place, place + 1)) for place in range(start, end)]
-        times = [time for time in known if time is not None]
+        times = [estimate.predicted_ps for estimate in known if estimate is not None]
         return sum(times) if len(times) == end - start else None
 
     def _whole(self, count: int) -> Decision:
@@ -145,17 +147,23 @@ class Planner:
         """The time of layers [start, end) as one chain, None where they do not fit; equal chains are looked at once."""
         key = self._keys.key(start, end)
         if key not in self._known:
-            try:
-                self._known[key] = self._quick(start, end)
-            except (DoesNotFit, NotTileable):
-                self._known[key] = None
-                if end - start == 1:
-                    self._known[key] = self.decide(start, end).chosen.predicted_ps
-        return self._known[key]
+            self._known[key] = self._estimate(key, start, end)
+        known = self._known[key]
+        return None if known is None else known.predicted_ps
 
-    def _quick(self, start: int, end: int) -> int:
+    def _estimate(self, key: object, start: int, end: int) -> Estimate | None:
+        wider = self._wider.get(key, _UNKNOWN)
+        if wider is None or (wider is not _UNKNOWN and wider.fits(self._rooms[0])):
+            return wider
         layers, stored = self._chain(start, end)
-        return self._search.quick_ps(layers, stored, self._rooms[0])
+        try:
+            return self._search.estimate(layers, stored, self._rooms[0])
+        except (DoesNotFit, NotTileable):
+            if end - start > 1:
+                return None
+        chosen = self.decide(start, end).chosen
+        nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
+        return Estimate(chosen.predicted_ps, nb_bytes, max(plan.halo_bytes for plan in chosen.chains))
 
     def _starts(self, end: int) -> Sequence[int]:
         if self._options.chains == "layers" or self._options.halo == "refetch":

@@ -49,16 +49,30 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """What some layers are predicted to take as one chain, and the room that this needs."""
+
+    predicted_ps: int
+    nb_bytes: int
+    halo_bytes: int
+
+    def fits(self, room: Room) -> bool:
+        """Whether there is that room."""
+        needed_bytes = self.nb_bytes + max(self.halo_bytes, room.reserved_bytes)
+        return self.halo_bytes <= room.halo_bytes and needed_bytes <= room.nb_bytes
+
+
+@dataclass(frozen=True)
 class _Effort:
-    """How far a search goes: groups of cuts, treatments of the halo, cuts finer than the coarsest that fits."""
+    """How far a search goes: groups of cuts, plans for one cut, cuts finer than the coarsest that fits."""
 
     groups: int
-    treatments: int
+    plans: int
     finer: int
 
 
-_QUICK = _Effort(groups=3, treatments=1, finer=0)
-_THOROUGH = _Effort(groups=99, treatments=99, finer=1)
+_QUICK = _Effort(groups=3, plans=1, finer=0)
+_THOROUGH = _Effort(groups=99, plans=99, finer=1)
 
 
 class ChainSearch:
@@ -69,16 +83,20 @@ class ChainSearch:
         self._costs = CostModel(machine)
         self._computing: dict[object, tuple[int, int]] = {}
 
-    def quick_ps(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> int:
-        """The time of a good choice, found at little cost; raises as `choices`."""
+    def estimate(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Estimate:
+        """What a good choice takes, found at little cost; raises as `choices`."""
         plan = self._coarsest(layers, stored, room, _QUICK)[0]
         parts = self._sweep_parts(layers, room)
-        found = [] if parts and self._residency(layers[0]) == "weights" else [self.predict(plan).total_ps]
+        found: list[Estimate] = []
+        if not parts or self._residency(layers[0]) != "weights":
+            found.append(Estimate(self.predict(plan).total_ps, plan.nb_bytes, plan.halo_bytes))
         if parts:
             ends = [self._coarsest((part,), stored, room, _QUICK)[0] for part in (parts[0], parts[-1])]
             first_ps, last_ps = (self.predict(end).total_ps for end in ends)
-            found.append((len(parts) - 1) * first_ps + last_ps)  # all but the last are equal
-        return min(found)
+            total_ps = (len(parts) - 1) * first_ps + last_ps  # all but the last are equal
+            nb_bytes, halo_bytes = max(end.nb_bytes for end in ends), max(end.halo_bytes for end in ends)
+            found.append(Estimate(total_ps, nb_bytes, halo_bytes))
+        return min(found, key=lambda estimate: estimate.predicted_ps)
 
     def choices(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
         """All choices around the coarsest cut that fits; raises DoesNotFit, or NotTileable, where there is none."""
@@ -123,14 +141,18 @@ class ChainSearch:
         self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room, effort: _Effort
     ) -> list[ChainPlan]:
         """Plans for the coarsest cut that fits, and finer ones; raises DoesNotFit, or NotTileable."""
-        problem: Exception | None = None
+        problems: list[DoesNotFit] = []
         groups = _candidate_cuts(layers[-1], self._options, self._values)
         for candidates in itertools.islice(groups, effort.groups):
             try:
                 return self._coarsest_of(candidates, layers, stored, room, effort)
-            except (DoesNotFit, NotTileable) as error:
-                problem = problem or error
-        raise problem or NotTileable("nothing can be cut")
+            except DoesNotFit as error:
+                problems.append(error)
+            except NotTileable:
+                continue
+        if not problems:
+            raise NotTileable(f"{layers[-1].name} cannot be cut along any axis")
+        raise min(problems, key=lambda problem: problem.demand_bytes)
 
     def _coarsest_of(
         self,
@@ -157,14 +179,16 @@ class ChainSearch:
         """A chain cut in one way, with every treatment of the halo that is allowed and fits; raises DoesNotFit."""
         found: list[ChainPlan] = []
         problem: DoesNotFit | None = None
-        for modes in itertools.islice(self._halo_modes(len(cuts)), effort.treatments):
+        for modes in self._halo_modes(len(cuts)):
             cut = tuple(replace(item, mode=mode) for item, mode in zip(cuts, modes, strict=True))
             try:
                 found.append(plan_chain(layers, self._values, cut, stored, self._machine, room))
             except DoesNotFit as error:
-                problem = problem or error
+                problem = error
+                if error.demand_bytes > room.nb_bytes:  # not for want of room for the halo
+                    break
                 continue
-            if not found[-1].slabs:  # there is no halo: every treatment is the same
+            if not found[-1].slabs or len(found) == effort.plans:  # without a halo every treatment is the same
                 break
         if problem is not None and not found:
             raise problem

@@ -69,8 +69,14 @@ def _overhangs(window: Window, source: View, output: View) -> bool:
 
 
 def _as_slice(build: Builder, node: Node, source: View, window: Window) -> bool:
-    """Pooling with a window of one element only picks elements: a view."""
+    """Pooling with a window of one element only picks elements: a view.
+
+    A result of the network has to be written all the same, and pooling does that in parts that follow the layer
+    before it; a copy would be cut along other axes.
+    """
     if any(size != 1 for size in window.kernel) or any(window.before) or any(window.after):
+        return False
+    if node.outputs[0] in build.source.outputs:
         return False
     shape = build.type(node.outputs[0]).shape
     for axis, (size, stride) in enumerate(zip(shape[2:], window.stride, strict=True), start=2):
