@@ -5,7 +5,7 @@ A region is a half-open interval on every axis of a value or a view.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from device_agents.emulated_npu.command import Function
 from device_agents.emulated_npu.compiler.layers import Layer, View
@@ -158,7 +158,20 @@ def axis_reader(layer: Layer, place: int, axis: int, target: int) -> Callable[[I
     return read
 
 
-def view_axis(view: View, base: int) -> int | None:
-    """The one axis of a view that walks along axis `base` of the value in steps of one, if there is just one."""
-    found = [place for place, axis in enumerate(view.axes) if axis.base == base]
-    return found[0] if len(found) == 1 and view.axes[found[0]].step == 1 else None
+def cut_axis(view: View, shape: Sequence[int], base: int) -> tuple[int, int] | None:
+    """The axis of a view along which axis `base` of the value can be cut, and how many of its indices each step is.
+
+    The view has to cover the axis densely; where several of its axes divide it (a reshape), it is the outermost.
+    None where there is no such axis.
+    """
+    found = sorted(
+        (place for place, axis in enumerate(view.axes) if axis.base == base), key=lambda place: -view.axes[place].step
+    )
+    unit = 1
+    for place in reversed(found):
+        if view.axes[place].step != unit:
+            return None
+        unit *= view.axes[place].size
+    if not found or unit != shape[base] or view.start[base] != 0:
+        return None
+    return found[0], view.axes[found[0]].step

@@ -12,7 +12,7 @@ from device_agents.emulated_npu.compiler.chain import ChainPlan, Room, element_t
 from device_agents.emulated_npu.compiler.layers import Layer, Value
 from device_agents.emulated_npu.compiler.lowering import ChainWriter, Computing, Externals
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
-from device_agents.emulated_npu.compiler.regions import is_windowed, size_of, view_axis
+from device_agents.emulated_npu.compiler.regions import cut_axis, is_windowed, size_of
 from device_agents.emulated_npu.compiler.slicing import slice_outputs
 from device_agents.emulated_npu.compiler.tiling import Cut, Geometry, HaloMode, NotTileable, Tile
 from device_agents.emulated_npu.compiler.weights import uses_weight_buffer
@@ -282,7 +282,9 @@ def _label(plan: ChainPlan) -> str:
 
 def _candidate_cuts(layer: Layer, options: Options, values: Mapping[str, Value]) -> Iterator[list[tuple[Cut, ...]]]:
     """Cuts of the last layer's output in groups, each from coarse to fine; the forced one where there is one."""
+    order = values[layer.output.value].order
     axes = [axis for axis in _cut_axes(layer) if _is_plain(layer, axis, values)]
+    axes.sort(key=lambda axis: order.index(layer.output.base(axis)))  # parts that lie together in memory
     if options.tile is not None and is_windowed(layer):
         spatial = [axis for axis in axes if axis >= 2][-2:]
         yield [tuple(Cut(axis, size) for axis, size in zip(spatial, options.tile[-len(spatial) :], strict=True))]
@@ -313,7 +315,8 @@ def _is_plain(layer: Layer, axis: int, values: Mapping[str, Value]) -> bool:
     """Whether an axis of the output is one of the value's, all of it."""
     view = layer.output
     base = view.axes[axis].base
-    return base is not None and view_axis(view, base) == axis and view.axes[axis].size == values[view.value].shape[base]
+    found = None if base is None else cut_axis(view, values[view.value].shape, base)
+    return found is not None and found[0] == axis
 
 
 def _tile_sizes(size: int) -> list[int]:

@@ -23,13 +23,13 @@ from device_agents.emulated_npu.compiler.regions import (
     Interval,
     Region,
     axis_reader,
+    cut_axis,
     multiplier,
     read_axis,
     read_region,
     size_of,
     union,
     value_region,
-    view_axis,
     whole,
 )
 
@@ -153,9 +153,10 @@ class Geometry:
         value = self.new_region(layer.output.value, tile)
         for track in self.tracks[layer.output.value]:
             if track is not None:
-                axis = next(place for place, walked in enumerate(layer.output.axes) if walked.base == track.axis)
-                start = layer.output.start[track.axis]
-                region[axis] = (value[track.axis][0] - start, value[track.axis][1] - start)
+                walked = [axis for axis, one in enumerate(layer.output.axes) if one.base == track.axis]
+                axis = max(walked, key=lambda one: layer.output.axes[one].step)
+                unit = layer.output.axes[axis].step
+                region[axis] = (value[track.axis][0] // unit, value[track.axis][1] // unit)
         return tuple(region)
 
     def halos(self, name: str, tile: Tile) -> Iterator[tuple[int, Region]]:
@@ -234,9 +235,9 @@ class _Cutter:
         base = last.base(cut.axis)
         axes: dict[str, int | None] = {last.value: base}
         needs: dict[str, list[Interval]] = {}
-        start = last.start[base]
+        unit = last.axes[cut.axis].step
         tiles = [(first, min(first + cut.size, size)) for first in range(0, size, cut.size)]
-        needs[last.value] = [(start + low, start + high) for low, high in tiles]
+        needs[last.value] = [(unit * low, unit * high) for low, high in tiles]
         tracks: dict[str, Track] = {}
         pending = {name: sum(layer.output.value == name for layer in self._layers) for name in self._made}
         computed: dict[str, Track | None] = {}
@@ -275,11 +276,12 @@ class _Cutter:
         count: int,
     ) -> None:
         """Adds what a layer reads, tile by tile, to the needs of its inputs."""
-        axis = None
+        axis, unit = None, 1
         if track is not None:
-            axis = view_axis(layer.output, track.axis)
-            if axis is None or layer.output.axes[axis].size != self._values[layer.output.value].shape[track.axis]:
+            found = cut_axis(layer.output, self._values[layer.output.value].shape, track.axis)
+            if found is None or any(end % found[1] for interval in track.new for end in interval):
                 raise NotTileable(f"{layer.name} writes part of an axis that is cut")
+            axis, unit = found
             if axis == 1 and multiplier(layer) > 1:
                 raise NotTileable(f"{layer.name} is not cut by channels")
         for place, view in enumerate(layer.reads):
@@ -292,11 +294,10 @@ class _Cutter:
             axes[view.value] = base
             if base is None or track is None or target is None or axis is None:
                 continue
-            start = layer.output.start[track.axis]
             have = needs.setdefault(view.value, [EMPTY] * count)
             reader = axis_reader(layer, place, axis, target)
             for tile, (low, high) in enumerate(track.new):
-                have[tile] = union(have[tile], reader((low - start, high - start)))
+                have[tile] = union(have[tile], reader((low // unit, high // unit)))
 
 
 def _track(axis: int, mode: HaloMode, needs: Sequence[Interval], complete: int | None) -> Track:
