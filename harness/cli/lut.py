@@ -23,7 +23,8 @@ _UNITS = {
     "runs": "c, per run", "input_bytes": "a, per input byte", "output_bytes": "b, per output byte",
     "auxiliaries": "per auxiliary layer", "auxiliary_input_bytes": "per byte it reads",
     "auxiliary_output_bytes": "per byte it writes", "slices": "per slice", "slice_bytes": "per byte sliced",
-    "views": "per reshape or cast",
+    "views": "per reshape or cast", "loaded_bytes": "per byte loaded", "stored_bytes": "per byte stored",
+    "stacks": "per busy stack",
 }  # fmt: skip
 
 Table = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a table, or its name DEVICE/TABLE.")]

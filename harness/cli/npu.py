@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,6 +97,8 @@ def run_command(
 
     Example: harness npu run builtin:squeezenet --marginal
     """
+    # More threads gain little on matrices of this size and stall each other on a busy machine; read on import of numpy.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from harness.cli import npu_report, npu_tables
 
     if compare_reorder and no_reorder:

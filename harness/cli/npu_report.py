@@ -16,6 +16,7 @@ from harness.text import spreadsheet_cell
 if TYPE_CHECKING:
     from device_agents.emulated_npu.accounting import Moved
     from device_agents.emulated_npu.command import Space
+    from device_agents.emulated_npu.compiler.plan import Decision
     from device_agents.emulated_npu.compiler.search import Choice
     from device_agents.emulated_npu.inference import TimedProgram
     from device_agents.emulated_npu.statistics import LayerRow
@@ -239,7 +240,7 @@ def compile_fields(source: CompiledModel, explain: bool) -> dict[str, Any]:
             {
                 "layers": [compiled.graph.layers[place].name for place in chain_layers(decision.chosen)],
                 "chosen": _choice(decision.chosen),
-                **({"others": [_choice(choice) for choice in decision.others]} if explain else {}),
+                **(_others(decision) if explain else {}),
             }
             for decision in compiled.decisions
         ],
@@ -249,6 +250,14 @@ def compile_fields(source: CompiledModel, explain: bool) -> dict[str, Any]:
 def chain_layers(choice: Choice) -> Sequence[int]:
     """Indices of the layers that a choice runs."""
     return sorted({layer.index for plan in choice.chains for layer in plan.layers})
+
+
+def _others(decision: Decision) -> dict[str, Any]:
+    singly_ps = decision.singly_ps
+    return {
+        "others": [_choice(choice) for choice in decision.others],
+        "layer_by_layer_s": None if singly_ps is None else singly_ps / _PS_PER_S,
+    }
 
 
 def _choice(choice: Choice) -> dict[str, Any]:

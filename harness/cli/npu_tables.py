@@ -134,6 +134,9 @@ def show_compiled(source: CompiledModel, explain: bool) -> None:
                     _size(max(plan.halo_bytes for plan in plans)),
                 )
             )
+        if explain and decision.singly_ps is not None and len(names) > 1:
+            singly = milliseconds(decision.singly_ps / 1e12)
+            rows.append(("", "", "  layer by layer, halo fetched again", singly, "", "", ""))
     print_table(("chain", "layers", "way", "predicted ms", "NB", "SB", "halo"), rows, left=3)
     print()
     predicted, took = milliseconds(found["predicted_s"]), found["compile_s"]

@@ -22,7 +22,8 @@ def profile(
     models: options.OptionalModels = None,
     device: options.DeviceName = "cpu01",
     aux: Annotated[
-        str, typer.Option("--aux", help="Auxiliary layer behind each layer: avgpool, conv1x1, conv3x3 or auto.")
+        str,
+        typer.Option("--aux", help="Auxiliary layer behind each layer: avgpool, rowpool, conv1x1, conv3x3 or auto."),
     ] = "auto",
     runs: Annotated[
         str, typer.Option("--runs", help="Samples per probe, or auto: until the interval is within 1 %.")
@@ -47,11 +48,11 @@ def profile(
 
     from harness.measure import profiling
     from harness.measure.policy import RepeatPolicy
-    from harness.probe.auxiliary import AUXILIARY_KINDS, DEFAULT_AUXILIARY
+    from harness.probe.auxiliary import AUXILIARY_KINDS
 
     policy = RepeatPolicy(runs=count, budget_s=budget_s)
-    kind = next((kind for kind in AUXILIARY_KINDS if kind == aux), DEFAULT_AUXILIARY)
-    if aux not in ("auto", kind):
+    kind = next((kind for kind in AUXILIARY_KINDS if kind == aux), None)
+    if kind is None and aux != "auto":
         choices = ", ".join(("auto", *AUXILIARY_KINDS))
         raise UsageError(f"--aux {aux[:40]} is unknown", next_step=f"Choose from {choices}")
     with show_progress(device) as observe:

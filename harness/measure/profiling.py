@@ -24,7 +24,7 @@ from harness.network.layers import cut
 from harness.network.models import BUILTIN_PREFIX, load_networks
 from harness.network.told import ToldGraph, read_told
 from harness.network.zoo import NAMES as REFERENCE_NETWORKS
-from harness.probe.auxiliary import DEFAULT_AUXILIARY, AuxiliaryKind
+from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
 from harness.probe.plan import CutNetwork, ProbePlan, plan_probes
 from harness.probe.probe import network_probe
 from harness.workspace import Workspace, find_workspace
@@ -69,7 +69,7 @@ def profile(
     *,
     device: str = "cpu01",
     workspace: Workspace | None = None,
-    auxiliary: AuxiliaryKind = DEFAULT_AUXILIARY,
+    auxiliary: AuxiliaryKind | None = None,
     policy: RepeatPolicy | None = None,
     seed: int = 0,
     fresh: bool = False,
@@ -79,7 +79,8 @@ def profile(
 ) -> ProfileResult:
     """Measures probes of every layer of the models on a device; the same call resumes what was cut short.
 
-    `models` are paths or `builtin:NAME`; none means the reference networks. Raises the errors of
+    `models` are paths or `builtin:NAME`; none means the reference networks. `auxiliary` None leaves the kind to
+    the device's clock. Raises the errors of
     harness.errors; what was measured before an error is kept.
     """
     place, policy = workspace or find_workspace(), policy or RepeatPolicy()
@@ -89,7 +90,8 @@ def profile(
     with open_session(known) as session, Journal(place.journal) as journal:
         session.acquire(holder())
         asked = stop or threading.Event()
-        plan = plan_probes(*cut_as_told(session, networks, observe, asked), auxiliary)
+        kind = auxiliary or auxiliary_for(session.hello.clock)
+        plan = plan_probes(*cut_as_told(session, networks, observe, asked), kind)
         campaign, resumed = _campaign(journal, session, known, plan, seed, policy, fresh)
         CampaignRun(session, journal, campaign, plan, policy, observe, asked).run()
         return _result(journal, campaign, policy, time.monotonic() - started_s, resumed)
@@ -100,7 +102,7 @@ def dry_run(
     *,
     device: str = "cpu01",
     workspace: Workspace | None = None,
-    auxiliary: AuxiliaryKind = DEFAULT_AUXILIARY,
+    auxiliary: AuxiliaryKind | None = None,
     policy: RepeatPolicy | None = None,
     dims: Mapping[str, int] | None = None,
     observe: Observer = ignore,
@@ -113,9 +115,8 @@ def dry_run(
         session.acquire(holder())
         cuts, rules = cut_as_told(session, networks, observe, threading.Event())
         seconds = sum(_run_seconds(session, network) for network in networks)
-    return DryRun(
-        plan_probes(cuts, rules, auxiliary), tuple(cuts), PROBES_PER_LAYER_RUN * seconds, policy or RepeatPolicy()
-    )
+        kind = auxiliary or auxiliary_for(session.hello.clock)
+    return DryRun(plan_probes(cuts, rules, kind), tuple(cuts), PROBES_PER_LAYER_RUN * seconds, policy or RepeatPolicy())
 
 
 def holder() -> str:

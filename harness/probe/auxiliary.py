@@ -3,6 +3,9 @@
 Each kind leaves a small output at little cost, whatever the rank of the tensor it is put on:
 
 - `avgpool`: average pooling with a 1x1 window that strides over the whole tensor, one value a channel;
+- `rowpool`: the same over every row, one value a channel and row, for devices that work beside their host:
+  they keep the layer's result on chip where the auxiliary layer can follow row by row, as a next layer would,
+  and leave rows out that nobody reads;
 - `conv1x1`: a convolution to at most eight channels at every position (a matrix product at rank 2 and 3);
 - `conv3x3`: the same with a window of three, which reads neighbours.
 
@@ -21,11 +24,16 @@ from harness.network.assemble import ModelBuilder
 from harness.network.graph import TensorType
 from harness.probe.terms import Terms
 
-AuxiliaryKind = Literal["avgpool", "conv1x1", "conv3x3"]
+AuxiliaryKind = Literal["avgpool", "rowpool", "conv1x1", "conv3x3"]
 AUXILIARY_KINDS: tuple[AuxiliaryKind, ...] = get_args(AuxiliaryKind)
 DEFAULT_AUXILIARY: AuxiliaryKind = "avgpool"
 OUTPUT_CHANNELS = 8
 _MAX_RANK = 5
+
+
+def auxiliary_for(clock: str) -> AuxiliaryKind:
+    """The kind for a device of this clock: one with a clock of its own works beside its host."""
+    return "rowpool" if clock == "device" else DEFAULT_AUXILIARY
 
 
 def attach(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, plain: bool = False) -> tuple[str, Terms]:
@@ -36,8 +44,11 @@ def attach(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, plain: bool 
     source, terms = _as_float(builder, tensor)
     shaped = _shaped(builder, source, kind, plain)
     terms += Terms(views=int(shaped != source))
+    spatial = builder.type_of(shaped).shape[2:]
     if kind == "avgpool":
-        result, own = pool(builder, shaped, builder.type_of(shaped).shape[2:])
+        result, own = pool(builder, shaped, spatial)
+    elif kind == "rowpool":
+        result, own = _pool_rows(builder, shaped, (1, *spatial[1:]) if len(spatial) > 1 else spatial)
     else:
         result, own = _convolve(builder, shaped, 1 if kind == "conv1x1" else 3)
     return result, terms + own
@@ -59,11 +70,36 @@ def _shaped(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, plain: bool
 
 def pool(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[str, Terms]:
     """Average pooling with a 1x1 window and any strides, for null probes that vary their output size."""
+    result = _pooled(builder, tensor, (1,) * len(strides), strides)
+    return result, _own_terms(builder.type_of(tensor), builder.type_of(result))
+
+
+def pool_all(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[str, Terms]:
+    """Average pooling with windows as large as the strides, so that every element is read at any output size.
+
+    The strides divide the sizes.
+    """
+    return _pooled(builder, tensor, strides, strides), _on_chip_terms(builder.type_of(tensor))
+
+
+def _pool_rows(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[str, Terms]:
+    """What is read is what is picked, and what is picked is handed back."""
+    result = _pooled(builder, tensor, (1,) * len(strides), strides)
+    picked = builder.type_of(result)
+    return result, _on_chip_terms(picked) + Terms(stored_bytes=picked.bytes)
+
+
+def _on_chip_terms(read: TensorType) -> Terms:
+    """Writing on chip goes along with reading; writing elsewhere is counted as stored."""
+    return Terms(auxiliaries=1, auxiliary_input_bytes=read.bytes)
+
+
+def _pooled(builder: ModelBuilder, tensor: str, window: tuple[int, ...], strides: tuple[int, ...]) -> str:
     read = builder.type_of(tensor)
     steps = tuple(-(-size // stride) for size, stride in zip(read.shape[2:], strides, strict=True))
     written = TensorType(read.dtype, (*read.shape[:2], *steps))
-    window = {"kernel_shape": [1] * len(strides), "strides": list(strides)}
-    return builder.operator("AveragePool", [tensor], written, window), _own_terms(read, written)
+    attributes = {"kernel_shape": list(window), "strides": list(strides)}
+    return builder.operator("AveragePool", [tensor], written, attributes)
 
 
 def _convolve(builder: ModelBuilder, tensor: str, window: int) -> tuple[str, Terms]:

@@ -4,13 +4,19 @@ Where a probe hands over as much as it hands back, a and b cannot be told apart,
 layer reads all that was handed over, a and the auxiliary layer's own cost cannot. Three families mend it:
 pooling at several strides (output varies at a fixed input), a slice in front (the auxiliary layer reads
 a small part of a large input), and stacks of auxiliary layers (their fixed cost apart from that of a run).
+
+A device that works beside its host (`rowpool`) stores what it hands back in a memory of its own first, and
+that time would pass for b. A fourth family has it compute so much that it stores while it computes: stacks of
+convolutions, all alike, with windows at their end that read everything and hand back more or less.
 """
 
 from __future__ import annotations
 
+import itertools
+
 from harness.network.assemble import ModelBuilder
 from harness.network.graph import TensorType
-from harness.probe.auxiliary import AuxiliaryKind, attach, pool, slice_leading, unsqueezed
+from harness.probe.auxiliary import AuxiliaryKind, attach, pool, pool_all, slice_leading, unsqueezed
 from harness.probe.probe import Probe, finish
 from harness.probe.terms import Terms
 
@@ -20,13 +26,18 @@ CHANNEL_CHOICES = (3, 20, 180)
 EDGES = (8, 16, 32, 64, 128, 256, 512)
 ALWAYS_UP_TO_EDGE = 128
 STACKS = (2, 4, 8)
+BUSY_EDGE = 256
+BUSY_CHANNELS = (CHANNELS, 16, 16, CHANNELS)
+"""Channels between the convolutions of a busy stack: at this edge 4 MB, which no core keeps, so that it computes part
+by part and stores one part while it computes the next."""
+BUSY_STRIDES = (1, 2, 4, 8, 16)
 _OPSET = 13
 
 
 def calibration_probes(auxiliary: AuxiliaryKind, largest_bytes: int) -> tuple[Probe, ...]:
     """Null probes up to about the largest input or output of the networks at hand, and at least to 200 kB."""
     edges = [edge for edge in EDGES if edge <= ALWAYS_UP_TO_EDGE or CHANNELS * 4 * edge * edge <= 2 * largest_bytes]
-    if auxiliary == "avgpool":
+    if auxiliary in ("avgpool", "rowpool"):
         varied = [_null(edge, CHANNELS, {edge, edge // 4, 1}, auxiliary) for edge in edges]
     else:  # the output of a convolution follows its positions, its input the channels too
         varied = [
@@ -40,6 +51,7 @@ def calibration_probes(auxiliary: AuxiliaryKind, largest_bytes: int) -> tuple[Pr
         *(_sliced(edge, part, auxiliary) for edge in edges if edge >= 64 for part in sorted({EDGES[0], edge // 4})),
         *(_stacked(edge, depth, auxiliary) for edge in (EDGES[0], 64) for depth in STACKS),
         *(_viewed(edge, auxiliary) for edge in edges),
+        *(_busy(stride, auxiliary) for stride in BUSY_STRIDES if auxiliary == "rowpool"),
     )
 
 
@@ -48,27 +60,45 @@ def _picture(edge: int, channels: int = CHANNELS) -> TensorType:
 
 
 def _reduce(builder: ModelBuilder, tensor: str, stride: int, auxiliary: AuxiliaryKind) -> tuple[str, Terms]:
-    return pool(builder, tensor, (stride, stride)) if auxiliary == "avgpool" else attach(builder, tensor, auxiliary)
+    """An auxiliary layer that hands back one value for `stride` rows and columns, or as it does where it cannot."""
+    if auxiliary == "avgpool":
+        return pool(builder, tensor, (stride, stride))
+    return pool_all(builder, tensor, (stride, stride)) if auxiliary == "rowpool" else attach(builder, tensor, auxiliary)
+
+
+def _gather(builder: ModelBuilder, tensor: str, auxiliary: AuxiliaryKind) -> tuple[str, Terms]:
+    """An auxiliary layer that hands back as little as it can."""
+    if auxiliary == "rowpool":
+        return pool_all(builder, tensor, builder.type_of(tensor).shape[2:])
+    return attach(builder, tensor, auxiliary)
+
+
+def _finish(
+    label: str, builder: ModelBuilder, loaded: TensorType, result: str, terms: Terms, kind: AuxiliaryKind
+) -> Probe:
+    """The null probe; `loaded` is the part of its input that is read."""
+    if kind == "rowpool":
+        terms += Terms(loaded_bytes=loaded.bytes, stored_bytes=builder.type_of(result).bytes)
+    return finish("calibration", label, builder.build([result]), terms, kind)
 
 
 def _null(edge: int, channels: int, strides: set[int], auxiliary: AuxiliaryKind) -> list[Probe]:
     probes = []
+    picture = _picture(edge, channels)
     for stride in sorted(strides):
         builder = ModelBuilder(_OPSET)
-        result, terms = _reduce(builder, builder.input(_picture(edge, channels)), stride, auxiliary)
-        label = f"null {channels}x{edge}x{edge} /{stride}"
-        probes.append(finish("calibration", label, builder.build([result]), terms, auxiliary))
+        result, terms = _reduce(builder, builder.input(picture), stride, auxiliary)
+        probes.append(_finish(f"null {channels}x{edge}x{edge} /{stride}", builder, picture, result, terms, auxiliary))
     return probes
 
 
 def _sliced(edge: int, part: int, auxiliary: AuxiliaryKind) -> Probe:
     builder = ModelBuilder(_OPSET)
     piece = slice_leading(builder, builder.input(_picture(edge)), (1, CHANNELS, part, edge))
-    result, terms = attach(builder, piece, auxiliary)
-    terms += Terms(slices=1, slice_bytes=builder.type_of(piece).bytes)
-    return finish(
-        "calibration", f"null {CHANNELS}x{edge}x{edge} sliced to {part}", builder.build([result]), terms, auxiliary
-    )
+    read = builder.type_of(piece)
+    result, terms = _gather(builder, piece, auxiliary)
+    terms += Terms(slices=1, slice_bytes=read.bytes)
+    return _finish(f"null {CHANNELS}x{edge}x{edge} sliced to {part}", builder, read, result, terms, auxiliary)
 
 
 def _stacked(edge: int, depth: int, auxiliary: AuxiliaryKind) -> Probe:
@@ -77,13 +107,26 @@ def _stacked(edge: int, depth: int, auxiliary: AuxiliaryKind) -> Probe:
     for _ in range(depth):
         tensor, added = _reduce(builder, tensor, 1, auxiliary)
         terms += added
-    return finish("calibration", f"null {CHANNELS}x{edge}x{edge} x{depth}", builder.build([tensor]), terms, auxiliary)
+    return _finish(f"null {CHANNELS}x{edge}x{edge} x{depth}", builder, _picture(edge), tensor, terms, auxiliary)
 
 
 def _viewed(edge: int, auxiliary: AuxiliaryKind) -> Probe:
     """A picture handed over without its leading dimension, which is put in before the auxiliary layer."""
     builder = ModelBuilder(_OPSET)
     picture = unsqueezed(builder, builder.input(TensorType("float32", (CHANNELS, edge, edge))), (0,))
-    result, terms = attach(builder, picture, auxiliary)
+    result, terms = _gather(builder, picture, auxiliary)
     label = f"null {CHANNELS}x{edge}x{edge} viewed"
-    return finish("calibration", label, builder.build([result]), terms + Terms(views=1), auxiliary)
+    return _finish(label, builder, _picture(edge), result, terms + Terms(views=1), auxiliary)
+
+
+def _busy(stride: int, auxiliary: AuxiliaryKind) -> Probe:
+    """Convolutions in a row and windows that read all of their result: loads and stores hide behind the computing."""
+    builder = ModelBuilder(_OPSET)
+    tensor = builder.input(_picture(BUSY_EDGE))
+    for inputs, outputs in itertools.pairwise(BUSY_CHANNELS):
+        weight = builder.weight(TensorType("float32", (outputs, inputs, 3, 3)), 9 * inputs)
+        window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+        tensor = builder.operator("Conv", [tensor, weight], _picture(BUSY_EDGE, outputs), window)
+    result, terms = pool_all(builder, tensor, (stride, stride))
+    label = f"busy {CHANNELS}x{BUSY_EDGE}x{BUSY_EDGE} /{stride}"
+    return finish("calibration", label, builder.build([result]), terms + Terms(stacks=1), auxiliary)

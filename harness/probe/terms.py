@@ -12,6 +12,10 @@ class Terms:
     `input_bytes` and `output_bytes` are those of S1.4. Auxiliary layers and slices are counted apart,
     with the bytes they read and write, so that their own cost leaks neither into a and b nor into a layer;
     `views` are operators of a fixed small cost: a cast of one element, a reshape, a dimension put in.
+
+    A device with a memory of its own moves data between that memory and its core, too, which is neither a nor b.
+    `loaded_bytes` are what a null probe makes it load, `stored_bytes` what a probe makes it store, where no
+    computing hides that; `stacks` are the stacks of calibration that do hide it (all alike).
     """
 
     input_bytes: int = 0
@@ -22,6 +26,9 @@ class Terms:
     slices: int = 0
     slice_bytes: int = 0
     views: int = 0
+    loaded_bytes: int = 0
+    stored_bytes: int = 0
+    stacks: int = 0
 
     def __add__(self, other: Terms) -> Terms:
         return Terms(*(getattr(self, name) + getattr(other, name) for name in TERM_NAMES))
