@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ from device_agents.emulated_npu.compiler.layers import (
 from device_agents.emulated_npu.compiler.lowering import ChainWriter, Externals, factor_scale_key, weight_key
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.placement import Buffer, buffer_bytes, dense_strides
-from device_agents.emulated_npu.compiler.plan import Decision, Planner, predicted_ps
+from device_agents.emulated_npu.compiler.plan import Decision, Outline, Planner
 from device_agents.emulated_npu.compiler.regions import multiplier
 from device_agents.emulated_npu.compiler.reorder import hoist_loads
 from device_agents.emulated_npu.compiler.synchronise import fence_between_layers, synchronise
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _HOIST_WINDOW = 64
-_REPLAN_LOSS = 0.01
+_HALO_LOSS = 0.01
 
 
 @dataclass(frozen=True)
@@ -151,48 +152,42 @@ def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) ->
 
 
 def _decide(graph: Graph, machine: Machine, options: Options, externals: Externals) -> tuple[Decision, ...]:
-    """Plans once for what the machine has, and again where the halo buffer then takes room from chains without halo."""
+    """Plans for what the machine has; a buffer for features and weights is divided in the best way."""
     if machine.shared_buffer and options.fences:  # every layer may divide the buffer anew
         return Planner(graph, machine, options, externals, tuple(_shares(machine))).plan()
-    if not machine.shared_buffer:
-        return _with_halo(graph, machine, options, externals, _whole_room(machine))
-    plans: list[tuple[Decision, ...]] = []
+    rooms = tuple(_shares(machine)) if machine.shared_buffer else (_whole_room(machine),)
+    if options.chains == "whole":
+        return Planner(graph, machine, options, externals, rooms).plan()
+    found: list[tuple[Outline, Planner]] = []
     problem: DoesNotFit | None = None
-    for room in _shares(machine):
+    for room in rooms:
         try:
-            plans.append(_with_halo(graph, machine, options, externals, room))
+            found.extend(_outlines(Planner(graph, machine, options, externals, (room,)), room))
         except DoesNotFit as error:
             problem = error
-    if problem is not None and not plans:
+    if problem is not None and not found:
         raise problem
-    return min(plans, key=predicted_ps)
+    outline, planner = min(found, key=lambda pair: pair[0].predicted_ps)
+    return planner.decide_all(outline)
 
 
-def _with_halo(
-    graph: Graph, machine: Machine, options: Options, externals: Externals, room: Room
-) -> tuple[Decision, ...]:
-    """Plans, and plans again where the halo buffer that came out of it takes room which other chains counted on.
+def _outlines(planner: Planner, room: Room) -> Iterator[tuple[Outline, Planner]]:
+    """Outlines that fit; raises DoesNotFit where there is none.
 
-    The second time for a halo buffer of that size, of a quarter of it, and for none.
+    The halo buffer comes out of the room which other chains count on: where that costs more than a little, it is
+    tried with a quarter of it and with none.
     """
-    planner = Planner(graph, machine, options, externals, (room,))
-    decisions = planner.plan()
-    halo_bytes = max((plan.halo_bytes for decision in decisions for plan in decision.chains), default=0)
-    plans = []
-    problem: DoesNotFit | None = None
-    for size in dict.fromkeys((halo_bytes, aligned(halo_bytes // 4), 0)):
+    free = planner.outline()
+    sizes = dict.fromkeys((free.halo_bytes, aligned(free.halo_bytes // 4), 0))
+    for size in sizes:
         smaller = planner.within(replace(room, halo_bytes=size, reserved_bytes=size))
-        try:
-            if size == halo_bytes:
-                plans.append(smaller.refit(decisions))
-                if predicted_ps(plans[0]) <= (1 + _REPLAN_LOSS) * predicted_ps(decisions):
-                    return plans[0]
-            plans.append(smaller.plan())
-        except DoesNotFit as error:
-            problem = error
-    if problem is not None and not plans:
-        raise problem
-    return min(plans, key=predicted_ps)
+        same = smaller.outlined(free.ends)
+        if same is not None:
+            yield same, smaller
+            if same.predicted_ps <= (1 + _HALO_LOSS) * free.predicted_ps:
+                return
+        with contextlib.suppress(DoesNotFit):
+            yield smaller.outline(), smaller
 
 
 def _whole_room(machine: Machine) -> Room:

@@ -44,9 +44,18 @@ class Decision:
         return self.chosen.chains
 
 
-def predicted_ps(decisions: Sequence[Decision]) -> int:
-    """What a plan is predicted to take."""
-    return sum(decision.chosen.predicted_ps for decision in decisions)
+@dataclass(frozen=True)
+class Outline:
+    """Where chains end, before anything is decided about them, with the time and the halo buffer they are to take."""
+
+    predicted_ps: int
+    halo_bytes: int
+    ends: tuple[int, ...]
+
+    def extended(self, estimate: Estimate, end: int) -> Outline:
+        """With one more chain, up to `end`."""
+        halo_bytes = max(self.halo_bytes, estimate.halo_bytes)
+        return Outline(self.predicted_ps + estimate.predicted_ps, halo_bytes, (*self.ends, end))
 
 
 class Planner:
@@ -75,22 +84,30 @@ class Planner:
 
     def plan(self) -> tuple[Decision, ...]:
         """The cheapest sequence of chains over the layers in topological order; raises DoesNotFit."""
-        count = len(self._graph.layers)
         if self._options.chains == "whole":
-            return (self._whole(count),)
-        best: list[tuple[int, tuple[int, ...]]] = [(0, (0,))]
-        for end in range(1, count + 1):
-            total_ps, start = self._cheapest(end, [total for total, _ in best])
-            best.append((total_ps, (*best[start][1], end)))
-        return tuple(self.decide(start, end) for start, end in itertools.pairwise(best[-1][1]))
+            return (self._whole(len(self._graph.layers)),)
+        return self.decide_all(self.outline())
 
-    def refit(self, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
-        """The same chains in the room of this planner, which is smaller; raises DoesNotFit."""
-        fitting = []
-        for decision in decisions:
-            fits = all(plan.fits(room) for plan in decision.chains for room in self._rooms)
-            fitting.append(decision if fits else self.decide(decision.start, decision.end))
-        return tuple(fitting)
+    def outline(self) -> Outline:
+        """Where chains end in the cheapest sequence; raises DoesNotFit."""
+        best = [Outline(0, 0, (0,))]
+        for end in range(1, len(self._graph.layers) + 1):
+            best.append(self._cheapest(end, best))
+        return best[-1]
+
+    def outlined(self, ends: Sequence[int]) -> Outline | None:
+        """What chains with these ends take in the room of this planner; None where one does not fit."""
+        result = Outline(0, 0, (0,))
+        for start, end in itertools.pairwise(ends):
+            estimate = self._estimated(start, end)
+            if estimate is None:
+                return None
+            result = result.extended(estimate, end)
+        return result
+
+    def decide_all(self, outline: Outline) -> tuple[Decision, ...]:
+        """The best way to run every chain of an outline; raises DoesNotFit."""
+        return tuple(self.decide(start, end) for start, end in itertools.pairwise(outline.ends))
 
     def decide(self, start: int, end: int) -> Decision:
         """The best way to run layers [start, end) as one chain; raises DoesNotFit where there is none."""
@@ -123,33 +140,32 @@ class Planner:
             why = f"{error.what}: {error.why}"
         raise DoesNotFit("The network cannot run as one chain", why, "Let the compiler choose where chains end")
 
-    def _cheapest(self, end: int, best: Sequence[int]) -> tuple[int, int]:
-        """Predicted time of the layers before `end`, and where the last chain of the cheapest sequence starts."""
-        found: tuple[int, int] | None = None
+    def _cheapest(self, end: int, best: Sequence[Outline]) -> Outline:
+        """The cheapest chains for the layers before `end`, from the cheapest for all before a place before it."""
+        found: Outline | None = None
         idle = 0
         for start in self._starts(end):
             if not self._chainable(start, end):
                 continue
-            chain_ps = self._predicted_ps(start, end)
-            if chain_ps is None:
+            estimate = self._estimated(start, end)
+            if estimate is None:
                 break
-            total_ps = best[start] + chain_ps
+            candidate = best[start].extended(estimate, end)
             idle += 1
-            if found is None or total_ps < found[0]:
-                found, idle = (total_ps, start), 0
+            if found is None or candidate.predicted_ps < found.predicted_ps:
+                found, idle = candidate, 0
             if idle == _PATIENCE:
                 break
         if found is None:
             raise DoesNotFit(f"{self._graph.layers[end - 1].name} finds no place in any chain")
         return found
 
-    def _predicted_ps(self, start: int, end: int) -> int | None:
-        """The time of layers [start, end) as one chain, None where they do not fit; equal chains are looked at once."""
+    def _estimated(self, start: int, end: int) -> Estimate | None:
+        """Layers [start, end) as one chain, None where they do not fit; equal chains are looked at once."""
         key = self._keys.key(start, end)
         if key not in self._known:
             self._known[key] = self._estimate(key, start, end)
-        known = self._known[key]
-        return None if known is None else known.predicted_ps
+        return self._known[key]
 
     def _estimate(self, key: object, start: int, end: int) -> Estimate | None:
         wider = self._wider.get(key, _UNKNOWN)

@@ -64,15 +64,16 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Effort:
-    """How far a search goes: groups of cuts, plans for one cut, cuts finer than the coarsest that fits."""
+    """How far a search goes: groups of cuts, tiles of a chain, plans for one cut, cuts finer than what fits."""
 
     groups: int
+    tiles: int
     plans: int
     finer: int
 
 
-_QUICK = _Effort(groups=3, plans=1, finer=0)
-_THOROUGH = _Effort(groups=99, plans=99, finer=1)
+_QUICK = _Effort(groups=3, tiles=32, plans=1, finer=0)
+_THOROUGH = _Effort(groups=99, tiles=1 << 30, plans=99, finer=1)
 
 
 class ChainSearch:
@@ -143,9 +144,15 @@ class ChainSearch:
         """Plans for the coarsest cut that fits, and finer ones; raises DoesNotFit, or NotTileable."""
         problems: list[DoesNotFit] = []
         groups = _candidate_cuts(layers[-1], self._options, self._values)
-        for candidates in itertools.islice(groups, effort.groups):
+        for group in itertools.islice(groups, effort.groups):
+            candidates = (
+                group if len(layers) == 1 else [cuts for cuts in group if _tiles(layers[-1], cuts) <= effort.tiles]
+            )
+            if not candidates:
+                continue
+            wanted = 2 * problems[0].demand_bytes / max(1, room.nb_bytes) if problems else 1.0
             try:
-                return self._coarsest_of(candidates, layers, stored, room, effort)
+                return self._coarsest_of(_Candidates(candidates, wanted), layers, stored, room, effort)
             except DoesNotFit as error:
                 problems.append(error)
             except NotTileable:
@@ -155,22 +162,17 @@ class ChainSearch:
         raise min(problems, key=lambda problem: problem.demand_bytes)
 
     def _coarsest_of(
-        self,
-        candidates: list[tuple[Cut, ...]],
-        layers: tuple[Layer, ...],
-        stored: frozenset[str],
-        room: Room,
-        effort: _Effort,
+        self, candidates: _Candidates, layers: tuple[Layer, ...], stored: frozenset[str], room: Room, effort: _Effort
     ) -> list[ChainPlan]:
         tried: dict[int, list[ChainPlan]] = {}
 
         def plans(place: int) -> list[ChainPlan]:
             if place not in tried:
-                tried[place] = self._variants(layers, candidates[place], stored, room, effort)
+                tried[place] = self._variants(layers, candidates.cuts[place], stored, room, effort)
             return tried[place]
 
-        first = _first_that_fits(len(candidates), plans)
-        last = min(first + effort.finer, len(candidates) - 1)
+        first = _first_that_fits(len(candidates.cuts), candidates.guess(layers[-1]), plans)
+        last = min(first + effort.finer, len(candidates.cuts) - 1)
         return [plan for place in range(first, last + 1) for plan in plans(place)]
 
     def _variants(
@@ -243,28 +245,47 @@ class ChainSearch:
         return known
 
 
-def _first_that_fits(count: int, attempt: Callable[[int], object]) -> int:
+def _tiles(layer: Layer, cuts: tuple[Cut, ...]) -> int:
+    """Into how many tiles cuts divide a layer's output."""
+    return math.prod(-(-layer.output.axes[cut.axis].size // cut.size) for cut in cuts)
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Cuts along one axis from coarse to fine, and into how many tiles it should take, more or less."""
+
+    cuts: list[tuple[Cut, ...]]
+    wanted_tiles: float
+
+    def guess(self, layer: Layer) -> int:
+        """The first cut into that many tiles."""
+        for place, cuts in enumerate(self.cuts):
+            if not cuts or layer.output.axes[cuts[-1].axis].size >= self.wanted_tiles * cuts[-1].size:
+                return place
+        return len(self.cuts) - 1
+
+
+def _first_that_fits(count: int, guess: int, attempt: Callable[[int], object]) -> int:
     """The first candidate for which `attempt` does not raise DoesNotFit; raises that of the last if there is none.
 
-    Candidates become finer, so that all behind one that fits do so too.
+    Candidates become finer, so that all behind one that fits do so too; the search starts from `guess`.
     """
+    place = guess
+    if not _fits(place, attempt):
+        attempt(count - 1)
+        while not _fits(place, attempt):
+            place += 1
+    while place > 0 and place <= guess and _fits(place - 1, attempt):
+        place -= 1
+    return place
+
+
+def _fits(place: int, attempt: Callable[[int], object]) -> bool:
     try:
-        attempt(0)
+        attempt(place)
     except DoesNotFit:
-        if count == 1:
-            raise
-    else:
-        return 0
-    low, high = 1, count - 1
-    while low < high:
-        middle = (low + high) // 2
-        try:
-            attempt(middle)
-            high = middle
-        except DoesNotFit:
-            low = middle + 1
-    attempt(low)
-    return low
+        return False
+    return True
 
 
 def _label(plan: ChainPlan) -> str:
