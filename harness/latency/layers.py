@@ -32,7 +32,8 @@ class Latency:
     """A layer's latency, always positive, with its standard error.
 
     `resolved` is false where the subtraction leaves less than three standard errors; the value is then
-    the mean of what is left given that no layer takes negative time.
+    the mean of what is left given that no layer takes negative time, and where that is less than nothing,
+    the standard error is at least what is missing.
     """
 
     latency_s: float
@@ -72,14 +73,17 @@ def layer_latency(
 
 
 def _positive(value: float, stderr: float, samples: int) -> Latency:
-    """The value where it is resolved, else the mean and spread of its normal distribution above zero."""
+    """The value where it is resolved, else the mean and spread of its normal distribution above zero.
+
+    A negative value contradicts the subtraction, which then is off by at least as much as it lacks.
+    """
     if value >= RESOLUTION_SIGMAS * stderr:
         return Latency(value, stderr, True, samples)
     bound = -value / stderr
     above = max(1e-12, 1 - _NORMAL.cdf(bound))
     hazard = _NORMAL.pdf(bound) / above
     if bound > 6:  # far below zero the distribution above it is exponential with this mean
-        return Latency(stderr / bound, stderr / bound, False, samples)
+        return Latency(stderr / bound, -value, False, samples)
     mean = value + stderr * hazard
     spread = stderr * math.sqrt(max(1e-6, 1 + bound * hazard - hazard**2))
-    return Latency(max(mean, 1e-12), spread, False, samples)
+    return Latency(max(mean, 1e-12), max(spread, -value), False, samples)

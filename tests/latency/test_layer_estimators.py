@@ -154,6 +154,22 @@ def test_what_cannot_be_resolved_is_no_larger_than_its_error(error_s: float) -> 
         assert 0 < found.latency_s < 3 * (2 * error_s + 1e-6)
 
 
+@settings(deadline=None)
+@given(st.floats(1e-8, 1e-5), st.floats(10, 1e4))
+def test_a_negative_difference_shows_in_the_error(error_s: float, factor: float) -> None:
+    """What is missing at a clearly negative difference is the least that the entry says it may be off by."""
+    clean = {name: overhead().of((1.0, *map(float, dataclasses.astuple(terms))))[0] for name, terms in TERMS.items()}
+    short_s = factor * error_s
+    taken = {
+        "within": measured(clean["within"] + 1, error_s),
+        "without": measured(clean["without"] + 1 + short_s, error_s),
+    }
+    found = layer_latency(LAYER, "context", TERMS, taken, overhead())
+    assert found is not None
+    assert not found.resolved
+    assert found.stderr_s >= 0.999 * short_s > found.latency_s
+
+
 def test_a_layer_whose_probe_was_refused_has_no_latency() -> None:
     """Without the probe or its baseline there is no number, rather than a wrong one."""
     taken = {name: measured(1e-3, 1e-6) for name in TERMS}

@@ -45,9 +45,15 @@ def test_every_type_and_opset_has_one_too(kind: AuxiliaryKind, shape: list[int],
     result, terms = attach(builder, tensor, kind)
     model = builder.build([result])
     (output,) = run_on_onnxruntime(model)
-    assert output.nbytes == terms.auxiliary_output_bytes == model.output_bytes
+    assert (
+        output.nbytes
+        == model.output_bytes
+        == (terms.stored_bytes if kind == "rowpool" else terms.auxiliary_output_bytes)
+    )
     assert output.dtype == np.float32
-    if dtype == "float32":
+    if kind == "rowpool":
+        assert terms.auxiliary_input_bytes == output.nbytes
+    elif dtype == "float32":
         assert terms.auxiliary_input_bytes == 4 * math.prod(shape)
         assert output.size <= OUTPUT_CHANNELS * math.prod(shape)
     else:
@@ -62,6 +68,22 @@ def test_pooling_leaves_one_value_a_channel(shape: tuple[int, ...]) -> None:
     assert output.shape == (*shape[:2], *[1] * (len(shape) - 2))
 
 
+@pytest.mark.parametrize(
+    ("shape", "left"),
+    [
+        ((1, 16, 20, 30), (1, 16, 20, 1)),
+        ((2, 7, 9), (2, 7, 1)),
+        ((1, 3, 4, 5, 6), (1, 3, 4, 1, 1)),
+        ((1, 9), (1, 1, 1)),
+    ],
+)
+def test_pooling_by_rows_keeps_every_row(shape: tuple[int, ...], left: tuple[int, ...]) -> None:
+    """No row of a layer's result can be left out, and the auxiliary layer can follow the layer row by row."""
+    probe = null_probe([TensorType("float32", shape)], ["outside"], "rowpool", 13, "auxiliary")
+    (output,) = run_on_onnxruntime(probe.model)
+    assert output.shape == left
+
+
 @every_kind
 @pytest.mark.parametrize("shape", [(1, 16, 20, 30), (2, 7, 9)])
 def test_auxiliary_layers_are_the_ones_named(kind: AuxiliaryKind, shape: tuple[int, ...]) -> None:
@@ -69,7 +91,12 @@ def test_auxiliary_layers_are_the_ones_named(kind: AuxiliaryKind, shape: tuple[i
     probe = null_probe([TensorType("float32", shape)], ["outside"], kind, 13, "auxiliary")
     (node,) = graph_of(probe.model).node
     window = next((list(item.ints) for item in node.attribute if item.name == "kernel_shape"), [])
-    wanted = {"avgpool": ("AveragePool", 1), "conv1x1": ("Conv", 1), "conv3x3": ("Conv", 3)}[kind]
+    wanted = {
+        "avgpool": ("AveragePool", 1),
+        "rowpool": ("AveragePool", 1),
+        "conv1x1": ("Conv", 1),
+        "conv3x3": ("Conv", 3),
+    }[kind]
     if kind == "conv1x1" and len(shape) == 3:
         assert node.op_type == "MatMul"
     else:

@@ -28,8 +28,8 @@ _PATIENCE = 3
 class Decision:
     """What was chosen for the layers from `start` to before `end`, and what else was considered.
 
-    `singly_ps` is what the layers are predicted to take one by one, the halo fetched again (S3.8); None where the
-    choice was forced and nobody looked.
+    `singly_ps` is what several layers are predicted to take one by one, the halo fetched again (S3.8); None for one
+    layer, or where the end of the chain was forced.
     """
 
     start: int
@@ -127,9 +127,10 @@ class Planner:
         return Decision(start, end, choices[0], tuple(choices[1:]), self._singly_ps(start, end))
 
     def _singly_ps(self, start: int, end: int) -> int | None:
-        known = [self._known.get(self._keys.key(place, place + 1)) for place in range(start, end)]
-        times = [estimate.predicted_ps for estimate in known if estimate is not None]
-        return sum(times) if len(times) == end - start else None
+        if end - start == 1 or self._options.chains != "auto":
+            return None
+        estimates = [self._estimated(place, place + 1) for place in range(start, end)]
+        return sum(estimate.predicted_ps for estimate in estimates if estimate is not None)
 
     def _whole(self, count: int) -> Decision:
         try:
