@@ -39,12 +39,12 @@ class UnsupportedOperator(EmulatorError):
 class DoesNotFit(EmulatorError):
     """A layer or network demands more of a memory than there is; says demand, limit and the parameter that mends it.
 
-    `demand_bytes` is 0 where the demand is not one number.
+    `memory` and `demand_bytes` are empty and 0 where it is not one demand of one memory.
     """
 
-    def __init__(self, what: str, why: str = "", next_step: str = "", demand_bytes: int = 0) -> None:
+    def __init__(self, what: str, why: str = "", next_step: str = "", memory: str = "", demand_bytes: int = 0) -> None:
         super().__init__(what, why, next_step)
-        self.demand_bytes = demand_bytes
+        self.memory, self.demand_bytes = memory, demand_bytes
 
 
 class InvalidProgram(EmulatorError):

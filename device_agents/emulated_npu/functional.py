@@ -133,7 +133,9 @@ def memories_for(machine: Machine, footprint: Footprint) -> Memories:
         ("the halo buffer", footprint.halo_bytes, machine.halo_bytes, "halo_bytes"),
     ]
     if machine.shared_buffer:
-        demands.append(("NB and SB", neurons + footprint.sb_bytes, machine.nb_bytes, "nb_bytes"))
+        demands.append(("NB and the halo buffer", neurons, machine.nb_bytes, "nb_bytes"))
+        demands.append(("SB", footprint.sb_bytes, machine.nb_bytes, "nb_bytes"))
+        demands.append(("the shared buffer", footprint.shared_bytes, machine.nb_bytes, "nb_bytes"))
     else:
         demands.append(("NB and the halo buffer", neurons, machine.nb_bytes, "nb_bytes"))
         demands.append(("SB", footprint.sb_bytes, machine.sb_bytes, "sb_bytes"))

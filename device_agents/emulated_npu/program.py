@@ -39,13 +39,17 @@ class Port:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of each memory that the program touches, fixed at compile time."""
+    """Bytes of each memory that the program touches, fixed at compile time.
+
+    `shared_bytes` is the most that NB, SB and halo buffer hold at any one time, where they are one memory.
+    """
 
     ddr_bytes: int
     llc_bytes: int
     nb_bytes: int
     sb_bytes: int
     halo_bytes: int
+    shared_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,7 @@ def _demand(layers: Sequence[Layer], memory: str, needed: int, limit: int, param
             f"{names} needs {needed} bytes of {memory}",
             f"there are {max(0, limit)}",
             f"Raise {parameter} of the machine",
+            memory,
             needed,
         )
 

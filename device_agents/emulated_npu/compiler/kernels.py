@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.command import (
     Activation,
@@ -29,9 +29,17 @@ from device_agents.emulated_npu.compiler.regions import (
 )
 from device_agents.emulated_npu.compiler.weights import VECTOR_BYTES, WeightBlock
 
-Buffers = Mapping[str, Buffer]
 Axes = Sequence[tuple[int, int]]
 _ONE = (1, 0)
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Where a layer's operands lie: its output, `layer.reads` place by place, and constants of its own by name."""
+
+    target: Buffer
+    reads: tuple[Buffer, ...]
+    constants: Mapping[str, Buffer]
 
 
 def commands_of(layer: Layer, region: Region, buffers: Buffers) -> Iterator[Command]:
@@ -43,11 +51,11 @@ def commands_of(layer: Layer, region: Region, buffers: Buffers) -> Iterator[Comm
         yield from _gather(layer, region, buffers)
     else:
         reads = [
-            view_operand(buffers[view.value], view, read_region(layer, place, region))
+            view_operand(buffers.reads[place], view, read_region(layer, place, region))
             for place, view in enumerate(layer.reads)
         ]
         first, second, third, *_ = [*reads, None, None, None]
-        target = view_operand(buffers[layer.output.value], layer.output, region)
+        target = view_operand(buffers.target, layer.output, region)
         yield Command(layer.function, target, first, second, third, settings=layer.settings, layer=layer.index)
 
 
@@ -86,22 +94,22 @@ def _convolution(
     needed = list(read_region(layer, 0, region))
     needed[len(needed) - 1 if layer.matrix else 1] = block.channels
     view = layer.inputs[0]
-    source_address, source = view_axes(buffers[view.value], view, tuple(needed))
-    target_buffer = buffers[layer.output.value]
+    source_address, source = view_axes(buffers.reads[0], view, tuple(needed))
+    target_buffer = buffers.target
     target_address, target = view_axes(target_buffer, layer.output, region)
     third = fourth = None
     activation = Activation.NONE
     if block.completes:
         activation = layer.settings.activation
         if layer.residual is not None:
-            address, axes = view_axes(buffers[layer.residual.value], layer.residual, region)
-            third = operand(buffers[layer.residual.value], address, arrange(axes))
+            address, axes = view_axes(buffers.reads[-1], layer.residual, region)
+            third = operand(buffers.reads[-1], address, arrange(axes))
         fourth = vectors
     settings = _tile_settings(layer, region) if is_windowed(layer) else layer.settings
     return Command(
         Function.CONVOLVE,
         operand(target_buffer, target_address, arrange(target)),
-        operand(buffers[view.value], source_address, arrange(source)),
+        operand(buffers.reads[0], source_address, arrange(source)),
         weights,
         third,
         fourth,
@@ -133,8 +141,8 @@ def _windowed(layer: Layer, region: Region, buffers: Buffers) -> Command:
     """Pooling, depthwise convolution and LRN on one picture."""
     depthwise = layer.function is Function.DEPTHWISE
     view = layer.inputs[0]
-    address, axes = view_axes(buffers[view.value], view, read_region(layer, 0, region))
-    target_buffer = buffers[layer.output.value]
+    address, axes = view_axes(buffers.reads[0], view, read_region(layer, 0, region))
+    target_buffer = buffers.target
     target_address, target_axes = view_axes(target_buffer, layer.output, region)
     source, target = _picture_axes(axes), _picture_axes(target_axes)
     second = third = fourth = None
@@ -143,9 +151,12 @@ def _windowed(layer: Layer, region: Region, buffers: Buffers) -> Command:
         source, target = _with_multiplier(source, 1), _with_multiplier(target, ratio)
         channels = (region[1][0] // ratio, -(-region[1][1] // ratio))
         names = depthwise_constants(layer)
-        second, fourth = (_channels_operand(buffers[name], channels) if name in buffers else None for name in names)
+        second, fourth = (
+            _channels_operand(buffers.constants[name], channels) if name in buffers.constants else None
+            for name in names
+        )
         if layer.residual is not None:
-            held = buffers[layer.residual.value]
+            held = buffers.reads[-1]
             place, residual = view_axes(held, layer.residual, region)
             third = operand(held, place, _with_multiplier(_picture_axes(residual), ratio))
         source = (*source[:-1], (ratio, 0))
@@ -153,7 +164,7 @@ def _windowed(layer: Layer, region: Region, buffers: Buffers) -> Command:
     return Command(
         layer.function,
         operand(target_buffer, target_address, target),
-        operand(buffers[view.value], address, source),
+        operand(buffers.reads[0], address, source),
         second,
         third,
         fourth,
@@ -196,17 +207,17 @@ def _gather(layer: Layer, region: Region, buffers: Buffers) -> Iterator[Command]
     for part in _single(region, indices - 1):
         rows = read_region(layer, 0, part)
         picked = read_region(layer, 1, part)
-        place, axes = view_axes(buffers[index.value], index, picked)
-        target_place, target_axes = view_axes(buffers[layer.output.value], layer.output, part)
+        place, axes = view_axes(buffers.reads[1], index, picked)
+        target_place, target_axes = view_axes(buffers.target, layer.output, part)
         yield Command(
             Function.GATHER,
             operand(
-                buffers[layer.output.value],
+                buffers.target,
                 target_place,
                 target_axes[max(0, indices - 1) :] if indices else [_ONE, *target_axes],
             ),
-            view_operand(buffers[table.value], table, rows),
-            operand(buffers[index.value], place, axes[-1:] or [_ONE]),
+            view_operand(buffers.reads[0], table, rows),
+            operand(buffers.reads[1], place, axes[-1:] or [_ONE]),
             settings=layer.settings,
             layer=layer.index,
         )

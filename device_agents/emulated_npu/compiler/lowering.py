@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,13 @@ from device_agents.emulated_npu.compiler.chain import (
     element_type,
     reads_outside,
 )
-from device_agents.emulated_npu.compiler.kernels import commands_of, convolve, depthwise_constants, view_of_factor
+from device_agents.emulated_npu.compiler.kernels import (
+    Buffers,
+    commands_of,
+    convolve,
+    depthwise_constants,
+    view_of_factor,
+)
 from device_agents.emulated_npu.compiler.layers import Layer, Value
 from device_agents.emulated_npu.compiler.placement import (
     Buffer,
@@ -225,8 +232,6 @@ class ChainWriter:
         layer, region = step.layer, step.region
         buffers = self._operands(layer)
         if not uses_weight_buffer(layer):
-            for name in depthwise_bytes(layer, self._machine):
-                buffers[name] = self._constant_buffer(layer, name, self._nb_base + self._plan.constants[name])
             yield from commands_of(layer, region, buffers)
             return
         plan = self._plan.weights[layer.index]
@@ -245,12 +250,16 @@ class ChainWriter:
                 weights = weight_operand(layer, block, self._machine, address + block.offset - load.offset)
                 yield from convolve(layer, region, block, buffers, weights)
 
-    def _operands(self, layer: Layer) -> dict[str, Buffer]:
-        buffers = {layer.output.value: self._current[layer.output.value]}
-        for place, view in enumerate(layer.reads):
-            outside = reads_outside(layer, place)
-            buffers[view.value] = (self._externals.values if outside else self._current)[view.value]
-        return buffers
+    def _operands(self, layer: Layer) -> Buffers:
+        reads = tuple(
+            (self._externals.values if reads_outside(layer, place) else self._current)[view.value]
+            for place, view in enumerate(layer.reads)
+        )
+        constants = {
+            name: self._constant_buffer(layer, name, self._nb_base + self._plan.constants[name])
+            for name in depthwise_bytes(layer, self._machine)
+        }
+        return Buffers(self._current[layer.output.value], reads, constants)
 
     def _next_slot(self, plan: WeightPlan) -> int:
         self._loads += 1
@@ -274,7 +283,7 @@ class ChainWriter:
         dtype = self._machine.data_type if is_weights else DataType.FLOAT32
         return Buffer(Space.NB, address, dtype, dims, dense_strides(dims, range(len(dims)), dtype.bytes))
 
-    def _product(self, layer: Layer, region: Region, plan: WeightPlan, buffers: dict[str, Buffer]) -> Iterator[Command]:
+    def _product(self, layer: Layer, region: Region, plan: WeightPlan, buffers: Buffers) -> Iterator[Command]:
         """A product of two computed tensors: the second factor is loaded into SB, matrix by matrix."""
         for part in _matrices(region):
             for load in plan.loads:
@@ -313,7 +322,5 @@ class ChainWriter:
 
 def _matrices(region: Region) -> Iterator[Region]:
     """The region in parts of one matrix each."""
-    import itertools
-
     for indices in itertools.product(*(range(*interval) for interval in region[:-2])):
         yield (*((index, index + 1) for index in indices), *region[-2:])

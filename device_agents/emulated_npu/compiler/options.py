@@ -18,7 +18,8 @@ class Options:
     buffer in both directions or along a row of tiles alone, computed again, or fetched again (layer by layer).
     `tile`: height and width of the tiles of a chain's last output. `residency`: what stays on chip while the other
     streams past in a layer that has not room for both: weights, features, or the smaller of them. `reorder`: loads
-    are hoisted over computes. `fences`: nothing of a layer begins before all of the layer before it has ended.
+    are hoisted over computes. `fences`: nothing of a layer begins before all of the layer before it has ended, and
+    every layer is a chain.
     """
 
     chains: ChainChoice = "auto"

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections import defaultdict
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from device_agents.emulated_npu.command import Command, DataType, Space
-from device_agents.emulated_npu.compiler.allocation import Lifetime, aligned, allocate
-from device_agents.emulated_npu.compiler.chain import ChainPlan, Room, depthwise_bytes, element_type
+from device_agents.emulated_npu.command import Command, DataType, Item
+from device_agents.emulated_npu.compiler.allocation import ALIGNMENT_BYTES, aligned
+from device_agents.emulated_npu.compiler.chain import ChainPlan, Room
 from device_agents.emulated_npu.compiler.emit import emit
-from device_agents.emulated_npu.compiler.importer import import_model
-from device_agents.emulated_npu.compiler.layers import (
-    Constant,
-    Graph,
-    Layer,
-    Value,
-    whole_value,
-    with_parts,
-    written_part,
+from device_agents.emulated_npu.compiler.external_memory import (
+    ExternalMemory,
+    Packed,
+    Plain,
+    choose_spaces,
+    placeholders,
+    port_of,
 )
-from device_agents.emulated_npu.compiler.lowering import ChainWriter, Externals, factor_scale_key, weight_key
+from device_agents.emulated_npu.compiler.importer import import_model
+from device_agents.emulated_npu.compiler.layers import Constant, Graph, with_parts
+from device_agents.emulated_npu.compiler.lowering import ChainWriter, Externals
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.placement import Buffer, buffer_bytes, dense_strides
 from device_agents.emulated_npu.compiler.plan import Decision, Outline, Planner
-from device_agents.emulated_npu.compiler.regions import multiplier
 from device_agents.emulated_npu.compiler.reorder import hoist_loads
 from device_agents.emulated_npu.compiler.synchronise import fence_between_layers, synchronise
-from device_agents.emulated_npu.compiler.weights import WeightBlock, pack_weights, uses_weight_buffer
+from device_agents.emulated_npu.compiler.weights import pack_weights
 from device_agents.emulated_npu.errors import DoesNotFit, EmulatorError
+from device_agents.emulated_npu.formula import formula
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.program import Footprint, Port, Program
+from device_agents.emulated_npu.program import Footprint, Program
+from device_agents.emulated_npu.sequencer import Step
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,26 +41,6 @@ if TYPE_CHECKING:
 
 _HOIST_WINDOW = 64
 _HALO_LOSS = 0.01
-
-
-@dataclass(frozen=True)
-class Packed:
-    """Weights of a layer at an address in DDR."""
-
-    address: int
-    bytes: int
-    layer: Layer
-    blocks: tuple[WeightBlock, ...]
-
-
-@dataclass(frozen=True)
-class Plain:
-    """A constant at an address in DDR, densely in `order`."""
-
-    address: int
-    constant: Constant
-    order: tuple[int, ...]
-    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -122,30 +101,22 @@ def compile_model(model: bytes, machine: Machine, options: Options = DEFAULT) ->
 
 def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) -> Compiled:
     """Compiles a graph of hardware layers; raises DoesNotFit."""
-    spaces = _spaces(graph, machine)
-    decisions = _decide(graph, machine, options, _placeholder(graph, machine, spaces))
+    spaces = choose_spaces(graph, machine)
+    decisions = _decide(graph, machine, options, placeholders(graph, machine, spaces))
     plans = [plan for decision in decisions for plan in decision.chains]
-    memory = _Placer(graph, machine, spaces, plans)
+    memory = ExternalMemory(graph, machine, spaces, plans)
     externals = memory.run()
-    commands = list(_lower(graph, machine, plans, externals))
-    if options.reorder:
-        commands = hoist_loads(commands, window=_HOIST_WINDOW)
-    items = synchronise(commands)
-    if options.fences:
-        items = fence_between_layers(items)
-    code, layer_of = emit(items)
-    footprint = Footprint(
-        memory.ddr_bytes,
-        memory.llc_bytes,
-        *_buffer_bytes(machine, plans),
-    )
+    layout = _Layout.of(machine, plans, options)
+    commands = list(_lower(graph, machine, plans, externals, layout))
+    code, layer_of = emit(_ordered(commands, machine, options))
+    footprint = Footprint(memory.ddr_bytes, memory.llc_bytes, *layout.bytes)
     program = Program(
         machine.name,
         code,
         tuple(layer.name for layer in graph.layers),
         layer_of,
-        tuple(_port(name, graph, externals) for name in graph.inputs),
-        tuple(_port(name, graph, externals) for name in graph.outputs),
+        tuple(port_of(name, graph, externals) for name in graph.inputs),
+        tuple(port_of(name, graph, externals) for name in graph.outputs),
         footprint,
     )
     return Compiled(program, graph, machine, options, decisions, tuple(memory.packed), tuple(memory.plain))
@@ -201,151 +172,72 @@ def _shares(machine: Machine) -> Iterator[Room]:
         yield Room(nb_bytes, machine.nb_bytes - nb_bytes, min(machine.halo_bytes, nb_bytes))
 
 
-def _buffer_bytes(machine: Machine, plans: list[ChainPlan]) -> tuple[int, int, int]:
-    """NB, SB and halo buffer as the program uses them: the upper chains reach to the end."""
-    halo_bytes = max((plan.halo_bytes for plan in plans), default=0)
-    if machine.shared_buffer or len(plans) < 2:
-        return max((p.nb_bytes for p in plans), default=0), max((p.sb_bytes for p in plans), default=0), halo_bytes
-    return machine.nb_bytes - halo_bytes, machine.sb_bytes, halo_bytes
+@dataclass(frozen=True)
+class _Layout:
+    """Buffers on chip: chains take turns between both ends, so that one can begin before the other ends.
+
+    `nb_top` and `sb_top` are where the upper chains end: above any two neighbours, where there is room for both.
+    """
+
+    nb_top: int
+    sb_top: int
+    halo_bytes: int
+    shared_bytes: int
+
+    @classmethod
+    def of(cls, machine: Machine, plans: list[ChainPlan], options: Options) -> _Layout:
+        halo_bytes = max((plan.halo_bytes for plan in plans), default=0)
+        nb_sizes, sb_sizes = [aligned(plan.nb_bytes) for plan in plans], [aligned(plan.sb_bytes) for plan in plans]
+        if machine.shared_buffer:
+            nb_top, sb_top = max(nb_sizes, default=0), max(sb_sizes, default=0)
+            each = (sum(sizes) for sizes in zip(nb_sizes, sb_sizes, strict=True))
+            # A fence between chains lets each divide the buffer anew.
+            shared_bytes = halo_bytes + (max(each, default=0) if options.fences else nb_top + sb_top)
+            return cls(nb_top, sb_top, halo_bytes, shared_bytes)
+        nb_top = min(machine.nb_bytes - halo_bytes, _highest(nb_sizes))
+        return cls(nb_top, min(machine.sb_bytes, _highest(sb_sizes)), halo_bytes, 0)
+
+    @property
+    def bytes(self) -> tuple[int, int, int, int]:
+        """As the footprint has them."""
+        return self.nb_top, self.sb_top, self.halo_bytes, self.shared_bytes
+
+    def bases(self, turn: int, plan: ChainPlan) -> tuple[int, int]:
+        """Where the buffers of the chain in this turn begin."""
+        if turn % 2 == 0:
+            return 0, 0
+        below = ALIGNMENT_BYTES
+        return (self.nb_top - plan.nb_bytes) // below * below, (self.sb_top - plan.sb_bytes) // below * below
 
 
-def _spaces(graph: Graph, machine: Machine) -> dict[str, Space]:
-    """Activations go to the last-level cache where a few of them fit in it; the rest stays in DDR."""
-    spaces = {}
-    for name, value in graph.values.items():
-        size = buffer_bytes(value.shape, element_type(value, machine))
-        cached = value.kind == "activation" and not value.is_output and size <= machine.llc.bytes // 4
-        spaces[name] = Space.LLC if cached else Space.DDR
-    return spaces
+def _highest(sizes: list[int]) -> int:
+    pairs = (first + second for first, second in itertools.pairwise(sizes))
+    return max(max(sizes, default=0), max(pairs, default=0))
 
 
-def _buffer(value: Value, machine: Machine, space: Space, address: int) -> Buffer:
-    dtype = element_type(value, machine)
-    strides = dense_strides(value.shape, value.order, dtype.bytes)
-    return Buffer(space, address, dtype, (0,) * len(value.shape), strides)
-
-
-def _placeholder(graph: Graph, machine: Machine, spaces: Mapping[str, Space]) -> Externals:
-    """Everything at address 0: predictions do not depend on addresses."""
-    values = {name: _buffer(value, machine, spaces[name], 0) for name, value in graph.values.items()}
-    values.update({written_part(name): values[name] for name in graph.values})
-    return Externals(values, defaultdict(int), defaultdict(int))
-
-
-class _Placer:
-    """Gives everything off chip an address: activations by lifetime, weights and constants one after the other."""
-
-    def __init__(self, graph: Graph, machine: Machine, spaces: dict[str, Space], plans: list[ChainPlan]) -> None:
-        self._graph, self._machine, self._spaces, self._plans = graph, machine, spaces, plans
-        self.packed: list[Packed] = []
-        self.plain: list[Plain] = []
-        self.ddr_bytes = 0
-        self.llc_bytes = 0
-
-    def run(self) -> Externals:
-        """The addresses; raises DoesNotFit where DDR is too small."""
-        lives = self._lives()
-        cached, self.llc_bytes = self._cache(lives)
-        addresses, self.ddr_bytes = allocate(life for life in lives if life.name not in cached)
-        values = {}
-        for name, value in self._graph.values.items():
-            if name in cached:
-                values[name] = _buffer(value, self._machine, Space.LLC, cached[name])
-            elif name in addresses:
-                values[name] = _buffer(value, self._machine, Space.DDR, addresses[name])
-        for name, value in self._graph.values.items():
-            if value.constant is not None:
-                self.plain.append(Plain(self._take(value), value.constant, value.order, value.shape))
-                values[name] = _buffer(value, self._machine, Space.DDR, self.plain[-1].address)
-        values.update({written_part(name): values[name] for name in tuple(values)})
-        weights, constants = self._weights()
-        if self.ddr_bytes > self._machine.ddr.bytes:
-            what = f"The network needs {self.ddr_bytes} bytes of DDR"
-            raise DoesNotFit(what, f"there are {self._machine.ddr.bytes}", "Raise bytes of [ddr] of the machine")
-        return Externals(values, weights, constants)
-
-    def _take(self, value: Value) -> int:
-        return self._reserve(buffer_bytes(value.shape, element_type(value, self._machine)))
-
-    def _reserve(self, size: int) -> int:
-        address = self.ddr_bytes
-        self.ddr_bytes += aligned(size)
-        return address
-
-    def _lives(self) -> list[Lifetime]:
-        """From the first chain that writes a value to the last that reads it, for values that leave their chain."""
-        first: dict[str, int] = dict.fromkeys(self._graph.inputs, 0)
-        last: dict[str, int] = dict.fromkeys(self._graph.inputs, 0)
-        for place, plan in enumerate(self._plans):
-            for name in map(whole_value, plan.geometry.stored):
-                first.setdefault(name, place)
-                last[name] = place
-            for name in plan.geometry.loaded:
-                last[name] = place
-        lives = []
-        for name in first:
-            value = self._graph.values[name]
-            end = len(self._plans) if value.is_output else last[name]
-            # What the host fills keeps its place: a program may be run again and again.
-            start, end = (0, len(self._plans)) if value.kind == "input" else (first[name], end)
-            lives.append(Lifetime(name, buffer_bytes(value.shape, element_type(value, self._machine)), start, end))
-        return lives
-
-    def _cache(self, lives: list[Lifetime]) -> tuple[dict[str, int], int]:
-        """Activations that fit into the last-level cache together; the largest go to DDR until the others fit."""
-        wanted = sorted((life for life in lives if self._spaces[life.name] is Space.LLC), key=lambda life: life.bytes)
-        while wanted:
-            addresses, top = allocate(wanted)
-            if top <= self._machine.llc.bytes:
-                return dict(addresses), top
-            wanted.pop()
-        return {}, 0
-
-    def _weights(self) -> tuple[dict[str, int], dict[str, int]]:
-        weights: dict[str, int] = {}
-        constants: dict[str, int] = {}
-        for plan in self._plans:
-            for layer in plan.layers:
-                if uses_weight_buffer(layer) and layer.weights is not None:
-                    loads = plan.weights[layer.index].loads
-                    blocks = tuple(block for load in loads for block in load.blocks)
-                    size = blocks[-1].offset + blocks[-1].bytes
-                    weights[weight_key(layer)] = self._reserve(size)
-                    self.packed.append(Packed(weights[weight_key(layer)], size, layer, blocks))
-                elif uses_weight_buffer(layer) and layer.scale_shift is not None:
-                    address = constants[factor_scale_key(layer)] = self._reserve(math.prod(layer.scale_shift.shape) * 4)
-                    self.plain.append(Plain(address, layer.scale_shift, (0, 1), layer.scale_shift.shape))
-                for name, size in depthwise_bytes(layer, self._machine).items():
-                    constants[name] = self._reserve(size)
-                    self.plain.append(_depthwise_constant(constants[name], layer, name))
-        return weights, constants
-
-
-def _depthwise_constant(address: int, layer: Layer, name: str) -> Plain:
-    """Weights (M, 1, kernel...) as (kd, kh, kw, C, m); scale and shift (2, M) as (2, C, m), which lies the same."""
-    channels = layer.inputs[0].axes[1].size
-    ratio = multiplier(layer)
-    if layer.scale_shift is not None and name.endswith("scale_shift"):
-        return Plain(address, layer.scale_shift, (0, 1), layer.scale_shift.shape)
-    return Plain(address, layer.fixed_weights, (2, 3, 4, 0, 1), (channels, ratio, *layer.settings.kernel))
-
-
-def _lower(graph: Graph, machine: Machine, plans: list[ChainPlan], externals: Externals) -> Iterator[Command]:
-    """Chains take turns between both ends of the buffers, so that one can begin before the other ends."""
-    halo_bytes = max((plan.halo_bytes for plan in plans), default=0)
-    nb_bytes, sb_bytes = machine.nb_bytes - halo_bytes, machine.sb_bytes
-    if machine.shared_buffer:
-        nb_bytes = max(plan.nb_bytes for plan in plans)
-        sb_bytes = max(plan.sb_bytes for plan in plans)
+def _lower(
+    graph: Graph, machine: Machine, plans: list[ChainPlan], externals: Externals, layout: _Layout
+) -> Iterator[Command]:
     values = with_parts(graph.values)
     for turn, plan in enumerate(plans):
-        upper = turn % 2 == 1
-        nb_base = (nb_bytes - plan.nb_bytes) // 64 * 64 if upper else 0
-        sb_base = (sb_bytes - plan.sb_bytes) // 64 * 64 if upper else 0
+        nb_base, sb_base = layout.bases(turn, plan)
         yield from ChainWriter(plan, values, machine, externals, nb_base, sb_base).commands()
 
 
-def _port(name: str, graph: Graph, externals: Externals) -> Port:
-    value = graph.values[name]
-    buffer = externals.values[name]
-    return Port(name, buffer.address, buffer.dtype, value.shape, buffer.strides)
+def _ordered(commands: list[Command], machine: Machine, options: Options) -> list[Item]:
+    """The commands with their synchronisation; re-ordered where that is wanted and by the formula no slower."""
+    if options.fences:
+        layers = [list(group) for _, group in itertools.groupby(commands, key=lambda command: command.layer)]
+        if options.reorder:
+            layers = [hoist_loads(layer, window=_HOIST_WINDOW) for layer in layers]
+        return fence_between_layers(synchronise([command for layer in layers for command in layer]))
+    items = synchronise(commands)
+    if not options.reorder:
+        return items
+    hoisted = synchronise(hoist_loads(commands, window=_HOIST_WINDOW))
+    return min(hoisted, items, key=lambda order: predicted_time_ps(order, machine))
+
+
+def predicted_time_ps(items: list[Item], machine: Machine) -> int:
+    """Time by the formula of S2.6, before there is a program."""
+    return formula((Step(pc, item, 0) for pc, item in enumerate(items)), machine).total_ps

@@ -183,7 +183,7 @@ class Planner:
         return Estimate(chosen.predicted_ps, nb_bytes, max(plan.halo_bytes for plan in chosen.chains))
 
     def _starts(self, end: int) -> Sequence[int]:
-        if self._options.chains == "layers" or self._options.halo == "refetch":
+        if self._options.chains == "layers" or self._options.halo == "refetch" or self._options.fences:
             return (end - 1,)
         return range(end - 1, max(-1, end - 1 - MAX_CHAIN), -1)
 

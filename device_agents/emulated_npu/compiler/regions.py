@@ -62,6 +62,13 @@ def window_interval(layer: Layer, axis: int, interval: Interval) -> Interval:
     return interval[0] * stride - pad, (interval[1] - 1) * stride - pad + (kernel - 1) * dilation + 1
 
 
+def can_cut(layer: Layer, axis: int) -> bool:
+    """Whether the layer computes parts of its output along `axis` each by itself."""
+    if layer.function in _ALONG_AXES and layer.settings.axes >> axis & 1:
+        return False
+    return axis != 1 or (layer.function is not Function.LRN and multiplier(layer) == 1)
+
+
 def read_axis(layer: Layer, place: int, axis: int) -> int | None:
     """The axis of the view `layer.reads[place]` that an axis of the output walks along; None: all of it is read."""
     if layer.residual is not None and place == len(layer.inputs):

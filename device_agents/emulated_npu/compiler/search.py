@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.command import Function, Queue
 from device_agents.emulated_npu.compiler.chain import ChainPlan, Room, element_type, packed_bytes, plan_chain
+from device_agents.emulated_npu.compiler.cuts import Candidates, candidate_cuts, count_tiles, first_that_fits
 from device_agents.emulated_npu.compiler.layers import Layer, Value
 from device_agents.emulated_npu.compiler.lowering import ChainWriter, Computing, Externals
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
-from device_agents.emulated_npu.compiler.regions import cut_axis, is_windowed, size_of
+from device_agents.emulated_npu.compiler.regions import size_of
 from device_agents.emulated_npu.compiler.slicing import slice_outputs
 from device_agents.emulated_npu.compiler.tiling import Cut, Geometry, HaloMode, NotTileable, Tile
 from device_agents.emulated_npu.compiler.weights import uses_weight_buffer
@@ -143,16 +145,16 @@ class ChainSearch:
     ) -> list[ChainPlan]:
         """Plans for the coarsest cut that fits, and finer ones; raises DoesNotFit, or NotTileable."""
         problems: list[DoesNotFit] = []
-        groups = _candidate_cuts(layers[-1], self._options, self._values)
+        groups = candidate_cuts(layers[-1], self._options.tile, self._values)
         for group in itertools.islice(groups, effort.groups):
             candidates = (
-                group if len(layers) == 1 else [cuts for cuts in group if _tiles(layers[-1], cuts) <= effort.tiles]
+                group if len(layers) == 1 else [cuts for cuts in group if count_tiles(layers[-1], cuts) <= effort.tiles]
             )
             if not candidates:
                 continue
             wanted = 2 * problems[0].demand_bytes / max(1, room.nb_bytes) if problems else 1.0
             try:
-                return self._coarsest_of(_Candidates(candidates, wanted), layers, stored, room, effort)
+                return self._coarsest_of(Candidates(candidates, wanted), layers, stored, room, effort)
             except DoesNotFit as error:
                 problems.append(error)
             except NotTileable:
@@ -162,7 +164,7 @@ class ChainSearch:
         raise min(problems, key=lambda problem: problem.demand_bytes)
 
     def _coarsest_of(
-        self, candidates: _Candidates, layers: tuple[Layer, ...], stored: frozenset[str], room: Room, effort: _Effort
+        self, candidates: Candidates, layers: tuple[Layer, ...], stored: frozenset[str], room: Room, effort: _Effort
     ) -> list[ChainPlan]:
         tried: dict[int, list[ChainPlan]] = {}
 
@@ -171,9 +173,12 @@ class ChainSearch:
                 tried[place] = self._variants(layers, candidates.cuts[place], stored, room, effort)
             return tried[place]
 
-        first = _first_that_fits(len(candidates.cuts), candidates.guess(layers[-1]), plans)
-        last = min(first + effort.finer, len(candidates.cuts) - 1)
-        return [plan for place in range(first, last + 1) for plan in plans(place)]
+        first = first_that_fits(len(candidates.cuts), candidates.guess(layers[-1]), plans)
+        found = list(plans(first))
+        for place in range(first + 1, min(first + effort.finer, len(candidates.cuts) - 1) + 1):
+            with contextlib.suppress(DoesNotFit):  # a finer cut may keep more halo than there is room for
+                found.extend(plans(place))
+        return found
 
     def _variants(
         self, layers: tuple[Layer, ...], cuts: tuple[Cut, ...], stored: frozenset[str], room: Room, effort: _Effort
@@ -187,7 +192,7 @@ class ChainSearch:
                 found.append(plan_chain(layers, self._values, cut, stored, self._machine, room))
             except DoesNotFit as error:
                 problem = error
-                if error.demand_bytes > room.nb_bytes:  # not for want of room for the halo
+                if error.memory == "NB" and error.demand_bytes > room.nb_bytes:  # not for want of room for the halo
                     break
                 continue
             if not found[-1].slabs or len(found) == effort.plans:  # without a halo every treatment is the same
@@ -245,49 +250,6 @@ class ChainSearch:
         return known
 
 
-def _tiles(layer: Layer, cuts: tuple[Cut, ...]) -> int:
-    """Into how many tiles cuts divide a layer's output."""
-    return math.prod(-(-layer.output.axes[cut.axis].size // cut.size) for cut in cuts)
-
-
-@dataclass(frozen=True)
-class _Candidates:
-    """Cuts along one axis from coarse to fine, and into how many tiles it should take, more or less."""
-
-    cuts: list[tuple[Cut, ...]]
-    wanted_tiles: float
-
-    def guess(self, layer: Layer) -> int:
-        """The first cut into that many tiles."""
-        for place, cuts in enumerate(self.cuts):
-            if not cuts or layer.output.axes[cuts[-1].axis].size >= self.wanted_tiles * cuts[-1].size:
-                return place
-        return len(self.cuts) - 1
-
-
-def _first_that_fits(count: int, guess: int, attempt: Callable[[int], object]) -> int:
-    """The first candidate for which `attempt` does not raise DoesNotFit; raises that of the last if there is none.
-
-    Candidates become finer, so that all behind one that fits do so too; the search starts from `guess`.
-    """
-    place = guess
-    if not _fits(place, attempt):
-        attempt(count - 1)
-        while not _fits(place, attempt):
-            place += 1
-    while place > 0 and place <= guess and _fits(place - 1, attempt):
-        place -= 1
-    return place
-
-
-def _fits(place: int, attempt: Callable[[int], object]) -> bool:
-    try:
-        attempt(place)
-    except DoesNotFit:
-        return False
-    return True
-
-
 def _label(plan: ChainPlan) -> str:
     parts = [f"{plan.passes} passes" if plan.passes > 1 else "one pass"]
     if plan.slabs:
@@ -299,57 +261,6 @@ def _label(plan: ChainPlan) -> str:
     elif plan.weights and plan.passes > 1:
         parts.append("weights resident")
     return ", ".join(parts)
-
-
-def _candidate_cuts(layer: Layer, options: Options, values: Mapping[str, Value]) -> Iterator[list[tuple[Cut, ...]]]:
-    """Cuts of the last layer's output in groups, each from coarse to fine; the forced one where there is one."""
-    order = values[layer.output.value].order
-    axes = [axis for axis in _cut_axes(layer) if _is_plain(layer, axis, values)]
-    axes.sort(key=lambda axis: order.index(layer.output.base(axis)))  # parts that lie together in memory
-    if options.tile is not None and is_windowed(layer):
-        spatial = [axis for axis in axes if axis >= 2][-2:]
-        yield [tuple(Cut(axis, size) for axis, size in zip(spatial, options.tile[-len(spatial) :], strict=True))]
-        return
-    yield [()]
-    for place, axis in enumerate(axes):
-        outer = tuple(Cut(before, 1) for before in axes[:place])
-        yield [(*outer, Cut(axis, tile)) for tile in _tile_sizes(layer.output.axes[axis].size)]
-
-
-def _cut_axes(layer: Layer) -> list[int]:
-    """Axes of the output that may be cut, the outermost first."""
-    shape = layer.output.shape
-    if is_windowed(layer) or layer.function is Function.LRN:
-        axes = [0, *range(2, len(shape))]
-        if layer.function in (Function.POOL_MAX, Function.POOL_AVERAGE):
-            axes.append(1)
-    else:
-        axes = list(range(len(shape) - 1))
-        if layer.function not in (Function.CONVOLVE, Function.GATHER):
-            axes.append(len(shape) - 1)
-    if layer.function in (Function.SOFTMAX, Function.NORMALIZE):
-        axes = [axis for axis in axes if not layer.settings.axes >> axis & 1]
-    return [axis for axis in axes if shape[axis] > 1]
-
-
-def _is_plain(layer: Layer, axis: int, values: Mapping[str, Value]) -> bool:
-    """Whether an axis of the output is one of the value's, all of it."""
-    view = layer.output
-    base = view.axes[axis].base
-    found = None if base is None else cut_axis(view, values[view.value].shape, base)
-    return found is not None and found[0] == axis
-
-
-def _tile_sizes(size: int) -> list[int]:
-    """Tile sizes for about 2, 3, 4, 6, 8, 12, … tiles."""
-    sizes: list[int] = []
-    for count in sorted({*(1 << power for power in range(1, 14)), *(3 << power for power in range(13))}):
-        tile = -(-size // count)
-        if tile < (sizes[-1] if sizes else size):
-            sizes.append(tile)
-        if tile == 1:
-            break
-    return sizes
 
 
 def _representatives(geometry: Geometry) -> Iterator[tuple[Tile, int]]:

@@ -23,8 +23,8 @@ from device_agents.emulated_npu.compiler.regions import (
     Interval,
     Region,
     axis_reader,
+    can_cut,
     cut_axis,
-    multiplier,
     read_axis,
     read_region,
     size_of,
@@ -282,8 +282,8 @@ class _Cutter:
             if found is None or any(end % found[1] for interval in track.new for end in interval):
                 raise NotTileable(f"{layer.name} writes part of an axis that is cut")
             axis, unit = found
-            if axis == 1 and multiplier(layer) > 1:
-                raise NotTileable(f"{layer.name} is not cut by channels")
+            if not can_cut(layer, axis):
+                raise NotTileable(f"{layer.name} works along the axis that is cut")
         for place, view in enumerate(layer.reads):
             target = None if axis is None else read_axis(layer, place, axis)
             base = None if target is None else view.axes[target].base

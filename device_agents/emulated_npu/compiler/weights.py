@@ -188,7 +188,8 @@ def pack_weights(layer: Layer, blocks: Sequence[WeightBlock], weights: Array, sc
             base = group_channels(layer, (block.outputs[0], block.outputs[0] + 1))[0]
             low, high = low - base, high - base
         part = taken[:, low:high, slice(*block.outputs)]
-        parts.append(np.ascontiguousarray(part, np.float32).tobytes())
+        # Behind what is computed with lies what only fills the window up (`stored_taps`).
+        parts.append(np.ascontiguousarray(part, np.float32).tobytes().ljust(block.weight_bytes, b"\0"))
         if block.vector_bytes and scale_shift is not None:
             parts.append(np.ascontiguousarray(scale_shift[:, slice(*block.outputs)], np.float32).tobytes())
     return b"".join(parts)
