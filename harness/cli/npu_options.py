@@ -42,7 +42,8 @@ Tile = Annotated[
     str | None, typer.Option("--tile", help="Height and width of the tiles of a chain's last output, like 18x16.")
 ]
 Residency = Annotated[
-    str, typer.Option("--residency", help="What stays on chip while the rest streams: auto, weights, features, smaller.")
+    str,
+    typer.Option("--residency", help="What stays on chip while the rest streams: auto, weights, features, smaller."),
 ]
 NoReorder = Annotated[bool, typer.Option("--no-reorder", help="Leave loads where they are; hoist none over computes.")]
 Fences = Annotated[bool, typer.Option("--fences", help="Let no layer begin before the one before it has ended.")]

@@ -1,0 +1,110 @@
+"""FSRCNN, the network of the halo anchor, at any size, and what its runs moved and multiplied."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from small_models import model, node, values
+
+from device_agents.emulated_npu.command import Command, DataType, Function, Space
+from device_agents.emulated_npu.compiler.importer import import_model
+from device_agents.emulated_npu.compiler.layers import Graph
+from device_agents.emulated_npu.compiler.options import HaloChoice, Options
+from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_graph
+from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.sequencer import sequence
+
+Array = np.ndarray[Any, Any]
+
+ANCHOR: dict[str, Any] = tomllib.loads(
+    (Path(__file__).parents[1] / "anchors" / "halo_fsrcnn.toml").read_text(encoding="utf-8")
+)
+LAYERS = [(each["kernel"], each["in_channels"], each["out_channels"]) for each in ANCHOR["layers"]]
+WIDTH, HEIGHT = ANCHOR["width"], ANCHOR["height"]
+MARGIN = sum(kernel - 1 for kernel, _, _ in LAYERS)
+"""Rows and columns that the input has more than the output."""
+
+
+@dataclass(frozen=True)
+class Fsrcnn:
+    """The network as a model, with its weights and an input."""
+
+    model: bytes
+    weights: dict[str, Array]
+    inputs: dict[str, Array]
+
+
+@cache
+def fsrcnn(width: int, height: int) -> Fsrcnn:
+    """FSRCNN whose result is `width` x `height`; values are seeded."""
+    weights = {}
+    nodes = []
+    for place, (kernel, channels, filters) in enumerate(LAYERS):
+        scale = 1 / math.sqrt(channels * kernel**2)
+        weights[f"w{place}"] = values((filters, channels, kernel, kernel), place, -scale, scale)
+        nodes.append(node("Conv", f"{f'v{place - 1}' if place else 'x'} w{place}", f"v{place}"))
+    inputs = {"x": values((1, LAYERS[0][1], height + MARGIN, width + MARGIN), 50)}
+    proto = model(nodes, inputs, weights, [f"v{len(LAYERS) - 1}"])
+    return Fsrcnn(proto.SerializeToString(), weights, inputs)
+
+
+@cache
+def full_graph() -> Graph:
+    """The network at the size of the anchor."""
+    return import_model(fsrcnn(WIDTH, HEIGHT).model)
+
+
+def anchor_machine() -> Machine:
+    """The edge preset in 8 bit, with buffers in which even single layers fit whole."""
+    edge = find_machine("edge")
+    return replace(edge, data_type=DataType.INT8, nb_bytes=1 << 28, sb_bytes=1 << 20, halo_bytes=1 << 26)
+
+
+@cache
+def chained(tile_width: int, tile_height: int, halo: HaloChoice) -> Compiled:
+    """The network as one chain in tiles of its result."""
+    return compile_graph(full_graph(), anchor_machine(), Options("whole", halo, (tile_height, tile_width)))
+
+
+@cache
+def layer_by_layer() -> Compiled:
+    """The network with every intermediate in external memory."""
+    return compile_graph(full_graph(), anchor_machine(), Options("layers", "refetch"))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the commands of a program multiply, and the elements of feature maps that they load and store."""
+
+    macs: int
+    loaded: int
+    stored: int
+
+    @property
+    def external(self) -> int:
+        """Elements of feature maps that touch external memory."""
+        return self.loaded + self.stored
+
+
+def count(compiled: Compiled) -> Counted:
+    """Counts from the operands of the decoded commands alone, loops unrolled."""
+    found: Counter[str] = Counter()
+    for step in sequence(compiled.program.code, layer_of=compiled.program.layer_of):
+        command = step.item
+        if not isinstance(command, Command):
+            continue
+        elements = command.target.descriptor.elements
+        if command.function is Function.CONVOLVE and command.second is not None:
+            found["macs"] += elements * math.prod(command.second.descriptor.dims[:4])
+        elif command.function is Function.LOAD and command.target.descriptor.space is Space.NB:
+            found["loaded"] += elements
+        elif command.function is Function.STORE:
+            found["stored"] += elements
+    return Counted(found["macs"], found["loaded"], found["stored"])

@@ -1,0 +1,73 @@
+"""The values of every built-in network on the emulated NPU against ONNX Runtime, whatever happens to the halo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from networks_on_npu import TOLERANCE, builtin_network, execute, relative_error
+from scratchpad import rows_are_independent
+
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
+from device_agents.emulated_npu.machine import find_machine
+from harness.network.models import BUILTIN_NAMES, LIGHT_FILES
+
+FAST = ("dscnn", "squeezenet", "mobilenetv2", "shufflenet")
+MODES = (Options(), Options(halo="recompute"), Options(halo="refetch"))
+
+
+def _marked(names: tuple[str, ...]) -> list[Any]:
+    return [pytest.param(name, marks=() if name in FAST else pytest.mark.long) for name in names]
+
+
+def _sums_alike(first: Compiled, second: Compiled) -> bool:
+    """Whether both programs add the products of every output in the same order: the same blocks of input channels."""
+
+    def depths(compiled: Compiled) -> dict[int, set[tuple[int, int]]]:
+        found: dict[int, set[tuple[int, int]]] = {}
+        for plan in compiled.plans:
+            for index, weights in plan.weights.items():
+                found.setdefault(index, set()).update(b.channels for load in weights.loads for b in load.blocks)
+        return found
+
+    return depths(first) == depths(second)
+
+
+@pytest.mark.parametrize("name", _marked(BUILTIN_NAMES))
+def test_values_with_varied_weights(name: str) -> None:
+    """By default, recomputed and layer by layer: within 1e-4 of the largest value, and the same bits where sums are."""
+    network = builtin_network(name)
+    assert all(array.std() > 0.01 * np.abs(array).max() for array in network.expected.values())
+    edge = find_machine("edge")
+    runs = []
+    for options in MODES:
+        compiled = compile_model(network.model, edge, options)
+        runs.append((compiled, execute(compiled, network)))
+        assert relative_error(runs[-1][1], network.expected) <= TOLERANCE
+    for compiled, outputs in runs[1:]:
+        if rows_are_independent() and _sums_alike(runs[0][0], compiled):
+            for output, array in outputs.items():
+                assert array.tobytes() == runs[0][1][output].tobytes()
+    builtin_network.cache_clear()
+
+
+@pytest.mark.parametrize("name", _marked(tuple(LIGHT_FILES)))
+def test_light_networks_unmodified(name: str) -> None:
+    """The light networks run as they come, with the constants that their files make."""
+    network = builtin_network(name, varied=False)
+    compiled = compile_model(network.model, find_machine("edge"))
+    assert relative_error(execute(compiled, network), network.expected) <= TOLERANCE
+    builtin_network.cache_clear()
+
+
+@pytest.mark.parametrize("name", FAST[:2])
+def test_the_order_of_the_queues_does_not_matter(name: str) -> None:
+    """Whichever queue is ahead as far as the semaphores let it, the outputs have the same bits."""
+    network = builtin_network(name)
+    compiled = compile_model(network.model, find_machine("edge"))
+    outputs = execute(compiled, network)
+    for order in ("io-first", "cp-first"):
+        for output, array in execute(compiled, network, order).items():
+            assert array.tobytes() == outputs[output].tobytes()

@@ -1,0 +1,139 @@
+"""What the compiler decides: where chains end, what stays on chip, and that it takes what it predicts to be best."""
+
+from __future__ import annotations
+
+from itertools import chain, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks_on_npu import (
+    Network,
+    builtin_model,
+    execute,
+    machines_for,
+    network_of,
+    random_networks,
+    relative_error,
+    small_machine,
+    with_varied_weights,
+)
+from small_models import node, values
+
+from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
+from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
+from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.machine import find_machine
+from device_agents.emulated_npu.timing import simulate_program
+
+
+def _convolutions(count: int, height: int = 24) -> Network:
+    nodes, constants = [], {}
+    for place in range(count):
+        source = f"t{place - 1}" if place else "x"
+        constants[f"w{place}"] = values((4, 4, 3, 3), place, -0.5, 0.5)
+        nodes.append(node("Conv", f"{source} w{place}", f"t{place}", pads=[1, 1, 1, 1]))
+    return network_of(nodes, {"x": values((1, 4, height, 16))}, constants, [f"t{count - 1}"])
+
+
+def _check_cover(compiled: Compiled) -> None:
+    """Decisions follow each other and their chains have every layer in order."""
+    assert (compiled.decisions[0].start, compiled.decisions[-1].end) == (0, len(compiled.graph.layers))
+    assert all(before.end == after.start for before, after in pairwise(compiled.decisions))
+    layers = list(chain.from_iterable(compiled.chains))
+    assert layers == [layer.index for layer in compiled.graph.layers]
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_every_layer_is_in_one_chain_and_the_best_choice_is_taken(data: st.DataObject) -> None:
+    """Chains divide the layers; of the ways that were considered for each the one predicted to be fastest is taken."""
+    network = data.draw(random_networks())
+    try:
+        compiled = compile_model(network.model, data.draw(machines_for(network)))
+    except DoesNotFit:
+        return
+    _check_cover(compiled)
+    for decision in compiled.decisions:
+        assert all(decision.chosen.predicted_ps <= other.predicted_ps for other in decision.others)
+    for plan in compiled.plans:
+        assert plan.nb_bytes + plan.halo_bytes <= compiled.machine.nb_bytes
+        assert plan.sb_bytes <= compiled.machine.sb_bytes
+
+
+@pytest.mark.parametrize("options", [Options("layers"), Options(halo="refetch")], ids=str)
+def test_layer_by_layer_every_chain_is_one_layer(options: Options) -> None:
+    """Both ways of asking for it."""
+    compiled = compile_model(_convolutions(4).model, small_machine(), options)
+    assert [len(each) for each in compiled.chains] == [1, 1, 1, 1]
+
+
+def test_chains_save_external_traffic_and_time() -> None:
+    """Where memory is the limit, layers are chained, and that is faster than layer by layer."""
+    network, machine = _convolutions(4), small_machine(array=(32, 32))
+    chained = compile_model(network.model, machine)
+    singly = compile_model(network.model, machine, Options("layers"))
+    assert max(map(len, chained.chains)) > 1
+    times = [simulate_program(each.program, machine).makespan_ps for each in (chained, singly)]
+    assert times[0] < times[1]
+
+
+def test_the_whole_network_as_one_chain() -> None:
+    """If asked for, chains end nowhere."""
+    compiled = compile_model(_convolutions(4).model, small_machine(), Options("whole"))
+    assert compiled.chains == ((0, 1, 2, 3),)
+
+
+def test_what_cannot_be_one_chain_is_refused() -> None:
+    """Softmax over all of a map that is computed in parts."""
+    nodes = [node("Conv", "x w", "t"), node("Flatten", "t", "f"), node("Softmax", "f", "y")]
+    network = network_of(nodes, {"x": values((1, 4, 40, 40))}, {"w": values((4, 4, 3, 3))}, ["y"])
+    with pytest.raises(DoesNotFit, match="one chain"):
+        compile_model(network.model, small_machine(nb_bytes=8192, halo_bytes=2048), Options("whole"))
+
+
+@pytest.mark.parametrize("residency", ["auto", "weights", "features", "smaller"])
+def test_weights_or_features_stay_on_chip(residency: ResidencyChoice) -> None:
+    """A layer with room for neither streams one past the other (S3.7); values are the same."""
+    constants = {"w": values((96, 24, 3, 3))}
+    nodes = [node("Conv", "x w", "y", pads=[1, 1, 1, 1])]
+    network = network_of(nodes, {"x": values((1, 24, 14, 14))}, constants, ["y"])
+    machine = small_machine(nb_bytes=24 << 10, sb_bytes=24 << 10)
+    compiled = compile_model(network.model, machine, Options(residency=residency))
+    fixed = [weights.resident for plan in compiled.plans for weights in plan.weights.values()]
+    if residency == "weights":
+        assert all(fixed)
+        assert len(compiled.plans) > 1
+    if residency == "features":
+        assert not any(fixed)
+    assert relative_error(execute(compiled, network), network.expected) <= 1e-4
+
+
+def test_the_choice_of_residency_is_the_faster_one() -> None:
+    """Left to itself the compiler predicts no worse than either way."""
+    constants = {"w": values((96, 24, 3, 3))}
+    network = network_of([node("Conv", "x w", "y")], {"x": values((1, 24, 14, 14))}, constants, ["y"])
+    machine = small_machine(nb_bytes=24 << 10, sb_bytes=24 << 10)
+
+    def predicted(residency: ResidencyChoice) -> int:
+        decisions = compile_model(network.model, machine, Options(residency=residency)).decisions
+        return sum(decision.chosen.predicted_ps for decision in decisions)
+
+    assert predicted("auto") <= min(predicted("weights"), predicted("features"))
+
+
+@pytest.mark.parametrize("name", ["dscnn", "squeezenet", "mobilenetv2"])
+def test_predictions_are_near_what_the_program_takes(name: str) -> None:
+    """The sum of what was predicted for the chains is the simulated time within a fifth."""
+    edge = find_machine("edge")
+    compiled = compile_model(with_varied_weights(builtin_model(name))[0], edge)
+    _check_cover(compiled)
+    predicted_ps = sum(decision.chosen.predicted_ps for decision in compiled.decisions)
+    assert abs(predicted_ps / simulate_program(compiled.program, edge).makespan_ps - 1) < 0.2
+
+
+def test_a_large_buffer_needs_one_pass() -> None:
+    """Where all fits, nothing is cut and there is no halo."""
+    compiled = compile_model(_convolutions(3).model, find_machine("edge"))
+    assert [plan.passes for plan in compiled.plans] == [1] * len(compiled.plans)
+    assert compiled.program.footprint.halo_bytes == 0
