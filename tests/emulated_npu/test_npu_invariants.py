@@ -66,14 +66,14 @@ def _faster(machine: Machine) -> list[Machine]:
 
 
 @given(programs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_bounds_and_sums(compiled: Compiled) -> None:
     """The longer queue bounds the makespan from below, both and the control unit from above; all sums agree."""
     _check(compiled)
 
 
 @given(programs())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_a_faster_machine_is_no_slower(compiled: Compiled) -> None:
     """The same binary with more bandwidth, less latency or a faster clock never takes longer."""
     before = simulate_program(compiled.program, compiled.machine).makespan_ps
@@ -82,7 +82,7 @@ def test_a_faster_machine_is_no_slower(compiled: Compiled) -> None:
 
 
 @given(programs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_binary_says_what_the_compiler_wrote(compiled: Compiled) -> None:
     """Decoded and unrolled, the items encode to a program that decodes to the same items again."""
     program = compiled.program
@@ -93,7 +93,7 @@ def test_the_binary_says_what_the_compiler_wrote(compiled: Compiled) -> None:
 
 
 @given(programs())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_buffers_are_those_of_the_machine(compiled: Compiled) -> None:
     """No program asks for more memory than there is; the auxiliary buffer is carved out of NB (S3.4)."""
     footprint, machine = compiled.program.footprint, compiled.machine

@@ -144,7 +144,7 @@ def _repeats(geometry: Geometry, name: str) -> int:
 
 
 @given(cut_chains(("retain",)))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_retained_everything_is_new_exactly_once(cut: tuple[Graph, Geometry]) -> None:
     """Over all passes every needed or stored element is computed or loaded once, and no other more than once."""
     graph, geometry = cut
@@ -164,7 +164,7 @@ def test_retained_everything_is_new_exactly_once(cut: tuple[Graph, Geometry]) ->
 
 
 @given(cut_chains(("retain", "recompute")))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_pass_holds_what_its_layers_read(cut: tuple[Graph, Geometry]) -> None:
     """Whatever happens to the halo, what the layers of a pass read lies in what that pass holds."""
     graph, geometry = cut
@@ -175,7 +175,7 @@ def test_a_pass_holds_what_its_layers_read(cut: tuple[Graph, Geometry]) -> None:
 
 
 @given(cut_chains(("retain", "recompute")))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_what_is_held_is_new_or_was_kept(cut: tuple[Graph, Geometry]) -> None:
     """What a pass holds is its new part and its halos, without overlap, and every halo was kept by the pass before."""
     graph, geometry = cut
@@ -210,7 +210,7 @@ def test_recomputed_nothing_is_kept(cut: tuple[Graph, Geometry]) -> None:
 
 
 @given(cut_chains(("retain", "recompute")))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_stored_element_is_stored_once(cut: tuple[Graph, Geometry]) -> None:
     """The stored parts of all passes divide a value that leaves the chain, and the pass that stores a part has it."""
     graph, geometry = cut

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.command import DataType, Function
-from device_agents.emulated_npu.compiler.allocation import Lifetime, aligned, allocate
+from device_agents.emulated_npu.compiler.allocation import ALIGNMENT_BYTES, Lifetime, aligned, allocate
 from device_agents.emulated_npu.compiler.kernels import depthwise_constants
 from device_agents.emulated_npu.compiler.layers import Constant, Layer, Value
 from device_agents.emulated_npu.compiler.regions import size_of
@@ -247,22 +247,25 @@ def _weights(geometry: Geometry, machine: Machine, sb_bytes: int) -> tuple[dict[
                 streamed.add(layer.index)
     plans: dict[int, WeightPlan] = {}
     top = 0
-    slot_bytes = share // 2 // 64 * 64
+    slot_bytes = share // 2 // ALIGNMENT_BYTES * ALIGNMENT_BYTES
     for layer in layers:
         if layer.index not in streamed:
             loads = gather_loads(cut_weights(layer, machine, sb_bytes), _LOAD_BYTES)
             plans[layer.index] = WeightPlan(True, loads, (top,))
             top += aligned(sizes[layer.index])
-    largest = 0
-    for layer in layers:
-        if layer.index in streamed:
-            loads = gather_loads(cut_weights(layer, machine, slot_bytes), slot_bytes if layer.weights else 0)
-            plans[layer.index] = WeightPlan(False, loads, ())
-            largest = max(largest, max(load.bytes for load in loads))
-    slots = (top, top + aligned(largest))
-    for index in streamed:
-        plans[index] = WeightPlan(False, plans[index].loads, slots)
-    return plans, top + (2 * aligned(largest) if streamed else 0)
+    try:
+        slots = {layer.index: _streamed(layer, machine, slot_bytes) for layer in layers if layer.index in streamed}
+    except DoesNotFit:  # all that there is, so that the chains before and behind cannot fetch ahead
+        slot_bytes = (sb_bytes - top) // 2 // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        slots = {layer.index: _streamed(layer, machine, slot_bytes) for layer in layers if layer.index in streamed}
+    largest = aligned(max((load.bytes for parts in slots.values() for load in parts), default=0))
+    plans.update({index: WeightPlan(False, parts, (top, top + largest)) for index, parts in slots.items()})
+    return plans, top + 2 * largest
+
+
+def _streamed(layer: Layer, machine: Machine, slot_bytes: int) -> tuple[Load, ...]:
+    """Loads that fit a slot; the second factor of a product comes block by block."""
+    return gather_loads(cut_weights(layer, machine, slot_bytes), slot_bytes if layer.weights else 0)
 
 
 def packed_bytes(layer: Layer, machine: Machine) -> int:

@@ -25,8 +25,9 @@ def candidate_cuts(layer: Layer, tile: tuple[int, int] | None, values: Mapping[s
         last = len(layer.output.axes) - 1
         yield [tuple(Cut(axis, size) for axis, size in zip((last - 1, last), tile, strict=True) if axis in axes)]
         return
-    order = values[layer.output.value].order
-    axes.sort(key=lambda axis: order.index(layer.output.base(axis)))  # parts that lie together in memory
+    if not is_windowed(layer):  # windows follow the layer before row by row, whatever the order of the result
+        order = values[layer.output.value].order
+        axes.sort(key=lambda axis: order.index(layer.output.base(axis)))  # parts that lie together in memory
     yield [()]
     for place, axis in enumerate(axes):
         outer = tuple(Cut(before, 1) for before in axes[:place])
@@ -36,6 +37,8 @@ def candidate_cuts(layer: Layer, tile: tuple[int, int] | None, values: Mapping[s
 def _cut_axes(layer: Layer) -> list[int]:
     """Axes of the output that may be cut, the outermost first."""
     shape = layer.output.shape
+    if not shape:
+        return []
     if is_windowed(layer) or layer.function is Function.LRN:
         axes = [0, *range(2, len(shape))]
         if layer.function in (Function.POOL_MAX, Function.POOL_AVERAGE):

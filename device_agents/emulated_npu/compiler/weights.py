@@ -108,14 +108,22 @@ def cut_weights(layer: Layer, machine: Machine, budget_bytes: int) -> tuple[Weig
         outputs -= outputs % machine.mfu.columns
     depth = channels
     if outputs < min(per_group, machine.mfu.columns):
-        outputs = min(per_group, machine.mfu.columns)
-        depth = (budget_bytes - outputs * _vector_bytes(layer)) // (stored_taps(layer, machine) * outputs * item)
+        outputs, depth = _part_of_channels(layer, machine, budget_bytes, min(per_group, machine.mfu.columns))
         if depth < channels and depth > machine.mfu.rows:
             depth -= depth % machine.mfu.rows
-        if depth < 1:
-            what = f"One column block of {layer.name} needs {stored_taps(layer, machine) * outputs * item} bytes of SB"
-            raise DoesNotFit(what, f"there are {budget_bytes} bytes for it", "Raise sb_bytes of the machine")
     return tuple(_blocks(layer, stored_taps(layer, machine) * item, per_group, channels, outputs, depth))
+
+
+def _part_of_channels(layer: Layer, machine: Machine, budget_bytes: int, columns: int) -> tuple[int, int]:
+    """Output and input channels of a block that holds a part of the sum alone; raises DoesNotFit."""
+    pair_bytes = stored_taps(layer, machine) * machine.data_type.bytes
+    least_bytes = -(-pair_bytes // VECTOR_BYTES) * VECTOR_BYTES + _vector_bytes(layer)
+    if least_bytes > budget_bytes:
+        what = f"{layer.name} needs {least_bytes} bytes of SB for one window of one channel"
+        raise DoesNotFit(what, f"there are {budget_bytes} for it", "Raise sb_bytes of the machine", "SB", least_bytes)
+    outputs = min(columns, budget_bytes // least_bytes)
+    depth = (budget_bytes - outputs * _vector_bytes(layer)) // (outputs * pair_bytes)
+    return outputs, min(depth, reduced_channels(layer))
 
 
 def _blocks(
