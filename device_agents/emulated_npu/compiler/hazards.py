@@ -50,10 +50,16 @@ def stream_of(command: Command) -> int:
     return _STREAM[command.function]
 
 
-def dependencies(commands: Sequence[Command]) -> list[Conflicts]:
+SEPARATE = tuple(Space)
+ONE_BUFFER = (Space.DDR, Space.LLC, Space.NB, Space.NB, Space.HALO)
+"""Which memory a space lies in: each in its own, or SB at the same addresses of the same buffer as NB."""
+
+
+def dependencies(commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE) -> list[Conflicts]:
     """What every command of a sequential program must follow: read after write, write after read, write after write."""
     ranges = _Ranges()
-    memories = [_Memory(ranges) for _ in Space]
+    kept = [_Memory(ranges) for _ in Space]
+    memories = [kept[memory] for memory in memory_of]
     result = []
     for position, command in enumerate(commands):
         latest = [-1, -1, -1]

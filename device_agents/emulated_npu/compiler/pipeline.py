@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from device_agents.emulated_npu.command import Command, DataType, Item
@@ -20,6 +20,7 @@ from device_agents.emulated_npu.compiler.external_memory import (
     placeholders,
     port_of,
 )
+from device_agents.emulated_npu.compiler.hazards import ONE_BUFFER, SEPARATE
 from device_agents.emulated_npu.compiler.importer import import_model
 from device_agents.emulated_npu.compiler.layers import Constant, Graph, with_parts
 from device_agents.emulated_npu.compiler.lowering import ChainWriter, Externals
@@ -106,7 +107,7 @@ def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) ->
     plans = [plan for decision in decisions for plan in decision.chains]
     memory = ExternalMemory(graph, machine, spaces, plans)
     externals = memory.run()
-    layout = _Layout.of(machine, plans, options)
+    layout = _Layout.of(machine, plans)
     commands = list(_lower(graph, machine, plans, externals, layout))
     code, layer_of = emit(_ordered(commands, machine, options))
     footprint = Footprint(memory.ddr_bytes, memory.llc_bytes, *layout.bytes)
@@ -123,35 +124,24 @@ def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) ->
 
 
 def _decide(graph: Graph, machine: Machine, options: Options, externals: Externals) -> tuple[Decision, ...]:
-    """Plans for what the machine has; a buffer for features and weights is divided in the best way."""
-    if machine.shared_buffer and options.fences:  # every layer may divide the buffer anew
-        return Planner(graph, machine, options, externals, tuple(_shares(machine))).plan()
+    """Plans for what the machine has; every chain divides a buffer for features and weights in its best way."""
     rooms = tuple(_shares(machine)) if machine.shared_buffer else (_whole_room(machine),)
+    planner = Planner(graph, machine, options, externals, rooms)
     if options.chains == "whole":
-        return Planner(graph, machine, options, externals, rooms).plan()
-    found: list[tuple[Outline, Planner]] = []
-    problem: DoesNotFit | None = None
-    for room in rooms:
-        try:
-            found.extend(_outlines(Planner(graph, machine, options, externals, (room,)), room))
-        except DoesNotFit as error:
-            problem = error
-    if problem is not None and not found:
-        raise problem
-    outline, planner = min(found, key=lambda pair: pair[0].predicted_ps)
-    return planner.decide_all(outline)
+        return planner.plan()
+    outline, chosen = min(_outlines(planner), key=lambda pair: pair[0].predicted_ps)
+    return chosen.decide_all(outline)
 
 
-def _outlines(planner: Planner, room: Room) -> Iterator[tuple[Outline, Planner]]:
+def _outlines(planner: Planner) -> Iterator[tuple[Outline, Planner]]:
     """Outlines that fit; raises DoesNotFit where there is none.
 
     The halo buffer comes out of the room which other chains count on: where that costs more than a little, it is
     tried with a quarter of it and with none.
     """
     free = planner.outline()
-    sizes = dict.fromkeys((free.halo_bytes, aligned(free.halo_bytes // 4), 0))
-    for size in sizes:
-        smaller = planner.within(replace(room, halo_bytes=size, reserved_bytes=size))
+    for size in dict.fromkeys((free.halo_bytes, aligned(free.halo_bytes // 4), 0)):
+        smaller = planner.within(size)
         same = smaller.outlined(free.ends)
         if same is not None:
             yield same, smaller
@@ -168,7 +158,7 @@ def _whole_room(machine: Machine) -> Room:
 def _shares(machine: Machine) -> Iterator[Room]:
     """Ways to divide the one buffer of a machine between features and weights, in quarters."""
     for quarters in range(1, 4):
-        nb_bytes = machine.nb_bytes * quarters // 4
+        nb_bytes = _down(machine.nb_bytes * quarters // 4)
         yield Room(nb_bytes, machine.nb_bytes - nb_bytes, min(machine.halo_bytes, nb_bytes))
 
 
@@ -176,38 +166,42 @@ def _shares(machine: Machine) -> Iterator[Room]:
 class _Layout:
     """Buffers on chip: chains take turns between both ends, so that one can begin before the other ends.
 
-    `nb_top` and `sb_top` are where the upper chains end: above any two neighbours, where there is room for both.
+    `nb_top` and `sb_top` are where the upper chains end: above any two neighbours, where there is room for both. In a
+    machine with one buffer they are the same, and a chain's weights lie behind its features.
     """
 
     nb_top: int
     sb_top: int
     halo_bytes: int
-    shared_bytes: int
+    one_buffer: bool
 
     @classmethod
-    def of(cls, machine: Machine, plans: list[ChainPlan], options: Options) -> _Layout:
+    def of(cls, machine: Machine, plans: list[ChainPlan]) -> _Layout:
         halo_bytes = max((plan.halo_bytes for plan in plans), default=0)
         nb_sizes, sb_sizes = [aligned(plan.nb_bytes) for plan in plans], [aligned(plan.sb_bytes) for plan in plans]
         if machine.shared_buffer:
-            nb_top, sb_top = max(nb_sizes, default=0), max(sb_sizes, default=0)
-            each = (sum(sizes) for sizes in zip(nb_sizes, sb_sizes, strict=True))
-            # A fence between chains lets each divide the buffer anew.
-            shared_bytes = halo_bytes + (max(each, default=0) if options.fences else nb_top + sb_top)
-            return cls(nb_top, sb_top, halo_bytes, shared_bytes)
+            both = [sum(sizes) for sizes in zip(nb_sizes, sb_sizes, strict=True)]
+            top = min(machine.nb_bytes - halo_bytes, _highest(both))
+            return cls(top, top, halo_bytes, one_buffer=True)
         nb_top = min(machine.nb_bytes - halo_bytes, _highest(nb_sizes))
-        return cls(nb_top, min(machine.sb_bytes, _highest(sb_sizes)), halo_bytes, 0)
+        return cls(nb_top, min(machine.sb_bytes, _highest(sb_sizes)), halo_bytes, one_buffer=False)
 
     @property
     def bytes(self) -> tuple[int, int, int, int]:
         """As the footprint has them."""
-        return self.nb_top, self.sb_top, self.halo_bytes, self.shared_bytes
+        return self.nb_top, self.sb_top, self.halo_bytes, self.nb_top + self.halo_bytes if self.one_buffer else 0
 
     def bases(self, turn: int, plan: ChainPlan) -> tuple[int, int]:
         """Where the buffers of the chain in this turn begin."""
-        if turn % 2 == 0:
-            return 0, 0
-        below = ALIGNMENT_BYTES
-        return (self.nb_top - plan.nb_bytes) // below * below, (self.sb_top - plan.sb_bytes) // below * below
+        upper = turn % 2 == 1
+        if self.one_buffer:
+            nb_base = _down(self.nb_top - aligned(plan.nb_bytes) - plan.sb_bytes) if upper else 0
+            return nb_base, nb_base + aligned(plan.nb_bytes)
+        return (_down(self.nb_top - plan.nb_bytes), _down(self.sb_top - plan.sb_bytes)) if upper else (0, 0)
+
+
+def _down(address: int) -> int:
+    return address // ALIGNMENT_BYTES * ALIGNMENT_BYTES
 
 
 def _highest(sizes: list[int]) -> int:
@@ -226,15 +220,16 @@ def _lower(
 
 def _ordered(commands: list[Command], machine: Machine, options: Options) -> list[Item]:
     """The commands with their synchronisation; re-ordered where that is wanted and by the formula no slower."""
+    memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     if options.fences:
         layers = [list(group) for _, group in itertools.groupby(commands, key=lambda command: command.layer)]
         if options.reorder:
-            layers = [hoist_loads(layer, window=_HOIST_WINDOW) for layer in layers]
-        return fence_between_layers(synchronise([command for layer in layers for command in layer]))
-    items = synchronise(commands)
+            layers = [hoist_loads(layer, window=_HOIST_WINDOW, memory_of=memory_of) for layer in layers]
+        return fence_between_layers(synchronise([command for layer in layers for command in layer], memory_of))
+    items = synchronise(commands, memory_of)
     if not options.reorder:
         return items
-    hoisted = synchronise(hoist_loads(commands, window=_HOIST_WINDOW))
+    hoisted = synchronise(hoist_loads(commands, window=_HOIST_WINDOW, memory_of=memory_of), memory_of)
     return min(hoisted, items, key=lambda order: predicted_time_ps(order, machine))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 from collections.abc import Sequence
@@ -19,7 +20,6 @@ from device_agents.emulated_npu.errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
 MAX_CHAIN = 12
-_UNKNOWN = Estimate(0, 0, 0)
 _PATIENCE = 3
 """Chains that begin this many layers earlier without a gain end the search for still longer ones."""
 
@@ -76,10 +76,11 @@ class Planner:
                 self._readers.setdefault(view.value, []).append(place)
             self._writers.setdefault(layer.output.value, []).append(place)
 
-    def within(self, room: Room) -> Planner:
-        """A planner for the same network in less room, which remembers what that does not change."""
+    def within(self, halo_bytes: int) -> Planner:
+        """A planner with that much taken for the halo buffer, which remembers what this does not change."""
         other = copy.copy(self)
-        other._rooms, other._wider, other._known = (room,), self._known, {}
+        other._rooms = tuple(replace(room, halo_bytes=halo_bytes, reserved_bytes=halo_bytes) for room in self._rooms)
+        other._wider, other._known = self._known, {}
         return other
 
     def plan(self) -> tuple[Decision, ...]:
@@ -169,18 +170,20 @@ class Planner:
         return self._known[key]
 
     def _estimate(self, key: object, start: int, end: int) -> Estimate | None:
-        wider = self._wider.get(key, _UNKNOWN)
-        if wider is None or (wider is not _UNKNOWN and wider.fits(self._rooms[0])):
-            return wider
+        if key in self._wider:
+            wider = self._wider[key]
+            if wider is None or (len(self._rooms) == 1 and wider.fits(self._rooms[0])):
+                return wider
         layers, stored = self._chain(start, end)
-        try:
-            return self._search.estimate(layers, stored, self._rooms[0])
-        except (DoesNotFit, NotTileable):
-            if end - start > 1:
-                return None
-        chosen = self.decide(start, end).chosen
-        nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
-        return Estimate(chosen.predicted_ps, nb_bytes, max(plan.halo_bytes for plan in chosen.chains))
+        found = []
+        for room in self._rooms:
+            with contextlib.suppress(DoesNotFit, NotTileable):
+                found.append(self._search.estimate(layers, stored, room))
+        if not found and end - start == 1:
+            chosen = self.decide(start, end).chosen
+            nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
+            return Estimate(chosen.predicted_ps, nb_bytes, max(plan.halo_bytes for plan in chosen.chains))
+        return min(found, key=lambda estimate: estimate.predicted_ps, default=None)
 
     def _starts(self, end: int) -> Sequence[int]:
         if self._options.chains == "layers" or self._options.halo == "refetch" or self._options.fences:

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from device_agents.emulated_npu.command import Command
-from device_agents.emulated_npu.compiler.hazards import COMPUTE, LOAD, STORE, dependencies, stream_of
+from device_agents.emulated_npu.compiler.hazards import COMPUTE, LOAD, SEPARATE, STORE, dependencies, stream_of
 
 
-def hoist_loads(commands: Sequence[Command], *, window: int) -> list[Command]:
+def hoist_loads(commands: Sequence[Command], *, window: int, memory_of: Sequence[int] = SEPARATE) -> list[Command]:
     """The same commands, every load as early as what it depends on lets it, over at most `window` computes.
 
     A load does not pass a store that can start no later than the load itself: that would only delay the store.
     """
     streams = [stream_of(command) for command in commands]
-    conflicts = dependencies(commands)
+    conflicts = dependencies(commands, memory_of)
     others = [position for position, stream in enumerate(streams) if stream != LOAD]
     loads = [position for position, stream in enumerate(streams) if stream == LOAD]
     rank = {position: index for index, position in enumerate(others)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from device_agents.emulated_npu.command import Command, Fence, Item, Post, Queue, Wait
-from device_agents.emulated_npu.compiler.hazards import dependencies
+from device_agents.emulated_npu.compiler.hazards import SEPARATE, dependencies
 
 SEMAPHORE_OF_POSTER = {Queue.IO: 0, Queue.CP: 1}
 """Which semaphore a queue posts to, for the other one to wait on."""
@@ -17,7 +17,7 @@ SEMAPHORE_OF_POSTER = {Queue.IO: 0, Queue.CP: 1}
 _OTHER = {Queue.IO: Queue.CP, Queue.CP: Queue.IO}
 
 
-def synchronise(commands: Sequence[Command]) -> list[Item]:
+def synchronise(commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE) -> list[Item]:
     """The commands in their order, with a post behind and a wait before the ends of every needed dependence.
 
     A dependence on a command no later than one that the queue has already waited for is not needed. Hence every
@@ -26,7 +26,7 @@ def synchronise(commands: Sequence[Command]) -> list[Item]:
     awaited = {Queue.IO: -1, Queue.CP: -1}
     waits: dict[int, Queue] = {}
     posts: dict[int, Queue] = {}
-    for position, (command, found) in enumerate(zip(commands, dependencies(commands), strict=True)):
+    for position, (command, found) in enumerate(zip(commands, dependencies(commands, memory_of), strict=True)):
         queue = command.queue
         latest = found.compute if queue is Queue.IO else max(found.load, found.store)
         if latest > awaited[queue]:
