@@ -124,7 +124,7 @@ def assemble(text: str) -> bytes:
         rest = line.partition("#")[0]
         while match := _LABEL.match(rest):
             if match[1] in labels:
-                raise InvalidProgram(f"line {number}: the label {match[1]} stands twice")
+                raise _invalid(number, f"the label {match[1]} stands twice")
             labels[match[1]] = len(statements)
             rest = rest[match.end() :]
         if rest.strip():
@@ -134,7 +134,11 @@ def assemble(text: str) -> bytes:
         return encode(instructions)
     except InvalidInstruction as error:
         number, statement = statements[error.index]
-        raise InvalidProgram(f"line {number}: `{statement}` {error.fault}") from error
+        raise _invalid(number, f"`{statement}` {error.fault}") from error
+
+
+def _invalid(number: int, what: str) -> InvalidProgram:
+    return InvalidProgram(f"line {number}: {what}", next_step="Correct the line; docs/isa.md has the syntax")
 
 
 def _instruction(number: int, statement: str, labels: Mapping[str, int]) -> Instruction:
@@ -146,8 +150,8 @@ def _instruction(number: int, statement: str, labels: Mapping[str, int]) -> Inst
         if mnemonic in _OPCODES:
             return _control_instruction(_OPCODES[mnemonic], parts, labels)
     except ValueError as error:
-        raise InvalidProgram(f"line {number}: `{statement}`: {error}") from error
-    raise InvalidProgram(f"line {number}: there is no instruction `{mnemonic}`")
+        raise _invalid(number, f"`{statement}`: {error}") from error
+    raise _invalid(number, f"there is no instruction `{mnemonic}`")
 
 
 def _control_instruction(opcode: Opcode, parts: list[str], labels: Mapping[str, int]) -> ControlInstruction:

@@ -36,6 +36,7 @@ _DATA_ROW = np.dtype(
     [("opcode", "u1"), ("flags", "u1"), ("operands", "u1", (5, 2)), ("settings", "u1"), ("zero", "u1", 3)]
 )
 _ABSENT = (0, 0)
+_AGAIN = "Compile the network again"
 
 _Array = np.ndarray[Any, Any]
 
@@ -44,9 +45,7 @@ class InvalidInstruction(InvalidProgram):
     """One instruction, `index`, is no instruction of this set, for the reason `fault`."""
 
     def __init__(self, index: int, fault: str) -> None:
-        super().__init__(
-            f"instruction {index} {fault}", "the code is damaged or of another instruction set", "compile again"
-        )
+        super().__init__(f"instruction {index} {fault}", "the code is damaged or of another instruction set", _AGAIN)
         self.index, self.fault = index, fault
 
 
@@ -125,7 +124,8 @@ def _pack(instruction: Instruction) -> bytes:
 def _check(code: bytes) -> tuple[_Array, _Array]:
     """The indices of the instructions in the control and in the data format, when all are valid."""
     if len(code) % INSTRUCTION_BYTES:
-        raise InvalidProgram(f"code of {len(code)} bytes is no whole number of {INSTRUCTION_BYTES}-byte instructions")
+        what = f"code of {len(code)} bytes is no whole number of {INSTRUCTION_BYTES}-byte instructions"
+        raise InvalidProgram(what, "the last instruction is cut short", _AGAIN)
     opcodes = np.frombuffer(code, np.uint8)[::INSTRUCTION_BYTES]
     is_control, is_data = np.isin(opcodes, list(Opcode)), np.isin(opcodes, list(Function))
     _reject(np.flatnonzero(~(is_control | is_data)), "has an unknown opcode", opcodes)

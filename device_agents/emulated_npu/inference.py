@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 MOST_ITEMS = 1_000_000
 """Items, loops unrolled, that are timed at most: they are kept in memory, about a kilobyte each."""
 
+MOST_ITEMS_OF_FILE = 200_000
+"""The same for program files of unknown origin: a few instructions may loop that often. Large networks issue 80,000."""
+
+_RAISE_BUDGET = "Raise the cycle budget (--cycle-budget) if the program is sound"
+
 
 @dataclass(frozen=True)
 class TimedProgram:
@@ -60,36 +65,42 @@ class Computed:
     counters: Counters
 
 
-def time_program(program: Program, machine: Machine, *, cycle_budget: int | None = None) -> TimedProgram:
-    """Decodes a program and times it; `cycle_budget` bounds the cycles that it may take.
+def time_program(
+    program: Program, machine: Machine, *, cycle_budget: int | None = None, most_items: int = MOST_ITEMS
+) -> TimedProgram:
+    """Decodes a program and times it; `cycle_budget` bounds the cycles that it may take, `most_items` what is kept.
 
     Raises InvalidProgram, ExecutionFault, Deadlock, BudgetExceeded, and DoesNotFit where it was compiled for more
     memory than the machine has.
     """
     memories_for(machine, program.footprint)
-    steps = tuple(_steps(program, machine, cycle_budget))
+    steps = tuple(_steps(program, machine, cycle_budget, most_items))
     costs = CostModel(machine)
-    timing = simulate(steps, machine, costs=costs, cycle_budget=cycle_budget)
+    try:
+        timing = simulate(steps, machine, costs=costs, cycle_budget=cycle_budget)
+    except BudgetExceeded as error:  # told in picoseconds there
+        what = f"the program takes more than the budget of {cycle_budget} cycles"
+        raise BudgetExceeded(what, error.why, _RAISE_BUDGET) from error
     return TimedProgram(program, machine, steps, costs, timing, formula(steps, machine, costs=costs))
 
 
-def _steps(program: Program, machine: Machine, cycle_budget: int | None) -> Iterator[Step]:
+def _steps(program: Program, machine: Machine, cycle_budget: int | None, most_items: int) -> Iterator[Step]:
     """The items of a program, as long as issuing the instructions alone keeps within the budget."""
     budget = DEFAULT_BUDGET
     if cycle_budget is not None and machine.issue_cycles:
         budget = min(budget, cycle_budget // machine.issue_cycles + 1)
     steps = sequence(program.code, layer_of=program.layer_of, budget_instructions=budget)
     try:
-        yield from islice(steps, MOST_ITEMS)
+        yield from islice(steps, most_items)
     except BudgetExceeded as error:
         if budget == DEFAULT_BUDGET:
             raise
-        next_step = "Raise the cycle budget if the program is sound"
-        raise BudgetExceeded(f"{error.what}, beyond {cycle_budget} cycles", error.why, next_step) from error
+        raise BudgetExceeded(f"{error.what}, beyond {cycle_budget} cycles", error.why, _RAISE_BUDGET) from error
     for step in steps:
         raise BudgetExceeded(
-            f"the program is at instruction {step.pc} after {MOST_ITEMS} items",
-            "it loops without end, or is longer than can be timed",
+            f"the program is at instruction {step.pc} after {most_items} items",
+            "it loops without end, or is longer than can be timed: every item of a run is kept",
+            "Mend the loop, or run a smaller network",
         )
 
 

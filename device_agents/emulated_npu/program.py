@@ -13,17 +13,22 @@ import zlib
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from device_agents.emulated_npu.command import DataType
+from device_agents.emulated_npu.command import MAX_RANK, DataType
 from device_agents.emulated_npu.errors import InvalidProgram
 from device_agents.emulated_npu.isa import INSTRUCTION_BYTES
 
 MAGIC = b"\x89ENPU\r\n\x1a"
-VERSION = 1
+VERSION = 2
 MAX_METADATA_BYTES = 1 << 26
+MAX_LAYERS = 10_000
+MAX_PORTS = 1_000
+"""Ports in each direction."""
 
 _HEADER = struct.Struct("<8sIIQ")
 _CHECKSUM = struct.Struct("<I")
-_INT64_MAX = 2**63 - 1
+_INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
+_SHOWN_NAME = 80
+_AGAIN = "Compile the network again"
 
 
 @dataclass(frozen=True)
@@ -84,18 +89,20 @@ class Program:
 def _sections(data: bytes) -> tuple[bytes, bytes]:
     """Code and metadata, when lengths and checksum agree with the bytes that are there."""
     if len(data) < _HEADER.size + _CHECKSUM.size or data[: len(MAGIC)] != MAGIC:
-        raise InvalidProgram("this is no program of the emulated NPU", next_step="compile the network again")
+        raise InvalidProgram("this is no program of the emulated NPU", next_step=_AGAIN)
     _, version, metadata_bytes, code_bytes = _HEADER.unpack_from(data)
     if version != VERSION:
-        raise InvalidProgram(f"the program has format {version}, this machine reads {VERSION}")
+        why = "it was compiled by another version of this software"
+        raise InvalidProgram(f"the program has format {version}, this version reads {VERSION}", why, _AGAIN)
     expected = _HEADER.size + code_bytes + metadata_bytes + _CHECKSUM.size
     if len(data) != expected:
-        raise InvalidProgram(f"the program has {len(data)} bytes, its header announces {expected}")
+        what = f"the program has {len(data)} bytes, its header announces {expected}"
+        raise InvalidProgram(what, "the file was cut short or added to", "Copy it again")
     (checksum,) = _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)
     if zlib.crc32(data[: -_CHECKSUM.size]) != checksum:
-        raise InvalidProgram("the checksum of the program is wrong", "at least one bit of it changed", "copy it again")
+        raise InvalidProgram("the checksum of the program is wrong", "at least one bit of it changed", "Copy it again")
     if metadata_bytes > MAX_METADATA_BYTES:
-        raise InvalidProgram(f"the metadata have {metadata_bytes} bytes, the limit is {MAX_METADATA_BYTES}")
+        raise _invalid(f"the metadata have {metadata_bytes} bytes, the limit is {MAX_METADATA_BYTES}")
     code_end = _HEADER.size + code_bytes
     return data[_HEADER.size : code_end], data[code_end : code_end + metadata_bytes]
 
@@ -121,22 +128,25 @@ def _parse_json(metadata: bytes) -> object:
     try:
         return json.loads(metadata)
     except (ValueError, RecursionError) as error:
-        raise InvalidProgram(f"the metadata of the program are no JSON: {error}") from error
+        raise _invalid(f"the metadata of the program are no JSON: {error}") from error
 
 
 def _program(code: bytes, metadata: object) -> Program:
     parts = _object(metadata, "metadata", ("machine", "layers", "layer_of", "inputs", "outputs", "footprint"))
-    layers = tuple(_text(name, "a layer") for name in _list(parts["layers"], "layers"))
+    layers = tuple(_text(name, "a layer") for name in _list(parts["layers"], "layers", MAX_LAYERS))
+    footprint = _footprint(parts["footprint"])
     if len(code) % INSTRUCTION_BYTES:
-        raise InvalidProgram(f"code of {len(code)} bytes is no whole number of {INSTRUCTION_BYTES}-byte instructions")
+        raise _invalid(f"code of {len(code)} bytes is no whole number of {INSTRUCTION_BYTES}-byte instructions")
     return Program(
         machine=_text(parts["machine"], "machine"),
         code=code,
         layers=layers,
-        layer_of=_expand_runs(_list(parts["layer_of"], "layer_of"), len(layers), len(code) // INSTRUCTION_BYTES),
-        inputs=tuple(_port(item) for item in _list(parts["inputs"], "inputs")),
-        outputs=tuple(_port(item) for item in _list(parts["outputs"], "outputs")),
-        footprint=_footprint(parts["footprint"]),
+        layer_of=_expand_runs(
+            _list(parts["layer_of"], "layer_of", len(code)), len(layers), len(code) // INSTRUCTION_BYTES
+        ),
+        inputs=_ports(parts["inputs"], "inputs", footprint.ddr_bytes),
+        outputs=_ports(parts["outputs"], "outputs", footprint.ddr_bytes),
+        footprint=footprint,
     )
 
 
@@ -146,22 +156,39 @@ def _expand_runs(runs: list[Any], layers: int, instructions: int) -> tuple[int, 
     for run in runs:
         layer, length = _integers(run, "a run of layer_of", -1, _INT64_MAX, count=2)
         if layer >= layers or not 1 <= length <= instructions - len(layer_of):
-            raise InvalidProgram(f"layer_of assigns {length} instructions to layer {layer}: there are not as many")
+            raise _invalid(f"layer_of assigns {length} instructions to layer {layer}: there are not as many")
         layer_of += [layer] * length
     if len(layer_of) != instructions:
-        raise InvalidProgram(f"layer_of names {len(layer_of)} of {instructions} instructions")
+        raise _invalid(f"layer_of names {len(layer_of)} of {instructions} instructions")
     return tuple(layer_of)
+
+
+def _ports(items: object, what: str, ddr_bytes: int) -> tuple[Port, ...]:
+    return tuple(_checked(_port(item), ddr_bytes) for item in _list(items, what, MAX_PORTS))
 
 
 def _port(item: object) -> Port:
     parts = _object(item, "a port", tuple(field.name for field in fields(Port)))
     name, dtype = _text(parts["name"], "the name of a port"), _text(parts["dtype"], "the type of a port")
     if dtype not in DataType.__members__:
-        raise InvalidProgram(f"port {name!r} has the unknown type {dtype!r}")
-    (address,) = _integers([parts["address"]], f"the address of port {name!r}", 0, _INT64_MAX)
-    shape = _integers(parts["shape"], f"the shape of port {name!r}", 0, _INT64_MAX)
-    strides = _integers(parts["strides"], f"the strides of port {name!r}", -_INT64_MAX, _INT64_MAX, count=len(shape))
+        raise _invalid(f"port {_short(name)} has the unknown type {_short(dtype)}")
+    port = f"port {_short(name)}"
+    (address,) = _integers([parts["address"]], f"the address of {port}", 0, _INT64_MAX)
+    shape = _integers(parts["shape"], f"the shape of {port}", 1, _INT32_MAX)
+    if len(shape) > MAX_RANK:
+        raise _invalid(f"{port} has {len(shape)} axes, at most {MAX_RANK} are possible")
+    strides = _integers(parts["strides"], f"the strides of {port}", -_INT64_MAX, _INT64_MAX, count=len(shape))
     return Port(name, address, DataType[dtype], shape, strides)
+
+
+def _checked(port: Port, ddr_bytes: int) -> Port:
+    """The port itself, where every element of it lies in the DDR of the program."""
+    reaches = [(size - 1) * stride for size, stride in zip(port.shape, port.strides, strict=True)]
+    first = port.address + sum(min(0, reach) for reach in reaches)
+    end = port.address + sum(max(0, reach) for reach in reaches) + port.dtype.bytes
+    if first < 0 or end > ddr_bytes:
+        raise _invalid(f"port {_short(port.name)} lies at bytes {first} to {end - 1} of {ddr_bytes} bytes of DDR")
+    return port
 
 
 def _footprint(item: object) -> Footprint:
@@ -172,28 +199,40 @@ def _footprint(item: object) -> Footprint:
 
 def _object(value: object, what: str, keys: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(value, dict) or set(value) != set(keys):
-        raise InvalidProgram(f"{what} of the program must be an object with exactly {', '.join(keys)}")
+        raise _invalid(f"{what} of the program must be an object with exactly {', '.join(keys)}")
     return value
 
 
-def _list(value: object, what: str) -> list[Any]:
+def _list(value: object, what: str, most: int) -> list[Any]:
     if not isinstance(value, list):
-        raise InvalidProgram(f"{what} of the program must be a list, not {type(value).__name__}")
+        raise _invalid(f"{what} of the program must be a list, not {type(value).__name__}")
+    if len(value) > most:
+        raise _invalid(f"the program has {len(value)} {what}, the limit is {most}")
     return value
 
 
 def _text(value: object, what: str) -> str:
     if not isinstance(value, str):
-        raise InvalidProgram(f"{what} of the program must be text, not {type(value).__name__}")
+        raise _invalid(f"{what} of the program must be text, not {type(value).__name__}")
     return value
 
 
 def _integers(value: object, what: str, low: int, high: int, count: int | None = None) -> tuple[int, ...]:
     """A list of `count` whole numbers (None: of any length), each in low..high."""
-    items = _list(value, what)
-    if (count is not None and len(items) != count) or not all(
-        type(item) is int and low <= item <= high for item in items
+    if not isinstance(value, list):
+        raise _invalid(f"{what} must be a list, not {type(value).__name__}")
+    if (count is not None and len(value) != count) or not all(
+        type(item) is int and low <= item <= high for item in value
     ):
         length = "" if count is None else f"{count} "
-        raise InvalidProgram(f"{what} must be {length}whole numbers in {low}..{high}")
-    return tuple(items)
+        raise _invalid(f"{what} must be {length}whole numbers in {low}..{high}")
+    return tuple(value)
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= _SHOWN_NAME else f"{name[: _SHOWN_NAME - 1]}…")
+
+
+def _invalid(what: str) -> InvalidProgram:
+    """Metadata that no compiler of this version writes."""
+    return InvalidProgram(what, "the file is damaged or not from this compiler", _AGAIN)

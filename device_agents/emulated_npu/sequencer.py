@@ -102,7 +102,7 @@ class _ControlUnit:
         pc = control = 0
         for _ in range(budget):
             if pc >= len(instructions):
-                raise ExecutionFault(f"the program runs off its end after instruction {pc - 1}", "it has no HALT there")
+                raise _off_the_end(pc)
             instruction = instructions[pc]
             if isinstance(instruction, DataInstruction):
                 yield Step(pc, self._command(pc, instruction), control)
@@ -123,7 +123,7 @@ class _ControlUnit:
         raise BudgetExceeded(
             f"the program is at instruction {pc} after {budget} instructions",
             "it loops without end, or is longer than the budget allows",
-            "raise the budget of instructions if the program is sound",
+            "Mend the loop, or run a smaller network",
         )
 
     # CONTROL and CONFIG: each takes the index of its instruction and returns that of the next.
@@ -213,6 +213,13 @@ def _synchronisation(instruction: Instruction, layer: int) -> Item | None:
     if opcode in (Opcode.FENCE, Opcode.LOAD_REGISTER):
         return Fence(layer)
     return None
+
+
+def _off_the_end(pc: int) -> ExecutionFault:
+    next_step = "End the program by HALT"
+    if not pc:
+        return ExecutionFault("the program has no instructions", "it has no HALT", next_step)
+    return ExecutionFault(f"the program runs off its end after instruction {pc - 1}", "it has no HALT there", next_step)
 
 
 def _wrap(value: int) -> int:

@@ -7,10 +7,8 @@ The busy cycles are what its commands occupied the units for, hidden or not.
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from device_agents.emulated_npu.attribution import Activity, binding_path, layer_of
@@ -132,22 +130,6 @@ def layer_rows(
     ]
     whole = sum(useful.values()) if useful else None
     return (*rows, _row(timing, machine, NOTHING, "total", total, whole))
-
-
-def csv_text(rows: Iterable[LayerRow]) -> str:
-    """The rows as CSV with a header; what is not known is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([each.name for each in fields(LayerRow)])
-    for row in rows:
-        writer.writerow([_cell(value) for value in astuple(row)])
-    return text.getvalue()
-
-
-def _cell(value: object) -> object:
-    if isinstance(value, float):
-        return f"{value:.6g}" if abs(value) < 1e3 else f"{value:.1f}"
-    return value
 
 
 def _sums(timing: Timing, costs: CostModel) -> dict[int, _Sums]:

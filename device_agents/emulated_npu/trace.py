@@ -17,7 +17,6 @@ from typing import Any
 
 from device_agents.emulated_npu.attribution import binding_path, layer_of
 from device_agents.emulated_npu.command import Command, Fence, Function, Post, Queue, Space, Wait
-from device_agents.emulated_npu.compiler.layers import Graph
 from device_agents.emulated_npu.cost import CostModel
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.occupancy import occupancy
@@ -40,11 +39,6 @@ class LayerLabel:
     name: str
     operator: str = ""
     nodes: tuple[str, ...] = ()
-
-
-def labels_of_graph(graph: Graph) -> tuple[LayerLabel, ...]:
-    """A label for every layer of a compiled network."""
-    return tuple(LayerLabel(layer.name, layer.function.name, layer.nodes) for layer in graph.layers)
 
 
 def labels_of_names(names: Iterable[str]) -> tuple[LayerLabel, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,9 +12,9 @@ from timed_programs import compute, convolve, load, machine, mfu, operand, sound
 
 from device_agents.emulated_npu.attribution import Activity, Segment, WaitTime, binding_path, layer_times
 from device_agents.emulated_npu.command import Command, Fence, Function, Item, Post, Queue, Space, Wait
-from device_agents.emulated_npu.machine import Machine, Memory
+from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.sequencer import Step
-from device_agents.emulated_npu.statistics import LayerRow, csv_text, layer_rows
+from device_agents.emulated_npu.statistics import LayerRow, layer_rows
 from device_agents.emulated_npu.timing import marginal_ps, simulate
 
 IO, CP = Queue.IO, Queue.CP
@@ -216,16 +214,6 @@ def test_rows_sum_to_the_total(steps: list[Step], described: Machine) -> None:
     for row in (*rows, total):
         assert max(row.io_busy, row.mfu_busy, row.vfu_busy) <= 1
         assert row.mfu_utilisation is None or row.mfu_utilisation <= 1
-
-
-def test_the_csv_has_a_line_for_every_layer() -> None:
-    """A header, the layers and the total; what is not known is empty."""
-    rows = _rows(_pipeline(2), machine(ddr=Memory(1 << 30, 1e9, 0.0, 1)), 3)
-    lines = list(csv.DictReader(io.StringIO(csv_text(rows))))
-    assert [line["name"] for line in lines] == ["layer0", "layer1", "layer2", "total"]
-    assert [line["useful_macs"] for line in lines] == [""] * 4
-    assert [float(line["cycles"]) for line in lines] == [20, 8, 6, 34]
-    assert lines[0]["bound"] == "io"
 
 
 def test_layer_times_tell_what_the_time_was_spent_on() -> None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from device_agents.emulated_npu.command import PLAIN, Activation, DataType, Function, Settings
+from device_agents.emulated_npu.command import MAX_RANK, PLAIN, Activation, DataType, Function, Settings
 from device_agents.emulated_npu.compiler import constants, views
 from device_agents.emulated_npu.compiler.constants import Array, ChannelStep
 from device_agents.emulated_npu.compiler.layers import Constant, Value, View
-from device_agents.emulated_npu.compiler.source import Node, Source, TensorType, unsupported
+from device_agents.emulated_npu.compiler.source import Node, Source, TensorType, unsupported, untyped
 from device_agents.emulated_npu.errors import InvalidNetwork
+
+NO_NODE = Node("", "", (), (), (), {})
 
 
 @dataclass
 class Draft:
     """A layer that still changes; as `layers.Layer`, but the scale and shift are a list of steps.
 
-    An AFFINE draft has its first input alone: its factors are made of the steps in the end.
+    An AFFINE draft has its first input alone: its factors are made of the steps in the end. `node` is the one it was
+    made for, to be named in errors.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Draft:
     steps: list[ChannelStep] = field(default_factory=list)
     residual: View | None = None
     nodes: tuple[str, ...] = ()
+    node: Node = NO_NODE
 
     @property
     def reads(self) -> tuple[View, ...]:
@@ -57,7 +61,7 @@ class Builder:
         self.drafts: list[Draft] = []
         self.homes: dict[str, View] = {}
         self._places: dict[str, View] = {}
-        self.node = Node("", "", (), (), (), {})
+        self.node = NO_NODE
         self._first = 0
         for name in source.inputs:
             kind = source.types[name]
@@ -72,9 +76,7 @@ class Builder:
     def type(self, tensor: str) -> TensorType:
         """Shape and element type of a tensor; raises InvalidNetwork where they are not known."""
         if tensor not in self.source.types:
-            why = "Its shape is not known before the network runs, or its element type is unknown"
-            what = f"Tensor {tensor[:80]!r} at node {self.node.name[:80]!r} ({self.node.op}) cannot be compiled"
-            raise InvalidNetwork(what, why, "Export the network with fixed shapes")
+            raise untyped(tensor, self.source.other_types.get(tensor, ""), self.node)
         return self.source.types[tensor]
 
     def constant(self, tensor: str) -> Constant | None:
@@ -105,6 +107,7 @@ class Builder:
         if tensor not in self._places:
             constant = self.constant(tensor)
             if constant is None:
+                self.type(tensor)
                 raise InvalidNetwork(f"Node {self.node.name[:80]!r} reads {tensor[:80]!r}, which nothing wrote yet")
             return self.constant_view(constant)
         return self._places[tensor]
@@ -166,7 +169,7 @@ class Builder:
     ) -> Draft:
         """Adds a layer; its inputs are in the form that `layers.Layer` asks for."""
         name = f"{self.node.name}.{len(self.drafts)}"
-        draft = Draft(name, function, tuple(inputs), output, settings, weights, groups, matrix)
+        draft = Draft(name, function, tuple(inputs), output, settings, weights, groups, matrix, node=self.node)
         self.drafts.append(draft)
         return draft
 
@@ -201,6 +204,30 @@ class Builder:
             value = self.temporary(suffix, target, self.dtype(source))
         self.copy(source, views.divided(value, source.shape))
         return views.divided(value, shape)
+
+    def expanded(self, view: View, shape: Sequence[int], what: str) -> View:
+        """Broadcast to `shape`; raises UnsupportedOperator where that cannot be."""
+        missing = len(shape) - len(view.axes)
+        if missing < 0 or any(own not in (1, size) for own, size in zip(view.shape, shape[missing:], strict=True)):
+            raise unsupported(self.node, f"Its {what} of shape {list(view.shape)} does not broadcast to {list(shape)}")
+        return views.expanded(view, shape)
+
+    def repeated(self, source: View, repeats: Mapping[int, int], behind: int, shape: Sequence[int], name: str) -> View:
+        """The view with its axes repeated as often as `repeats` says, under `shape`: by one copy, or by several.
+
+        `behind` is 1 where each element of an axis repeats, 0 where the axis does as a whole. Copies have at most
+        as many axes as a command.
+        """
+        rest = {place: count for place, count in sorted(repeats.items(), reverse=True) if count > 1}
+        while rest:
+            room = max(1, MAX_RANK - len(source.axes))
+            now = list(rest)[:room]
+            sizes = [size * rest[place] if place in now else size for place, size in enumerate(source.shape)]
+            for place in now:
+                source = views.with_axis(source, place + behind, rest.pop(place))
+            if rest:
+                source = self.reshape(source, sizes, f"{name}.repeated{len(rest)}", f"repeated{len(rest)}")
+        return self.reshape(source, shape, name)
 
     def place(self, view: View, target: View) -> None:
         """Makes `target`, part of another value, hold what `view` shows: written there at once, or copied.

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 from onnx import ModelProto
 
-from device_agents.emulated_npu.command import DataType, Function
-from device_agents.emulated_npu.compiler import views
+from device_agents.emulated_npu.command import Function
+from device_agents.emulated_npu.compiler import limits, views
 from device_agents.emulated_npu.compiler.constants import part_of, scale_shift
-from device_agents.emulated_npu.compiler.drafts import Builder, Draft
+from device_agents.emulated_npu.compiler.drafts import NO_NODE, Builder, Draft
 from device_agents.emulated_npu.compiler.folding import fold
 from device_agents.emulated_npu.compiler.layers import Constant, Graph, Layer, Value, View, ViewAxis
 from device_agents.emulated_npu.compiler.operators import OPERATORS
 from device_agents.emulated_npu.compiler.orders import ordered
 from device_agents.emulated_npu.compiler.patterns import recognise
-from device_agents.emulated_npu.compiler.source import Node, Source, read_source
+from device_agents.emulated_npu.compiler.source import Source, read_source
 
 
 def import_model(model: bytes | ModelProto) -> Graph:
@@ -52,7 +52,7 @@ def _write_outputs(build: Builder, free: list[str]) -> None:
         value = build.values[view.value]
         if value.name == name and value.is_output and views.is_whole(view, value.shape):
             continue
-        node = build.source.producers.get(name, Node("", name, (), (), (name,), {}))
+        node = build.source.producers.get(name, replace(NO_NODE, name=name, outputs=(name,)))
         build.begin(node)
         build.place(view, build.output_value(name))
         if all(part in free for part in node.names) and not build.finish_node():
@@ -84,14 +84,11 @@ class _Finish:
         )
 
     def _layer(self, index: int, draft: Draft) -> Layer:
-        inputs = tuple(self._resolved(view) for view in draft.inputs)
-        output = self._resolved(draft.output)
+        inputs, output = self._checked(draft)
         folded = None
         if draft.steps:
             channels = output.axes[draft.channel_axis].size
             dtype = self._build.values[draft.output.value].dtype
-            if draft.function != Function.AFFINE and dtype == DataType.FLOAT16:
-                dtype = DataType.FLOAT32  # the matrix unit sums and scales in float32
             folded = scale_shift(f"{draft.name}.scale_shift", draft.steps, channels, dtype)
             if draft.function == Function.AFFINE:
                 inputs, folded = (*inputs, *self._factors(folded, output.shape)), None
@@ -109,6 +106,16 @@ class _Finish:
             scale_shift=folded,
             residual=None if draft.residual is None else self._resolved(draft.residual),
         )
+
+    def _checked(self, draft: Draft) -> tuple[tuple[View, ...], View]:
+        """Inputs and output of the layer; raises UnsupportedOperator where commands cannot say what it does."""
+        inputs, output = tuple(self._resolved(view) for view in draft.inputs), self._resolved(draft.output)
+        operands = [self._build.values[view.value] for view in (output, *inputs)]
+        limits.check_types(draft, operands)
+        limits.check_window(draft)
+        for value in operands:
+            limits.check_value(draft, value)
+        return limits.within_rank(draft, inputs, output)
 
     def _resolved(self, view: View) -> View:
         while view.value in self._build.homes:

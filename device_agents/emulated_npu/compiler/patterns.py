@@ -247,7 +247,10 @@ def _with_padding(window: Node, pads: list[int]) -> dict[str, Any] | None:
     attributes["pads"] = [first + second for first, second in zip(own, pads, strict=True)]
     if window.op == "AveragePool":
         counts = window.attribute("count_include_pad", 0)
+        kernel = window.attribute("kernel_shape") * 2
         if window.attribute("ceil_mode", 0) or (any(own) and not counts):
             return None
+        if any(pad >= size for pad, size in zip(attributes["pads"], kernel, strict=True)):
+            return None  # windows of padding alone
         attributes["count_include_pad"] = 1
     return attributes

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.command import DataType, Descriptor, Operand, Space
-from device_agents.emulated_npu.compiler.layers import Value, View
+from device_agents.emulated_npu.compiler.layers import View
 from device_agents.emulated_npu.compiler.regions import Region, size_of
 
 
@@ -34,12 +34,6 @@ def dense_strides(extents: Sequence[int], order: Sequence[int], item_bytes: int)
         strides[axis] = step
         step *= extents[axis]
     return tuple(strides)
-
-
-def dense_buffer(space: Space, address: int, dtype: DataType, value: Value, extents: Sequence[int]) -> Buffer:
-    """A buffer for parts of a value of at most these extents, densely packed in the value's order."""
-    strides = dense_strides(extents, value.order, dtype.bytes)
-    return Buffer(space, address, dtype, (0,) * len(extents), strides)
 
 
 def buffer_bytes(extents: Sequence[int], dtype: DataType) -> int:

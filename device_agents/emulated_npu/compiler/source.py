@@ -67,10 +67,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Source:
-    """A model: `nodes` in topological order, without those that are constant or unused (`free`, by name)."""
+    """A model: `nodes` in topological order, without those that are constant or unused (`free`, by name).
+
+    `other_types` names the element types of tensors that have none of ours.
+    """
 
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]
+    other_types: Mapping[str, str]
     constants: Mapping[str, Constant]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -103,6 +107,16 @@ def unsupported(node: Node, why: str) -> UnsupportedOperator:
     return UnsupportedOperator(f"Node {node.name[:80]!r} ({node.op}) cannot be compiled", why, step)
 
 
+def untyped(tensor: str, element_type: str, node: Node | None) -> InvalidNetwork:
+    """The error, to be raised, for a tensor without a type; `element_type` is the name of one that is not ours."""
+    place = f" at node {node.name[:80]!r} ({node.op})" if node is not None else ""
+    what = f"Tensor {tensor[:80]!r}{place} cannot be compiled"
+    if element_type:
+        known = ", ".join(sorted(kind.name.lower() for kind in DataType))
+        return InvalidNetwork(what, f"Its element type {element_type} is not supported", f"Export with one of {known}")
+    return InvalidNetwork(what, "Its shape is not known before the network runs", "Export with fixed shapes")
+
+
 def read_source(model: bytes | ModelProto, known_operators: frozenset[str]) -> Source:
     """Reads a model.
 
@@ -115,8 +129,8 @@ def read_source(model: bytes | ModelProto, known_operators: frozenset[str]) -> S
         raise InvalidNetwork(f"The model has ONNX opset {opset}", f"The oldest known is {OLDEST_OPSET}", "Convert it")
     names = _unique_names(proto.graph)
     _check_operators(proto.graph, names, known_operators)
-    types = _types(proto)
-    reader = _Reader(proto, opset, names, types)
+    types, others = _types(proto)
+    reader = _Reader(proto, opset, names, types, others)
     reader.run()
     return reader.source()
 
@@ -159,21 +173,24 @@ def _is_constant(node: NodeProto, constant: Set[str]) -> bool:
     return node.op_type in _OF_SHAPES or all(not name or name in constant for name in node.input)
 
 
-def _types(proto: ModelProto) -> dict[str, TensorType]:
-    """Types of all tensors whose shape is known before the network runs."""
+def _types(proto: ModelProto) -> tuple[dict[str, TensorType], dict[str, str]]:
+    """Types of all tensors whose shape is known before the network runs; names of element types that are not ours."""
     try:
         inferred = shape_inference.infer_shapes(_without_weights(proto), strict_mode=True, data_prop=True).graph
     except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
         why = str(error).strip().splitlines()[0][:300]
         raise InvalidNetwork("The model is not valid ONNX", why) from error
     types: dict[str, TensorType] = {}
+    others = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     for value in (*inferred.input, *inferred.value_info, *inferred.output):
         tensor = value.type.tensor_type
         static = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
         if static and tensor.elem_type in _DATA_TYPES:
             shape = tuple(dim.dim_value for dim in tensor.shape.dim)
             types[value.name] = TensorType(shape, _DATA_TYPES[tensor.elem_type])
-    return types
+        others[value.name] = tensor.elem_type
+    strange = {name: kind for name, kind in others.items() if kind and kind not in _DATA_TYPES}
+    return types, {name: TensorProto.DataType.Name(kind).lower() for name, kind in strange.items()}
 
 
 def _without_weights(proto: ModelProto) -> ModelProto:
@@ -202,11 +219,19 @@ def _without_weights(proto: ModelProto) -> ModelProto:
 class _Reader:
     """Visits the nodes once: constants are described, the others kept."""
 
-    def __init__(self, proto: ModelProto, opset: int, names: Sequence[str], types: Mapping[str, TensorType]) -> None:
+    def __init__(
+        self,
+        proto: ModelProto,
+        opset: int,
+        names: Sequence[str],
+        types: Mapping[str, TensorType],
+        others: Mapping[str, str],
+    ) -> None:
         self._graph = proto.graph
         self._opset = opset
         self._names = names
         self._types = dict(types)
+        self._others = others
         self._constants: dict[str, Constant] = {}
         self._nodes: list[Node] = []
         self._free: list[str] = []
@@ -228,12 +253,13 @@ class _Reader:
         inputs = tuple(value.name for value in self._graph.input if value.name not in self._constants)
         for name in (*inputs, *outputs):
             if name not in self._types:
-                why = "Its shape is not known before the network runs, or its element type is unknown"
-                raise InvalidNetwork(f"Tensor {name[:80]!r} cannot be compiled", why, "Export with fixed shapes")
+                user = next((node for node in self._nodes if name in (*node.inputs, *node.outputs)), None)
+                raise untyped(name, self._others.get(name, ""), user)
         nodes = self._used(outputs)
         return Source(
             nodes=nodes,
             types=self._types,
+            other_types=self._others,
             constants=self._constants,
             inputs=inputs,
             outputs=outputs,
@@ -264,8 +290,8 @@ class _Reader:
             if not name:
                 continue
             if name not in self._types:
-                why = "Its shape depends on values, or its element type is unknown"
-                raise InvalidNetwork(f"The constant {name[:80]!r} cannot be compiled", why, "Fold constants on export")
+                kept = Node(node.op_type, node.name or node.op_type, (), (), (), {})
+                raise untyped(name, self._others.get(name, ""), kept)
             kind = self._types[name]
             array = self._shape_value(node) if node.op_type in _OF_SHAPES else _constant_value(node)
             if array is not None:

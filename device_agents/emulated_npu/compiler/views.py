@@ -75,6 +75,21 @@ def reshaped(view: View, shape: Sequence[int]) -> View | None:
     return replace(view, axes=tuple(UNIT if size == 1 else next(rest) for size in shape))
 
 
+def compacted(several: Sequence[View]) -> list[View]:
+    """Views of one shape without axes of size 1, and with neighbours as one axis that merge in all of the views."""
+    kept = [place for place, size in enumerate(several[0].shape) if size != 1]
+    columns: list[list[ViewAxis]] = []
+    for place in kept:
+        column = [view.axes[place] for view in several]
+        merged = [_merged(pair) for pair in zip(columns[-1], column, strict=True)] if columns else [None]
+        found = [axis for axis in merged if axis is not None]
+        if len(found) == len(several):
+            columns[-1] = found
+        else:
+            columns.append(column)
+    return [replace(view, axes=tuple(column[place] for column in columns)) for place, view in enumerate(several)]
+
+
 def divided(view: View, shape: Sequence[int]) -> View:
     """As `reshaped`, where axes are only divided, or axes of size 1 come and go: that is always a view."""
     found = reshaped(view, shape)

@@ -12,7 +12,7 @@ from device_agents.emulated_npu.compiler import views
 from device_agents.emulated_npu.compiler.constants import derived, linear_step, reshaped_constant, transposed
 from device_agents.emulated_npu.compiler.drafts import Builder, Draft, Handler
 from device_agents.emulated_npu.compiler.layers import View
-from device_agents.emulated_npu.compiler.source import Node
+from device_agents.emulated_npu.compiler.source import Node, unsupported
 
 
 def product(build: Builder, first: View, tensor: str, output: View, transpose: bool = False) -> Draft:
@@ -39,15 +39,19 @@ def gemm(build: Builder, node: Node) -> None:
     first = build.view(node.inputs[0])
     if node.attribute("transA", 0):
         first = _exchanged(first)
+    kind, shape = build.type(node.outputs[0]), build.type(node.inputs[1]).shape
+    rows = shape[1] if node.attribute("transB", 0) else shape[0]
+    if first.shape[-1] != rows:
+        raise unsupported(node, f"It multiplies rows of {first.shape[-1]} elements by columns of {rows}")
     alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
-    kind = build.type(node.outputs[0])
     adds = bool(node.input(2)) and beta != 0
     output = build.temporary("product", kind.shape, kind.dtype) if adds else build.result()
     draft = product(build, first, node.inputs[1], output, bool(node.attribute("transB", 0)))
     if alpha != 1:
         draft.steps.append(linear_step(alpha, 0.0))
     if adds:
-        build.binary(Binary.ADD, output, _scaled(build, node.inputs[2], beta), build.result())
+        term = build.expanded(_scaled(build, node.inputs[2], beta), kind.shape, "third input")
+        build.binary(Binary.ADD, output, term, build.result())
 
 
 def _scaled(build: Builder, tensor: str, factor: float) -> View:

@@ -86,14 +86,11 @@ def _concat(build: Builder, node: Node) -> None:
 
 
 def _tile(build: Builder, node: Node) -> None:
-    """A view in which every axis is preceded by one that repeats, merged by a copy."""
+    """A view in which every axis is preceded by one that repeats, merged by copies."""
     source = build.view(node.inputs[0])
     output = build.type(node.outputs[0]).shape
-    repeats = [size // own for size, own in zip(output, source.shape, strict=True)]
-    for axis in reversed(range(len(repeats))):
-        if repeats[axis] > 1:
-            source = views.with_axis(source, axis, repeats[axis])
-    build.bind(node.outputs[0], build.reshape(source, output, node.outputs[0]))
+    repeats = {axis: size // own for axis, (size, own) in enumerate(zip(output, source.shape, strict=True))}
+    build.bind(node.outputs[0], build.repeated(source, repeats, 0, output, node.outputs[0]))
 
 
 def _gather(build: Builder, node: Node) -> None:
@@ -102,13 +99,15 @@ def _gather(build: Builder, node: Node) -> None:
     axis = node.attribute("axis", 0) % len(source.axes)
     size = source.shape[axis]
     indices = build.known(node.inputs[1])
+    if indices is not None:
+        _check_indices(node, indices, size)
     if indices is not None and (picked := _evenly_spaced(indices, size)) is not None:
         start, step = picked
         view = views.sliced(source, axis, start, indices.size, step)
         shape = (*source.shape[:axis], *indices.shape, *source.shape[axis + 1 :])
         build.bind(node.outputs[0], views.divided(view, shape))
         return
-    second = _row_numbers(build, node.inputs[1], size)
+    second = _row_numbers(build, node, size)
     rank, index_rank = len(source.axes), len(second.axes)
     others = [place for place in range(rank) if place != axis]
     first = views.permuted(source, (axis, *others))
@@ -128,14 +127,22 @@ def _evenly_spaced(indices: Array, size: int) -> tuple[int, int] | None:
     return int(flat[0]), int(steps[0]) if len(steps) else 1
 
 
-def _row_numbers(build: Builder, tensor: str, size: int) -> View:
+def _check_indices(node: Node, indices: Array, size: int) -> None:
+    wrong = indices[(indices < -size) | (indices >= size)]
+    if wrong.size:
+        raise unsupported(node, f"Its index {int(wrong.flat[0])} is outside an axis of {size} elements")
+
+
+def _row_numbers(build: Builder, node: Node, size: int) -> View:
     """Indices; negative ones among constants count from the end."""
+    tensor = node.inputs[1]
     constant = build.constant(tensor)
     if constant is None:
         return build.view(tensor)
     name = f"{tensor}.of{size}"
 
     def count(array: Array) -> Array:
+        _check_indices(node, array, size)
         return np.where(array < 0, array + size, array)
 
     return build.constant_view(derived(name, constant.shape, constant.dtype, (constant,), count))

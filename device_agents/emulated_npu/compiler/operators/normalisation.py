@@ -23,6 +23,9 @@ def _batch(build: Builder, node: Node) -> None:
     if node.attribute("training_mode", 0) or any(node.outputs[1:]) or not node.attribute("spatial", 1):
         raise unsupported(node, "It is in training mode, or normalises every element by itself")
     parameters = [build.parameter(name, "parameter") for name in node.inputs[1:5]]
+    channels = build.type(node.inputs[0]).shape[1:2]
+    if any(parameter.shape != channels for parameter in parameters):
+        raise unsupported(node, f"Its parameters do not have the shape {list(channels)}")
     draft = build.layer(Function.AFFINE, [build.view(node.inputs[0])], build.result())
     draft.steps.append(batch_normalisation_step(parameters, node.attribute("epsilon", 1e-5)))
 
@@ -31,7 +34,7 @@ def normalize(build: Builder, source: View, output: View, axes: Sequence[int], e
               factors: Sequence[View]) -> None:  # fmt: skip
     """Adds a layer (x - mean) / sqrt(variance + epsilon) * factors[0] + factors[1], the factors broadcast."""
     settings = Settings(axes=axes_mask(axes, len(source.axes)), alpha=epsilon)
-    inputs = [source, *(views.expanded(factor, source.shape) for factor in factors)]
+    inputs = [source, *(build.expanded(factor, source.shape, "scale or shift") for factor in factors)]
     build.layer(Function.NORMALIZE, inputs, output, settings)
 
 

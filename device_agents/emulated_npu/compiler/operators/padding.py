@@ -62,6 +62,14 @@ def pad_constant(build: Builder, source: View, output: View, before: Sequence[in
     build.copy(source, output)
 
 
+def pad_by_zeros(build: Builder, source: View, before: Sequence[int], after: Sequence[int]) -> View:
+    """A new value: a feature map with zeros around its spatial axes."""
+    sizes = [size + sum(pads) for size, *pads in zip(source.shape[2:], before, after, strict=True)]
+    larger = build.temporary("padded", (*source.shape[:2], *sizes), build.dtype(source))
+    pad_constant(build, source, larger, (0, 0, *before), 0.0)
+    return larger
+
+
 def _edge(view: View, axis: int, count: int, leading: bool) -> View:
     size = view.shape[axis]
     single = views.sliced(view, axis, 0 if leading else size - 1, 1)

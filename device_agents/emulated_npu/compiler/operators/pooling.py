@@ -8,8 +8,14 @@ from device_agents.emulated_npu.command import Function, Reduction, Settings
 from device_agents.emulated_npu.compiler import views
 from device_agents.emulated_npu.compiler.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.layers import View
-from device_agents.emulated_npu.compiler.operators.padding import pad_constant
-from device_agents.emulated_npu.compiler.operators.windows import MAX_SPATIAL_AXES, Window, read_window, triple
+from device_agents.emulated_npu.compiler.operators.padding import pad_by_zeros
+from device_agents.emulated_npu.compiler.operators.windows import (
+    MAX_SPATIAL_AXES,
+    MAX_WINDOW,
+    Window,
+    read_window,
+    triple,
+)
 from device_agents.emulated_npu.compiler.source import Node, unsupported
 
 COUNT_PADDING = 1
@@ -36,17 +42,17 @@ def average_pool(build: Builder, node: Node) -> None:
             build.layer(Function.POOL_AVERAGE, [source], output, window.settings(COUNT_PADDING))
             return
         # Padding counts but what ceil_mode adds behind it does not: so padding must be elements like others.
-        shape = [size + sum(pads) for size, pads in zip(source.shape[2:], _pads(window), strict=True)]
-        larger = build.temporary("padded", (*source.shape[:2], *shape), build.dtype(source))
-        pad_constant(build, source, larger, (0, 0, *window.before), 0.0)
-        source, zeros = larger, (0,) * len(shape)
-        window = Window(window.kernel, window.stride, window.dilation, zeros, zeros)
+        source, window = pad_by_zeros(build, source, window.before, window.after), window.without_padding()
     build.layer(Function.POOL_AVERAGE, [source], output, window.settings())
 
 
 def _read(build: Builder, node: Node) -> tuple[View, Window]:
     source = build.view(node.inputs[0])
     window = read_window(node, node.attribute("kernel_shape"), source.shape[2:])
+    if any(
+        pad >= kernel for pads in (window.before, window.after) for pad, kernel in zip(pads, window.reach, strict=True)
+    ):
+        raise unsupported(node, "It pads by as much as its kernel or more: a window would hold padding alone")
     counts = build.type(node.outputs[0]).shape[2:]
     for count, stride, size, before in zip(counts, window.stride, source.shape[2:], window.before, strict=True):
         if node.attribute("ceil_mode", 0) and (count - 1) * stride >= size + before:
@@ -89,7 +95,7 @@ def _global_pool(function: Function, reduction: Reduction) -> Handler:
     def handler(build: Builder, node: Node) -> None:
         source = build.view(node.inputs[0])
         spatial = source.shape[2:]
-        if len(spatial) <= MAX_SPATIAL_AXES:
+        if len(spatial) <= MAX_SPATIAL_AXES and max(spatial, default=1) <= MAX_WINDOW:
             build.layer(function, [source], build.result(), Settings(kernel=triple(spatial, 1)))
         else:
             mask = sum(1 << axis for axis in range(2, len(source.axes)))

@@ -100,11 +100,9 @@ def resize(build: Builder, node: Node) -> None:
     for number, (axis, weights) in enumerate(products):
         last = number == len(products) - 1 and not repeats
         source = _product(build, source, axis, weights, last)
-    for place in sorted(repeats, reverse=True):
-        source = views.with_axis(source, place + 1, repeats[place])
     if repeats or not products:
         name = node.outputs[0]
-        build.bind(name, build.reshape(source, build.type(name).shape, name))
+        build.bind(name, build.repeated(source, repeats, 1, build.type(name).shape, name))
 
 
 def _product(build: Builder, source: View, axis: _Axis, weights: Array, last: bool) -> View:

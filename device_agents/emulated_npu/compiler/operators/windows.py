@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.command import Settings, Triple
 from device_agents.emulated_npu.compiler.source import Node, unsupported
 
 MAX_SPATIAL_AXES = 3
+MAX_WINDOW = 2**21 - 1
+"""The largest kernel, stride, dilation or padding along an axis that an instruction holds."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,20 @@ class Window:
     def reach(self) -> tuple[int, ...]:
         """Input elements from the first to the last that a window covers."""
         return tuple((kernel - 1) * step + 1 for kernel, step in zip(self.kernel, self.dilation, strict=True))
+
+    def without_padding(self) -> Window:
+        """The same window on a map that has its padding."""
+        zeros = (0,) * len(self.kernel)
+        return replace(self, before=zeros, after=zeros)
+
+    def lies_outside(self, spatial: Sequence[int], counts: Sequence[int]) -> bool:
+        """Whether the first or the last of `counts` windows along an axis covers padding alone."""
+        return any(
+            before >= reach or (count - 1) * stride - before >= size
+            for before, reach, count, stride, size in zip(
+                self.before, self.reach, counts, self.stride, spatial, strict=True
+            )
+        )
 
     def settings(self, mode: int = 0) -> Settings:
         """For a layer; what is padded behind follows from its output."""
@@ -59,8 +75,10 @@ def read_window(node: Node, kernel: Sequence[int], spatial: Sequence[int]) -> Wi
         before, after = pads[:count], pads[count:]
     elif automatic == "VALID":
         before = after = (0,) * count
-    else:
+    elif automatic in ("SAME_UPPER", "SAME_LOWER"):
         before, after = _same(window, spatial, automatic == "SAME_LOWER")
+    else:
+        raise unsupported(node, f"Its auto_pad {automatic[:40]!r} is not known")
     return Window(tuple(kernel), stride, dilation, before, after)
 
 

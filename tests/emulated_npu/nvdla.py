@@ -1,0 +1,59 @@
+"""ResNet-50 as NVDLA's performance sheet has it, and its frames per second on machines configured alike."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from anchors.published import read_anchor, resnet50_sheet
+
+from device_agents.emulated_npu.command import DataType, Function, Settings
+from device_agents.emulated_npu.compiler.layers import Constant, Graph, Layer, Value, View, ViewAxis
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.pipeline import compile_graph
+from device_agents.emulated_npu.machine import find_machine
+from device_agents.emulated_npu.timing import simulate_program
+
+ROWS: list[dict[str, Any]] = read_anchor("nvdla_resnet50")["primer"]["rows"]
+
+
+def _no_values(*_: object) -> object:
+    raise AssertionError("only the time of the sheet's network is asked for")
+
+
+@cache
+def sheet_network() -> Graph:
+    """The rows of the sheet as layers that do not follow each other; pooling, bias and activation are free there."""
+    shown: dict[str, Value] = {}
+
+    def view(name: str, kind: Any, shape: tuple[int, ...]) -> View:
+        shown[name] = Value(name, shape, DataType.FLOAT32, (0, 2, 3, 1), kind, kind == "activation")
+        return View(name, (0,) * 4, tuple(ViewAxis(size, axis) for axis, size in enumerate(shape)))
+
+    layers: list[Layer] = []
+    for row in resnet50_sheet():
+        index = len(layers)
+        kernel, stride = row.kernel_h, row.stride
+        side = -(-row.height // stride)
+        result = (1, row.kernels, side, side)
+        source = view(f"x{index}", "input", (1, row.in_channels, row.height, row.width))
+        residual = view(f"r{index}", "input", result) if row.residual else None
+        settings = Settings(kernel=(1, kernel, kernel), stride=(1, stride, stride), pad=(0, kernel // 2, kernel // 2))
+        weights = Constant(
+            f"w{index}", (row.kernels, row.in_channels, kernel, kernel), DataType.FLOAT32, (), _no_values
+        )
+        target = view(f"y{index}", "activation", result)
+        layers.append(
+            Layer(index, row.name, (), Function.CONVOLVE, (source,), target, settings, weights, residual=residual)
+        )
+    inputs = tuple(name for name, value in shown.items() if value.kind == "input")
+    outputs = tuple(name for name, value in shown.items() if value.is_output)
+    return Graph(shown, tuple(layers), inputs, outputs, (), len(layers))
+
+
+@cache
+def frames_per_s(macs: int, fences: bool) -> float:
+    """Of the event-driven model, layer by layer, with a barrier between layers or none."""
+    machine = find_machine(f"nvdla-{macs}")
+    compiled = compile_graph(sheet_network(), machine, Options("layers", fences=fences))
+    return 1e12 / simulate_program(compiled.program, machine).makespan_ps
