@@ -184,7 +184,7 @@ def test_layer_normalisation_that_files_spell_out(square: tuple[str, str], tail:
 
 @pytest.mark.parametrize(("op", "attributes", "folds"), [
     ("Conv", {"pads": [1, 0, 1, 0]}, True), ("Conv", {"auto_pad": "SAME_UPPER"}, False),
-    ("AveragePool", {"kernel_shape": [2, 2]}, True),
+    ("AveragePool", {"kernel_shape": [2, 3]}, True), ("AveragePool", {"kernel_shape": [2, 2]}, False),
     ("AveragePool", {"kernel_shape": [2, 2], "pads": [1, 1, 1, 1]}, False),
     ("MaxPool", {"kernel_shape": [2, 2]}, False),
 ])  # fmt: skip

@@ -8,7 +8,7 @@ from device_agents.emulated_npu.command import MAX_RANK, DataType, Function
 from device_agents.emulated_npu.compiler import views
 from device_agents.emulated_npu.compiler.drafts import Draft
 from device_agents.emulated_npu.compiler.layers import Value, View
-from device_agents.emulated_npu.compiler.operators.windows import MAX_WINDOW
+from device_agents.emulated_npu.compiler.operators.windows import MAX_PAD, MAX_WINDOW
 from device_agents.emulated_npu.compiler.source import unsupported
 
 _WITH_WEIGHTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
@@ -36,7 +36,8 @@ def within_rank(draft: Draft, inputs: Sequence[View], output: View) -> tuple[tup
 
 def check_value(draft: Draft, value: Value) -> None:
     """Raises UnsupportedOperator where a value that a layer reads or writes has too many axes to be moved."""
-    axes = sum(size != 1 for size in value.shape)
+    shown = value.is_output or value.kind == "input"  # the host fills and reads those with all their axes
+    axes = len(value.shape) if shown else sum(size != 1 for size in value.shape)
     if axes > MAX_RANK:
         raise unsupported(draft.node, f"It takes a tensor with more than {MAX_RANK} axes ({axes})")
 
@@ -59,7 +60,7 @@ def check_types(draft: Draft, operands: Sequence[Value]) -> None:
 def check_window(draft: Draft) -> None:
     """Raises UnsupportedOperator for kernels, strides, dilations and padding beyond what an instruction holds."""
     settings = draft.settings
-    for name in ("kernel", "stride", "dilation", "pad"):
+    for name, most in (("kernel", MAX_WINDOW), ("stride", MAX_WINDOW), ("dilation", MAX_WINDOW), ("pad", MAX_PAD)):
         largest = max(getattr(settings, name))
-        if largest > MAX_WINDOW:
-            raise unsupported(draft.node, f"Its {name} is {largest}; the largest possible is {MAX_WINDOW}")
+        if largest > most:
+            raise unsupported(draft.node, f"Its {name} is {largest}; the largest possible is {most}")

@@ -10,7 +10,9 @@ from device_agents.emulated_npu.compiler.source import Node, unsupported
 
 MAX_SPATIAL_AXES = 3
 MAX_WINDOW = 2**21 - 1
-"""The largest kernel, stride, dilation or padding along an axis that an instruction holds."""
+"""The largest kernel, stride or dilation along an axis that an instruction holds."""
+MAX_PAD = 2**20 - 1
+"""The largest padding along an axis that an instruction holds."""
 
 
 @dataclass(frozen=True)
