@@ -1,5 +1,6 @@
 """`harness` and `python -m harness`: the command line."""
 
+import os
 import signal
 import sys
 
@@ -10,12 +11,30 @@ def main() -> None:
     When the command is done its exit code stands: Ctrl-C while the interpreter ends would replace it.
     """
     signal.signal(signal.SIGINT, lambda _signal, _frame: sys.exit(130))
+    _open_closed_streams()
     from harness.cli.app import main as run
 
     try:
         run()
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _open_closed_streams() -> None:
+    """Leads the standard streams that the caller closed (`>&-`) nowhere.
+
+    Else printing fails, and the next file that is opened takes the number of a stream and receives what is meant
+    for it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.set_inheritable(number, True)
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import signal
 import sys
 import traceback
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -19,7 +19,8 @@ from harness.version import VERSION
 
 EXIT_CODES = """
 Exit codes: 0 ok, 1 a bug, 2 usage, 3 invalid file or setting, 4 device unreachable or busy,
-5 measurement unstable or incomplete, 6 layers not in the table, 7 regression found, 130 interrupted.
+5 measurement unstable or incomplete, 6 layers not in the table, 7 regression found, 130 interrupted,
+141 the reader of the output closed it before its end.
 """
 
 app = typer.Typer(
@@ -38,6 +39,9 @@ app.add_typer(lut.app, name="lut")
 app.add_typer(npu.app, name="npu")
 app.add_typer(devices.app, name="devices")
 app.add_typer(agent.app, name="agent")
+
+_CLOSED_PIPE = 128 + signal.SIGPIPE
+"""What a shell tells of a program that SIGPIPE ended; 0 would hide that a verdict such as 7 was never reached."""
 
 _debug = False
 
@@ -68,15 +72,19 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         try:
             app(arguments, prog_name="harness")
+        except SystemExit as end:
+            if isinstance(end.__context__, BrokenPipeError):  # click's own code for it is 1
+                raise end.__context__ from None
+            raise
         finally:
             sys.stdout.flush()
     except HarnessError as error:
         _end(error, error)
     except BrokenPipeError:  # whoever read has seen enough
-        _discard_stdout()
-        sys.exit(0)
+        _discard(sys.stdout)
+        sys.exit(_CLOSED_PIPE)
     except OSError as error:
-        _discard_stdout()
+        _discard(sys.stdout)
         _end(ConfigurationError("A file cannot be read or written", why=str(error)), error)
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
@@ -84,10 +92,10 @@ def main(arguments: list[str] | None = None) -> None:
         _end(bug, error)
 
 
-def _discard_stdout() -> None:
+def _discard(stream: TextIO) -> None:
     """Keeps the interpreter from flushing again what could not be written."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
@@ -96,7 +104,10 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> Any:
 
 
 def _end(error: HarnessError, cause: BaseException) -> None:
-    if _debug:
-        traceback.print_exception(cause)
-    print_error(error)
+    try:
+        if _debug:
+            traceback.print_exception(cause)
+        print_error(error)
+    except BrokenPipeError:  # nobody reads what went wrong; the exit code still tells it
+        _discard(sys.stderr)
     sys.exit(error.exit_code)

@@ -10,7 +10,7 @@ import typer
 
 from harness.cli import npu_options, options
 from harness.cli.output import note, print_json
-from harness.errors import ConfigurationError, UsageError
+from harness.errors import ConfigurationError, InputError, UsageError
 
 if TYPE_CHECKING:
     from device_agents.emulated_npu.compiler.options import Options
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 
 _PROGRAM_BUDGET_CYCLES = 10**10
+_MOST_TRACED_ITEMS = 100_000
 
 
 @app.command("compile")
@@ -189,6 +190,7 @@ def trace_command(
     )
     source, program, target = _load(model, preset, machine, choices, dim)
     timed, _ = _timed(program, target, source, cycle_budget)
+    _check_traceable(timed)
     labels = labels_of_names(program.layers)
     if source is not None:
         layers = zip(source.compiled.graph.layers, source.operators, strict=True)
@@ -201,6 +203,15 @@ def trace_command(
     else:
         print(f"{events:,} events of {timed.cycles:,.0f} cycles on {target.name} written")
         note(f"Next: open {output} in https://ui.perfetto.dev")
+
+
+def _check_traceable(timed: TimedProgram) -> None:
+    if len(timed.steps) > _MOST_TRACED_ITEMS:
+        raise InputError(
+            f"The run has {len(timed.steps):,} items, a trace holds at most {_MOST_TRACED_ITEMS:,}",
+            why="Several events of a trace stand for each item, and the browser that shows them needs them in memory",
+            next_step="Trace a smaller network or input (--dim); `harness npu run` has the times of the layers",
+        )
 
 
 def _load(
@@ -224,7 +235,7 @@ def _timed(
     """The program's time on the machine, and how long timing took; a program file is checked in full first."""
     import time
 
-    from device_agents.emulated_npu.inference import check_accesses, time_program
+    from device_agents.emulated_npu.inference import MOST_ITEMS_OF_FILE, check_accesses, time_program
     from harness.cli.npu_errors import errors_of_compiler, errors_of_user
 
     start = time.perf_counter()
@@ -232,8 +243,9 @@ def _timed(
         with errors_of_compiler():
             timed = time_program(program, machine, cycle_budget=cycle_budget)
         return timed, time.perf_counter() - start
-    with errors_of_user():
-        timed = time_program(program, machine, cycle_budget=cycle_budget or _PROGRAM_BUDGET_CYCLES)
+    with errors_of_user("Mend the program, or compile the network again"):
+        budget = cycle_budget or _PROGRAM_BUDGET_CYCLES
+        timed = time_program(program, machine, cycle_budget=budget, most_items=MOST_ITEMS_OF_FILE)
         took_s = time.perf_counter() - start
         check_accesses(timed.steps, program, machine)
     return timed, took_s
@@ -264,7 +276,9 @@ def _write(path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except OSError as error:
+        from harness.cli.npu_errors import shortened
+
         step = "Name a file in a folder that exists"
         raise ConfigurationError(
-            f"{path} cannot be written", why=error.strerror or str(error), next_step=step
+            f"{shortened(str(path))} cannot be written", why=error.strerror or str(error), next_step=step
         ) from error

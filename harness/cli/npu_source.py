@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli import options
-from harness.cli.npu_errors import errors_of_user
+from harness.cli.npu_errors import errors_of_forced_choices, errors_of_user, shortened
 from harness.cli.npu_options import choose_machine
 from harness.errors import InputError, UsageError
 from harness.network.assemble import ArraySpec, AssembledModel, assemble_network
@@ -106,10 +106,15 @@ def is_program(reference: str) -> bool:
     """Whether the reference is a file that begins as programs of the emulated NPU do."""
     from device_agents.emulated_npu.program import MAGIC
 
-    if reference.startswith(BUILTIN_PREFIX) or not Path(reference).is_file():
+    if reference.startswith(BUILTIN_PREFIX):
         return False
-    with Path(reference).open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+    try:
+        if not Path(reference).is_file():
+            return False
+        with Path(reference).open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise _unreadable(reference, error) from error
 
 
 def read_program(path: Path) -> Program:
@@ -119,9 +124,14 @@ def read_program(path: Path) -> Program:
     try:
         content = read_file(path, _MAX_PROGRAM_BYTES)
     except OSError as error:
-        raise InputError(f"{path} cannot be read", why=error.strerror or str(error)) from error
+        raise _unreadable(str(path), error) from error
     with errors_of_user():
         return Program.from_bytes(content)
+
+
+def _unreadable(path: str, error: OSError) -> InputError:
+    step = "Name an ONNX file, builtin:NAME, or a file of `harness npu compile -o`"
+    return InputError(f"{shortened(path)} cannot be read", why=error.strerror or str(error), next_step=step)
 
 
 def machine_of(program: Program, preset: str | None, file: Path | None) -> Machine:
@@ -129,7 +139,7 @@ def machine_of(program: Program, preset: str | None, file: Path | None) -> Machi
     from device_agents.emulated_npu.machine import preset_names
 
     if preset is None and file is None and program.machine not in preset_names():
-        what = f"The program was compiled for {program.machine}, which is no preset"
+        what = f"The program was compiled for {shortened(program.machine)}, which is no preset"
         raise InputError(what, next_step="Give the file of that machine by --machine")
     return choose_machine(preset, file, program.machine)
 
@@ -148,6 +158,6 @@ def compile_network(model: NetworkModel, machine: Machine, choices: Options) -> 
     from device_agents.emulated_npu.compiler.pipeline import compile_model
 
     start = time.perf_counter()
-    with errors_of_user():
+    with errors_of_user(), errors_of_forced_choices(choices):
         compiled = compile_model(model.content, machine, choices)
     return CompiledModel(model, compiled, time.perf_counter() - start)

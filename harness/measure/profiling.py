@@ -5,14 +5,15 @@ from __future__ import annotations
 import getpass
 import os
 import platform
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.device.inventory import Device, find_device, load_inventory
-from harness.device.session import AgentSession, Sample, Visit, open_session
-from harness.errors import BackendError, CampaignIncomplete, Interrupted
+from harness.device.session import AgentSession, Revealed, Sample, Visit, open_session
+from harness.errors import BackendError, CampaignIncomplete, Interrupted, UnsupportedNetwork
 from harness.measure.campaign import CampaignRun, payload_of
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy, unsettled
@@ -26,11 +27,13 @@ from harness.network.told import ToldGraph, read_told
 from harness.network.zoo import NAMES as REFERENCE_NETWORKS
 from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
 from harness.probe.plan import CutNetwork, ProbePlan, plan_probes
-from harness.probe.probe import network_probe
+from harness.probe.probe import Probe, network_probe
 from harness.workspace import Workspace, find_workspace
 
 PROBES_PER_LAYER_RUN = 3.0
 """Device time of one round, as a multiple of one run of the networks: a layer is run alone and in context."""
+
+_EMITTED_NODE = re.compile(r"\bn[0-9]+\b")
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,10 @@ def holder() -> str:
 def cut_as_told(
     session: AgentSession, networks: Sequence[Network], observe: Observer, stop: threading.Event
 ) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
-    """Cuts networks by the fusion that the device tells, or by the default rules where it does not."""
+    """Cuts networks by the fusion that the device tells, or by the default rules where it does not.
+
+    Raises UnsupportedNetwork where the device refuses one.
+    """
     if "fusion" not in session.hello.tells:
         return [
             CutNetwork(network, cut(network, DEFAULT_RULES), _convolutional(network)) for network in networks
@@ -149,12 +155,28 @@ def cut_as_told(
 def _told(session: AgentSession, network: Network) -> ToldGraph:
     probe = network_probe(network)
     try:
-        revealed = session.put(payload_of(probe), reveal=True)
+        revealed = _put(session, network, probe, reveal=True)
     finally:
         session.drop([probe.id])
     if revealed is None:
         raise BackendError(f"The device does not tell how it fuses {network.name}")
     return read_told(network, probe.model.names, revealed.format, revealed.content)
+
+
+def _put(session: AgentSession, network: Network, probe: Probe, *, reveal: bool = False) -> Revealed | None:
+    """Loads a whole network; raises UnsupportedNetwork, in the network's own names, where the device refuses it."""
+    try:
+        return session.put(payload_of(probe), reveal=reveal)
+    except BackendError as error:
+        why, step = _in_names_of(network, probe, error.why), "Leave this network out, or measure it on another device"
+        raise UnsupportedNetwork(f"The device cannot run {network.name}", why=why, next_step=step) from error
+
+
+def _in_names_of(network: Network, probe: Probe, message: str) -> str:
+    """What a device says of the nodes that it was sent, with the names that the network gives them."""
+    names = {node.index: node.name for node in network.nodes}
+    emitted = probe.model.names.nodes
+    return _EMITTED_NODE.sub(lambda found: names[emitted[found[0]]] if found[0] in emitted else found[0], message)
 
 
 def _convolutional(network: Network) -> frozenset[str]:
@@ -164,7 +186,7 @@ def _convolutional(network: Network) -> frozenset[str]:
 
 def _run_seconds(session: AgentSession, network: Network) -> float:
     probe = network_probe(network)
-    session.put(payload_of(probe))
+    _put(session, network, probe)
     runs = [one for series, _ in session.run([Visit(probe.id, 0, 3)]) for one in series]
     session.drop([probe.id])
     return summarise(runs[0].samples, session.hello.clock).latency_s

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -314,6 +317,15 @@ def test_network_that_cannot_fit(npu: Npu, network: Path, tmp_path: Path) -> Non
     npu.refuses(3, "run", network, "--machine", tiny, mentions=("needs", "bytes of NB", "there are", "nb_bytes"))
 
 
+def test_forced_choices_are_the_first_to_let_go(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """Where tiles that the user forced do not fit, the next step names the options, then what the machine lacks."""
+    small = npu_inputs.save(npu_inputs.machine_text(nb_bytes="16_384", halo_bytes="64"), tmp_path / "small.toml")
+    assert npu("run", network, "--machine", small, "--no-values").code == 0
+    forced = ("run", network, "--machine", small, "--tile", "20x20")
+    npu.refuses(3, *forced, mentions=("next: Leave --tile out; else raise nb_bytes",))
+    npu.refuses(3, *forced, "--chains", "whole", mentions=("next: Leave --tile and --chains out\n",))
+
+
 def test_unknown_operator_is_named(npu: Npu, tmp_path: Path) -> None:
     """A node that the machine does not know is named as the file does, with its operator, by every command."""
     path = npu_inputs.save(npu_inputs.unknown_operator(), tmp_path / "odd.onnx")
@@ -340,6 +352,42 @@ def test_code_that_does_not_decode_is_refused(npu: Npu, tmp_path: Path, code: by
     path = npu_inputs.save(npu_inputs.program(code), tmp_path / "p")
     for words in (("run", path), ("disassemble", path), ("trace", path, "-o", tmp_path / "t")):
         npu.refuses(3, *words, mentions=mentions)
+
+
+def _loop(rounds: int) -> str:
+    """A program that issues two items in every round."""
+    body = "map target=r0:d0, first=r0:d0\nmap target=r0:d0, first=r0:d0\n"
+    head = f"descriptor d0, nb, float32, 0\nset r1, {rounds}\nagain:\n"
+    return head + body + "add_immediate r1, r1, -1\nbranch_not_zero r1, again\nhalt\n"
+
+
+def test_small_files_cannot_ask_for_large_runs(npu: Npu, tmp_path: Path) -> None:
+    """A few instructions that loop too often are refused before they are timed, and with fewer rounds by trace."""
+    path = npu_inputs.save(npu_inputs.program(_loop(499_000)), tmp_path / "p")
+    npu.refuses(3, "run", path, mentions=("200000 items", "next:"))
+    path = npu_inputs.save(npu_inputs.program(_loop(51_000)), tmp_path / "p")
+    npu.refuses(3, "trace", path, "-o", tmp_path / "t", mentions=("102,001 items", "100,000", "why:", "next:"))
+    assert not (tmp_path / "t").exists()
+
+
+def test_errors_of_program_files_have_a_next_step(npu: Npu, tmp_path: Path) -> None:
+    """Whatever is wrong with a program, and with its size, the error says what to do."""
+    for source, _ in npu_inputs.FAULTY_PROGRAMS.values():
+        path = npu_inputs.save(npu_inputs.program(source), tmp_path / "p")
+        npu.refuses(3, "run", path, "--cycle-budget", 100_000, mentions=("next: ",))
+    npu.refuses(3, "run", npu_inputs.save(npu_inputs.program(b""), tmp_path / "p"), mentions=("no instructions",))
+    path = npu_inputs.save(npu_inputs.program(_loop(100)), tmp_path / "p")
+    npu.refuses(3, "run", path, "--cycle-budget", 1_000, mentions=("1000 cycles", "--cycle-budget"))
+
+
+@pytest.mark.parametrize("option", ["--preset", "--machine", "--csv"])
+def test_enormous_names_are_shortened(npu: Npu, network: Path, option: str) -> None:
+    """A name of ten thousand characters is recognisable in the error and does not fill the screen."""
+    name = "a" * 5_000 + "b" * 5_000
+    outcome = npu("run", network, "--no-values", option, name)
+    assert outcome.code == 3 and "aaa…bbb" in outcome.stderr and len(outcome.stderr) < 1_000
+    outcome = npu("run", name)
+    assert outcome.code == 3 and "aaa…bbb" in outcome.stderr and len(outcome.stderr) < 1_000
 
 
 def test_program_for_another_machine_is_refused(npu: Npu, tmp_path: Path) -> None:
@@ -425,3 +473,55 @@ def test_file_that_cannot_be_written(npu: Npu, network: Path, tmp_path: Path) ->
     npu.refuses(3, "compile", network, "-o", nowhere, mentions=(str(nowhere),))
     npu.refuses(3, "run", network, "--no-values", "--csv", nowhere, mentions=(str(nowhere),))
     npu.refuses(3, "trace", network, "-o", nowhere, mentions=(str(nowhere),))
+
+
+# --- streams that the caller closed -------------------------------------------------------------------------------
+
+
+def _shell(script: str, *words: object) -> subprocess.CompletedProcess[str]:
+    """Runs a script of bash in which `$H` is the harness and `$1`, `$2`, … are the words."""
+    environment = {**os.environ, "H": f"{sys.executable} -m harness"}
+    command = ["bash", "-c", f"set -o pipefail; {script}", "bash", *map(str, words)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_nothing(network: Path, tmp_path: Path, closed: str) -> None:
+    """Commands succeed without stdout, and nothing that they print ends up in the files that they write."""
+    program, table = tmp_path / "p", tmp_path / "l.csv"
+    made = _shell(f'$H npu compile "$1" -o "$2" {closed}', network, program)
+    assert (made.returncode, made.stdout) == (0, "") and "Error" not in made.stderr
+    Program.from_bytes(program.read_bytes())
+    assert _shell(f'$H npu run "$1" --csv "$2" {closed}', program, table).returncode == 0
+    with table.open(newline="") as file:
+        assert [row["name"] for row in csv.DictReader(file)] == ["stem", "body", "pool", "total"]
+
+
+@pytest.mark.parametrize("command", ['npu disassemble "$1"', "devices list", "--help"])
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly(network: Path, command: str) -> None:
+    """A closed pipe ends with the code of SIGPIPE and without a word, however much was still to be printed."""
+    ended = _shell(f"$H {command} | true", network)
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
+def test_an_error_that_nobody_reads_keeps_its_exit_code() -> None:
+    """Where stderr is a closed pipe the exit code of the error still stands."""
+    assert _shell("$H npu run nowhere.onnx 2>&1 | true").returncode == 3
+
+
+# --- devices -----------------------------------------------------------------------------------------------------
+
+
+def test_network_that_a_device_cannot_compile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Profiling a network that the NPU does not know is a matter of the file: exit 3, with the node's own name."""
+    path = npu_inputs.save(npu_inputs.unknown_operator(), tmp_path / "odd.onnx")
+    monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", str(tmp_path))
+    handler = signal.getsignal(signal.SIGINT)
+    for words in ((), ("--dry-run",)):
+        with pytest.raises(SystemExit) as end:
+            main(["profile", "--device", "npu01", "--workspace", str(tmp_path), str(path), *words])
+        assert end.value.code == 3
+        assert "'odd one' (Det)" in capsys.readouterr().err
+    signal.signal(signal.SIGINT, handler)

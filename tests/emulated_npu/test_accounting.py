@@ -20,7 +20,13 @@ from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
 from device_agents.emulated_npu.errors import BudgetExceeded, DoesNotFit, ExecutionFault
 from device_agents.emulated_npu.functional import Counters
-from device_agents.emulated_npu.inference import MOST_ITEMS, check_accesses, compute_values, time_program
+from device_agents.emulated_npu.inference import (
+    MOST_ITEMS,
+    MOST_ITEMS_OF_FILE,
+    check_accesses,
+    compute_values,
+    time_program,
+)
 from device_agents.emulated_npu.machine import load_preset
 from device_agents.emulated_npu.program import Footprint, Program
 
@@ -113,4 +119,23 @@ def test_budget_bounds_a_loop_that_issues_nothing() -> None:
     with pytest.raises(BudgetExceeded, match="beyond 1000 cycles") as caught:
         time_program(program, EDGE, cycle_budget=1000)
     assert "cycle budget" in caught.value.next_step
-    assert MOST_ITEMS > 100_000
+
+
+def test_budget_is_told_in_cycles() -> None:
+    """A program whose commands take longer than the budget is told so in the unit in which the budget was given."""
+    program = _compiled(Options()).program
+    cycles = time_program(program, EDGE).cycles
+    for budget in (int(cycles) - 1, int(cycles) // 2):
+        with pytest.raises(BudgetExceeded, match=f"{budget} cycles") as caught:
+            time_program(program, EDGE, cycle_budget=budget)
+        assert " ps" not in caught.value.what + caught.value.why + caught.value.next_step
+
+
+def test_items_are_limited() -> None:
+    """A program with as many items as may be kept is timed, one with more is given up; files may have fewer."""
+    program = _compiled(Options()).program
+    items = len(time_program(program, EDGE).steps)
+    assert len(time_program(program, EDGE, most_items=items).steps) == items
+    with pytest.raises(BudgetExceeded, match=f"after {items - 1} items"):
+        time_program(program, EDGE, most_items=items - 1)
+    assert 100_000 < MOST_ITEMS_OF_FILE < MOST_ITEMS

@@ -17,17 +17,21 @@ from device_agents.emulated_npu.command import DataType
 from device_agents.emulated_npu.encoding import encode
 from device_agents.emulated_npu.errors import InvalidProgram
 from device_agents.emulated_npu.isa import INSTRUCTION_BYTES, Opcode, control
-from device_agents.emulated_npu.program import Footprint, Port, Program
+from device_agents.emulated_npu.program import MAX_LAYERS, MAX_PORTS, VERSION, Footprint, Port, Program
 
 SIZES = st.integers(0, 2**62)
 
 
 @st.composite
-def ports(draw: st.DrawFn) -> Port:
-    """A port whose shape and strides have the same length."""
-    axes = draw(st.lists(st.tuples(st.integers(0, 2**31), st.integers(-(2**40), 2**40)), max_size=4))
+def ports(draw: st.DrawFn) -> tuple[Port, int]:
+    """A port, and the least DDR that it fits into; strides of both signs, shape and strides of one length."""
+    axes = draw(st.lists(st.tuples(st.integers(1, 2**31 - 1), st.integers(-(2**24), 2**24)), max_size=6))
     shape, strides = tuple(size for size, _ in axes), tuple(stride for _, stride in axes)
-    return Port(draw(st.text(max_size=8)), draw(SIZES), draw(st.sampled_from(DataType)), shape, strides)
+    reaches = [(size - 1) * stride for size, stride in axes]
+    address = draw(st.integers(0, 2**60)) - sum(min(0, reach) for reach in reaches)
+    dtype = draw(st.sampled_from(DataType))
+    end = address + sum(max(0, reach) for reach in reaches) + dtype.bytes
+    return Port(draw(st.text(max_size=8)), address, dtype, shape, strides), end
 
 
 @st.composite
@@ -38,10 +42,10 @@ def whole_programs(draw: st.DrawFn) -> Program:
     count = len(code) // INSTRUCTION_BYTES
     layer_of = draw(st.lists(st.integers(-1, len(layers) - 1), min_size=count, max_size=count))
     inputs, outputs = draw(st.lists(ports(), max_size=2)), draw(st.lists(ports(), max_size=2))
-    footprint = Footprint(*draw(st.tuples(*[SIZES] * 5)))
-    return Program(
-        draw(st.text(max_size=8)), code, tuple(layers), tuple(layer_of), tuple(inputs), tuple(outputs), footprint
-    )
+    ddr_bytes = max([draw(st.integers(0, 2**20)), *(end for _, end in inputs + outputs)])
+    footprint = Footprint(ddr_bytes, *draw(st.tuples(*[SIZES] * 5)))
+    found, made = tuple(port for port, _ in inputs), tuple(port for port, _ in outputs)
+    return Program(draw(st.text(max_size=8)), code, tuple(layers), tuple(layer_of), found, made, footprint)
 
 
 SMALL = Program(
@@ -60,7 +64,7 @@ def _metadata(data: bytes) -> dict[str, Any]:
     return dict(json.loads(data[24 + code_bytes : 24 + code_bytes + length]))
 
 
-def _container(code: bytes, metadata: bytes, version: int = 1) -> bytes:
+def _container(code: bytes, metadata: bytes, version: int = VERSION) -> bytes:
     magic = SMALL.to_bytes()[:8]
     body = struct.pack("<8sIIQ", magic, version, len(metadata), len(code)) + code + metadata
     return body + struct.pack("<I", zlib.crc32(body))
@@ -103,7 +107,7 @@ def test_arbitrary_metadata_are_no_program(metadata: bytes) -> None:
 
 
 PORT = {"name": "x", "address": 64, "dtype": "FLOAT32", "shape": [1, 3], "strides": [12, 4]}
-FOOTPRINT = {"ddr_bytes": 256, "llc_bytes": 0, "nb_bytes": 64, "sb_bytes": 32, "halo_bytes": 0}
+FOOTPRINT = {"ddr_bytes": 256, "llc_bytes": 0, "nb_bytes": 64, "sb_bytes": 32, "halo_bytes": 0, "shared_bytes": 0}
 
 
 @pytest.mark.parametrize(
@@ -143,6 +147,42 @@ def test_metadata_are_validated(change: dict[str, Any]) -> None:
         Program.from_bytes(_container(SMALL.code, json.dumps({**metadata, **change}).encode()))
 
 
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"shape": [1] * 7, "strides": [4] * 7}, "7 axes"),
+        ({"shape": [1, 0]}, "shape"),
+        ({"shape": [1, 2**31]}, "shape"),
+        ({"strides": [12, 2**63]}, "strides"),
+        ({"address": 245}, "bytes 245 to 256 of 256"),
+        ({"strides": [12, -36]}, "bytes -8 to"),
+        ({"shape": [2**31 - 1] * 6, "strides": [2**62] * 6}, "DDR"),
+    ],
+    ids=str,
+)
+def test_ports_lie_in_the_memory_of_the_program(change: dict[str, Any], complaint: str) -> None:
+    """A port with an element outside DDR, or more axes or elements than a view has, is refused by name."""
+    metadata = _metadata(SMALL.to_bytes())
+    for direction in ("inputs", "outputs"):
+        for address in (244, 64):
+            port = {**PORT, "address": address}
+            Program.from_bytes(_container(SMALL.code, json.dumps({**metadata, direction: [port]}).encode()))
+        with pytest.raises(InvalidProgram, match=f"port 'x'.*{complaint}|{complaint}.*port 'x'") as caught:
+            Program.from_bytes(
+                _container(SMALL.code, json.dumps({**metadata, direction: [{**PORT, **change}]}).encode())
+            )
+        assert caught.value.next_step
+
+
+@pytest.mark.parametrize(("field", "item", "most"), [("layers", "conv", MAX_LAYERS), ("inputs", PORT, MAX_PORTS)])
+def test_names_are_limited(field: str, item: object, most: int) -> None:
+    """As many layers and ports as the limit pass, one more is refused."""
+    metadata = {**_metadata(SMALL.to_bytes()), "layer_of": [[0, 3]]}
+    assert Program.from_bytes(_container(SMALL.code, json.dumps({**metadata, field: [item] * most}).encode()))
+    with pytest.raises(InvalidProgram, match=f"{most + 1} {field}, the limit is {most}"):
+        Program.from_bytes(_container(SMALL.code, json.dumps({**metadata, field: [item] * (most + 1)}).encode()))
+
+
 def test_deeply_nested_metadata_are_rejected() -> None:
     """Metadata that would exhaust the stack of the parser are an InvalidProgram."""
     with pytest.raises(InvalidProgram):
@@ -151,8 +191,9 @@ def test_deeply_nested_metadata_are_rejected() -> None:
 
 def test_another_version_is_named() -> None:
     """A file of another format says which and is not read."""
-    with pytest.raises(InvalidProgram, match="format 2"):
-        Program.from_bytes(_container(SMALL.code, json.dumps(_metadata(SMALL.to_bytes())).encode(), version=2))
+    with pytest.raises(InvalidProgram, match="format 1, this version reads 2") as caught:
+        Program.from_bytes(_container(SMALL.code, json.dumps(_metadata(SMALL.to_bytes())).encode(), version=1))
+    assert "Compile" in caught.value.next_step
 
 
 def test_lengths_are_not_trusted() -> None:

@@ -208,6 +208,12 @@ def test_a_fault_names_its_instruction(text: str, complaint: str) -> None:
         list(sequence(assemble("fence\n" + text)))
 
 
+def test_no_instructions_are_no_program() -> None:
+    """Empty code is told as such, not as an instruction before the first."""
+    with pytest.raises(ExecutionFault, match="has no instructions"):
+        list(sequence(b""))
+
+
 def test_an_endless_loop_exceeds_the_budget() -> None:
     """A loop without end stops at the budget, with or without items in it."""
     with pytest.raises(BudgetExceeded, match="after 1000 instructions"):
