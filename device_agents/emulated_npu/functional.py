@@ -146,15 +146,14 @@ def memories_for(machine: Machine, footprint: Footprint) -> Memories:
                 "it was compiled for another machine",
                 f"compile it for {machine.name}, or raise {parameter}",
             )
-    return Memories(
-        {
-            Space.DDR: footprint.ddr_bytes,
-            Space.LLC: footprint.llc_bytes,
-            Space.NB: footprint.nb_bytes,
-            Space.SB: footprint.sb_bytes,
-            Space.HALO: footprint.halo_bytes,
-        }
-    )
+    sizes = {
+        Space.DDR: footprint.ddr_bytes,
+        Space.LLC: footprint.llc_bytes,
+        Space.NB: footprint.nb_bytes,
+        Space.SB: footprint.sb_bytes,
+        Space.HALO: footprint.halo_bytes,
+    }
+    return Memories.with_one_buffer(sizes) if machine.shared_buffer else Memories(sizes)
 
 
 Filling = Iterable[tuple[int, Array]]

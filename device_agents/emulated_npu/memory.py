@@ -100,6 +100,14 @@ class Memories:
         self._use({space: _zeros(space, sizes.get(space, 0)) for space in Space})
 
     @classmethod
+    def with_one_buffer(cls, sizes: Mapping[Space, int]) -> Memories:
+        """As the constructor, with NB and SB the same bytes under the same addresses."""
+        arrays = {space: _zeros(space, sizes.get(space, 0)) for space in Space if space is not Space.SB}
+        largest = max(sizes.get(Space.NB, 0), sizes.get(Space.SB, 0))
+        arrays[Space.NB] = arrays[Space.SB] = _zeros(Space.NB, largest)
+        return cls.over(arrays)
+
+    @classmethod
     def over(cls, arrays: Mapping[Space, Array]) -> Memories:
         """Memories that lie in contiguous arrays of bytes of the caller's, for instance between guard bytes."""
         memories = cls.__new__(cls)

@@ -24,6 +24,9 @@ _LOAD_BYTES = 128 << 10
 """Resident weights are fetched in parts of about this size, so that computing begins before all have come."""
 
 
+MAX_PASSES = 1 << 16
+
+
 @dataclass(frozen=True)
 class Room:
     """Bytes that a chain may use of each memory.
@@ -102,6 +105,7 @@ def plan_chain(
     room: Room,
 ) -> ChainPlan:
     """Decides buffers and weights for these cuts; raises NotTileable, or DoesNotFit with demand and limit."""
+    _count_passes(layers, cuts)
     geometry = cut_chain(layers, values, cuts, stored)
     extents = {name: _extents(geometry, name) for name in geometry.regions}
     slabs, halo_bytes = _slabs(geometry, values, machine)
@@ -111,6 +115,15 @@ def plan_chain(
     weights, sb_bytes = _weights(geometry, machine, room.sb_bytes)
     _demand(layers, "SB", sb_bytes, room.sb_bytes, "sb_bytes")
     return ChainPlan(geometry, extents, buffers, constants, weights, slabs, nb_bytes, sb_bytes, halo_bytes)
+
+
+def _count_passes(layers: Sequence[Layer], cuts: Sequence[Cut]) -> None:
+    passes = math.prod(-(-layers[-1].output.axes[cut.axis].size // cut.size) for cut in cuts)
+    if passes > MAX_PASSES:
+        what = f"{layers[-1].name} would run in {passes} passes"
+        raise DoesNotFit(
+            what, f"at most {MAX_PASSES} are compiled", "Choose larger tiles, or raise nb_bytes of the machine"
+        )
 
 
 def element_type(value: Value | Constant, machine: Machine) -> DataType:
