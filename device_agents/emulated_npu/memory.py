@@ -102,10 +102,9 @@ class Memories:
     @classmethod
     def with_one_buffer(cls, sizes: Mapping[Space, int]) -> Memories:
         """As the constructor, with NB and SB the same bytes under the same addresses."""
-        arrays = {space: _zeros(space, sizes.get(space, 0)) for space in Space if space is not Space.SB}
-        largest = max(sizes.get(Space.NB, 0), sizes.get(Space.SB, 0))
-        arrays[Space.NB] = arrays[Space.SB] = _zeros(Space.NB, largest)
-        return cls.over(arrays)
+        buffer = _zeros(Space.NB, max(sizes.get(Space.NB, 0), sizes.get(Space.SB, 0)))
+        apart = {space: _zeros(space, sizes.get(space, 0)) for space in (Space.DDR, Space.LLC, Space.HALO)}
+        return cls.over({**apart, Space.NB: buffer, Space.SB: buffer})
 
     @classmethod
     def over(cls, arrays: Mapping[Space, Array]) -> Memories:
