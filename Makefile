@@ -32,8 +32,11 @@ lint: $(STAMP)  ## style, types, import contracts, dependencies
 docs: $(STAMP)  ## docs/cli.md from the help texts
 	$(BIN)/python docs/generate_cli.py
 
-benchmark: $(STAMP)  ## figures of docs/performance.md
+benchmark: $(STAMP)  ## figures of docs/performance.md and docs/emulator.md
 	$(BIN)/python benchmarks/controller_cost.py
+	$(BIN)/python benchmarks/emulator_speed.py
+	$(BIN)/python benchmarks/emulator_networks.py
+	$(BIN)/python benchmarks/emulator_anchors.py
 
 clean:
 	rm -rf $(VENV)
