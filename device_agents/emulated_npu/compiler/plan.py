@@ -100,7 +100,10 @@ class Planner:
         """What chains with these ends take in the room of this planner; None where one does not fit."""
         result = Outline(0, 0, (0,))
         for start, end in itertools.pairwise(ends):
-            estimate = self._estimated(start, end)
+            try:
+                estimate = self._estimated(start, end)
+            except DoesNotFit:
+                return None
             if estimate is None:
                 return None
             result = result.extended(estimate, end)

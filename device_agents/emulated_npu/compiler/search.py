@@ -88,11 +88,12 @@ class ChainSearch:
 
     def estimate(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Estimate:
         """What a good choice takes, found at little cost; raises as `choices`."""
-        plan = self._coarsest(layers, stored, room, _QUICK)[0]
         parts = self._sweep_parts(layers, room)
         found: list[Estimate] = []
         if not parts or self._residency(layers[0]) != "weights":
-            found.append(Estimate(self.predict(plan).total_ps, plan.nb_bytes, plan.halo_bytes))
+            with contextlib.nullcontext() if not parts else contextlib.suppress(DoesNotFit, NotTileable):
+                plan = self._coarsest(layers, stored, room, _QUICK)[0]
+                found.append(Estimate(self.predict(plan).total_ps, plan.nb_bytes, plan.halo_bytes))
         if parts:
             ends = [self._coarsest((part,), stored, room, _QUICK)[0] for part in (parts[0], parts[-1])]
             first_ps, last_ps = (self.predict(end).total_ps for end in ends)
@@ -103,12 +104,18 @@ class ChainSearch:
 
     def choices(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
         """All choices around the coarsest cut that fits; raises DoesNotFit, or NotTileable, where there is none."""
-        plans = self._coarsest(layers, stored, room, _THOROUGH)
         sweeps = list(self._sweeps(layers, stored, room))
         yield from sweeps
-        if not sweeps or self._residency(layers[0]) != "weights":
-            for plan in plans:
-                yield Choice(_label(plan), (plan,), self.predict(plan).total_ps)
+        if sweeps and self._residency(layers[0]) == "weights":
+            return
+        try:
+            plans = self._coarsest(layers, stored, room, _THOROUGH)
+        except (DoesNotFit, NotTileable):
+            if not sweeps:
+                raise
+            return
+        for plan in plans:
+            yield Choice(_label(plan), (plan,), self.predict(plan).total_ps)
 
     def _residency(self, layer: Layer) -> ResidencyChoice:
         """What is to stay on chip, "auto" for whatever is faster."""
