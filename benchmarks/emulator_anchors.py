@@ -15,7 +15,7 @@ import fsrcnn  # noqa: E402
 import nvdla  # noqa: E402
 from anchors.published import comparisons  # noqa: E402
 
-from device_agents.emulated_npu.timing import simulate_program  # noqa: E402
+from device_agents.emulated_npu.timing.simulation import simulate_program  # noqa: E402
 
 
 def closed_forms() -> None:

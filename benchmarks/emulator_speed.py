@@ -19,7 +19,7 @@ from device_agents.emulated_npu.command import DataType, Function, Settings
 from device_agents.emulated_npu.compiler.layers import Constant, Graph, Layer, Value, View, ViewAxis
 from device_agents.emulated_npu.compiler.pipeline import compile_graph
 from device_agents.emulated_npu.machine import load_preset
-from device_agents.emulated_npu.timing import simulate_program
+from device_agents.emulated_npu.timing.simulation import simulate_program
 
 MODEL = "builtin:resnet50"
 REPEATS = 5

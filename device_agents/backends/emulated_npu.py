@@ -19,7 +19,7 @@ from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.errors import EmulatorError
 from device_agents.emulated_npu.host import QUIET, HostModel
 from device_agents.emulated_npu.machine import Machine, find_machine
-from device_agents.emulated_npu.timing import simulate_program
+from device_agents.emulated_npu.timing.simulation import simulate_program
 
 FORMAT = "emulated-npu"
 DEFAULT_PRESET = "edge"
@@ -79,7 +79,7 @@ class EmulatedNpuBackend:
         self._machine = _machine(preset)
         host = self._machine.host
         self._host = HostModel(host if noise else replace(host, noise=QUIET), seed)
-        self._settings = f"preset={preset},machine={_machine_digest(self._machine)},noise={noise},seed={seed}"
+        self._settings = f"preset={preset},machine={self._machine.digest[:16]},noise={noise},seed={seed}"
         self._timed: Dict[str, _Timed] = {}
         self._probes: Dict[str, _Probe] = {}
 
@@ -148,10 +148,6 @@ def _machine(preset: Any) -> Machine:
         return find_machine(preset)
     except EmulatorError as error:
         raise Refused(_words(error)) from error
-
-
-def _machine_digest(machine: Machine) -> str:
-    return hashlib.sha256(repr(machine).encode()).hexdigest()[:16]
 
 
 def _sources_digest(folder: Traversable) -> str:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from device_agents.emulated_npu.command import Command
 from device_agents.emulated_npu.compiler.pipeline import Compiled
-from device_agents.emulated_npu.cost import CostModel
 from device_agents.emulated_npu.errors import BudgetExceeded, ExecutionFault
-from device_agents.emulated_npu.formula import Formula, formula
-from device_agents.emulated_npu.functional import Counters, FunctionalMachine, memories_for, run
+from device_agents.emulated_npu.execution.functional import Counters, FunctionalMachine, memories_for, run
+from device_agents.emulated_npu.execution.signatures import operands_of
+from device_agents.emulated_npu.isa.program import Program
+from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, Step, sequence
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.program import Program
-from device_agents.emulated_npu.sequencer import DEFAULT_BUDGET, Step, sequence
-from device_agents.emulated_npu.signatures import operands_of
-from device_agents.emulated_npu.timing import Timing, marginal_ps, simulate
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.formula import Formula, formula
+from device_agents.emulated_npu.timing.simulation import Timing, marginal_ps, simulate
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,8 +15,8 @@ from harness.errors import ConfigurationError, InputError, UsageError
 if TYPE_CHECKING:
     from device_agents.emulated_npu.compiler.options import Options
     from device_agents.emulated_npu.inference import TimedProgram
+    from device_agents.emulated_npu.isa.program import Program
     from device_agents.emulated_npu.machine import Machine
-    from device_agents.emulated_npu.program import Program
     from harness.cli.npu_source import CompiledModel
     from harness.cli.npu_values import Checked
 
@@ -183,7 +183,7 @@ def trace_command(
     """
     import json as encoder
 
-    from device_agents.emulated_npu.trace import LayerLabel, chrome_trace, labels_of_names
+    from device_agents.emulated_npu.reports.trace import LayerLabel, chrome_trace, labels_of_names
 
     choices = npu_options.read_options(
         chains=chains, halo=halo, tile=tile, residency=residency, no_reorder=no_reorder, fences=fences

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from harness.text import printable
 
 if TYPE_CHECKING:
-    from device_agents.emulated_npu.program import Program
+    from device_agents.emulated_npu.isa.program import Program
 
 
 def listing(program: Program) -> str:
     """The assembly text; raises InvalidProgram where the code does not decode."""
-    from device_agents.emulated_npu.assembly import disassemble
+    from device_agents.emulated_npu.isa.assembly import disassemble
 
     return "".join(_with_layers(disassemble(program.code), program))
 

@@ -14,12 +14,12 @@ from harness.cli.npu_values import Checked
 from harness.text import spreadsheet_cell
 
 if TYPE_CHECKING:
-    from device_agents.emulated_npu.accounting import Moved
     from device_agents.emulated_npu.command import Space
     from device_agents.emulated_npu.compiler.plan import Decision
     from device_agents.emulated_npu.compiler.search import Choice
     from device_agents.emulated_npu.inference import TimedProgram
-    from device_agents.emulated_npu.statistics import LayerRow
+    from device_agents.emulated_npu.reports.accounting import Moved
+    from device_agents.emulated_npu.reports.statistics import LayerRow
 
 _PS_PER_S = 1e12
 
@@ -39,8 +39,8 @@ class Run:
     @cached_property
     def rows(self) -> tuple[LayerRow, ...]:
         """Counters of every layer; the last row is the total."""
-        from device_agents.emulated_npu.accounting import useful_macs
-        from device_agents.emulated_npu.statistics import layer_rows
+        from device_agents.emulated_npu.reports.accounting import useful_macs
+        from device_agents.emulated_npu.reports.statistics import layer_rows
 
         timed = self.timed
         useful = None if self.source is None else useful_macs(self.source.compiled)
@@ -57,21 +57,21 @@ class Run:
     @cached_property
     def moved_by_memory(self) -> Mapping[Space, Moved]:
         """Bytes out of and into DDR and the last-level cache."""
-        from device_agents.emulated_npu.accounting import moved_by_memory
+        from device_agents.emulated_npu.reports.accounting import moved_by_memory
 
         return moved_by_memory(self.timed.steps, self.timed.costs)
 
     @cached_property
     def peak_bytes(self) -> Mapping[Space, int]:
         """High-water marks of the on-chip memories."""
-        from device_agents.emulated_npu.accounting import peak_bytes
+        from device_agents.emulated_npu.reports.accounting import peak_bytes
 
         return peak_bytes(self.timed.timing.schedule)
 
     @cached_property
     def instructions(self) -> dict[str, int]:
         """Instructions of the program by class, in all, and as issued with loops unrolled."""
-        from device_agents.emulated_npu.accounting import instruction_counts, issued_instructions
+        from device_agents.emulated_npu.reports.accounting import instruction_counts, issued_instructions
 
         counts = instruction_counts(self.timed.program)
         return {**counts, "total": sum(counts.values()), "issued": issued_instructions(self.timed.steps)}
@@ -164,7 +164,7 @@ def _memories(run: Run) -> dict[str, dict[str, int]]:
 
 
 def _tensor_classes(run: Run) -> dict[str, dict[str, int]] | None:
-    from device_agents.emulated_npu.accounting import moved_by_class
+    from device_agents.emulated_npu.reports.accounting import moved_by_class
 
     if run.source is None:
         return None
@@ -223,7 +223,7 @@ def layers_csv(run: Run) -> str:
 
 def compile_fields(source: CompiledModel, explain: bool) -> dict[str, Any]:
     """The fields of `npu compile --json`."""
-    from device_agents.emulated_npu.accounting import instruction_counts
+    from device_agents.emulated_npu.reports.accounting import instruction_counts
 
     compiled = source.compiled
     counts = instruction_counts(compiled.program)

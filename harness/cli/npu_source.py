@@ -19,8 +19,8 @@ from harness.text import read_file
 if TYPE_CHECKING:
     from device_agents.emulated_npu.compiler.options import Options
     from device_agents.emulated_npu.compiler.pipeline import Compiled
+    from device_agents.emulated_npu.isa.program import Program
     from device_agents.emulated_npu.machine import Machine
-    from device_agents.emulated_npu.program import Program
     from harness.network.graph import Network
 
 _MAX_PROGRAM_BYTES = 1 << 28
@@ -104,7 +104,7 @@ def _tensor_names(network: Network, assembled: AssembledModel, constants: Iterab
 
 def is_program(reference: str) -> bool:
     """Whether the reference is a file that begins as programs of the emulated NPU do."""
-    from device_agents.emulated_npu.program import MAGIC
+    from device_agents.emulated_npu.isa.program import MAGIC
 
     if reference.startswith(BUILTIN_PREFIX):
         return False
@@ -119,7 +119,7 @@ def is_program(reference: str) -> bool:
 
 def read_program(path: Path) -> Program:
     """Reads a program file; raises InputError."""
-    from device_agents.emulated_npu.program import Program
+    from device_agents.emulated_npu.isa.program import Program
 
     try:
         content = read_file(path, _MAX_PROGRAM_BYTES)

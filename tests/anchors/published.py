@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from device_agents.emulated_npu.closed_form import (
+from device_agents.emulated_npu.timing.closed_form import (
     SheetLayer,
     SheetMachine,
     ValidConvolution,

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from device_agents.emulated_npu.assembly import assemble
+from device_agents.emulated_npu.isa.assembly import assemble
+from device_agents.emulated_npu.isa.program import Footprint, Program
 from device_agents.emulated_npu.machine import preset_text
-from device_agents.emulated_npu.program import Footprint, Program
 
 NAMES = ("stem", "stem/relu", "body", "body/relu", "pool")
 CHANNELS = 48

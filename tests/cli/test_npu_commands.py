@@ -18,10 +18,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.assembly import assemble
 from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.isa.assembly import assemble
+from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.machine import load_preset
-from device_agents.emulated_npu.program import Program
 from harness.cli.app import main
 from harness.network.assemble import assemble_network
 from harness.network.models import load_network

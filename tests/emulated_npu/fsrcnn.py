@@ -18,8 +18,8 @@ from device_agents.emulated_npu.compiler.importer import import_model
 from device_agents.emulated_npu.compiler.layers import Graph
 from device_agents.emulated_npu.compiler.options import HaloChoice, Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_graph
+from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
-from device_agents.emulated_npu.sequencer import sequence
 
 Array = np.ndarray[Any, Any]
 

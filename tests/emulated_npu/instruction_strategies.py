@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from device_agents.emulated_npu.command import Activation, Function, Settings
-from device_agents.emulated_npu.isa import (
+from device_agents.emulated_npu.isa.instructions import (
     CONTROL_FIELDS,
     DESCRIPTOR_SLOTS,
     INTEGER_TYPES,
@@ -20,7 +20,7 @@ from device_agents.emulated_npu.isa import (
     Reference,
     control,
 )
-from device_agents.emulated_npu.settings_words import settings_words
+from device_agents.emulated_npu.isa.settings_words import settings_words
 
 REFERENCES = st.builds(Reference, st.integers(0, REGISTERS - 1), st.integers(0, DESCRIPTOR_SLOTS - 1))
 

@@ -19,8 +19,8 @@ from small_models import IR_VERSION, by_runtime, model, node, values
 
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled
-from device_agents.emulated_npu.functional import FunctionalMachine, memories_for, run
-from device_agents.emulated_npu.interleaving import Order
+from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
+from device_agents.emulated_npu.execution.interleaving import Order
 from device_agents.emulated_npu.machine import Machine, Memory, Mfu, find_machine
 from harness.network import zoo
 from harness.network.models import LIGHT_FILES

@@ -12,7 +12,7 @@ from device_agents.emulated_npu.compiler.layers import Constant, Graph, Layer, V
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import compile_graph
 from device_agents.emulated_npu.machine import find_machine
-from device_agents.emulated_npu.timing import simulate_program
+from device_agents.emulated_npu.timing.simulation import simulate_program
 
 ROWS: list[dict[str, Any]] = read_anchor("nvdla_resnet50")["primer"]["rows"]
 

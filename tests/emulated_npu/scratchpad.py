@@ -20,8 +20,8 @@ from device_agents.emulated_npu.command import (
     Settings,
     Space,
 )
-from device_agents.emulated_npu.functional import FunctionalMachine
-from device_agents.emulated_npu.memory import NUMPY_TYPES, Memories
+from device_agents.emulated_npu.execution.functional import FunctionalMachine
+from device_agents.emulated_npu.execution.memory import NUMPY_TYPES, Memories
 
 Array = np.ndarray[Any, Any]
 

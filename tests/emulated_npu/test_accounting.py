@@ -8,18 +8,10 @@ import numpy as np
 import pytest
 from small_models import model, node
 
-from device_agents.emulated_npu.accounting import (
-    instruction_counts,
-    issued_instructions,
-    moved_by_class,
-    moved_by_memory,
-    useful_macs,
-)
-from device_agents.emulated_npu.assembly import assemble
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
 from device_agents.emulated_npu.errors import BudgetExceeded, DoesNotFit, ExecutionFault
-from device_agents.emulated_npu.functional import Counters
+from device_agents.emulated_npu.execution.functional import Counters
 from device_agents.emulated_npu.inference import (
     MOST_ITEMS,
     MOST_ITEMS_OF_FILE,
@@ -27,8 +19,16 @@ from device_agents.emulated_npu.inference import (
     compute_values,
     time_program,
 )
+from device_agents.emulated_npu.isa.assembly import assemble
+from device_agents.emulated_npu.isa.program import Footprint, Program
 from device_agents.emulated_npu.machine import load_preset
-from device_agents.emulated_npu.program import Footprint, Program
+from device_agents.emulated_npu.reports.accounting import (
+    instruction_counts,
+    issued_instructions,
+    moved_by_class,
+    moved_by_memory,
+    useful_macs,
+)
 
 EDGE = load_preset("edge")
 PICTURE = np.linspace(-1, 1, 3 * 18 * 18, dtype=np.float32).reshape(1, 3, 18, 18)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from instruction_strategies import programs
 
-from device_agents.emulated_npu.assembly import assemble, disassemble
 from device_agents.emulated_npu.command import Activation, Function, Settings
-from device_agents.emulated_npu.encoding import decode, encode
 from device_agents.emulated_npu.errors import InvalidProgram
-from device_agents.emulated_npu.isa import DataInstruction, Instruction, Opcode, Reference, control
-from device_agents.emulated_npu.settings_words import WORDS, settings_words
+from device_agents.emulated_npu.isa.assembly import assemble, disassemble
+from device_agents.emulated_npu.isa.encoding import decode, encode
+from device_agents.emulated_npu.isa.instructions import DataInstruction, Instruction, Opcode, Reference, control
+from device_agents.emulated_npu.isa.settings_words import WORDS, settings_words
 
 PAGE = Path(__file__).parents[2] / "docs" / "isa.md"
 

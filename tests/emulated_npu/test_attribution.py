@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timed_programs import compute, convolve, load, machine, mfu, operand, sound_programs, steps_of, store
 
-from device_agents.emulated_npu.attribution import Activity, Segment, WaitTime, binding_path, layer_times
 from device_agents.emulated_npu.command import Command, Fence, Function, Item, Post, Queue, Space, Wait
+from device_agents.emulated_npu.isa.sequencer import Step
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.sequencer import Step
-from device_agents.emulated_npu.statistics import LayerRow, layer_rows
-from device_agents.emulated_npu.timing import marginal_ps, simulate
+from device_agents.emulated_npu.reports.statistics import LayerRow, layer_rows
+from device_agents.emulated_npu.timing.attribution import Activity, Segment, WaitTime, binding_path, layer_times
+from device_agents.emulated_npu.timing.simulation import marginal_ps, simulate
 
 IO, CP = Queue.IO, Queue.CP
 _MACHINES = st.builds(

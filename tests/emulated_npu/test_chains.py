@@ -14,8 +14,8 @@ from small_models import by_runtime, model, node, values
 from device_agents.emulated_npu.command import Command, Function, Operand, Space
 from device_agents.emulated_npu.compiler.options import HaloChoice, Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
-from device_agents.emulated_npu.functional import FunctionalMachine, memories_for, run
-from device_agents.emulated_npu.sequencer import sequence
+from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
+from device_agents.emulated_npu.isa.sequencer import sequence
 
 Array = np.ndarray[Any, Any]
 Rows = tuple[int, int]

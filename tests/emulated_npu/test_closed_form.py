@@ -20,7 +20,8 @@ from anchors.published import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.closed_form import (
+from device_agents.emulated_npu.errors import DoesNotFit, EmulatorError
+from device_agents.emulated_npu.timing.closed_form import (
     SheetMachine,
     ValidConvolution,
     chained_elements,
@@ -36,7 +37,6 @@ from device_agents.emulated_npu.closed_form import (
     sheet_volumes,
     weight_stationary_cycles,
 )
-from device_agents.emulated_npu.errors import DoesNotFit, EmulatorError
 
 DEFAULTS = SheetMachine(macs=2048, buffer_kb=512, dram_gb_per_s=Fraction(10))
 SIZES = st.integers(1, 12)

@@ -13,8 +13,8 @@ from device_agents.emulated_npu.command import Command, Fence
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
 from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
-from device_agents.emulated_npu.sequencer import sequence
 
 
 def _right(network: Network, machine: Machine, options: Options) -> Compiled:

@@ -22,9 +22,9 @@ from device_agents.emulated_npu.command import (
     Settings,
     Space,
 )
-from device_agents.emulated_npu.cost import CostModel, Traffic, cycle_ps, duration_ps, external_bytes, macs
 from device_agents.emulated_npu.errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine, Memory, Mfu, Vfu
+from device_agents.emulated_npu.timing.cost import CostModel, Traffic, cycle_ps, duration_ps, external_bytes, macs
 
 
 def _view(space: Space, dims: tuple[int, ...], strides: tuple[int, ...]) -> Operand:

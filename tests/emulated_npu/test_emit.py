@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from device_agents.emulated_npu.command import Command, Function, Item, Operand, Post, Queue, Settings, Space, Wait
 from device_agents.emulated_npu.compiler.emit import emit
-from device_agents.emulated_npu.encoding import decode
-from device_agents.emulated_npu.isa import INSTRUCTION_BYTES, DataInstruction
-from device_agents.emulated_npu.sequencer import Step, sequence
+from device_agents.emulated_npu.isa.encoding import decode
+from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES, DataInstruction
+from device_agents.emulated_npu.isa.sequencer import Step, sequence
 
 
 def _steps(items: Sequence[Item]) -> list[Step]:

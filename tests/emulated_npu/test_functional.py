@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scratchpad import Array, Scratchpad, dense
 
-from device_agents.emulated_npu.assembly import assemble
 from device_agents.emulated_npu.command import (
     Activation,
     Binary,
@@ -29,12 +28,13 @@ from device_agents.emulated_npu.command import (
     Wait,
 )
 from device_agents.emulated_npu.errors import BudgetExceeded, Deadlock, DoesNotFit, ExecutionFault
-from device_agents.emulated_npu.functional import FunctionalMachine, memories_for, run
-from device_agents.emulated_npu.interleaving import Order, Queues, queue_depths, run_items
+from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
+from device_agents.emulated_npu.execution.interleaving import Order, Queues, queue_depths, run_items
+from device_agents.emulated_npu.execution.memory import Memories
+from device_agents.emulated_npu.isa.assembly import assemble
+from device_agents.emulated_npu.isa.program import Footprint, Port, Program
+from device_agents.emulated_npu.isa.sequencer import Step
 from device_agents.emulated_npu.machine import load_preset
-from device_agents.emulated_npu.memory import Memories
-from device_agents.emulated_npu.program import Footprint, Port, Program
-from device_agents.emulated_npu.sequencer import Step
 
 ORDERS: tuple[Order, ...] = get_args(Order)
 FLOAT = DataType.FLOAT32

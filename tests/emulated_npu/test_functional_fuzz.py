@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from scratchpad import Array, dense
 from test_functional import DOUBLE, X, program
 
-from device_agents.emulated_npu.assembly import assemble
 from device_agents.emulated_npu.command import (
     Activation,
     Command,
@@ -27,10 +26,11 @@ from device_agents.emulated_npu.command import (
     Space,
 )
 from device_agents.emulated_npu.errors import EmulatorError
-from device_agents.emulated_npu.functional import FunctionalMachine, run
-from device_agents.emulated_npu.isa import INSTRUCTION_BYTES
-from device_agents.emulated_npu.memory import Memories
-from device_agents.emulated_npu.program import Program
+from device_agents.emulated_npu.execution.functional import FunctionalMachine, run
+from device_agents.emulated_npu.execution.memory import Memories
+from device_agents.emulated_npu.isa.assembly import assemble
+from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
+from device_agents.emulated_npu.isa.program import Program
 
 SIZE = 4096
 GUARD = 4096

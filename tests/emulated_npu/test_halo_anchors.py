@@ -28,7 +28,7 @@ from device_agents.emulated_npu.compiler.options import HaloChoice, Options
 from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.compiler.tiling import Cut, HaloMode, cut_chain
 from device_agents.emulated_npu.machine import find_machine
-from device_agents.emulated_npu.timing import simulate_program
+from device_agents.emulated_npu.timing.simulation import simulate_program
 
 TILES: list[dict[str, Any]] = ANCHOR["macs"]["tiles"]
 HALF_DIGIT = ANCHOR["macs"]["half_digit"]

@@ -20,9 +20,9 @@ from device_agents.emulated_npu.command import (
     Settings,
     Space,
 )
-from device_agents.emulated_npu.encoding import InvalidInstruction, decode, encode
 from device_agents.emulated_npu.errors import InvalidProgram
-from device_agents.emulated_npu.isa import (
+from device_agents.emulated_npu.isa.encoding import InvalidInstruction, decode, encode
+from device_agents.emulated_npu.isa.instructions import (
     CONTROL_FIELDS,
     DESCRIPTOR_SLOTS,
     INSTRUCTION_BYTES,
@@ -38,7 +38,7 @@ from device_agents.emulated_npu.isa import (
     Reference,
     control,
 )
-from device_agents.emulated_npu.settings_words import WORDS, settings_of_words, settings_words
+from device_agents.emulated_npu.isa.settings_words import WORDS, settings_of_words, settings_words
 
 PAGE = Path(__file__).parents[2] / "docs" / "isa.md"
 HALT = control(Opcode.HALT)

@@ -14,9 +14,7 @@ from anchors.published import read_anchor, resnet50_sheet, sheet_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.closed_form import SheetLayer, sheet_dram_cycles, sheet_mac_cycles
 from device_agents.emulated_npu.command import Command, DataType, Descriptor, Function, Operand, Settings, Space
-from device_agents.emulated_npu.cost import CostModel
 from device_agents.emulated_npu.errors import InvalidMachine
 from device_agents.emulated_npu.machine import (
     Machine,
@@ -28,6 +26,8 @@ from device_agents.emulated_npu.machine import (
     preset_text,
     read_machine,
 )
+from device_agents.emulated_npu.timing.closed_form import SheetLayer, sheet_dram_cycles, sheet_mac_cycles
+from device_agents.emulated_npu.timing.cost import CostModel
 
 PRIMER = {row["macs"]: row for row in read_anchor("nvdla_resnet50")["primer"]["rows"]}
 EDGE = preset_text("edge")

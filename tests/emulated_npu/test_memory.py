@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from device_agents.emulated_npu.command import DataType, Descriptor, Operand, Space
 from device_agents.emulated_npu.errors import DoesNotFit, ExecutionFault
-from device_agents.emulated_npu.memory import Memories, access_of
+from device_agents.emulated_npu.execution.memory import Memories, access_of
 
 SIZE = 512
 HUGE = 1 << 62

@@ -13,7 +13,7 @@ from scratchpad import Array, Scratchpad, of_onnx, rows_are_independent
 
 from device_agents.emulated_npu.command import Activation, Command, Descriptor, Function, Operand, Settings, Space
 from device_agents.emulated_npu.errors import ExecutionFault
-from device_agents.emulated_npu.mfu import product
+from device_agents.emulated_npu.execution.mfu import product
 
 
 @dataclass(frozen=True)

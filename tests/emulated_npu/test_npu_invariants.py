@@ -13,10 +13,10 @@ from device_agents.emulated_npu.compiler.emit import emit
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
 from device_agents.emulated_npu.errors import DoesNotFit
-from device_agents.emulated_npu.formula import formula
+from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
-from device_agents.emulated_npu.sequencer import sequence
-from device_agents.emulated_npu.timing import Timing, simulate_program
+from device_agents.emulated_npu.timing.formula import formula
+from device_agents.emulated_npu.timing.simulation import Timing, simulate_program
 
 FAST = ("dscnn", "squeezenet", "mobilenetv2")
 

@@ -142,7 +142,7 @@ def test_products_in_parts_of_the_channels(sb_bytes: int) -> None:
 
 def test_one_submission_per_inference() -> None:
     """Weights stay where the loader put them: run again and again with other inputs, a program needs them once."""
-    from device_agents.emulated_npu.functional import FunctionalMachine, memories_for, run
+    from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
 
     network = _one("Conv", (1, 4, 12, 12), (4, 4, 3, 3))
     compiled = compile_model(network.model, small_machine(nb_bytes=2048, halo_bytes=1024))

@@ -20,7 +20,7 @@ from device_agents.emulated_npu.compiler.placement import (
     view_operand,
 )
 from device_agents.emulated_npu.compiler.regions import Region
-from device_agents.emulated_npu.memory import Memories
+from device_agents.emulated_npu.execution.memory import Memories
 
 Array = np.ndarray[Any, Any]
 

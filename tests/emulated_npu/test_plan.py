@@ -24,7 +24,7 @@ from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
 from device_agents.emulated_npu.errors import DoesNotFit
 from device_agents.emulated_npu.machine import find_machine
-from device_agents.emulated_npu.timing import simulate_program
+from device_agents.emulated_npu.timing.simulation import simulate_program
 
 
 def _convolutions(count: int, height: int = 24) -> Network:

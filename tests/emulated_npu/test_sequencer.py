@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from instruction_strategies import SETTINGS, programs
 
-from device_agents.emulated_npu.assembly import assemble
 from device_agents.emulated_npu.command import (
     Command,
     DataType,
@@ -25,11 +24,12 @@ from device_agents.emulated_npu.command import (
     Space,
     Wait,
 )
-from device_agents.emulated_npu.encoding import encode
 from device_agents.emulated_npu.errors import BudgetExceeded, ExecutionFault, InvalidProgram
-from device_agents.emulated_npu.isa import DataInstruction, Instruction, Opcode, Reference, control
-from device_agents.emulated_npu.sequencer import Step, sequence
-from device_agents.emulated_npu.settings_words import settings_words
+from device_agents.emulated_npu.isa.assembly import assemble
+from device_agents.emulated_npu.isa.encoding import encode
+from device_agents.emulated_npu.isa.instructions import DataInstruction, Instruction, Opcode, Reference, control
+from device_agents.emulated_npu.isa.sequencer import Step, sequence
+from device_agents.emulated_npu.isa.settings_words import settings_words
 
 ROW = Descriptor(Space.NB, DataType.FLOAT32, (8,), (4,))
 SLOT = "descriptor d0, nb, float32, 1\naxis d0, 0, 8, 4\n"

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.machine import load_preset
-from device_agents.emulated_npu.timing import simulate_program
+from device_agents.emulated_npu.timing.simulation import simulate_program
 
 ANCHOR = read_anchor("systolic_resnet18")
 

@@ -22,15 +22,15 @@ from timed_programs import (
 )
 
 from device_agents.emulated_npu.command import Fence, Post, Queue, Wait
-from device_agents.emulated_npu.cost import CostModel
-from device_agents.emulated_npu.encoding import encode
 from device_agents.emulated_npu.errors import BudgetExceeded, Deadlock, ExecutionFault
-from device_agents.emulated_npu.formula import Formula, formula
-from device_agents.emulated_npu.isa import Opcode, control
+from device_agents.emulated_npu.isa.encoding import encode
+from device_agents.emulated_npu.isa.instructions import Opcode, control
+from device_agents.emulated_npu.isa.program import Footprint, Program
+from device_agents.emulated_npu.isa.sequencer import Step
 from device_agents.emulated_npu.machine import Machine, Memory
-from device_agents.emulated_npu.program import Footprint, Program
-from device_agents.emulated_npu.sequencer import Step
-from device_agents.emulated_npu.timing import Timing, durations_ps, simulate, simulate_program
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.formula import Formula, formula
+from device_agents.emulated_npu.timing.simulation import Timing, durations_ps, simulate, simulate_program
 
 IO, CP = Queue.IO, Queue.CP
 _LOAD_COMPUTE_STORE = (load(10), Post(IO, 0), Wait(CP, 0), compute(10), Post(CP, 1), Wait(IO, 1), store(10))

@@ -24,11 +24,11 @@ from device_agents.emulated_npu.command import (
     Space,
     Wait,
 )
+from device_agents.emulated_npu.isa.sequencer import Step
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.occupancy import occupancy
-from device_agents.emulated_npu.sequencer import Step
-from device_agents.emulated_npu.timing import simulate
-from device_agents.emulated_npu.trace import LayerLabel, chrome_trace, labels_of_names
+from device_agents.emulated_npu.reports.trace import LayerLabel, chrome_trace, labels_of_names
+from device_agents.emulated_npu.timing.occupancy import occupancy
+from device_agents.emulated_npu.timing.simulation import simulate
 
 IO, CP = Queue.IO, Queue.CP
 _LABELS = (

@@ -22,8 +22,8 @@ from device_agents.emulated_npu.command import (
     Space,
     Wait,
 )
+from device_agents.emulated_npu.isa.sequencer import Step
 from device_agents.emulated_npu.machine import Dataflow, Host, Machine, Memory, Mfu, Noise, Packing, Vfu
-from device_agents.emulated_npu.sequencer import Step
 
 CYCLE_PS = 1000
 _HOST = Host(0.0, 0.0, 1e9, 0.0, 0.0, Noise(0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from device_agents.emulated_npu.command import Command, Descriptor, Item, Settings
 from device_agents.emulated_npu.compiler.rolling import Entry, Loop, Node
-from device_agents.emulated_npu.settings_words import settings_words
+from device_agents.emulated_npu.isa.settings_words import settings_words
 
 
 class Course(NamedTuple):

@@ -13,10 +13,10 @@ from typing import Any
 
 from device_agents.emulated_npu.command import MAX_RANK, Command, Descriptor, Fence, Item, Operand, Settings, Wait
 from device_agents.emulated_npu.compiler.addressing import ZERO, Address, Addressing, Course, Nest, Use, Words
-from device_agents.emulated_npu.compiler.residency import Residency, Slots
+from device_agents.emulated_npu.compiler.register_file import Residency, Slots
 from device_agents.emulated_npu.compiler.rolling import advance, roll
-from device_agents.emulated_npu.encoding import encode
-from device_agents.emulated_npu.isa import (
+from device_agents.emulated_npu.isa.encoding import encode
+from device_agents.emulated_npu.isa.instructions import (
     DESCRIPTOR_SLOTS,
     REGISTERS,
     SETTINGS_SLOTS,
@@ -26,7 +26,7 @@ from device_agents.emulated_npu.isa import (
     Reference,
     control,
 )
-from device_agents.emulated_npu.settings_words import settings_words
+from device_agents.emulated_npu.isa.settings_words import settings_words
 
 _PLAIN_WORDS = settings_words(Settings())  # always in settings slot 0
 # Places that no loop pins, so that the five operands of a command find room.

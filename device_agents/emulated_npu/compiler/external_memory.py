@@ -16,8 +16,8 @@ from device_agents.emulated_npu.compiler.placement import Buffer, buffer_bytes, 
 from device_agents.emulated_npu.compiler.regions import multiplier
 from device_agents.emulated_npu.compiler.weights import WeightBlock, uses_weight_buffer
 from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.isa.program import Port
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.program import Port
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,10 @@ from device_agents.emulated_npu.compiler.reorder import hoist_loads
 from device_agents.emulated_npu.compiler.synchronise import fence_between_layers, synchronise
 from device_agents.emulated_npu.compiler.weights import pack_weights
 from device_agents.emulated_npu.errors import DoesNotFit, EmulatorError
-from device_agents.emulated_npu.formula import formula
+from device_agents.emulated_npu.isa.program import Footprint, Program
+from device_agents.emulated_npu.isa.sequencer import Step
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.program import Footprint, Program
-from device_agents.emulated_npu.sequencer import Step
+from device_agents.emulated_npu.timing.formula import formula
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,9 +18,9 @@ from device_agents.emulated_npu.compiler.regions import size_of
 from device_agents.emulated_npu.compiler.slicing import slice_outputs
 from device_agents.emulated_npu.compiler.tiling import Cut, Geometry, HaloMode, NotTileable, Tile
 from device_agents.emulated_npu.compiler.weights import uses_weight_buffer
-from device_agents.emulated_npu.cost import CostModel
 from device_agents.emulated_npu.errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.cost import CostModel
 
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
 _RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)

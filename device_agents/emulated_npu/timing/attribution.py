@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from device_agents.emulated_npu.command import Queue
-from device_agents.emulated_npu.schedule import NOTHING, Schedule
-from device_agents.emulated_npu.sequencer import Step
+from device_agents.emulated_npu.isa.sequencer import Step
+from device_agents.emulated_npu.timing.schedule import NOTHING, Schedule
 
 
 class Activity(enum.IntEnum):

@@ -12,12 +12,12 @@ from device_agents.emulated_npu.command import Command, Function, Operand, Space
 from device_agents.emulated_npu.compiler.layers import Layer
 from device_agents.emulated_npu.compiler.pipeline import Compiled
 from device_agents.emulated_npu.compiler.tiling import Geometry
-from device_agents.emulated_npu.cost import CostModel
-from device_agents.emulated_npu.isa import INSTRUCTION_BYTES
-from device_agents.emulated_npu.occupancy import occupancy
-from device_agents.emulated_npu.program import Port, Program
-from device_agents.emulated_npu.schedule import Schedule
-from device_agents.emulated_npu.sequencer import Step
+from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
+from device_agents.emulated_npu.isa.program import Port, Program
+from device_agents.emulated_npu.isa.sequencer import Step
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.occupancy import occupancy
+from device_agents.emulated_npu.timing.schedule import Schedule
 
 TensorClass = Literal["weights", "activations", "input_output", "halo_copies"]
 TENSOR_CLASSES: tuple[TensorClass, ...] = ("weights", "activations", "input_output", "halo_copies")

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from device_agents.emulated_npu.attribution import Activity, binding_path, layer_of
 from device_agents.emulated_npu.command import Command, Function, Queue, Space
-from device_agents.emulated_npu.cost import Cost, CostModel
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.schedule import NOTHING
-from device_agents.emulated_npu.timing import Timing
+from device_agents.emulated_npu.timing.attribution import Activity, binding_path, layer_of
+from device_agents.emulated_npu.timing.cost import Cost, CostModel
+from device_agents.emulated_npu.timing.schedule import NOTHING
+from device_agents.emulated_npu.timing.simulation import Timing
 
 Bound = Literal["io", "compute", "fill", "wait"]
 

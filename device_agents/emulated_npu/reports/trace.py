@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from device_agents.emulated_npu.attribution import binding_path, layer_of
 from device_agents.emulated_npu.command import Command, Fence, Function, Post, Queue, Space, Wait
-from device_agents.emulated_npu.cost import CostModel
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.occupancy import occupancy
-from device_agents.emulated_npu.schedule import NOTHING
-from device_agents.emulated_npu.timing import Timing
+from device_agents.emulated_npu.timing.attribution import binding_path, layer_of
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.occupancy import occupancy
+from device_agents.emulated_npu.timing.schedule import NOTHING
+from device_agents.emulated_npu.timing.simulation import Timing
 
 Event = dict[str, Any]
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 from device_agents.emulated_npu.command import Activation, DataType, Function, Queue, Space
-from device_agents.emulated_npu.encoding import InvalidInstruction, decode, encode
 from device_agents.emulated_npu.errors import InvalidProgram
-from device_agents.emulated_npu.isa import (
+from device_agents.emulated_npu.isa.encoding import InvalidInstruction, decode, encode
+from device_agents.emulated_npu.isa.instructions import (
     CONTROL_FIELDS,
     SOURCES,
     ControlInstruction,
@@ -25,7 +25,7 @@ from device_agents.emulated_npu.isa import (
     Reference,
     control,
 )
-from device_agents.emulated_npu.settings_words import WORDS, bits_float, unpack_signed_triple, unpack_triple
+from device_agents.emulated_npu.isa.settings_words import WORDS, bits_float, unpack_signed_triple, unpack_triple
 
 _PREFIXES: Mapping[FieldKind, str] = {
     FieldKind.WRITTEN_REGISTER: "r",

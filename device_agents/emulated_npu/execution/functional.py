@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from device_agents.emulated_npu import vfu, vfu_windows
 from device_agents.emulated_npu.command import Command, DataType, Descriptor, Function, Operand, Space
 from device_agents.emulated_npu.errors import DoesNotFit, ExecutionFault
-from device_agents.emulated_npu.interleaving import Order, Queues, queue_depths, run_items
+from device_agents.emulated_npu.execution import vfu, vfu_windows
+from device_agents.emulated_npu.execution.interleaving import Order, Queues, queue_depths, run_items
+from device_agents.emulated_npu.execution.memory import Access, Array, Memories, access_of
+from device_agents.emulated_npu.execution.mfu import convolve
+from device_agents.emulated_npu.execution.signatures import operands_of
+from device_agents.emulated_npu.isa.program import Footprint, Port, Program
+from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, sequence
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.memory import Access, Array, Memories, access_of
-from device_agents.emulated_npu.mfu import convolve
-from device_agents.emulated_npu.program import Footprint, Port, Program
-from device_agents.emulated_npu.sequencer import DEFAULT_BUDGET, sequence
-from device_agents.emulated_npu.signatures import operands_of
 
 EVALUATORS: Mapping[Function, Callable[..., Array]] = {
     Function.LOAD: vfu.transfer,

@@ -10,7 +10,7 @@ import numpy as np
 
 from device_agents.emulated_npu.command import Function
 from device_agents.emulated_npu.errors import InvalidProgram
-from device_agents.emulated_npu.isa import (
+from device_agents.emulated_npu.isa.instructions import (
     ACCUMULATE_FLAG,
     CONTROL_FIELDS,
     DESCRIPTOR_SLOTS,
@@ -25,7 +25,7 @@ from device_agents.emulated_npu.isa import (
     Opcode,
     Reference,
 )
-from device_agents.emulated_npu.settings_words import invalid_words
+from device_agents.emulated_npu.isa.settings_words import invalid_words
 
 _CONTROL_STRUCT = struct.Struct("<BBBBIq")
 _DATA_STRUCT = struct.Struct("<13B3x")

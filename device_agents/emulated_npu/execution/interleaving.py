@@ -14,8 +14,8 @@ from typing import Literal
 
 from device_agents.emulated_npu.command import Command, Fence, Post, Queue, Wait
 from device_agents.emulated_npu.errors import Deadlock, ExecutionFault
+from device_agents.emulated_npu.isa.sequencer import Step
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.sequencer import Step
 
 Order = Literal["program", "io-first", "cp-first"]
 

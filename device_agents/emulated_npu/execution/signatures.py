@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from device_agents.emulated_npu.command import Command, Function, Operand, Space
 from device_agents.emulated_npu.errors import ExecutionFault
-from device_agents.emulated_npu.isa import OPERAND_RULES, SOURCES
+from device_agents.emulated_npu.isa.instructions import OPERAND_RULES, SOURCES
 
 ANYWHERE = frozenset(Space)
 EXTERNAL = frozenset({Space.DDR, Space.LLC})

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from device_agents.emulated_npu.command import Command, Fence, Function, Post, Queue, Wait
 from device_agents.emulated_npu.errors import BudgetExceeded, Deadlock
+from device_agents.emulated_npu.isa.sequencer import Step
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.sequencer import Step
 
 NOTHING = -1
 _FENCE, _END = 2, 3

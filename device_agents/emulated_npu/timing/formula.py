@@ -16,10 +16,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.command import Command, Fence, Post, Queue, Wait
-from device_agents.emulated_npu.cost import CostModel
 from device_agents.emulated_npu.errors import Deadlock
+from device_agents.emulated_npu.isa.sequencer import Step
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.sequencer import Step
+from device_agents.emulated_npu.timing.cost import CostModel
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from device_agents.emulated_npu.command import MAX_RANK, DataType, Function, Queue, Space
-from device_agents.emulated_npu.settings_words import WORDS
+from device_agents.emulated_npu.isa.settings_words import WORDS
 
 INSTRUCTION_BYTES = 16
 REGISTERS = 256  # 64 bits, two's complement; register 0 is always 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from device_agents.emulated_npu.command import Command, Triple
-from device_agents.emulated_npu.signatures import fault
+from device_agents.emulated_npu.execution.signatures import fault
 
 # The largest layers of known networks need 2^32 multiply-adds; a command that asks for more than this is an error.
 MOST_OPERATIONS = 1 << 37

@@ -22,9 +22,9 @@ from device_agents.emulated_npu.command import (
     Space,
     Wait,
 )
-from device_agents.emulated_npu.encoding import decode
 from device_agents.emulated_npu.errors import BudgetExceeded, ExecutionFault
-from device_agents.emulated_npu.isa import (
+from device_agents.emulated_npu.isa.encoding import decode
+from device_agents.emulated_npu.isa.instructions import (
     REGISTERS,
     ControlInstruction,
     DataInstruction,
@@ -32,7 +32,7 @@ from device_agents.emulated_npu.isa import (
     Opcode,
     Reference,
 )
-from device_agents.emulated_npu.slots import DescriptorSlots, SettingsSlots
+from device_agents.emulated_npu.isa.slots import DescriptorSlots, SettingsSlots
 
 DEFAULT_BUDGET = 20_000_000
 """Instructions after which a program counts as an endless loop."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from device_agents.emulated_npu.command import MAX_RANK, DataType, Descriptor, Settings, Space
 from device_agents.emulated_npu.errors import ExecutionFault
-from device_agents.emulated_npu.isa import DESCRIPTOR_SLOTS, SETTINGS_SLOTS
-from device_agents.emulated_npu.settings_words import settings_of_words, settings_words
+from device_agents.emulated_npu.isa.instructions import DESCRIPTOR_SLOTS, SETTINGS_SLOTS
+from device_agents.emulated_npu.isa.settings_words import settings_of_words, settings_words
 
 
 class _DescriptorSlot:

@@ -19,11 +19,11 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from device_agents.emulated_npu import closed_form
 from device_agents.emulated_npu.command import Command, Descriptor, Function, Operand, Queue, Settings, Space
 from device_agents.emulated_npu.errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine, Memory, Mfu
-from device_agents.emulated_npu.vector_cost import vector_operations
+from device_agents.emulated_npu.timing import closed_form
+from device_agents.emulated_npu.timing.vector_cost import vector_operations
 
 _PS_PER_S = 10**12
 _PS_PER_NS = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
-from device_agents.emulated_npu.isa import Instruction
+from device_agents.emulated_npu.isa.instructions import Instruction
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from device_agents.emulated_npu.attribution import LayerTime, WaitTime, layer_of, layer_times, wait_times
 from device_agents.emulated_npu.command import Command, Function, Queue
-from device_agents.emulated_npu.cost import CostModel
 from device_agents.emulated_npu.errors import BudgetExceeded, ExecutionFault
+from device_agents.emulated_npu.isa.program import Program
+from device_agents.emulated_npu.isa.sequencer import Step, sequence
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.program import Program
-from device_agents.emulated_npu.schedule import NOTHING, Schedule, schedule
-from device_agents.emulated_npu.sequencer import Step, sequence
+from device_agents.emulated_npu.timing.attribution import LayerTime, WaitTime, layer_of, layer_times, wait_times
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.schedule import NOTHING, Schedule, schedule
 
 _NO_LIMIT_PS = 1 << 62
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from device_agents.emulated_npu.command import MAX_RANK, DataType
 from device_agents.emulated_npu.errors import InvalidProgram
-from device_agents.emulated_npu.isa import INSTRUCTION_BYTES
+from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
 
 MAGIC = b"\x89ENPU\r\n\x1a"
 VERSION = 2

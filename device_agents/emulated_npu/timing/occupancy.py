@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from device_agents.emulated_npu.command import Command, Operand, Space
-from device_agents.emulated_npu.schedule import Schedule
+from device_agents.emulated_npu.timing.schedule import Schedule
 
 _Array = np.ndarray[Any, np.dtype[np.int64]]
 _NEVER = -1

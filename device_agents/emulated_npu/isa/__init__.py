@@ -1,0 +1,1 @@
+"""The instruction set: encoding, container, assembler, and the sequencer that decodes programs into commands."""

@@ -1,0 +1,1 @@
+"""What is told of a run: rows by layer, bytes by class, traces."""
