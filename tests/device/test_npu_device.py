@@ -180,6 +180,7 @@ def test_unknown_operator_is_refused_by_name(session: AgentSession, probe: Probe
     out = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (2, 2))
     graph = helper.make_graph([helper.make_node("Det", ["x"], ["y"], "n0")], "probe", [kind], [out])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session.put(payload_of(probe))
     payload = dataclasses.replace(payload_of(probe), probe="unknown", model=model.SerializeToString())
     with pytest.raises(BackendError, match="Det"):
         session.put(payload)
