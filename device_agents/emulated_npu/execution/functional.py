@@ -6,7 +6,6 @@ proceed see `interleaving`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ from device_agents.emulated_npu.execution.signatures import operands_of
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, sequence
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.cost import macs
 
 EVALUATORS: Mapping[Function, Callable[..., Array]] = {
     Function.LOAD: vfu.transfer,
@@ -103,22 +103,12 @@ class FunctionalMachine:
                 gathered = command.function is Function.GATHER and operand is command.first
                 counters.read_bytes[read.space] += access.bytes if gathered else read.bytes
                 self._touch(read, operand.address)
-        if command.function in (Function.CONVOLVE, Function.DEPTHWISE):
-            counters.multiply_adds += multiply_adds(command)
+        counters.multiply_adds += macs(command)
 
     def _touch(self, access: Access, address: int) -> None:
         high_water = self.counters.high_water
         if address + access.high > high_water[access.space]:
             high_water[access.space] = address + access.high
-
-
-def multiply_adds(command: Command) -> int:
-    """Products of a CONVOLVE or DEPTHWISE that is valid: outputs by taps, times input channels for CONVOLVE."""
-    outputs = math.prod(command.target.descriptor.dims)
-    taps = math.prod(command.settings.kernel)
-    if command.function is Function.DEPTHWISE or command.first is None:
-        return outputs * taps
-    return outputs * taps * command.first.descriptor.dims[3]
 
 
 def memories_for(machine: Machine, footprint: Footprint) -> Memories:

@@ -20,12 +20,13 @@ from typing import NamedTuple
 from device_agents.emulated_npu.errors import DoesNotFit, EmulatorError
 
 
-def _ceil_div(value: int, divisor: int) -> int:
+def ceil_div(value: int, divisor: int) -> int:
+    """The quotient rounded up."""
     return -(-value // divisor)
 
 
 def _round_up(value: int, multiple: int) -> int:
-    return _ceil_div(value, multiple) * multiple
+    return ceil_div(value, multiple) * multiple
 
 
 # --- The sheet of NVDLA -----------------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ class SheetLayer:
     @property
     def taps(self) -> int:
         """Kernel positions that are left after the stride is unfolded into channels."""
-        return _ceil_div(self.kernel_h, self.stride) * _ceil_div(self.kernel_w, self.stride)
+        return ceil_div(self.kernel_h, self.stride) * ceil_div(self.kernel_w, self.stride)
 
 
 class SheetVolumes(NamedTuple):
@@ -126,7 +127,7 @@ def _sheet_layer(row: Mapping[str, str], following: Mapping[str, str] | None, fi
     sizes = {column: int(row[column]) for column in _SIZE_COLUMNS}
     if min(sizes.values()) < 1:
         raise ValueError(f"{row['layer']} has a size below 1")
-    output_height, output_width = (_ceil_div(sizes[axis], sizes["stride"]) for axis in ("height", "width"))
+    output_height, output_width = (ceil_div(sizes[axis], sizes["stride"]) for axis in ("height", "width"))
     if row["pooled"] == "1":
         if following is None:
             raise ValueError(f"{row['layer']} is pooled, but no row follows that tells the size")
@@ -149,7 +150,7 @@ def _is_winograd(layer: SheetLayer, machine: SheetMachine) -> bool:
 
 def sheet_volumes(layer: SheetLayer, machine: SheetMachine) -> SheetVolumes:
     """Columns X, Y, Z, AA and AB of a row."""
-    out_h, out_w = _ceil_div(layer.height, layer.stride), _ceil_div(layer.width, layer.stride)
+    out_h, out_w = ceil_div(layer.height, layer.stride), ceil_div(layer.width, layer.stride)
     rows = layer.kernel_h + 1 if layer.first else min(layer.kernel_h, out_h)
     output_channels = _round_up(layer.kernels, _CHANNEL_ATOM)
     kernel_group = Fraction(layer.channels * layer.taps * _KERNEL_ATOM, _KB)
@@ -196,7 +197,7 @@ def sheet_mac_cycles(layer: SheetLayer, machine: SheetMachine) -> Fraction:
     """Cycles of the multipliers for a row; not rounded, as in the sheet."""
     valid_h = layer.height if layer.padded else layer.height - layer.kernel_h + 1
     valid_w = layer.width if layer.padded else layer.width - layer.kernel_w + 1
-    plane = _ceil_div(valid_h, layer.stride) * _ceil_div(valid_w, layer.stride)
+    plane = ceil_div(valid_h, layer.stride) * ceil_div(valid_w, layer.stride)
     if layer.fully_connected:
         kernels = Fraction(_round_up(layer.kernels * 16, _KERNELS_TOGETHER), 16)
     else:
@@ -225,17 +226,17 @@ def weight_stationary_cycles(m: int, n: int, k: int, rows: int, columns: int) ->
     As SCALE-Sim counts them (Samajdar et al., arXiv:1811.02883): m output pixels, n filters, k products each;
     a fold loads its weights in `rows` cycles, then streams m vectors through the skewed array.
     """
-    return _ceil_div(k, rows) * _ceil_div(n, columns) * (2 * rows + columns + m - 2) - 1
+    return ceil_div(k, rows) * ceil_div(n, columns) * (2 * rows + columns + m - 2) - 1
 
 
 def output_stationary_cycles(m: int, n: int, k: int, rows: int, columns: int) -> int:
     """As `weight_stationary_cycles`, where each fold holds rows x columns sums."""
-    return _ceil_div(m, rows) * _ceil_div(n, columns) * (rows + columns + k - 2) - 1
+    return ceil_div(m, rows) * ceil_div(n, columns) * (rows + columns + k - 2) - 1
 
 
 def input_stationary_cycles(m: int, n: int, k: int, rows: int, columns: int) -> int:
     """As `weight_stationary_cycles`, where each fold holds rows x columns inputs."""
-    return _ceil_div(k, rows) * _ceil_div(m, columns) * (2 * rows + columns + n - 2) - 1
+    return ceil_div(k, rows) * ceil_div(m, columns) * (2 * rows + columns + n - 2) - 1
 
 
 # --- Chains of valid convolutions, cut into tiles ---------------------------------------------------------------
@@ -275,7 +276,7 @@ def halo_macs(
     (DeFiNES: horizontally cached). Retained: kept along both (fully cached). The last tile of a row or column
     counts with its own size. Mei et al., DeFiNES, HPCA 2023 (S3.8).
     """
-    columns, rows = _ceil_div(width, tile_width), _ceil_div(height, tile_height)
+    columns, rows = ceil_div(width, tile_width), ceil_div(height, tile_height)
     recompute = one_direction = retained = 0
     for layer, margin in zip(layers, _margins(layers), strict=True):
         products = layer.kernel**2 * layer.in_channels * layer.out_channels

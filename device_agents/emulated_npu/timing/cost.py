@@ -117,13 +117,9 @@ class CostModel:
             cycles += mfu.startup_cycles
         else:
             vfu = self.machine.vfu
-            streaming = _ceil_div(vector_operations(command, vfu.special_cycles), vfu.lanes)
+            streaming = closed_form.ceil_div(vector_operations(command, vfu.special_cycles), vfu.lanes)
             cycles = streaming + vfu.startup_cycles
         return Cost(cycles * self.cycle_ps, (cycles - streaming) * self.cycle_ps, macs(command), ())
-
-
-def _ceil_div(value: int, divisor: int) -> int:
-    return -(-value // divisor)
 
 
 # --- IO ---------------------------------------------------------------------------------------------------------
@@ -199,7 +195,7 @@ def _memory_ps(machine: Machine, space: Space, runs: list[_Runs]) -> int:
             f"a command uses {space.name}", f"{machine.name} has none", "Compile the network for this machine"
         )
     burst = memory.burst_bytes
-    bursts_bytes = sum(run.number * _ceil_div(run.length_bytes, burst) * burst for run in runs)
+    bursts_bytes = sum(run.number * closed_form.ceil_div(run.length_bytes, burst) * burst for run in runs)
     return round(memory.latency_ns * _PS_PER_NS) + math.ceil(bursts_bytes * _PS_PER_S / memory.bytes_per_s)
 
 
@@ -228,27 +224,29 @@ def _matrix_cycles(mfu: Mfu, command: Command) -> tuple[int, int]:
     depth = taps * channels
     shape = (pixels, columns, depth, mfu.rows, mfu.columns)
     if mfu.dataflow == "weight-stationary":
-        folds = _ceil_div(depth, mfu.rows) * _ceil_div(columns, mfu.columns)
+        folds = closed_form.ceil_div(depth, mfu.rows) * closed_form.ceil_div(columns, mfu.columns)
         return closed_form.weight_stationary_cycles(*shape), folds * pixels
     if mfu.dataflow == "output-stationary":
-        folds = _ceil_div(pixels, mfu.rows) * _ceil_div(columns, mfu.columns)
+        folds = closed_form.ceil_div(pixels, mfu.rows) * closed_form.ceil_div(columns, mfu.columns)
         return closed_form.output_stationary_cycles(*shape), folds * depth
-    folds = _ceil_div(depth, mfu.rows) * _ceil_div(pixels, mfu.columns)
+    folds = closed_form.ceil_div(depth, mfu.rows) * closed_form.ceil_div(pixels, mfu.columns)
     return closed_form.input_stationary_cycles(*shape), folds * columns
 
 
 def _dot_product_cycles(mfu: Mfu, settings: Settings, weights: tuple[int, ...], pixels: int) -> int:
     """Cycles by what fills the rows: channels, a row of the window, or channels x strides (NVDLA's sheet)."""
     depth, height, width, channels, columns = weights
-    groups = pixels * _ceil_div(columns, mfu.columns)
+    groups = pixels * closed_form.ceil_div(columns, mfu.columns)
     if mfu.packing == "row":
-        return groups * depth * height * _ceil_div(width * channels, mfu.rows)
+        return groups * depth * height * closed_form.ceil_div(width * channels, mfu.rows)
     if mfu.packing == "stride":
         unfolded = math.prod(settings.stride)
         if not unfolded:
             raise ExecutionFault("CONVOLVE has a stride of zero")
-        return _ceil_div(groups * depth * height * width * _ceil_div(channels * unfolded, mfu.rows), unfolded)
-    return groups * depth * height * width * _ceil_div(channels, mfu.rows)
+        return closed_form.ceil_div(
+            groups * depth * height * width * closed_form.ceil_div(channels * unfolded, mfu.rows), unfolded
+        )
+    return groups * depth * height * width * closed_form.ceil_div(channels, mfu.rows)
 
 
 # --- Operands ---------------------------------------------------------------------------------------------------
