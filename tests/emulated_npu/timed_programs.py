@@ -158,6 +158,7 @@ def tick_by_tick(steps: Sequence[Step], described: Machine, lengths: Sequence[in
     depths = (described.io_queue_depth, described.cp_queue_depth)
     free, semaphores = [0, 0], [0] * 8
     position, ready_at = 0, -1
+    since: dict[int, int] = {}
     for now in range(most):
         moved = True
         while moved:
@@ -176,8 +177,10 @@ def tick_by_tick(steps: Sequence[Step], described: Machine, lengths: Sequence[in
                         break
                     queues[item.queue].append(position)
                 position, ready_at = position + 1, -1
-            for number in (0, 1):
-                if queues[number] and free[number] <= now and _acts(steps[queues[number][0]].item, semaphores):
+            heads = [number for number in (0, 1) if queues[number] and free[number] <= now]
+            # Who has waited longer takes first, IO before CP where both came at the same tick.
+            for number in sorted(heads, key=lambda each: (since.setdefault(queues[each][0], now), each)):
+                if _acts(steps[queues[number][0]].item, semaphores):
                     free[number] = now + lengths[queues[number].pop(0)]
                     moved = True
                     break
