@@ -57,6 +57,8 @@ class Function(enum.IntEnum):
     LOAD = 0x20
     STORE = 0x21
     GATHER = 0x22
+    SEND = 0x23
+    RECEIVE = 0x24
     CONVOLVE = 0x30
     COPY = 0x40
     FILL = 0x41
@@ -223,6 +225,8 @@ class Settings:
 
 PLAIN = Settings()
 
+NO_PEER = -1
+
 
 @dataclass(frozen=True)
 class Command:
@@ -231,6 +235,10 @@ class Command:
     Operands by function, dims in this order (D, H, W: the spatial axes; C: channels):
 
     - LOAD, STORE: `target` and `first` have equal dims; LOAD reads DDR or LLC, STORE writes them.
+    - SEND: target and first have equal dims; the target lies in DDR or LLC of the core `peer`, and a message tells it
+      when it has been written. Without first nothing is moved: the message says that the target, in memory that both
+      cores share, has been written before.
+    - RECEIVE: holds its queue until the next message of the core `peer` is there; the target is what has arrived.
     - GATHER: target (n, row...) = first (rows, row...) at the rows that second (n) holds.
     - CONVOLVE: target (D, H, W, M), first (D, H, W, C), second: weights (kd, kh, kw, C, M) in SB, third: what
       is added before the activation (as target), fourth: scale and shift of every channel (2, M) in SB. With
@@ -246,6 +254,7 @@ class Command:
 
     Where nothing else is said the operands have the dims of the target. Every CP command but FILL, COPY,
     REDUCE, SOFTMAX ends with the activation of its settings. NB operands may lie in HALO as well (COPY).
+    `peer` is the other core of SEND and RECEIVE, NO_PEER for all others.
     `layer` is the hardware layer it belongs to, -1 for none; it is debugging information and not encoded.
     """
 
@@ -257,6 +266,7 @@ class Command:
     fourth: Operand | None = None
     settings: Settings = PLAIN
     accumulate: bool = False
+    peer: int = NO_PEER
     layer: int = -1
 
     @property

@@ -67,6 +67,36 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Link:
+    """An interconnect that all who send over it share (0 bytes/s: there is none)."""
+
+    bytes_per_s: float
+    latency_ns: float
+
+
+@dataclass(frozen=True)
+class Cores:
+    """How many cores there are (S5.1): `chips` chips of `per_chip` cores each, numbered through all chips.
+
+    `link` joins the cores of one chip; `chip_link` is the way out of each chip. Each chip has an LLC and a DDR.
+    """
+
+    per_chip: int
+    chips: int
+    link: Link
+    chip_link: Link
+
+    @property
+    def count(self) -> int:
+        """Cores on all chips."""
+        return self.per_chip * self.chips
+
+    def chip_of(self, core: int) -> int:
+        """The chip that a core lies on."""
+        return core // self.per_chip
+
+
+@dataclass(frozen=True)
 class Noise:
     """What disturbs the host: log-normal jitter, a slow drift, rare spikes and throttling.
 
@@ -97,9 +127,11 @@ class Host:
 
 @dataclass(frozen=True)
 class Machine:
-    """One core with its memories. With `shared_buffer` NB and SB are one SRAM of `nb_bytes`, split by the compiler.
+    """A core, how many there are, and the memories of a chip.
 
-    The halo buffer is carved out of NB; `halo_bytes` is the most that may be.
+    With `shared_buffer` NB and SB are one SRAM of `nb_bytes`, split by the compiler. The halo buffer is carved out of
+    NB; `halo_bytes` is the most that may be. Buffers, units and queues are each core's own, `llc` and `ddr` are shared
+    by the cores of a chip.
     """
 
     name: str
@@ -116,6 +148,7 @@ class Machine:
     io_queue_depth: int
     cp_queue_depth: int
     issue_cycles: int
+    cores: Cores
     host: Host
 
     @property
@@ -132,6 +165,7 @@ _DATA_TYPES = {kind.name.lower(): kind for kind in (DataType.FLOAT32, DataType.F
 _MAX_BYTES = 2**40
 _MAX_CYCLES = 1_000_000
 _LONGEST_INTEGER_BITS = 64
+MAX_CORES = 65_536
 
 # The lowest and highest value of every number. The limits above catch a slip of the unit and keep sums of
 # picoseconds and addresses within 64 bits.
@@ -157,6 +191,12 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "io_queue_depth": (1, 65_536),
     "cp_queue_depth": (1, 65_536),
     "issue_cycles": (0, _MAX_CYCLES),
+    "cores.per_chip": (1, 1_024),
+    "cores.chips": (1, 1_024),
+    "cores.link.bytes_per_s": (0, 1e18),
+    "cores.link.latency_ns": (0, 1e6),
+    "cores.chip_link.bytes_per_s": (0, 1e18),
+    "cores.chip_link.latency_ns": (0, 1e6),
     "host.preprocess_s_per_byte": (0, 1),
     "host.postprocess_s_per_byte": (0, 1),
     "host.dma_bytes_per_s": (1, 1e18),
@@ -257,6 +297,7 @@ def _contradictions(machine: Machine) -> Iterator[tuple[str, str, str]]:
     if llc.bytes > 0 and (llc.bytes_per_s < 1 or llc.burst_bytes < 1):
         what = f"llc.bytes is {llc.bytes}, but llc.bytes_per_s or llc.burst_bytes is 0"
         yield what, "A memory without bandwidth never answers", "Set all four, or all to 0"
+    yield from _contradictions_of_cores(machine.cores)
     for place, memory in (("llc", llc), ("ddr", ddr)):
         if memory.burst_bytes > memory.bytes:
             what = f"{place}.burst_bytes {memory.burst_bytes} is larger than {place}.bytes {memory.bytes}"
@@ -265,6 +306,20 @@ def _contradictions(machine: Machine) -> Iterator[tuple[str, str, str]]:
             if size < memory.burst_bytes:
                 what = f"{buffer} is too small for one burst of {place}.burst_bytes {memory.burst_bytes}"
                 yield what, f"{size} bytes of it can take data", f"Enlarge {buffer} or lower {place}.burst_bytes"
+
+
+def _contradictions_of_cores(cores: Cores) -> Iterator[tuple[str, str, str]]:
+    if cores.count > MAX_CORES:
+        what = f"cores.per_chip {cores.per_chip} x cores.chips {cores.chips} are more than {MAX_CORES} cores"
+        yield what, "An instruction names another core by 16 bits", "Lower one of them"
+    for key, count, link in (("link", cores.per_chip, cores.link), ("chip_link", cores.chips, cores.chip_link)):
+        if count > 1 and link.bytes_per_s < 1:
+            what = f"cores.{key}.bytes_per_s is {link.bytes_per_s:g}, but there are {count} to be joined"
+            yield (
+                what,
+                "A link without bandwidth never delivers",
+                f"Set it, or {'chips' if key == 'chip_link' else 'per_chip'} = 1",
+            )
 
 
 def _meant(name: str, known: tuple[str, ...]) -> str:

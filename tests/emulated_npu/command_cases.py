@@ -82,7 +82,7 @@ def commands(draw: st.DrawFn, layers: int = 3) -> Command:
     settings = draw(st.sampled_from(_SETTINGS))
     accumulate = function is Function.CONVOLVE and draw(st.booleans())
     layer = draw(st.integers(-1, layers - 1))
-    return Command(function, target, first, second, third, fourth, settings, accumulate, layer)
+    return Command(function, target, first, second, third, fourth, settings, accumulate, layer=layer)
 
 
 def conflicting_pairs(program: Sequence[Command]) -> list[tuple[int, int]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.command import Activation, Function, Settings
+from device_agents.emulated_npu.command import NO_PEER, Activation, Function, Settings
 from device_agents.emulated_npu.isa.instructions import (
     CONTROL_FIELDS,
     DESCRIPTOR_SLOTS,
     INTEGER_TYPES,
+    MAX_PEER,
     OPERAND_RULES,
     REGISTERS,
     SETTINGS_SLOTS,
@@ -77,7 +78,12 @@ def data_instructions(draw: st.DrawFn) -> DataInstruction:
     sources |= {name: draw(REFERENCES) for name in rule.optional if draw(st.booleans())}
     settings = draw(st.integers(0, SETTINGS_SLOTS - 1))
     return DataInstruction(
-        function, draw(REFERENCES), **sources, settings=settings, accumulate=rule.accumulate and draw(st.booleans())
+        function,
+        draw(REFERENCES),
+        **sources,
+        settings=settings,
+        accumulate=rule.accumulate and draw(st.booleans()),
+        peer=draw(st.integers(0, MAX_PEER)) if rule.peer else NO_PEER,
     )
 
 

@@ -26,6 +26,7 @@ from device_agents.emulated_npu.isa.instructions import (
     CONTROL_FIELDS,
     DESCRIPTOR_SLOTS,
     INSTRUCTION_BYTES,
+    MAX_PEER,
     OPERAND_RULES,
     REGISTERS,
     SEMAPHORES,
@@ -129,6 +130,9 @@ BAD_DATA = [
     DataInstruction(Function.MAP, VIEW, Reference(1, DESCRIPTOR_SLOTS)),
     DataInstruction(Function.MAP, VIEW, Reference(REGISTERS, 1)),
     DataInstruction(Function.MAP, VIEW, VIEW, settings=SETTINGS_SLOTS),
+    DataInstruction(Function.MAP, VIEW, VIEW, peer=1),
+    DataInstruction(Function.SEND, VIEW, VIEW),
+    DataInstruction(Function.RECEIVE, VIEW, peer=MAX_PEER + 1),
 ]
 
 
@@ -145,13 +149,23 @@ def test_a_field_out_of_range_names_the_instruction(bad: Instruction) -> None:
     [
         struct.pack("<QQ", 0, 0),
         struct.pack("<QQ", 0x0F, 0),
-        struct.pack("<QQ", 0x23, 0),
+        struct.pack("<QQ", 0x25, 0),
         struct.pack("<QQ", 0xFF, 0),
         struct.pack("<BB11x3B", Function.FILL, 0, 0, 0, 1),
+        struct.pack("<BB11xH1x", Function.FILL, 0, 1),
         struct.pack("<BB12B2x", Function.FILL, 1 << 5, *[0] * 12),
         struct.pack("<BB2xB11x", Function.FILL, 0, 9),
     ],
-    ids=["never written", "control", "data", "all ones", "reserved byte", "reserved flag", "absent operand"],
+    ids=[
+        "never written",
+        "control",
+        "data",
+        "all ones",
+        "reserved byte",
+        "needless peer",
+        "reserved flag",
+        "absent operand",
+    ],
 )
 def test_words_that_no_encoder_writes_are_rejected(word: bytes) -> None:
     """Unknown opcodes, reserved bits and operands that the flags do not announce are no instructions."""
@@ -217,10 +231,10 @@ def test_the_page_has_every_field(opcode: Opcode) -> None:
 
 @pytest.mark.parametrize("function", list(Function), ids=lambda function: function.name)
 def test_the_page_has_the_operands_of_every_function(function: Function) -> None:
-    """The row of a function in docs/isa.md has its number, its operands and whether it accumulates."""
+    """The row of a function in docs/isa.md has its number, its operands, whether it accumulates and names a peer."""
     (row,) = (line for line in PAGE.read_text("utf-8").splitlines() if line.startswith(f"| `{function.name}` | "))
     _, _, number, operands, *_ = row.split("|")
     rule = OPERAND_RULES[function]
     expected = ["target", *rule.required, *(f"[{name}]" for name in rule.optional)]
     assert number.strip() == f"{int(function):#04x}"
-    assert operands.strip() == ", ".join(expected + ["[accumulate]"] * rule.accumulate)
+    assert operands.strip() == ", ".join(expected + ["[accumulate]"] * rule.accumulate + ["peer"] * rule.peer)

@@ -35,8 +35,9 @@ EDGE_KEYS = [
     (table, key)
     for table, content in (
         ("", tomllib.loads(EDGE)),
-        *((name, tomllib.loads(EDGE)[name]) for name in ("mfu", "vfu", "llc", "ddr", "host")),
+        *((name, tomllib.loads(EDGE)[name]) for name in ("mfu", "vfu", "llc", "ddr", "cores", "host")),
         ("host.noise", tomllib.loads(EDGE)["host"]["noise"]),
+        *((f"cores.{name}", tomllib.loads(EDGE)["cores"][name]) for name in ("link", "chip_link")),
     )
     for key, value in content.items()
     if not isinstance(value, dict)
@@ -75,7 +76,7 @@ def _refusal(text: str) -> InvalidMachine:
 
 def test_presets_are_the_promised_ones_and_all_are_valid() -> None:
     """The edge machine, seven rows of NVDLA and two systolic arrays load under their own names."""
-    names = {"edge", "systolic-32", "systolic-128", *(f"nvdla-{macs}" for macs in PRIMER)}
+    names = {"edge", "chiplets-64", "systolic-32", "systolic-128", *(f"nvdla-{macs}" for macs in PRIMER)}
     assert set(preset_names()) == names
     for name in names:
         assert load_preset(name).name == name

@@ -23,9 +23,10 @@ from device_agents.emulated_npu.command import (
     Wait,
 )
 from device_agents.emulated_npu.isa.sequencer import Step
-from device_agents.emulated_npu.machine import Dataflow, Host, Machine, Memory, Mfu, Noise, Packing, Vfu
+from device_agents.emulated_npu.machine import Cores, Dataflow, Host, Link, Machine, Memory, Mfu, Noise, Packing, Vfu
 
 CYCLE_PS = 1000
+ONE_CORE = Cores(1, 1, Link(0.0, 0.0), Link(0.0, 0.0))
 _HOST = Host(0.0, 0.0, 1e9, 0.0, 0.0, Noise(0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0))
 
 
@@ -46,6 +47,7 @@ def machine(**changes: Any) -> Machine:
         io_queue_depth=4,
         cp_queue_depth=4,
         issue_cycles=0,
+        cores=ONE_CORE,
         host=_HOST,
     )
     return replace(plain, **changes)

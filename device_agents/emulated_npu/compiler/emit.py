@@ -92,7 +92,8 @@ class _Generator:
             sources = (item.first, item.second, item.third, item.fourth)
             first, second, third, fourth = map(self._optional_reference, sources, use.sources)
             settings = 0 if use.settings == _PLAIN_WORDS else self._settings.slot(use.settings)
-            self.append(DataInstruction(item.function, target, first, second, third, fourth, settings, item.accumulate))
+            operands = (target, first, second, third, fourth)
+            self.append(DataInstruction(item.function, *operands, settings, item.accumulate, item.peer))
         elif isinstance(item, Fence):
             self.append(control(Opcode.FENCE))
         else:

@@ -69,6 +69,9 @@ def dependencies(commands: Sequence[Command], memory_of: Sequence[int] = SEPARAT
                 low, high, residues, modulus = ranges.of(operand)
                 access = (position, stream, False, residues)
                 memories[operand.descriptor.space].read(low, high, modulus, access, latest)
+        if command.function is Function.SEND:  # its target is in the memory of another core
+            result.append(Conflicts(*latest))
+            continue
         low, high, residues, modulus = ranges.of(command.target)
         access = (position, stream, True, residues)
         memories[command.target.descriptor.space].write(low, high, modulus, access, latest)

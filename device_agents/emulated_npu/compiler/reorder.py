@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from device_agents.emulated_npu.command import Command
+from device_agents.emulated_npu.command import Command, Function
 from device_agents.emulated_npu.compiler.hazards import COMPUTE, LOAD, SEPARATE, STORE, dependencies, stream_of
 
 
@@ -35,12 +35,18 @@ def hoist_loads(commands: Sequence[Command], *, window: int, memory_of: Sequence
         behind = max(rank.get(found.store, -1), rank.get(found.compute, -1)) + 1
         limit = computes[overtaken_from - window - 1] + 1 if overtaken_from > window else 0
         slot = max(behind, limit, done)
-        while slot < passed and streams[others[slot]] == STORE and _starts_no_later(conflicts, others[slot], load):
+        while slot < passed and _is_store(commands, others[slot]) and _starts_no_later(conflicts, others[slot], load):
             slot += 1
         result += [commands[position] for position in others[done:slot]]
         result.append(commands[load])
         done = slot
     return result + [commands[position] for position in others[done:]]
+
+
+def _is_store(commands: Sequence[Command], position: int) -> bool:
+    """Whether it is a store that starts as soon as it can: when a message is there, RECEIVE does not say."""
+    function = commands[position].function
+    return function is not Function.RECEIVE and stream_of(commands[position]) == STORE
 
 
 def _starts_no_later(conflicts: Sequence[tuple[int, int, int]], store: int, load: int) -> bool:

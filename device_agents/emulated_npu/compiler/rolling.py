@@ -116,7 +116,7 @@ def _interned(items: Sequence[Item]) -> tuple[_Array, _Array]:
         if isinstance(item, Command):
             operands = (item.target, item.first, item.second, item.third, item.fourth)
             shapes = [-1 if operand is None else number(operand.descriptor) for operand in operands]
-            key: Any = (item.function, *shapes, number(item.settings), item.accumulate, item.layer)
+            key: Any = (item.function, *shapes, number(item.settings), item.accumulate, item.peer, item.layer)
             addresses.append([0 if operand is None else operand.address for operand in operands])
         else:
             key = item

@@ -76,10 +76,14 @@ class FunctionalMachine:
         """Computes the command's values and writes its target, as if all sources were read first.
 
         Raises ExecutionFault, without having written anything, if an operand lies outside its memory or in one that
-        the unit cannot reach, or if operands and settings do not go together.
+        the unit cannot reach, if operands and settings do not go together, or for SEND and RECEIVE.
         """
         view = self.memories.view
         operands = operands_of(command)
+        if command.function not in EVALUATORS:
+            raise ExecutionFault(
+                f"{command.function.name} needs the core {command.peer}", "this core runs alone", "Run all cores"
+            )
         target = self.memories.writable(command.target)
         sources = [None if operand is None else view(operand) for operand in operands]
         with np.errstate(all="ignore"):

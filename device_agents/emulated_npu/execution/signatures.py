@@ -29,6 +29,8 @@ _VECTOR_UNIT = _Reach(NEURONS, (NEURONS,) * 4)
 _REACHES: Mapping[Function, _Reach] = dict.fromkeys(Function, _VECTOR_UNIT) | {
     Function.LOAD: _Reach(ANYWHERE, (EXTERNAL,)),
     Function.STORE: _Reach(EXTERNAL, (ANYWHERE,)),
+    Function.SEND: _Reach(EXTERNAL, (ANYWHERE,)),
+    Function.RECEIVE: _Reach(EXTERNAL, ()),
     Function.GATHER: _Reach(ANYWHERE, (ANYWHERE, ANYWHERE)),
     Function.CONVOLVE: _Reach(NEURONS, (NEURONS, WEIGHTS, NEURONS, WEIGHTS)),
     Function.COPY: _Reach(SCRATCHPAD, (SCRATCHPAD,)),

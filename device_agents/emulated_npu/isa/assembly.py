@@ -10,7 +10,7 @@ import enum
 import re
 from collections.abc import Iterator, Mapping
 
-from device_agents.emulated_npu.command import Activation, DataType, Function, Queue, Space
+from device_agents.emulated_npu.command import NO_PEER, Activation, DataType, Function, Queue, Space
 from device_agents.emulated_npu.errors import InvalidProgram
 from device_agents.emulated_npu.isa.encoding import InvalidInstruction, decode, encode
 from device_agents.emulated_npu.isa.instructions import (
@@ -109,6 +109,8 @@ def _data_text(instruction: DataInstruction) -> str:
         operand: Reference | None = getattr(instruction, name)
         if operand is not None:
             parts.append(f"{name}=r{operand.register}:d{operand.slot}")
+    if instruction.peer != NO_PEER:
+        parts.append(f"peer=c{instruction.peer}")
     if instruction.settings:
         parts.append(f"settings=s{instruction.settings}")
     if instruction.accumulate:
@@ -180,7 +182,7 @@ def _field_value(field: Field, text: str, labels: Mapping[str, int]) -> int:
 
 def _data_instruction(function: Function, parts: list[str]) -> DataInstruction:
     operands: dict[str, Reference] = {}
-    settings, accumulate, seen = 0, False, set()
+    settings, accumulate, peer, seen = 0, False, NO_PEER, set()
     for part in parts:
         name, _, value = (piece.strip() for piece in part.partition("="))
         if name in seen:
@@ -190,13 +192,15 @@ def _data_instruction(function: Function, parts: list[str]) -> DataInstruction:
             operands[name] = _reference(name, value)
         elif name == "settings":
             settings = _number("settings", "s", value)
+        elif name == "peer":
+            peer = _number("peer", "c", value)
         elif part == "accumulate":
             accumulate = True
         else:
-            raise ValueError(f"{part!r} is no operand, settings or accumulate")
+            raise ValueError(f"{part!r} is no operand, peer, settings or accumulate")
     if "target" not in operands:
         raise ValueError("there is no target")
-    return DataInstruction(function, **operands, settings=settings, accumulate=accumulate)
+    return DataInstruction(function, **operands, settings=settings, accumulate=accumulate, peer=peer)
 
 
 def _reference(name: str, text: str) -> Reference:

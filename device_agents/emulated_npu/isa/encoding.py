@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from device_agents.emulated_npu.command import Function
+from device_agents.emulated_npu.command import NO_PEER, Function
 from device_agents.emulated_npu.errors import InvalidProgram
 from device_agents.emulated_npu.isa.instructions import (
     ACCUMULATE_FLAG,
@@ -28,12 +28,12 @@ from device_agents.emulated_npu.isa.instructions import (
 from device_agents.emulated_npu.isa.settings_words import invalid_words
 
 _CONTROL_STRUCT = struct.Struct("<BBBBIq")
-_DATA_STRUCT = struct.Struct("<13B3x")
+_DATA_STRUCT = struct.Struct("<13BHx")
 _CONTROL_ROW = np.dtype(
     [("opcode", "u1"), ("x", "u1"), ("y", "u1"), ("z", "u1"), ("word", "<u4"), ("immediate", "<i8")]
 )
 _DATA_ROW = np.dtype(
-    [("opcode", "u1"), ("flags", "u1"), ("operands", "u1", (5, 2)), ("settings", "u1"), ("zero", "u1", 3)]
+    [("opcode", "u1"), ("flags", "u1"), ("operands", "u1", (5, 2)), ("settings", "u1"), ("peer", "<u2"), ("zero", "u1")]
 )
 _ABSENT = (0, 0)
 _AGAIN = "Compile the network again"
@@ -83,6 +83,7 @@ def decode(code: bytes) -> list[Instruction]:
 
 _OPCODES = {int(opcode): opcode for opcode in Opcode}
 _FUNCTIONS = {int(function): function for function in Function}
+_WITH_PEER = [int(function) for function, rule in OPERAND_RULES.items() if rule.peer]
 
 
 def _data_instructions(rows: _Array) -> Iterable[DataInstruction]:
@@ -91,7 +92,9 @@ def _data_instructions(rows: _Array) -> Iterable[DataInstruction]:
     operands = [_references(rows["operands"][:, 0], np.ones(len(rows), bool))]
     operands += [_references(rows["operands"][:, k], flags & (1 << k) != 0) for k in range(1, 5)]
     accumulates = (flags & ACCUMULATE_FLAG).astype(bool).tolist()
-    return map(DataInstruction, functions, *operands, rows["settings"].tolist(), accumulates)
+    names_peer = np.isin(rows["opcode"], _WITH_PEER)
+    peers = np.where(names_peer, rows["peer"].astype(np.int64), NO_PEER).tolist()
+    return map(DataInstruction, functions, *operands, rows["settings"].tolist(), accumulates, peers)
 
 
 def _references(pairs: _Array, present: _Array) -> list[Reference | None]:
@@ -104,7 +107,10 @@ def _references(pairs: _Array, present: _Array) -> list[Reference | None]:
 def _pack(instruction: Instruction) -> bytes:
     if isinstance(instruction, ControlInstruction):
         return _CONTROL_STRUCT.pack(*instruction)
-    function, target, first, second, third, fourth, settings, accumulate = instruction
+    function, target, first, second, third, fourth, settings, accumulate, peer = instruction
+    rule = OPERAND_RULES[function]
+    if rule.peer != (peer != NO_PEER):
+        raise struct.error(f"{function.name} {'names a' if rule.peer else 'takes no'} peer")
     flags = ACCUMULATE_FLAG if accumulate else 0
     for position, operand in enumerate((first, second, third, fourth), start=1):
         if operand is not None:
@@ -118,6 +124,7 @@ def _pack(instruction: Instruction) -> bytes:
         *(third or _ABSENT),
         *(fourth or _ABSENT),
         settings,
+        peer if rule.peer else 0,
     )
 
 
@@ -157,7 +164,7 @@ def _check_control(rows: _Array, control: _Array) -> None:
 
 def _check_data(rows: _Array, indices: _Array) -> None:
     flags = rows["flags"]
-    _reject(indices[rows["zero"].any(axis=1)], "has a reserved byte that is not zero")
+    _reject(indices[rows["zero"] != 0], "has a reserved byte that is not zero")
     for function, rule in OPERAND_RULES.items():
         required = sum(SOURCE_FLAGS[name] for name in rule.required)
         optional = sum(SOURCE_FLAGS[name] for name in rule.optional) + (ACCUMULATE_FLAG if rule.accumulate else 0)
@@ -165,6 +172,8 @@ def _check_data(rows: _Array, indices: _Array) -> None:
         _reject(
             indices[here & (flags & required != required)], f"{function.name} lacks one of {', '.join(rule.required)}"
         )
+        if not rule.peer:
+            _reject(indices[here & (rows["peer"] != 0)], f"{function.name} takes no peer")
         _reject(
             indices[here & (flags & ~np.uint8(required | optional) != 0)],
             f"{function.name} has an operand or flag that it does not take",

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from device_agents.emulated_npu.command import MAX_RANK, DataType, Function, Queue, Space
+from device_agents.emulated_npu.command import MAX_RANK, NO_PEER, DataType, Function, Queue, Space
 from device_agents.emulated_npu.isa.settings_words import WORDS
 
 INSTRUCTION_BYTES = 16
@@ -23,6 +23,7 @@ SETTINGS_SLOTS = 32  # slot 0 always holds Settings()
 SEMAPHORES = 16
 MAX_DIM = 2**31 - 1
 MAX_COUNT = 2**31 - 1
+MAX_PEER = 2**16 - 1
 
 
 class Opcode(enum.IntEnum):
@@ -76,6 +77,7 @@ class DataInstruction(NamedTuple):
     fourth: Reference | None = None
     settings: int = 0
     accumulate: bool = False
+    peer: int = NO_PEER
 
 
 Instruction = ControlInstruction | DataInstruction
@@ -199,11 +201,15 @@ def control(opcode: Opcode, *values: int) -> ControlInstruction:
 
 @dataclass(frozen=True)
 class OperandRule:
-    """The operands beside the target that a function demands, those it may have, and whether it may accumulate."""
+    """The operands beside the target that a function demands, those it may have, and what else it takes.
+
+    `accumulate`: it may add to its target. `peer`: it names another core.
+    """
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
     accumulate: bool = False
+    peer: bool = False
 
 
 SOURCES = ("first", "second", "third", "fourth")
@@ -213,6 +219,8 @@ OPERAND_RULES: Mapping[Function, OperandRule] = {
     Function.LOAD: OperandRule(_ONE),
     Function.STORE: OperandRule(_ONE),
     Function.GATHER: OperandRule(_TWO),
+    Function.SEND: OperandRule((), _ONE, peer=True),
+    Function.RECEIVE: OperandRule((), peer=True),
     Function.CONVOLVE: OperandRule(_TWO, ("third", "fourth"), accumulate=True),
     Function.COPY: OperandRule(_ONE),
     Function.FILL: OperandRule(()),

@@ -181,7 +181,7 @@ class _ControlUnit:
     # IO and CP: from registers and slots to commands.
 
     def _command(self, pc: int, instruction: DataInstruction) -> Command:
-        function, target, first, second, third, fourth, slot, accumulate = instruction
+        function, target, first, second, third, fourth, slot, accumulate, peer = instruction
         settings = self._settings.read(slot, pc)
         if (modes := _MODES.get(function)) and settings.mode not in modes:
             raise ExecutionFault(f"instruction {pc}: {function.name} has no mode {settings.mode}")
@@ -194,6 +194,7 @@ class _ControlUnit:
             None if fourth is None else self._operand(pc, fourth),
             settings,
             accumulate,
+            peer,
             self._layers[pc],
         )
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from device_agents.emulated_npu.command import Command, Descriptor, Function, Operand, Queue, Settings, Space
 from device_agents.emulated_npu.errors import ExecutionFault
-from device_agents.emulated_npu.machine import Machine, Memory, Mfu
+from device_agents.emulated_npu.machine import Link, Machine, Memory, Mfu
 from device_agents.emulated_npu.timing import closed_form
 from device_agents.emulated_npu.timing.vector_cost import vector_operations
 
@@ -108,8 +108,12 @@ class CostModel:
         return cost
 
     def _computed(self, command: Command) -> Cost:
+        if command.function is Function.RECEIVE or (command.function is Function.SEND and command.first is None):
+            return Cost(0, 0, 0, ())
         if command.queue is Queue.IO:
             transfers = _transfers(command)
+            if command.function is Function.SEND:
+                return Cost(_sending_ps(self.machine, command, transfers), 0, 0, _traffic(transfers))
             return Cost(_transfers_ps(self.machine, command, transfers), 0, 0, _traffic(transfers))
         if command.function is Function.CONVOLVE:
             mfu = self.machine.mfu
@@ -158,6 +162,8 @@ def _transfers(command: Command) -> _Transfers:
     found: _Transfers = {}
     if command.queue is not Queue.IO:
         return found
+    if command.first is None and command.function in (Function.SEND, Function.RECEIVE):  # nothing is moved
+        return found
     first, target = _present(command, command.first).descriptor, command.target.descriptor
     skip, times = 0, 1
     if command.function is Function.GATHER:
@@ -186,6 +192,23 @@ def _transfers_ps(machine: Machine, command: Command, transfers: _Transfers) -> 
             f"{command.function.name} touches no external memory", "IO commands move data to or from DDR or LLC"
         )
     return max(_memory_ps(machine, space, reads + writes) for space, (reads, writes) in transfers.items())
+
+
+def _sending_ps(machine: Machine, command: Command, transfers: _Transfers) -> int:
+    """Until the payload is out, to a core of the same chip: as long as the slower of memory and link takes."""
+    return max(link_ps(machine.cores.link, payload_bytes(command)), _transfers_ps(machine, command, transfers))
+
+
+def payload_bytes(command: Command) -> int:
+    """What a SEND moves; 0 for one that only tells."""
+    return 0 if command.first is None else command.target.descriptor.elements * command.target.descriptor.dtype.bytes
+
+
+def link_ps(link: Link, moved_bytes: int) -> int:
+    """Time of a payload on a link that nobody else uses, without its latency; raises ExecutionFault without a link."""
+    if link.bytes_per_s == 0:
+        raise ExecutionFault("a command sends over a link", "the machine has none", "Compile for this machine")
+    return math.ceil(moved_bytes * _PS_PER_S / link.bytes_per_s)
 
 
 def _memory_ps(machine: Machine, space: Space, runs: list[_Runs]) -> int:
