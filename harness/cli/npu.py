@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import npu_options, options
+from harness.cli import npu_options, npu_sweep, options
+from harness.cli.npu_files import write_file
 from harness.cli.output import note, print_json
-from harness.errors import ConfigurationError, InputError, UsageError
+from harness.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from device_agents.emulated_npu.compiler.options import Options
@@ -59,7 +60,7 @@ def compile_command(
     target = npu_options.choose_machine(preset, machine)
     compiled = npu_source.compile_network(npu_source.load_model(model, dim), target, choices)
     if output is not None:
-        _write(output, compiled.compiled.program.to_bytes())
+        write_file(output, compiled.compiled.program.to_bytes())
     if json:
         print_json(program=None if output is None else str(output), **npu_report.compile_fields(compiled, explain))
     else:
@@ -121,7 +122,7 @@ def run_command(
         in_order_cycles=_in_order_cycles(source, choices, cycle_budget) if source and compare_reorder else None,
     )
     if csv is not None:
-        _write(csv, npu_report.layers_csv(run).encode())
+        write_file(csv, npu_report.layers_csv(run).encode())
     if json:
         print_json(**npu_report.json_fields(run))
     else:
@@ -196,13 +197,16 @@ def trace_command(
         layers = zip(source.compiled.graph.layers, source.operators, strict=True)
         labels = tuple(LayerLabel(layer.name, operators, layer.nodes) for layer, operators in layers)
     trace = chrome_trace(timed.timing, target, labels, costs=timed.costs)
-    _write(output, encoder.dumps(trace, separators=(",", ":"), allow_nan=False).encode())
+    write_file(output, encoder.dumps(trace, separators=(",", ":"), allow_nan=False).encode())
     events = len(trace["traceEvents"])
     if json:
         print_json(trace=str(output), events=events, cycles=timed.cycles, machine=target.name)
     else:
         print(f"{events:,} events of {timed.cycles:,.0f} cycles on {target.name} written")
         note(f"Next: open {output} in https://ui.perfetto.dev")
+
+
+app.command("sweep")(npu_sweep.sweep_command)
 
 
 def _check_traceable(timed: TimedProgram) -> None:
@@ -270,15 +274,3 @@ def _in_order_cycles(source: CompiledModel, choices: Options, cycle_budget: int 
     target = source.compiled.machine
     other = npu_source.compile_network(source.model, target, replace(choices, reorder=False))
     return _timed(other.compiled.program, target, other, cycle_budget)[0].cycles
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        from harness.cli.npu_errors import shortened
-
-        step = "Name a file in a folder that exists"
-        raise ConfigurationError(
-            f"{shortened(str(path))} cannot be written", why=error.strerror or str(error), next_step=step
-        ) from error

@@ -1,0 +1,181 @@
+"""`harness npu sweep`: the points of a sweep, its knee, what is written, and what it says to wrong parameters."""
+
+from __future__ import annotations
+
+import csv
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import npu_inputs
+import pytest
+from test_npu_commands import Npu
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def npu(capsys: pytest.CaptureFixture[str]) -> Iterator[Npu]:
+    """The commands; the process handles Ctrl-C afterwards as it did before."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield Npu(capsys)
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two convolutions and a pooling."""
+    return npu_inputs.save(npu_inputs.convolutions(), tmp_path_factory.mktemp("networks") / "small.onnx")
+
+
+def test_points_are_what_runs_take(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """Every point is the run of the same network on a machine whose file has that value."""
+    found = npu("sweep", network, "--set", "mfu.columns=8,32", "--json").json
+    assert [point["settings"] for point in found["points"]] == [{"mfu.columns": 8}, {"mfu.columns": 32}]
+    for point in found["points"]:
+        text = npu_inputs.machine_text(columns=str(point["settings"]["mfu.columns"]))
+        run = npu("run", network, "--machine", npu_inputs.save(text, tmp_path / "m.toml"), "--no-values", "--json").json
+        assert (point["cycles"], point["seconds"]) == (run["cycles"], run["seconds"])
+        assert point["mfu_utilisation"] == run["utilisation"]["mfu"]
+        assert point["bound"] in ("io", "compute", "fill", "wait") and point["reason"] is None
+    assert found["points"][0]["cycles"] > found["points"][1]["cycles"]
+    assert 0 < found["import_s"] < found["took_s"]
+
+
+def test_knee_is_marked(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """The knee is the same in JSON, table, CSV and plot: bandwidth stops paying where the multipliers are busy."""
+    svg, table = tmp_path / "p.svg", tmp_path / "p.csv"
+    command = ("sweep", network, "--set", "ddr.bytes_per_s=125M:64G:x2", "--plot", svg, "--csv", table)
+    found, text = npu(*command, "--json").json, npu(*command).stdout
+    (knee,) = found["knees"]
+    assert knee["key"] == "ddr.bytes_per_s" and 125e6 < knee["value"] < 64e9
+    (point,) = [point for point in found["points"] if point["knee"]]
+    assert (point["settings"]["ddr.bytes_per_s"], point["cycles"]) == (knee["value"], knee["cycles"])
+    (line,) = [line for line in text.splitlines() if "◀ knee" in line]
+    assert f"{point['cycles']:,.0f}" in line.split()
+    label = line.split()[0]
+    texts = [each.text for each in ElementTree.parse(svg).iter(f"{SVG}text")]
+    assert f"knee: {label}" in texts and len(list(ElementTree.parse(svg).iter(f"{SVG}circle"))) == 1
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["cycles"]) for row in rows] == [point["cycles"] for point in found["points"]]
+    assert [row["ddr.bytes_per_s"] for row in rows if row["knee"] == "True"] == [str(knee["value"])]
+    before, after = found["points"][0]["cycles"], found["points"][-1]["cycles"]
+    assert before - knee["cycles"] > knee["cycles"] - after, "most is gained before the knee"
+
+
+def test_grid_of_machines_and_values(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """Presets and parameters make a grid, of which every row but the first parameter's values is a line."""
+    svg = tmp_path / "p.svg"
+    sets = ("--set", "mfu.rows=16,32", "--set", "vfu.lanes=32,64")
+    command = ("sweep", network, "--preset", "edge", "--preset", "nvdla-256", *sets, "--plot", svg)
+    found = npu(*command, "--json").json
+    got = [(point["machine"], *point["settings"].values()) for point in found["points"]]
+    assert sorted(got) == [(m, r, v) for m in ("edge", "nvdla-256") for r in (16, 32) for v in (32, 64)]
+    assert got[:2] == [("edge", 16, 32), ("edge", 32, 32)], "along a line the first parameter varies"
+    texts = [each.text for each in ElementTree.parse(svg).iter(f"{SVG}text")]
+    for machine in ("edge", "nvdla-256"):
+        assert {f"{machine}, vfu.lanes=32", f"{machine}, vfu.lanes=64"} <= set(texts)
+    lines = npu(*command).stdout.splitlines()
+    assert lines[0].split()[:4] == ["machine", "mfu.rows", "vfu.lanes", "cycles"]
+    assert sum(line.startswith(("edge ", "nvdla-256 ")) for line in lines) == 8
+
+
+def test_presets_alone(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """A sweep over machines alone, presets and files, is in their order; names have no knee."""
+    own = npu_inputs.save(npu_inputs.machine_text(columns="16"), tmp_path / "narrow.toml")
+    command = ("sweep", network, "--preset", "nvdla-256", "--preset", "edge", "--machine", own)
+    found = npu(*command, "--plot", tmp_path / "p.svg", "--json").json
+    assert [point["machine"] for point in found["points"]] == found["machines"] == ["nvdla-256", "edge", "narrow"]
+    assert found["knees"] == [] and "knee" not in npu(*command).stdout
+    assert {"nvdla-256", "edge", "narrow"} <= {each.text for each in ElementTree.parse(tmp_path / "p.svg").iter()}
+
+
+def test_machines_that_cannot_stay_in_the_table(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """A machine too small for the network, or whose values contradict each other, has a reason in place of a time."""
+    own = npu_inputs.save(npu_inputs.machine_text(halo_bytes="1_024"), tmp_path / "own.toml")
+    command = ("sweep", network, "--machine", own, "--set", "nb_bytes=1K,2K,1M", "--plot", tmp_path / "p.svg")
+    contradicts, tiny, large = npu(*command, "--json").json["points"]
+    assert contradicts["cycles"] is tiny["cycles"] is tiny["bound"] is None and large["cycles"] > 0
+    assert "halo_bytes 1024 leaves nothing of nb_bytes 1024" in contradicts["reason"]
+    assert "bytes of NB" in tiny["reason"] and large["reason"] is None
+    outcome = npu(*command)
+    assert outcome.code == 0 and outcome.stdout.count("cannot be") == 4  # in the table and below it
+    assert "nb_bytes=2K: " in outcome.stdout
+
+
+def test_one_buffer_is_set_as_a_whole(npu: Npu, network: Path) -> None:
+    """Of a machine with one buffer both sizes are set, which is said; of one with two only that of the key."""
+    command = ("sweep", network, "--preset", "nvdla-256", "--set", "nb_bytes=128K,1M")
+    found = npu(*command, "--json").json
+    assert all(point["cycles"] > 0 for point in found["points"]) and found["one_buffer"] == ["nvdla-256"]
+    assert "nb_bytes and sb_bytes are set together on nvdla-256" in npu(*command).stdout
+    both = npu(*command, "--set", "sb_bytes=1M", "--json").json["points"]
+    assert "differs from nb_bytes" in both[0]["reason"] and both[1]["cycles"] == found["points"][1]["cycles"]
+
+
+def test_clocks_are_compared_by_time(npu: Npu, network: Path) -> None:
+    """Where the clock varies, milliseconds are compared: of edge's memory a faster clock waits for more cycles."""
+    command = ("sweep", network, "--set", "clock_hz=250M:4G:x2")
+    found = npu(*command, "--json").json
+    assert found["metric"] == "milliseconds" and npu(*command).stdout.splitlines()[0].endswith("milliseconds")
+    first, last = found["points"][0], found["points"][-1]
+    assert first["cycles"] < last["cycles"] and first["seconds"] > last["seconds"]
+
+
+def test_values_that_change_nothing(npu: Npu, network: Path) -> None:
+    """A parameter that the NPU's own time does not depend on is said to change nothing."""
+    text = npu("sweep", network, "--set", "host.driver_s=0.001,0.002,0.003").stdout
+    assert "none, host.driver_s changes nothing" in text
+
+
+def test_choices_and_names_are_parameters_too(npu: Npu, network: Path) -> None:
+    """Dataflows, types and a single fixed value can be set as numbers can."""
+    command = ("sweep", network, "--set", "mfu.packing=none", "--set", "mfu.dataflow=dot-product,weight-stationary")
+    found = npu(*command, "--json").json
+    assert [point["settings"]["mfu.dataflow"] for point in found["points"]] == ["dot-product", "weight-stationary"]
+    assert found["points"][0]["cycles"] != found["points"][1]["cycles"]
+    assert "edge with mfu.packing=none" in npu(*command).stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "mentions"),
+    [
+        (2, (), ("one machine alone", "--set")),
+        (2, ("--set", "mfu.rows=8"), ("one machine alone",)),
+        (2, ("--set", "mfu.rows"), ("KEY=VALUES",)),
+        (2, ("--set", "mfu.row=8,16"), ("mfu.row ", "did you mean mfu.rows")),
+        (2, ("--set", "mfu.rows=8,x"), ("mfu.rows", "x is no number")),
+        (2, ("--set", "mfu.rows=1:10000:+1"), ("more than 256",)),
+        (2, ("--set", "mfu.rows=1:20:+1", "--set", "mfu.columns=1:20:+1"), ("20 x 20 = 400", "256")),
+        (2, ("--set", "mfu.rows=8,16", "--set", "mfu.rows=32"), ("mfu.rows", "twice")),
+        (2, ("--preset", "edge", "--preset", "edge"), ("edge", "twice")),
+        (2, ("--set", "mfu.rows=1,2", "--set", "mfu.columns=1:20:+1", "--plot", "p.svg"), ("20 lines", "12")),
+        (2, ("--set", "mfu.rows=8,16", "--chains", "long"), ("--chains",)),
+        (3, ("--set", "mfu.rows=8,16,0"), ("mfu.rows is 0", "from 1 to 65536")),
+        (3, ("--set", "mfu.rows=8,16.5"), ("mfu.rows is 16.5", "whole number")),
+        (3, ("--set", "nb_bytes=1M,2T"), ("nb_bytes is 2199023255552",)),
+        (3, ("--set", "mfu.dataflow=dot-product,outputs"), ("'outputs'", "output-stationary")),
+        (3, ("--preset", "egde", "--preset", "edge"), ("egde", "did you mean edge")),
+        (3, ("--set", "nb_bytes=64K,128K"), ("no machine of the sweep", "halo_bytes 262144", "lower halo_bytes")),
+        (
+            3,
+            ("--set", "mfu.rows=8,16", "--cycle-budget", "10"),
+            ("no machine of the sweep", "10 cycles", "--cycle-budget"),
+        ),
+        (3, ("--set", "mfu.rows=8,16", "--csv", "/nowhere/x.csv"), ("/nowhere/x.csv", "folder")),
+    ],
+    ids=str,
+)
+def test_sweeps_that_cannot_be(
+    npu: Npu, network: Path, code: int, words: tuple[str, ...], mentions: tuple[str, ...]
+) -> None:
+    """What is wrong with the parameters ends the command before any machine is tried, and names key, value, limit."""
+    npu.refuses(code, "sweep", network, *words, mentions=mentions)
+
+
+def test_networks_that_no_machine_can_run(npu: Npu, tmp_path: Path) -> None:
+    """An operator that the compiler does not know is no matter of the machine, and ends the sweep at once."""
+    path = npu_inputs.save(npu_inputs.unknown_operator(), tmp_path / "odd.onnx")
+    npu.refuses(3, "sweep", path, "--set", "mfu.rows=8,16", mentions=("'odd one'", "Det"))
