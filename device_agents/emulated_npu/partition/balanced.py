@@ -1,0 +1,143 @@
+"""The balanced partition: contiguous stages of the traversal with the smallest largest time, by dynamic programming.
+
+The split score is greedy and knows no times. Here the stages are those of all possible ones whose slowest takes
+least, which is what bounds the throughput of the pipeline (S5.7); of equal ones, those with the least sum of
+squared times, so that what is not the slowest stage is even as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.partition.errors import InvalidPartition
+from device_agents.emulated_npu.partition.groups import CoreGroup
+from device_agents.emulated_npu.partition.result import Partition, StageFunction, SubStructure, check_demand
+from device_agents.emulated_npu.partition.traversal import Traversal
+from device_agents.emulated_npu.partition.workload import NodeGraph, Workload
+
+# [start, stop] -> time of the stage, infinite where there can be none.
+_Table = NDArray[np.float64]
+_TableOf = Callable[[int], _Table]
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """The time of a stage from the times of its nodes and what crosses its end.
+
+    `node_times[group][position]` is the time of the node at a position of the traversal on a group;
+    `cut_bytes[position]` what crosses the cut before a position (`NodeGraph.cut_bytes`), sent on by the stage that
+    ends there in `time_per_byte` a byte. Raises `InvalidPartition` where lengths do not match, or a number is negative
+    or not finite.
+    """
+
+    node_times: tuple[tuple[float, ...], ...]
+    cut_bytes: tuple[int, ...]
+    time_per_byte: float
+
+    def __post_init__(self) -> None:
+        for group, times in enumerate(self.node_times):
+            if len(times) + 1 != len(self.cut_bytes):
+                raise InvalidPartition(
+                    f"{len(times)} node times on group {group} for {len(self.cut_bytes)} cuts",
+                    "one cut more than nodes",
+                )
+        for value in (*(time for times in self.node_times for time in times), *self.cut_bytes, self.time_per_byte):
+            if not 0 <= value < float("inf"):
+                raise InvalidPartition(f"a stage time made of {value}", "times and bytes are at least 0 and finite")
+
+    def __call__(self, start: int, stop: int, group: int) -> float:
+        """The time of positions [start, stop) on a group."""
+        return sum(self.node_times[group][start:stop]) + self.cut_bytes[stop] * self.time_per_byte
+
+    def table(self, group: int) -> _Table:
+        """The time from every start to every stop on a group."""
+        sums = np.concatenate([[0.0], np.cumsum(self.node_times[group])])
+        sent = np.asarray(self.cut_bytes, dtype=np.float64) * self.time_per_byte
+        times: _Table = sums[None, :] - sums[:, None] + sent[None, :]
+        return times
+
+
+def balanced_partition(
+    graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup], cost: StageTimes | StageFunction
+) -> Partition:
+    """The partition on the given groups, in their order, that makes the largest stage time as small as can be.
+
+    Every group gets at least one node. A `cost` of infinity forbids a stage. Takes groups x nodes^2; a `StageTimes`
+    is much faster than a function. Raises `InvalidPartition` for more groups than nodes or a negative or
+    undefined time, `DoesNotFit` where no stages are allowed.
+    """
+    check_demand(graph, traversal, groups)
+    if isinstance(cost, StageTimes) and len(cost.node_times) != len(groups):
+        raise InvalidPartition(f"node times on {len(cost.node_times)} groups", f"there are {len(groups)} groups")
+    table_of = _tables(traversal, len(groups), cost)
+    largest, _ = _best(len(groups), table_of, np.maximum)
+    if np.isinf(largest):
+        raise DoesNotFit(
+            f"no {len(groups)} stages of {len(graph.nodes)} nodes are allowed",
+            "every split has a stage that its group does not hold",
+            "form more or larger groups",
+            memory="core group",
+        )
+    _, cuts = _best(len(groups), lambda group: _squares(table_of(group), largest), np.add)
+    parts = []
+    for group, (start, stop) in enumerate(itertools.pairwise(cuts)):
+        nodes = traversal.order[start:stop]
+        workload = sum((graph.nodes[node].workload for node in nodes), Workload())
+        parts.append(SubStructure(nodes, group, workload, float(cost(start, stop, group))))
+    return Partition("balanced", tuple(groups), tuple(parts))
+
+
+def _tables(traversal: Traversal, groups: int, cost: StageTimes | StageFunction) -> _TableOf:
+    """The table of each group: made anew each time from node times, which is quick, and kept from a function."""
+    if isinstance(cost, StageTimes):
+        return lambda group: _table(traversal, groups, group, cost)
+    return [_table(traversal, groups, group, cost) for group in range(groups)].__getitem__
+
+
+def _table(traversal: Traversal, groups: int, group: int, cost: StageTimes | StageFunction) -> _Table:
+    nodes = len(traversal.order)
+    starts, stops = np.ogrid[: nodes + 1, : nodes + 1]
+    # Every group before and behind needs a node; the first begins at 0 and the last ends the network.
+    possible = (starts < stops) & (starts >= group) & (stops <= nodes - (groups - 1 - group))
+    if traversal.second_leg is not None:
+        possible &= (stops <= traversal.second_leg) | (starts >= traversal.second_leg)
+    if group == 0:
+        possible &= starts == 0
+    if group == groups - 1:
+        possible &= stops == nodes
+    if isinstance(cost, StageTimes):
+        return np.where(possible, cost.table(group), np.inf)
+    table = np.full(possible.shape, np.inf)
+    pairs = zip(*(ends.tolist() for ends in np.nonzero(possible)), strict=True)
+    table[possible] = [cost(start, stop, group) for start, stop in pairs]
+    if not (table >= 0).all():
+        start, stop = (int(ends[0]) for ends in np.nonzero(~(table >= 0)))
+        raise InvalidPartition(
+            f"the time of positions {start} to {stop - 1} on group {group} is {table[start, stop]}", "at least 0"
+        )
+    return table
+
+
+def _squares(table: _Table, largest: float) -> _Table:
+    """The squares of the times up to the largest, which is 1; the others are forbidden."""
+    return np.where(table <= largest, np.square(np.minimum(table, largest) / (largest or 1.0)), np.inf)
+
+
+def _best(groups: int, table_of: _TableOf, combine: np.ufunc) -> tuple[float, list[int]]:
+    """The smallest combination of the stages' values that lead from the first node to the last, and its cuts."""
+    reached = table_of(0)[0]
+    origins = [np.zeros(len(reached), dtype=np.int64)]
+    for group in range(1, groups):
+        candidates = combine(reached[:, None], table_of(group))
+        origins.append(candidates.argmin(axis=0))
+        reached = candidates.min(axis=0)
+    cuts = [len(reached) - 1]
+    for origin in reversed(origins):
+        cuts.append(int(origin[cuts[-1]]))
+    return float(reached[-1]), cuts[::-1]

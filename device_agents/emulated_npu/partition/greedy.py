@@ -1,0 +1,264 @@
+"""The partition by split score (S5.5, S5.6): sub-structures one after the other onto the groups in their order.
+
+A group is also closed before its nodes ask more of it than it is capable of. Where the groups do not hold the network
+that way, `partition_by_score` splits again at the threshold that makes it fit, and `partition_by_score_adding_groups`
+adds groups; the events of the partition say what was done and why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NoReturn
+
+from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric, name_cores
+from device_agents.emulated_npu.partition.result import Partition, SubStructure, check_demand
+from device_agents.emulated_npu.partition.splitting import SplitRule, Splitting, Stretch
+from device_agents.emulated_npu.partition.traversal import Traversal
+from device_agents.emulated_npu.partition.workload import NodeGraph
+
+
+def partition_by_score(
+    graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup], rule: SplitRule
+) -> Partition:
+    """The partition on the given groups; where the threshold does not make it fit, another is searched.
+
+    That is the nearest above the given one that does, or, where only a lower one does, the highest of those. Raises
+    `DoesNotFit` where none does, naming node, demand and limit; `InvalidPartition` where there are more groups than
+    nodes.
+    """
+    check_demand(graph, traversal, groups)
+    splitting = Splitting(graph, traversal, rule)
+    for position in range(len(graph.nodes)):
+        if all(splitting.lack(position, position + 1, group) for group in groups):
+            _refuse_node(splitting, position, max(groups, key=lambda group: len(group.cores)))
+    threshold, events = _fitting_threshold(splitting, groups)
+    if threshold is None:
+        _refuse(splitting, groups, math.inf)
+    return _partition(splitting, groups, threshold, events)
+
+
+def partition_by_score_adding_groups(
+    graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup], rule: SplitRule, fabric: Fabric
+) -> Partition:
+    """The partition on the given groups and as many more as it takes; a given threshold is kept.
+
+    A group is added on the chip of the last one, on the next chip that has room where that has not; it is as large
+    as the last given group, larger where its first node asks for it, smaller where the chip has fewer cores free.
+    Raises as `partition_by_score`, and `DoesNotFit` where no core is left for a group.
+    """
+    check_demand(graph, traversal, groups)
+    splitting = Splitting(graph, traversal, rule)
+    whole_chip = CoreGroup(tuple(range(fabric.cores_per_chip)), 0, fabric.core)
+    for position in range(len(graph.nodes)):
+        if splitting.lack(position, position + 1, whole_chip):
+            _refuse_node(splitting, position, whole_chip)
+    present = list(groups)
+    events: list[str] = []
+    while True:
+        threshold, searched = _kept_threshold(splitting, present)
+        if threshold is not None:
+            return _partition(splitting, present, threshold, [*events, *searched])
+        limit = math.inf if rule.threshold is None else rule.threshold
+        stretches = splitting.walk(present, limit)
+        if len(stretches) <= len(present) or any(stretch.lack for stretch in stretches[: len(groups)]):
+            _refuse(splitting, present, limit)
+        added = _added_group(splitting, present, len(groups[-1].cores), stretches[len(present)].start, fabric)
+        events.append(
+            f"group {len(present)} added on chip {added.chip} (cores {name_cores(added)}): "
+            f"{_why(splitting, present, stretches)}"
+        )
+        present.append(added)
+
+
+def _kept_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> tuple[float | None, list[str]]:
+    threshold = splitting.rule.threshold
+    if threshold is None:
+        return _fitting_threshold(splitting, groups)
+    return (threshold if _fits(splitting.walk(groups, threshold), groups) else None), []
+
+
+def _fitting_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> tuple[float | None, list[str]]:
+    """The threshold to use, None where there is none, and what is to be said of it."""
+    given = splitting.rule.threshold
+    if given is not None:
+        stretches = splitting.walk(groups, given)
+        if _fits(stretches, groups):
+            return given, []
+    smallest = _smallest_threshold(splitting, groups)
+    if smallest is None:
+        return None, []
+    if given is None:
+        threshold = _first_fitting(splitting, groups, smallest)
+        if threshold is None:
+            return None, []
+        return threshold, [
+            f"threshold searched: {threshold:.6g} is the smallest with which "
+            f"{_groups(len(groups))} hold{'s' if len(groups) == 1 else ''} the network"
+        ]
+    why = _why(splitting, groups, stretches)
+    higher = _first_fitting(splitting, groups, max(smallest, given))
+    if higher is not None:
+        return higher, [f"threshold raised from {given:.6g} to {higher:.6g}: {why}"]
+    lower, last = _first_fitting(splitting, groups, smallest), None
+    while lower is not None and lower < given:
+        last = lower
+        lower = _next_threshold(splitting.walk(groups, lower))
+        lower = None if lower is None else _first_fitting(splitting, groups, lower)
+    return last, [] if last is None else [f"threshold lowered from {given:.6g} to {last:.6g}: {why}"]
+
+
+def _smallest_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> float | None:
+    """The smallest threshold with no more sub-structures than groups, None where even an infinite one has more.
+
+    Bisection between thresholds, moved to the next score that was rejected or taken: these are all that matter, so the
+    result is exact.
+    """
+    stretches = splitting.walk(groups, math.inf)
+    if len(stretches) > len(groups):
+        return None
+    low, high = 0.0, _tightened(splitting, groups, stretches)
+    while low < high:
+        middle = low + (high - low) / 2
+        middle = middle if middle < high else low
+        stretches = splitting.walk(groups, middle)
+        if len(stretches) <= len(groups):
+            high = _tightened(splitting, groups, stretches)
+        else:
+            # With more sub-structures than an infinite threshold yields, the threshold has closed one.
+            low = _next_threshold(stretches) or high
+    return high
+
+
+def _tightened(splitting: Splitting, groups: Sequence[CoreGroup], stretches: Sequence[Stretch]) -> float:
+    """The smallest threshold that yields the same sub-structures; one of a single node is accepted at any."""
+    return max(
+        (
+            splitting.score(stretch.start, stretch.stop, groups[index])
+            for index, stretch in enumerate(stretches)
+            if stretch.stop - stretch.start > 1
+        ),
+        default=0.0,
+    )
+
+
+def _next_threshold(stretches: Sequence[Stretch]) -> float | None:
+    """The smallest higher threshold that yields other sub-structures."""
+    return min((stretch.rejected for stretch in stretches if stretch.rejected is not None), default=None)
+
+
+def _first_fitting(splitting: Splitting, groups: Sequence[CoreGroup], threshold: float) -> float | None:
+    """The smallest threshold from a given one on with which the groups hold the network.
+
+    Every step of the search moves an end of a sub-structure onwards, so there are at most groups x nodes.
+    """
+    found: float | None = threshold
+    while found is not None:
+        stretches = splitting.walk(groups, found)
+        if _fits(stretches, groups):
+            return found
+        found = _next_threshold(stretches)
+    return None
+
+
+def _fits(stretches: Sequence[Stretch], groups: Sequence[CoreGroup]) -> bool:
+    return len(stretches) <= len(groups) and not any(stretch.lack for stretch in stretches)
+
+
+def _why(splitting: Splitting, groups: Sequence[CoreGroup], stretches: Sequence[Stretch]) -> str:
+    """Why the groups do not hold these sub-structures."""
+    reasons = []
+    if len(stretches) > len(groups):
+        reasons.append(f"{len(stretches)} sub-structures for {_groups(len(groups))}")
+    for index, stretch in enumerate(stretches[: len(groups)]):
+        if stretch.lack:
+            reasons.append(f"{_name(splitting, stretch.start)} asks group {index} for {stretch.lack}")
+        elif stretch.closing in ("storage", "compute"):
+            reasons.append(_closed_early(splitting, groups[index], index, stretch))
+    return "; ".join(reasons[:4])
+
+
+def _closed_early(splitting: Splitting, group: CoreGroup, index: int, stretch: Stretch) -> str:
+    lack = splitting.lack(stretch.start, stretch.stop + 1, group)
+    return f"{_name(splitting, stretch.stop)} would bring group {index} to {lack[1] if lack else stretch.closing}"
+
+
+def _partition(splitting: Splitting, groups: Sequence[CoreGroup], threshold: float, events: Sequence[str]) -> Partition:
+    stretches = splitting.walk(groups, threshold)
+    said = list(events)
+    parts = []
+    for index, stretch in enumerate(stretches):
+        parts.append(
+            SubStructure(
+                splitting.traversal.order[stretch.start : stretch.stop],
+                index,
+                splitting.workload(stretch.start, stretch.stop),
+                splitting.score(stretch.start, stretch.stop, groups[index]),
+            )
+        )
+        if stretch.closing in ("storage", "compute"):
+            said.append(
+                f"group {index} closed below the threshold: {_closed_early(splitting, groups[index], index, stretch)}"
+            )
+    if len(parts) < len(groups):
+        left = len(groups) - len(parts)
+        said.append(f"no nodes are left for the last {'group' if left == 1 else _groups(left)}")
+    return Partition("score", tuple(groups), tuple(parts), threshold, splitting.steps(groups, stretches), tuple(said))
+
+
+def _added_group(
+    splitting: Splitting, groups: Sequence[CoreGroup], size: int, position: int, fabric: Fabric
+) -> CoreGroup:
+    """A group for the node at a position and those behind it."""
+    taken = {core for group in groups for core in group.cores}
+    needed = next(
+        cores
+        for cores in range(1, fabric.cores_per_chip + 1)
+        if not splitting.lack(position, position + 1, CoreGroup(tuple(range(cores)), 0, fabric.core))
+    )
+    for distance in range(fabric.chips):
+        chip = (groups[-1].chip + distance) % fabric.chips
+        first = chip * fabric.cores_per_chip
+        free = [core for core in range(first, first + fabric.cores_per_chip) if core not in taken]
+        if len(free) >= needed:
+            return CoreGroup(tuple(free[: max(size, needed)]), chip, fabric.core)
+    raise DoesNotFit(
+        f"no core group is left for {_name(splitting, position)} and the nodes behind it",
+        f"it needs {needed} free cores of one chip; {fabric.cores - len(taken)} of {fabric.cores} cores are free, "
+        f"{_groups(len(groups))} are formed",
+        "raise the threshold or the node limit, or describe more cores or chips",
+        memory="core group",
+    )
+
+
+def _refuse_node(splitting: Splitting, position: int, largest: CoreGroup) -> NoReturn:
+    lack = splitting.lack(position, position + 1, largest)
+    raise DoesNotFit(
+        f"no core group holds {_name(splitting, position)}",
+        f"it demands {lack[1] if lack else 'more than any'}",
+        "form groups of more cores, or split the layer over more nodes",
+        memory="core group",
+        demand_bytes=math.ceil(splitting.rule.score.occupied_bytes(splitting.workload(position, position + 1))),
+    )
+
+
+def _refuse(splitting: Splitting, groups: Sequence[CoreGroup], threshold: float) -> NoReturn:
+    """Say why the network does not fit; an infinite threshold yields the fewest sub-structures that there can be."""
+    stretches = splitting.walk(groups, threshold)
+    at = "whatever the threshold" if math.isinf(threshold) else f"with a threshold of {threshold:.6g}"
+    raise DoesNotFit(
+        f"{_groups(len(groups))} cannot hold the network, {at}",
+        _why(splitting, groups, stretches)
+        + ("" if splitting.rule.node_limit is None else f"; at most {splitting.rule.node_limit} nodes in each"),
+        "form more or larger groups, another order of groups, or add groups where they are missing",
+        memory="core group",
+    )
+
+
+def _groups(count: int) -> str:
+    return f"{count} group{'' if count == 1 else 's'}"
+
+
+def _name(splitting: Splitting, position: int) -> str:
+    return f"node {splitting.graph.nodes[splitting.traversal.order[position]].name!r}"

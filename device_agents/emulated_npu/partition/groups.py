@@ -1,0 +1,202 @@
+"""Core groups: sets of cores of one chip that together execute a sub-structure (S5.1)."""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.partition.errors import InvalidPartition
+
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_SYNTAX = "write a number of groups (4), or the cores of each group with / between groups (0-3/4,5/6)"
+
+
+@dataclass(frozen=True)
+class Core:
+    """What one core is capable of: multiply-adds per second, and bytes that it may hold."""
+
+    macs_per_s: float
+    storage_bytes: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.macs_per_s < float("inf"):
+            raise InvalidPartition(f"a core with {self.macs_per_s} multiply-adds per second", "above 0 and finite")
+        if not self.storage_bytes > 0:
+            raise InvalidPartition(f"a core with {self.storage_bytes} bytes of storage", "at least 1")
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """`chips` chips of `cores_per_chip` equal cores each; cores are numbered from 0 over all chips."""
+
+    chips: int
+    cores_per_chip: int
+    core: Core
+
+    def __post_init__(self) -> None:
+        if self.chips < 1 or self.cores_per_chip < 1:
+            raise InvalidPartition(f"{self.chips} chips of {self.cores_per_chip} cores", "at least 1 of each")
+
+    @property
+    def cores(self) -> int:
+        """The number of cores of all chips."""
+        return self.chips * self.cores_per_chip
+
+    def chip_of(self, core: int) -> int:
+        """The chip on which a core lies."""
+        return core // self.cores_per_chip
+
+
+@dataclass(frozen=True)
+class CoreGroup:
+    """Cores of one chip, by number; each is capable of `core`.
+
+    All cores of a group are equal, so whether its total or the average per core is held against a demand comes to
+    the same (S5.6).
+    """
+
+    cores: tuple[int, ...]
+    chip: int
+    core: Core
+
+    def __post_init__(self) -> None:
+        if not self.cores:
+            raise InvalidPartition("a core group without cores", "at least 1", _SYNTAX)
+        if len(set(self.cores)) < len(self.cores):
+            twice = next(core for core in self.cores if self.cores.count(core) > 1)
+            raise InvalidPartition(
+                f"core {twice} is named twice in a group", "a core belongs to one group, once", _SYNTAX
+            )
+
+    @property
+    def macs_per_s(self) -> float:
+        """Multiply-adds per second of all its cores."""
+        return len(self.cores) * self.core.macs_per_s
+
+    @property
+    def storage_bytes(self) -> int:
+        """Bytes that all its cores hold together (paragraph 76 of the source)."""
+        return len(self.cores) * self.core.storage_bytes
+
+
+def equal_groups(fabric: Fabric, count: int) -> tuple[CoreGroup, ...]:
+    """`count` groups of as equal a size as chips allow: groups spread over the chips, a chip's cores over its groups.
+
+    With at least as many groups as chips every core is used; with fewer each group is one whole chip. Raises
+    `InvalidPartition` where there are more groups than cores, or none.
+    """
+    if not 1 <= count <= fabric.cores:
+        raise InvalidPartition(
+            f"{count} core groups", f"at least 1, and at most as many as there are cores: {fabric.cores}", _SYNTAX
+        )
+    sizes = [
+        size for groups in _evenly(count, min(fabric.chips, count)) for size in _evenly(fabric.cores_per_chip, groups)
+    ]
+    return groups_of_sizes(fabric, sizes)
+
+
+def groups_of_sizes(fabric: Fabric, sizes: Sequence[int]) -> tuple[CoreGroup, ...]:
+    """One group of each size, in order, one chip after the other; what a chip cannot hold whole goes to the next.
+
+    Raises `InvalidPartition` where a size is not positive or larger than a chip, or the chips do not suffice.
+    """
+    groups: list[CoreGroup] = []
+    first = 0
+    for size in sizes:
+        if not 1 <= size <= fabric.cores_per_chip:
+            raise InvalidPartition(
+                f"a core group of {size} cores", f"a group lies on one chip, which has {fabric.cores_per_chip} cores"
+            )
+        if first % fabric.cores_per_chip + size > fabric.cores_per_chip:
+            first += -first % fabric.cores_per_chip
+        if first + size > fabric.cores:
+            raise InvalidPartition(
+                f"core groups of {', '.join(map(str, sizes[:20]))} cores",
+                f"the {fabric.chips} chips have {fabric.cores_per_chip} cores each, and a group lies on one of them",
+                "form fewer or smaller groups",
+            )
+        groups.append(_group(fabric, tuple(range(first, first + size))))
+        first += size
+    return tuple(groups)
+
+
+def parse_groups(fabric: Fabric, text: str) -> tuple[CoreGroup, ...]:
+    """The groups that a text names: `4` (that many equal ones), or lists and ranges of cores, `0-3/4,5/6`.
+
+    Raises `InvalidPartition` for text that is neither, for a core that does not exist or is named twice, and for a
+    group that is empty or reaches over two chips.
+    """
+    if re.fullmatch(r"\s*[0-9]{1,9}\s*", text):
+        return equal_groups(fabric, int(text))
+    groups = tuple(_group(fabric, _cores(fabric, part, text)) for part in text.split("/"))
+    check_disjoint(groups)
+    return groups
+
+
+def check_disjoint(groups: Iterable[CoreGroup]) -> None:
+    """Raise `InvalidPartition` where a core is in two groups."""
+    owner: dict[int, int] = {}
+    for index, group in enumerate(groups):
+        for core in group.cores:
+            if core in owner:
+                raise InvalidPartition(
+                    f"core {core} is in group {owner[core]} and in group {index}",
+                    "a core belongs to one group",
+                    _SYNTAX,
+                )
+            owner[core] = index
+
+
+def name_cores(group: CoreGroup) -> str:
+    """Its cores as text, as `parse_groups` reads them: a range where they follow one another."""
+    first, last = group.cores[0], group.cores[-1]
+    if group.cores == tuple(range(first, last + 1)):
+        return f"{first}-{last}" if last > first else str(first)
+    return ",".join(map(str, group.cores))
+
+
+def _evenly(total: int, parts: int) -> list[int]:
+    whole, rest = divmod(total, parts)
+    return [whole + (part < rest) for part in range(parts)]
+
+
+def _group(fabric: Fabric, cores: tuple[int, ...]) -> CoreGroup:
+    chips = {fabric.chip_of(core): core for core in cores}
+    if len(chips) > 1:
+        (one, core), (other, far), *_ = chips.items()
+        raise InvalidPartition(
+            f"a group has core {core} on chip {one} and core {far} on chip {other}",
+            f"a group lies on one chip; a chip has {fabric.cores_per_chip} cores",
+            "split the group, or name cores of one chip",
+        )
+    return CoreGroup(cores, fabric.chip_of(cores[0]) if cores else 0, fabric.core)
+
+
+def _cores(fabric: Fabric, part: str, text: str) -> tuple[int, ...]:
+    if not part.strip():
+        raise InvalidPartition(f"an empty core group in {reprlib.repr(text)}", "a group has at least 1 core", _SYNTAX)
+    cores: list[int] = []
+    for item in part.split(","):
+        matched = _RANGE.fullmatch(item.strip())
+        if not matched:
+            raise InvalidPartition(
+                f"{reprlib.repr(item)} in {reprlib.repr(text)} is neither a core nor a range of cores",
+                f"cores are 0 to {fabric.cores - 1}",
+                _SYNTAX,
+            )
+        first, last = int(matched[1]), int(matched[2] or matched[1])
+        if last < first:
+            raise InvalidPartition(
+                f"the range {item.strip()} of cores is empty", f"it begins at {first} and ends at {last}"
+            )
+        if last >= fabric.cores:  # before the range is written out
+            raise InvalidPartition(
+                f"core {last} does not exist",
+                f"{fabric.chips} chips of {fabric.cores_per_chip} cores: cores are 0 to {fabric.cores - 1}",
+            )
+        cores += range(first, last + 1)
+        if len(cores) > fabric.cores:
+            break  # some core is named twice, which is said of a group as a whole
+    return tuple(cores)

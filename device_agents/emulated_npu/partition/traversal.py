@@ -1,0 +1,100 @@
+"""The order in which the nodes of a network are visited: a work pool, step by step (S5.3).
+
+The pool is a queue. A step visits its head and removes it; the successors go to its end. At a merge whose inputs are
+all visited or waiting in the queue, those that wait are visited and removed in the same step, their own
+other successors enter as well, and the merge enters. A merge with an input that is neither visited nor waiting
+waits for it outside of the pool. An input that entered in this very step does not wait yet: otherwise the trace
+would depend on the order of the edges. Whoever is in the pool has all predecessors visited: the order is topological.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.partition.errors import InvalidPartition
+from device_agents.emulated_npu.partition.workload import NodeGraph
+
+
+@dataclass(frozen=True)
+class Step:
+    """The nodes visited in a step, in order, and the queue after it; an initialisation visits none."""
+
+    visited: tuple[int, ...]
+    queue: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Traversal:
+    """The steps in order; `second_leg` is the position in `order` at which the visit starts anew from the inputs.
+
+    `second_leg` is None where the start reaches every node.
+    """
+
+    steps: tuple[Step, ...]
+    order: tuple[int, ...]
+    second_leg: int | None
+
+
+def traverse(graph: NodeGraph) -> Traversal:
+    """Visit all nodes from the inputs of the network, which form the first queue by ascending index."""
+    steps = _leg(graph, range(len(graph.nodes)), graph.sources)
+    return Traversal(tuple(steps), _visited(steps), None)
+
+
+def traverse_from(graph: NodeGraph, start: int) -> Traversal:
+    """Visit from node `start` to the end, then the rest from the inputs (paragraph 106 of the source).
+
+    The first leg visits the start and what depends on it (predecessors outside of it do not count), the second the
+    rest. The graph of sub-structures has no cycle if the second leg begins a new one: what depends on a node of the
+    first leg is in the first leg, so no edge leads from it to the second, and within a leg edges follow the order.
+    Raises `InvalidPartition` where `start` is no node.
+    """
+    if not 0 <= start < len(graph.nodes):
+        raise InvalidPartition(f"start at node {start}", f"the network has nodes 0 to {len(graph.nodes) - 1}")
+    reached = [start]
+    found = {start}
+    for index in reached:
+        fresh = [successor for successor in graph.successors[index] if successor not in found]
+        found.update(fresh)
+        reached += fresh
+    rest = [index for index in range(len(graph.nodes)) if index not in found]
+    steps = _leg(graph, reached, (start,))
+    if not rest:
+        return Traversal(tuple(steps), _visited(steps), None)
+    steps += _leg(graph, rest, tuple(index for index in graph.sources if index not in found))
+    return Traversal(tuple(steps), _visited(steps), len(found))
+
+
+def _visited(steps: Iterable[Step]) -> tuple[int, ...]:
+    return tuple(node for step in steps for node in step.visited)
+
+
+def _leg(graph: NodeGraph, members: Iterable[int], first: tuple[int, ...]) -> list[Step]:
+    inside = set(members)
+    inputs = {index: [node for node in graph.nodes[index].predecessors if node in inside] for index in inside}
+    entered = set(first)
+    visited: set[int] = set()
+    queue = dict.fromkeys(first)
+    steps = [Step((), first)]
+    while queue:
+        waiting = set(queue)
+        now = [next(iter(queue))]
+        visited.add(now[0])
+        del queue[now[0]]
+        for node in now:  # grows by the inputs that merges draw in
+            for successor in graph.successors[node]:
+                if successor in entered or successor not in inside:
+                    continue
+                wanted = inputs[successor]
+                if not all(index in visited or index in waiting for index in wanted):
+                    continue
+                drawn = [index for index in dict.fromkeys(wanted) if index not in visited]
+                for index in drawn:
+                    del queue[index]
+                visited.update(drawn)
+                now += drawn
+                entered.add(successor)
+                queue[successor] = None
+        steps.append(Step(tuple(now), tuple(queue)))
+    return steps

@@ -1,0 +1,140 @@
+"""What the nodes of a network demand, and the graph that they form (S5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from device_agents.emulated_npu.partition.errors import InvalidPartition
+
+_MOST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a node, or several together, demand of the cores for one input of the network (S5.2).
+
+    `compute_macs` are multiply-adds; `dynamic_in_bytes` and `dynamic_out_bytes` what changes from input to input
+    (features read and written); `static_bytes` what stays (weights, fixed allocations); `routing_bytes` what is
+    moved between nodes. Values are what the machine does, its padding and precision included.
+    """
+
+    compute_macs: int = 0
+    dynamic_in_bytes: int = 0
+    dynamic_out_bytes: int = 0
+    static_bytes: int = 0
+    routing_bytes: int = 0
+
+    def __add__(self, other: Workload) -> Workload:
+        return Workload(
+            self.compute_macs + other.compute_macs,
+            self.dynamic_in_bytes + other.dynamic_in_bytes,
+            self.dynamic_out_bytes + other.dynamic_out_bytes,
+            self.static_bytes + other.static_bytes,
+            self.routing_bytes + other.routing_bytes,
+        )
+
+    def __sub__(self, other: Workload) -> Workload:
+        return Workload(
+            self.compute_macs - other.compute_macs,
+            self.dynamic_in_bytes - other.dynamic_in_bytes,
+            self.dynamic_out_bytes - other.dynamic_out_bytes,
+            self.static_bytes - other.static_bytes,
+            self.routing_bytes - other.routing_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the network: `predecessors` are the indices of the nodes whose outputs it reads.
+
+    Raises `InvalidPartition` where a number of the workload is negative or no number, or above 2^63 - 1.
+    """
+
+    name: str
+    workload: Workload
+    predecessors: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in fields(Workload):
+            value = getattr(self.workload, field.name)
+            if not 0 <= value <= _MOST:
+                raise InvalidPartition(
+                    f"{field.name} of node {self.name!r} is {value}",
+                    f"a workload lies between 0 and {_MOST}",
+                )
+
+
+@dataclass(frozen=True)
+class NodeGraph:
+    """The nodes of a network by index; an edge leads from each predecessor to its node.
+
+    Raises `InvalidPartition` where there is no node, a predecessor does not exist, or edges form a cycle (names it).
+    """
+
+    nodes: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise InvalidPartition("a network without nodes", "there is nothing to partition")
+        for node in self.nodes:
+            for index in node.predecessors:
+                if not 0 <= index < len(self.nodes):
+                    raise InvalidPartition(
+                        f"node {node.name!r} names node {index} as predecessor",
+                        f"the network has nodes 0 to {len(self.nodes) - 1}",
+                    )
+        self._check_acyclic()
+
+    @cached_property
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """For each node those that read its output, by ascending index, each once."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for index, node in enumerate(self.nodes):
+            for predecessor in set(node.predecessors):
+                found[predecessor].append(index)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def sources(self) -> tuple[int, ...]:
+        """The nodes without predecessors: the inputs, by ascending index."""
+        return tuple(index for index, node in enumerate(self.nodes) if not node.predecessors)
+
+    @cached_property
+    def workload(self) -> Workload:
+        """The sum over all nodes."""
+        return sum((node.workload for node in self.nodes), Workload())
+
+    def cut_bytes(self, order: Sequence[int]) -> tuple[int, ...]:
+        """For each position 0..len(order) of a cut before it: bytes of the outputs that are needed on its other side.
+
+        An output counts once for a cut however many nodes read it there; it may cross against the order, as it does
+        from the second leg of a start in the middle to the first.
+        """
+        position = {node: at for at, node in enumerate(order)}
+        changes = [0] * (len(order) + 2)
+        for index, successors in enumerate(self.successors):
+            ends = [position[index], *(position[node] for node in successors)]
+            changes[min(ends) + 1] += self.nodes[index].workload.dynamic_out_bytes
+            changes[max(ends) + 1] -= self.nodes[index].workload.dynamic_out_bytes
+        crossing = 0
+        return tuple(crossing := crossing + change for change in changes[:-1])
+
+    def _check_acyclic(self) -> None:
+        missing = [len(set(node.predecessors)) for node in self.nodes]
+        ready = list(self.sources)
+        for index in ready:
+            for successor in self.successors[index]:
+                missing[successor] -= 1
+                if not missing[successor]:
+                    ready.append(successor)
+        if len(ready) == len(self.nodes):
+            return
+        # Whoever is left has a predecessor that is left: going back for long enough ends on the cycle.
+        path = [next(index for index, count in enumerate(missing) if count)]
+        while path[-1] not in path[:-1]:
+            path.append(next(index for index in self.nodes[path[-1]].predecessors if missing[index]))
+        cycle = path[path.index(path[-1]) :]
+        names = " -> ".join(repr(self.nodes[index].name) for index in reversed(cycle[:9]))
+        raise InvalidPartition(f"the nodes form a cycle: {names}", "a node cannot wait for its own output")

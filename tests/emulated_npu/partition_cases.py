@@ -1,0 +1,75 @@
+"""Small networks for the tests of the partition, and random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from device_agents.emulated_npu.partition.groups import Core, Fabric
+from device_agents.emulated_npu.partition.result import Partition
+from device_agents.emulated_npu.partition.traversal import Traversal
+from device_agents.emulated_npu.partition.workload import Node, NodeGraph, Workload
+
+# MACs, bytes in, bytes out, static bytes, routed bytes, predecessors. Sums: 1000 MACs, 300 in, 200 static, 320 routed.
+SIX_NODES = NodeGraph(
+    (
+        Node("a", Workload(100, 40, 60, 20, 60)),
+        Node("b", Workload(200, 60, 30, 40, 60), (0,)),
+        Node("c", Workload(100, 60, 30, 40, 60), (0,)),
+        Node("d", Workload(300, 60, 50, 80, 60), (1, 2)),
+        Node("e", Workload(200, 50, 30, 10, 50), (3,)),
+        Node("f", Workload(100, 30, 10, 10, 30), (4,)),
+    )
+)
+
+
+def edges(names: str, *arrows: str) -> NodeGraph:
+    """Nodes of one letter each without workload, and edges such as "ab" from a to b."""
+    return NodeGraph(
+        tuple(
+            Node(name, Workload(), tuple(names.index(arrow[0]) for arrow in arrows if arrow[1] == name))
+            for name in names
+        )
+    )
+
+
+def chain(*workloads: Workload) -> NodeGraph:
+    """Nodes named 0, 1, 2, … one after the other."""
+    return NodeGraph(
+        tuple(Node(str(index), work, (index - 1,) if index else ()) for index, work in enumerate(workloads))
+    )
+
+
+def fabric(chips: int, cores_per_chip: int, storage_bytes: int = 10**6, macs_per_s: float = 1e9) -> Fabric:
+    """Chips of equal cores."""
+    return Fabric(chips, cores_per_chip, Core(macs_per_s, storage_bytes))
+
+
+def names(graph: NodeGraph, nodes: Sequence[int]) -> str:
+    """The names of nodes, one after the other."""
+    return "".join(graph.nodes[node].name for node in nodes)
+
+
+def parts(graph: NodeGraph, partition: Partition) -> list[str]:
+    """The names of the nodes of each sub-structure."""
+    return [names(graph, part.nodes) for part in partition.sub_structures]
+
+
+def queues(graph: NodeGraph, traversal: Traversal) -> list[str]:
+    """The queue after each step."""
+    return [names(graph, step.queue) for step in traversal.steps]
+
+
+@st.composite
+def graphs(draw: st.DrawFn, most: int = 12, most_macs: int = 9) -> NodeGraph:
+    """Any acyclic graph, its nodes numbered in any order, with any workloads."""
+    count = draw(st.integers(1, most))
+    numbers = draw(st.permutations(range(count)))
+    amount = st.integers(0, 9)
+    nodes: list[Node | None] = [None] * count
+    for rank, number in enumerate(numbers):
+        earlier = draw(st.sets(st.sampled_from(numbers[:rank]), max_size=4)) if rank else set()
+        work = Workload(draw(st.integers(0, most_macs)), draw(amount), draw(amount), draw(amount), draw(amount))
+        nodes[number] = Node(f"n{number}", work, tuple(earlier))
+    return NodeGraph(tuple(node for node in nodes if node))

@@ -1,0 +1,158 @@
+"""The balanced partition: exactly the smallest largest stage time, and side by side with the partition by score."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from partition_cases import SIX_NODES, chain, fabric, graphs, parts
+
+from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.partition.balanced import StageTimes, balanced_partition
+from device_agents.emulated_npu.partition.errors import InvalidPartition
+from device_agents.emulated_npu.partition.greedy import partition_by_score
+from device_agents.emulated_npu.partition.groups import equal_groups, groups_of_sizes
+from device_agents.emulated_npu.partition.result import imbalance
+from device_agents.emulated_npu.partition.score import AbsoluteScore
+from device_agents.emulated_npu.partition.splitting import SplitRule
+from device_agents.emulated_npu.partition.traversal import traverse, traverse_from
+from device_agents.emulated_npu.partition.workload import NodeGraph, Workload
+
+
+def _macs(*amounts: int) -> NodeGraph:
+    return chain(*(Workload(compute_macs=amount) for amount in amounts))
+
+
+def _times(times: Sequence[float], groups: int) -> StageTimes:
+    return StageTimes((tuple(times),) * groups, (0,) * (len(times) + 1), 0.0)
+
+
+def test_it_beats_the_greedy_split_side_by_side() -> None:
+    """MACs 4 4 1 1 4 4 1 1 on groups of 2, 1, 1 and 1 cores: by score 4 4 1 1 | 4 | 4 1 | 1, which takes 5, 4, 5, 1.
+
+    At a threshold of 4 the first group takes 4 4 (8 / 2), the second 1 1, the third 4, the fourth 4 and a fifth 1 1,
+    which is one too many: 5 is the smallest largest time. Of the splits that reach it the least sum of
+    squares has 4 4 1 1 | 4 | 4 | 1 1 with 5, 4, 4, 2.
+    """
+    graph = _macs(4, 4, 1, 1, 4, 4, 1, 1)
+    traversal = traverse(graph)
+    groups = groups_of_sizes(fabric(1, 5), (2, 1, 1, 1))
+    cost = StageTimes(
+        tuple(tuple(node.workload.compute_macs / len(group.cores) for node in graph.nodes) for group in groups),
+        (0,) * 9,
+        0.0,
+    )
+    by_score = partition_by_score(graph, traversal, groups, SplitRule(AbsoluteScore(1, 0, 0, 0)))
+    balanced = balanced_partition(graph, traversal, groups, cost)
+    assert parts(graph, by_score) == ["0123", "4", "56", "7"]
+    assert by_score.loads_by(cost) == (5, 4, 5, 1)
+    assert parts(graph, balanced) == ["0123", "4", "5", "67"]
+    assert balanced.loads_by(cost) == tuple(part.load for part in balanced.sub_structures) == (5, 4, 4, 2)
+    assert balanced.imbalance == imbalance((5, 4, 4, 2)) == pytest.approx(5 / 3.75)
+    assert imbalance(by_score.loads_by(cost)) == imbalance((5, 4, 5, 1))
+
+
+def test_what_crosses_a_cut_moves_it() -> None:
+    """Times 2 2 2 on two groups, 3 bytes before node 1 and 1 before node 2, 1 a byte: 2 + 3 | 4 or, less, 4 + 1 | 2."""
+    graph = _macs(2, 2, 2)
+    cost = StageTimes(((2, 2, 2),) * 2, (0, 3, 1, 0), 1.0)
+    partition = balanced_partition(graph, traverse(graph), equal_groups(fabric(1, 2), 2), cost)
+    assert parts(graph, partition) == ["01", "2"]
+    assert [part.load for part in partition.sub_structures] == [5, 2]
+
+
+def test_no_stage_reaches_over_the_legs_of_a_start_in_the_middle() -> None:
+    """From d of the six nodes, d e f | a b c is all that two groups can do, however uneven the times are."""
+    cost = _times([9, 9, 9, 1, 1, 1], 2)
+    partition = balanced_partition(SIX_NODES, traverse_from(SIX_NODES, 3), equal_groups(fabric(1, 2), 2), cost)
+    assert parts(SIX_NODES, partition) == ["def", "abc"]
+
+
+def test_every_group_gets_a_node() -> None:
+    """One node takes all the time; the other groups still share the rest, one each."""
+    graph = _macs(9, 0, 0, 0)
+    partition = balanced_partition(graph, traverse(graph), equal_groups(fabric(1, 4), 4), _times([9, 0, 0, 0], 4))
+    assert parts(graph, partition) == ["0", "1", "2", "3"]
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(graphs(most=9), st.data())
+def test_no_split_has_a_smaller_largest_stage(graph: NodeGraph, data: st.DataObject) -> None:
+    """For any network, start, groups and stage times with communication, against all splits that there are."""
+    count = len(graph.nodes)
+    start = data.draw(st.none() | st.integers(0, count - 1))
+    traversal = traverse(graph) if start is None else traverse_from(graph, start)
+    number = data.draw(st.integers(1 if traversal.second_leg is None else 2, min(4, count)))
+    groups = equal_groups(fabric(1, 4), number)
+    times = st.lists(st.integers(0, 20), min_size=count, max_size=count)
+    cost = StageTimes(
+        tuple(tuple(map(float, data.draw(times))) for _ in groups),
+        graph.cut_bytes(traversal.order),
+        float(data.draw(st.integers(0, 3))),
+    )
+    splits = (
+        (0, *cuts, count)
+        for cuts in itertools.combinations(range(1, count), number - 1)
+        if traversal.second_leg is None or traversal.second_leg in cuts
+    )
+    loads = [[cost(*ends, group) for group, ends in enumerate(itertools.pairwise(cuts))] for cuts in splits]
+    best = min((max(values), sum(value**2 for value in values)) for values in loads)
+    for measure in (cost, cost.__call__):
+        partition = balanced_partition(graph, traversal, groups, measure)
+        found = [part.load for part in partition.sub_structures]
+        assert (max(found), sum(value**2 for value in found)) == pytest.approx(best)
+        assert tuple(node for part in partition.sub_structures for node in part.nodes) == traversal.order
+        assert [part.group for part in partition.sub_structures] == list(range(number))
+
+
+def test_hundreds_of_nodes_on_sixteen_groups() -> None:
+    """430 equal nodes on 16 groups: the largest stage is 27 of them, as 430 / 16 rounded up."""
+    graph = _macs(*[1] * 430)
+    groups = equal_groups(fabric(1, 16), 16)
+    partition = balanced_partition(graph, traverse(graph), groups, _times([1.0] * 430, 16))
+    assert max(part.load for part in partition.sub_structures) == 27
+    assert min(part.load for part in partition.sub_structures) == 26
+
+
+def test_an_infinite_cost_forbids_a_stage() -> None:
+    """No more than two nodes a stage: 2 + 2 + 1; with two groups nothing is left."""
+    graph = _macs(1, 1, 1, 1, 1)
+
+    def cost(start: int, stop: int, _group: int) -> float:
+        return math.inf if stop - start > 2 else float(stop - start)
+
+    partition = balanced_partition(graph, traverse(graph), equal_groups(fabric(1, 3), 3), cost)
+    assert max(len(part.nodes) for part in partition.sub_structures) == 2
+    with pytest.raises(DoesNotFit, match="no 2 stages of 5 nodes are allowed"):
+        balanced_partition(graph, traverse(graph), equal_groups(fabric(1, 2), 2), cost)
+
+
+def test_more_groups_than_nodes_are_refused() -> None:
+    """The error names both numbers."""
+    graph = _macs(1, 1)
+    with pytest.raises(InvalidPartition, match="3 core groups for 2 nodes") as caught:
+        balanced_partition(graph, traverse(graph), equal_groups(fabric(1, 3), 3), _times([1, 1], 3))
+    assert "at most 2 groups" in caught.value.why
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan])
+def test_a_time_that_is_none_is_refused(value: float) -> None:
+    """The error names the stage and the value, from a function and from node times."""
+    graph = _macs(1, 1)
+    with pytest.raises(InvalidPartition, match=f"the time of positions 0 to 1 on group 0 is {value}"):
+        balanced_partition(graph, traverse(graph), equal_groups(fabric(1, 1), 1), lambda _start, _stop, _group: value)
+    with pytest.raises(InvalidPartition, match=f"a stage time made of {value}"):
+        _times([1.0, value], 1)
+
+
+def test_times_that_do_not_match_are_refused() -> None:
+    """One cut more than nodes, and times for every group."""
+    graph = _macs(1, 1)
+    with pytest.raises(InvalidPartition, match="2 node times on group 0 for 2 cuts"):
+        StageTimes(((1.0, 1.0),), (0, 0), 0.0)
+    with pytest.raises(InvalidPartition, match="node times on 1 groups"):
+        balanced_partition(graph, traverse(graph), equal_groups(fabric(1, 2), 2), _times([1, 1], 1))

@@ -1,0 +1,160 @@
+"""The order in which a network's nodes are visited: the work pool (S5.3) and the graph that it walks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from partition_cases import SIX_NODES, chain, edges, graphs, names, queues
+
+from device_agents.emulated_npu.partition.errors import InvalidPartition
+from device_agents.emulated_npu.partition.traversal import Traversal, traverse, traverse_from
+from device_agents.emulated_npu.partition.workload import Node, NodeGraph, Workload
+
+
+def test_the_example_of_eight_nodes() -> None:
+    """[a] [b] [c,d] [d,e] [e,f] [g] [h] []: g merges e and f, which waits (paragraphs 98 to 105)."""
+    graph = edges("abcdefgh", "ab", "bc", "bd", "ce", "df", "eg", "fg", "gh")
+    traversal = traverse(graph)
+    assert queues(graph, traversal) == ["a", "b", "cd", "de", "ef", "g", "h", ""]
+    assert [names(graph, step.visited) for step in traversal.steps] == ["", "a", "b", "c", "d", "ef", "g", "h"]
+    assert traversal.second_leg is None
+
+
+def test_a_merge_waits_for_an_input_that_is_neither_visited_nor_queued() -> None:
+    """a forks into b and the merge m; m enters only when d, the last of a -> b -> c -> d, has been visited."""
+    graph = edges("abcdm", "ab", "bc", "cd", "dm", "am")
+    assert queues(graph, traverse(graph)) == ["a", "b", "c", "d", "m", ""]
+
+
+def test_other_successors_of_an_input_drawn_in_by_a_merge_enter_as_well() -> None:
+    """b and c wait; b reaches the merge m and draws in c, whose other successor x enters behind m."""
+    graph = edges("abcmx", "ab", "ac", "bm", "cm", "cx")
+    assert queues(graph, traverse(graph)) == ["a", "bc", "mx", "x", ""]
+
+
+def test_an_input_that_enters_in_this_step_does_not_wait_yet() -> None:
+    """a -> m and a -> b -> m: b enters as a is visited and is visited by itself, whatever the order of the edges."""
+    for graph in (edges("abm", "ab", "am", "bm"), edges("amb", "ab", "am", "bm")):
+        assert queues(graph, traverse(graph)) == ["a", "b", "m", ""]
+
+
+def test_a_merge_that_is_not_complete_draws_nothing_in() -> None:
+    """m merges b, c and e; when b is visited e is not there yet, so c is visited by itself."""
+    graph = edges("abcdem", "ab", "ac", "ad", "de", "bm", "cm", "em")
+    assert queues(graph, traverse(graph)) == ["a", "bcd", "cd", "d", "e", "m", ""]
+
+
+def test_all_inputs_of_the_network_are_in_the_first_queue() -> None:
+    """Two inputs a and b, merged by c; the lone node z is an input, too."""
+    graph = edges("abcz", "ac", "bc")
+    traversal = traverse(graph)
+    assert queues(graph, traversal) == ["abz", "zc", "c", ""]
+    assert names(graph, traversal.order) == "abzc"
+
+
+def test_a_start_in_the_middle_visits_to_the_end_and_then_from_the_input() -> None:
+    """From d: d e f, then a, then b, c each by itself, as d is not of this leg and draws nobody in."""
+    traversal = traverse_from(SIX_NODES, 3)
+    assert queues(SIX_NODES, traversal) == ["d", "e", "f", "", "a", "bc", "c", ""]
+    assert names(SIX_NODES, traversal.order) == "defabc"
+    assert traversal.second_leg == 3
+
+
+def test_a_start_at_the_only_input_is_one_leg() -> None:
+    """Everything depends on node a, so nothing is left for a second leg."""
+    assert traverse_from(SIX_NODES, 0) == traverse(SIX_NODES)
+
+
+def _check_steps(graph: NodeGraph, traversal: Traversal, split: int) -> None:
+    """Every node once; the queue follows from the steps; within a leg predecessors come first."""
+    assert sorted(traversal.order) == list(range(len(graph.nodes)))
+    position = {node: at for at, node in enumerate(traversal.order)}
+    for node, at in position.items():
+        for predecessor in graph.nodes[node].predecessors:
+            assert position[predecessor] < at or (at < split <= position[predecessor])
+    before: tuple[int, ...] = ()
+    for step in traversal.steps:
+        if not step.visited:
+            assert not before
+        else:
+            assert step.visited[0] == before[0]
+            assert set(step.visited) <= set(before)
+            kept = [node for node in before if node not in step.visited]
+            assert list(step.queue[: len(kept)]) == kept
+        before = step.queue
+    assert not before
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(graphs())
+def test_any_network_is_visited_once_in_topological_order(graph: NodeGraph) -> None:
+    """Whatever the network, every node is visited once, after all its predecessors, and the queue keeps its order."""
+    _check_steps(graph, traverse(graph), 0)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(graphs(), st.data())
+def test_any_start_loses_no_node_and_no_edge_leads_to_the_second_leg(graph: NodeGraph, data: st.DataObject) -> None:
+    """From any start the first leg is what depends on it; edges between the legs lead from the second to the first."""
+    start = data.draw(st.integers(0, len(graph.nodes) - 1))
+    traversal = traverse_from(graph, start)
+    split = len(graph.nodes) if traversal.second_leg is None else traversal.second_leg
+    _check_steps(graph, traversal, split)
+    assert traversal.order[0] == start
+    first = set(traversal.order[:split])
+    for node in range(len(graph.nodes)):
+        inside = [predecessor in first for predecessor in graph.nodes[node].predecessors]
+        assert (node in first) == (node == start or any(inside))
+
+
+def test_a_long_chain_is_visited() -> None:
+    """5,000 nodes one after the other: no recursion, and in their order."""
+    assert traverse(chain(*[Workload()] * 5000)).order == tuple(range(5000))
+
+
+def test_the_bytes_that_cross_a_cut_count_an_output_once() -> None:
+    """Order a b c d e f: a's 60 bytes go to b and c, then b's and c's 30 each, d's 50, e's 30; f's go to nobody.
+
+    Before b: a 60. Before c: a 60 (for c) + b 30. Before d: b 30 + c 30. Before e: d 50. Before f: e 30.
+    From d (order d e f a b c) b's 30 and c's 30 go back to d: b's cross the cuts before e f a b, c's that before c as
+    well. Before e: d 50 + 60. Before f: e 30 + 60. Before a: 60. Before b: a 60 + 60. Before c: a 60 + c 30.
+    """
+    assert SIX_NODES.cut_bytes(traverse(SIX_NODES).order) == (0, 60, 90, 60, 50, 30, 0)
+    assert SIX_NODES.cut_bytes(traverse_from(SIX_NODES, 3).order) == (0, 110, 90, 60, 120, 90, 0)
+
+
+def test_a_cycle_is_named() -> None:
+    """The error names the nodes of the cycle and none that only depend on it."""
+    with pytest.raises(InvalidPartition, match=re.escape("the nodes form a cycle: 'b' -> 'c' -> 'b'")):
+        edges("abcd", "ab", "bc", "cb", "cd")
+    with pytest.raises(InvalidPartition, match=re.escape("the nodes form a cycle: 'a' -> 'a'")):
+        edges("a", "aa")
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_predecessor_that_does_not_exist_is_named(index: int) -> None:
+    """The error names the node, the index and the indices that there are."""
+    with pytest.raises(InvalidPartition, match=f"'b' names node {index} as predecessor") as caught:
+        NodeGraph((Node("a", Workload()), Node("b", Workload(), (index,))))
+    assert "0 to 1" in caught.value.why
+
+
+@pytest.mark.parametrize("value", [-1, 2**63])
+def test_a_workload_out_of_bounds_is_named(value: int) -> None:
+    """The error names the number, the node and the bounds."""
+    with pytest.raises(InvalidPartition, match=f"static_bytes of node 'a' is {value}") as caught:
+        Node("a", replace(Workload(), static_bytes=value))
+    assert str(2**63 - 1) in caught.value.why
+
+
+def test_an_empty_network_and_a_start_outside_are_refused() -> None:
+    """Nothing to visit, and a start that is no node."""
+    with pytest.raises(InvalidPartition, match="a network without nodes"):
+        NodeGraph(())
+    with pytest.raises(InvalidPartition, match="start at node 6") as caught:
+        traverse_from(SIX_NODES, 6)
+    assert "0 to 5" in caught.value.why
