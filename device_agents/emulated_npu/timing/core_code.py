@@ -1,0 +1,276 @@
+"""Steps of many cores as the numbers that their engine runs on: what each queue entry does, asks for and tells.
+
+Everything that is the same in every run is settled here, once for each step: durations, who shares which resource,
+which message a RECEIVE takes, whose ring slots a SEND waits for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from device_agents.emulated_npu.command import Command, Fence, Function, Post, Queue, Wait
+from device_agents.emulated_npu.errors import ExecutionFault
+from device_agents.emulated_npu.isa.sequencer import Step
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.resources import TICKET_BITS, Resource, transfer_key
+from device_agents.emulated_npu.timing.transfer_cost import Demand, demands_across, message_ps
+
+# Kinds of steps: the number of the queue, or
+FENCE, NO_ITEM = 2, 3
+# What an entry does. A number from 0 on is a command by itself: in the CP queue its duration, in the IO queue the
+# ticket of the one transfer it makes and, above TICKET_BITS, the latency before that.
+WAIT, POST, TRANSFERS, SEND, RECEIVE = -1, -2, -3, -4, -5
+NONE = -1
+
+
+@dataclass(frozen=True)
+class CoreSteps:
+    """What one core does for one input: its number on the machine, its group, its steps in program order."""
+
+    core: int
+    group: int
+    steps: Sequence[Step]
+
+
+class Group:
+    """Cores that take the next input together, and a ring of `depth` slots for what others send them."""
+
+    __slots__ = ("depth", "ends_ps", "latest_ps", "members", "number", "running", "waiting")
+
+    def __init__(self, number: int, depth: int) -> None:
+        self.number, self.depth = number, depth
+        self.members: list[int] = []  # indices of its cores
+        self.running = 0
+        self.latest_ps = 0
+        self.ends_ps: list[int] = []
+        self.waiting: dict[int, list[int]] = {}  # cores whose SEND waits for the end of a run
+
+
+class Channel:
+    """Messages on their way from one core to another, by the time at which they arrive."""
+
+    __slots__ = ("arrivals", "parked", "receiver")
+
+    def __init__(self, receiver: int) -> None:
+        self.receiver = receiver  # index of the core
+        self.arrivals: deque[int] = deque()
+        self.parked = False  # the receiver waits for the next
+
+
+class Message(NamedTuple):
+    """What a SEND or RECEIVE does beside or instead of moving data.
+
+    `joins`: the transfers of a SEND, as `io_ops` has a single one. `ring`: the group one of whose slots it fills.
+    `channel`: None where nobody takes the message, or nobody sends it. `delay_ps`: how long it is on its way.
+    `is_foreign`: the peer is of another group.
+    """
+
+    joins: tuple[int, ...]
+    ring: Group | None
+    channel: Channel | None
+    delay_ps: int
+    is_foreign: bool
+
+
+class CoreCode:
+    """One core's steps: `kinds` and `gaps` (issue time) by step; by entry of either queue what it does (`_ops`).
+
+    By entry as well: `_units`: semaphore and count of WAIT and POST; `transfers` of a command that makes several;
+    `messages`.
+    """
+
+    __slots__ = (
+        "cp_ops",
+        "cp_units",
+        "gaps",
+        "group",
+        "index",
+        "io_ops",
+        "io_units",
+        "kinds",
+        "messages",
+        "mfu_ps",
+        "semaphores",
+        "source",
+        "transfers",
+        "vfu_ps",
+    )
+
+    def __init__(self, index: int, source: CoreSteps, group: Group) -> None:
+        self.index, self.source, self.group = index, source, group
+        self.kinds: list[int] = []
+        self.gaps: list[int] = []
+        self.io_ops: list[int] = []
+        self.io_units: list[tuple[int, int]] = []
+        self.transfers: dict[int, tuple[int, ...]] = {}
+        self.messages: dict[int, Message] = {}
+        self.cp_ops: list[int] = []
+        self.cp_units: list[tuple[int, int]] = []
+        self.semaphores: dict[int, int] = {}  # by number: its place
+        self.mfu_ps = self.vfu_ps = 0
+
+    def add(self, queue: Queue, op: int, units: tuple[int, int] = (NONE, 0)) -> None:
+        """Appends an entry to a queue."""
+        ops, all_units = (self.io_ops, self.io_units) if queue is Queue.IO else (self.cp_ops, self.cp_units)
+        ops.append(op)
+        all_units.append(units)
+
+    def step_of(self, queue: Queue, entry: int) -> Step:
+        """The step that is the given entry of a queue."""
+        of_queue = (step for step, kind in zip(self.source.steps, self.kinds, strict=True) if kind == queue)
+        return next(itertools.islice(of_queue, entry, None))
+
+
+class Use:
+    """What all cores ask of one resource in one run."""
+
+    __slots__ = ("moved_bytes", "work_ps")
+
+    def __init__(self) -> None:
+        self.work_ps = self.moved_bytes = 0
+
+
+class Translation:
+    """All cores of a stream; resources are numbered chip x 4 + Resource, tickets follow behind.
+
+    `owners`, `keys` and `places`: the core, the key (resources.py) and the resource of each ticket, by ticket. Raises
+    `ExecutionFault` for a core that the machine has not, or is there twice, for a peer that runs nothing, a group
+    without depth, and a command that cannot be.
+    """
+
+    def __init__(
+        self, cores: Sequence[CoreSteps], machine: Machine, costs: CostModel, depths: Mapping[int, int]
+    ) -> None:
+        self.machine, self._costs = machine, costs
+        self._issue_ps = machine.issue_cycles * costs.cycle_ps
+        self.resources = len(Resource) * machine.cores.chips
+        self.owners, self.keys = [0] * self.resources, [0] * self.resources
+        self.places = list(range(self.resources))
+        self.uses = [Use() for _ in range(self.resources)]
+        self._tickets: dict[tuple[int, int, int], int] = {}
+        self._indices = _indices(cores, machine)
+        self.groups = _groups(cores, depths)
+        self.codes = [CoreCode(index, each, self.groups[each.group]) for index, each in enumerate(cores)]
+        self._sent, self._taken = _messages(cores)
+        self._channels = {pair: Channel(self._indices[pair[1]]) for pair in self._sent if pair[1] in self._indices}
+        for code in self.codes:
+            self._translate(code)
+
+    def _translate(self, code: CoreCode) -> None:
+        passed: Counter[tuple[int, int, Function]] = Counter()
+        for step in code.source.steps:
+            item = step.item
+            code.gaps.append((step.control + (item is not None)) * self._issue_ps)
+            if isinstance(item, (Wait, Post)):
+                code.kinds.append(item.queue)
+                place = code.semaphores.setdefault(item.semaphore, len(code.semaphores))
+                code.add(item.queue, WAIT if isinstance(item, Wait) else POST, (place, item.count))
+            elif isinstance(item, Command):
+                code.kinds.append(item.queue)
+                try:
+                    if item.queue is Queue.CP:
+                        self._add_computing(code, item)
+                    elif item.function in (Function.SEND, Function.RECEIVE):
+                        self._add_message(code, item, passed)
+                    else:
+                        self._add_transfers(code, item)
+                except ExecutionFault as fault:
+                    what = f"core {code.source.core}: instruction {step.pc}: {fault.what}"
+                    raise ExecutionFault(what, fault.why, fault.next_step) from fault
+            else:
+                code.kinds.append(FENCE if isinstance(item, Fence) else NO_ITEM)
+
+    def _add_computing(self, code: CoreCode, command: Command) -> None:
+        duration_ps = self._costs.duration_ps(command)
+        code.add(Queue.CP, duration_ps)
+        if command.function is Function.CONVOLVE:
+            code.mfu_ps += duration_ps
+        else:
+            code.vfu_ps += duration_ps
+
+    def _add_transfers(self, code: CoreCode, command: Command) -> None:
+        joins = self._joins(code, self._costs.demands(command), self.machine.cores.chip_of(code.source.core))
+        if len(joins) == 1:
+            code.add(Queue.IO, joins[0])
+        else:
+            code.transfers[len(code.io_ops)] = joins
+            code.add(Queue.IO, TRANSFERS)
+
+    def _add_message(self, code: CoreCode, command: Command, passed: Counter[tuple[int, int, Function]]) -> None:
+        peer, own, cores = self._indices.get(command.peer), code.source.core, self.machine.cores
+        if peer is None:
+            what = f"{command.function.name} names core {command.peer} as its peer"
+            raise ExecutionFault(what, "that core runs nothing", "Give it steps, or name another")
+        other, is_sent = self.codes[peer].group, command.function is Function.SEND
+        pair = (own, command.peer) if is_sent else (command.peer, own)
+        # A message beyond what the other side sends or takes in a run has no channel: it would shift the next run's.
+        way = (*pair, command.function)
+        channel = self._channels.get(pair) if passed[way] < min(self._sent[pair], self._taken[pair]) else None
+        passed[way] += 1
+        here, there = cores.chip_of(own), cores.chip_of(command.peer)
+        near, far = (self._costs.demands(command), ()) if here == there else demands_across(self.machine, command)
+        joins = (*self._joins(code, near, here), *self._joins(code, far, there))
+        ring = other if joins and other is not code.group else None
+        delay_ps = message_ps(self.machine, own, command.peer)
+        code.messages[len(code.io_ops)] = Message(joins, ring, channel, delay_ps, other is not code.group)
+        code.add(Queue.IO, SEND if is_sent else RECEIVE)
+
+    def _joins(self, code: CoreCode, demands: Iterable[Demand], chip: int) -> tuple[int, ...]:
+        joins = []
+        for resource, latency_ps, work_ps, moved_bytes in demands:
+            place = len(Resource) * chip + resource
+            use = self.uses[place]
+            use.work_ps += work_ps
+            use.moved_bytes += moved_bytes
+            joins.append((latency_ps << TICKET_BITS) | self._ticket(code, place, work_ps))
+        return tuple(joins)
+
+    def _ticket(self, code: CoreCode, place: int, work_ps: int) -> int:
+        ticket = self._tickets.setdefault((code.index, place, work_ps), len(self.owners))
+        if ticket == len(self.owners):
+            self.owners.append(code.index)
+            self.keys.append(transfer_key(work_ps, ticket))
+            self.places.append(place)
+        return ticket
+
+
+def _indices(cores: Sequence[CoreSteps], machine: Machine) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for index, each in enumerate(cores):
+        if not 0 <= each.core < machine.cores.count:
+            why = f"{machine.name} has cores 0 to {machine.cores.count - 1}"
+            raise ExecutionFault(f"there is no core {each.core}", why, "Compile the network for this machine")
+        if each.core in found:
+            raise ExecutionFault(f"core {each.core} has two programs", "a core runs one", "Give it the steps of one")
+        found[each.core] = index
+    return found
+
+
+def _groups(cores: Sequence[CoreSteps], depths: Mapping[int, int]) -> dict[int, Group]:
+    found: dict[int, Group] = {}
+    for index, each in enumerate(cores):
+        depth = depths.get(each.group, 0)
+        if depth < 1:
+            what = f"group {each.group} has a ring of {depth} slots"
+            raise ExecutionFault(what, "what it receives for an input needs one", "Give every group a depth from 1 on")
+        found.setdefault(each.group, Group(each.group, depth)).members.append(index)
+    return found
+
+
+def _messages(cores: Iterable[CoreSteps]) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
+    """How many messages a run sends, and takes, by sender and receiver."""
+    sent: Counter[tuple[int, int]] = Counter()
+    taken: Counter[tuple[int, int]] = Counter()
+    for each in cores:
+        for _, item, _ in each.steps:
+            if type(item) is Command:
+                if item.function is Function.SEND:
+                    sent[each.core, item.peer] += 1
+                elif item.function is Function.RECEIVE:
+                    taken[item.peer, each.core] += 1
+    return sent, taken

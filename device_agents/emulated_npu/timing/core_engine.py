@@ -1,0 +1,71 @@
+"""Many cores over a stream of inputs, event by event (S2.6, S5.7).
+
+The cores run ahead in coroutines (core_process.py), each until it waits for something of others. Only the data phases
+of transfers are events of the engine, in one heap ordered by time; a core goes on when its last transfer has ended.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.core_code import Translation
+from device_agents.emulated_npu.timing.core_failures import standstill
+from device_agents.emulated_npu.timing.core_process import core_process
+from device_agents.emulated_npu.timing.core_stream import EntryTimes, Run, Stream, begin_input
+from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS, SharedResource
+
+_TICKETS = (1 << TICKET_BITS) - 1
+
+
+class Engine:
+    """Runs translated cores `inputs` times.
+
+    `runs` by core, `resources` as numbered in the translation; `kept`: the times of run `kept_run` by core.
+    """
+
+    def __init__(self, translation: Translation, machine: Machine, inputs: int, limit_ps: int, kept_run: int) -> None:
+        self._translation = translation
+        self._stream = Stream(len(translation.codes), machine, inputs, limit_ps, kept_run)
+        self.resources = [SharedResource() for _ in range(translation.resources)]
+        self.runs: list[list[Run]] = self._stream.runs
+        self.kept: dict[int, EntryTimes] = self._stream.kept
+
+    def run(self) -> None:
+        """Until every core has ended its last run. Raises `Deadlock` and `BudgetExceeded`."""
+        resume = []
+        for code in self._translation.codes:
+            core = core_process(code, self._stream)
+            next(core)
+            resume.append(core.send)
+        for group in self._translation.groups.values():
+            begin_input(self._stream, group, 0)
+        events, ready, pending = self._stream.events, self._stream.ready, self._stream.pending
+        owners, keys, places = self._translation.owners, self._translation.keys, self._translation.places
+        used = [self.resources[place] for place in places]
+        resources = len(self.resources)
+        while True:
+            while ready:
+                index, time_ps = ready.pop()
+                resume[index](time_ps)
+            if not events:
+                break
+            event = heappop(events)
+            now_ps, ticket = event >> TICKET_BITS, event & _TICKETS
+            resource = used[ticket]
+            if ticket >= resources:
+                due_ps = resource.begin(now_ps, keys[ticket])
+                if due_ps != NEVER:
+                    heappush(events, (due_ps << TICKET_BITS) | places[ticket])
+            elif resource.due_ps == now_ps:  # else it has been asked sooner
+                for ended in resource.ended(now_ps):
+                    index = owners[ended]
+                    if pending[index] > 1:
+                        pending[index] -= 1
+                    else:
+                        ready.append((index, now_ps))
+                if resource.due_ps != NEVER:
+                    heappush(events, (resource.due_ps << TICKET_BITS) | ticket)
+        if self._stream.stops:
+            codes, stops = self._translation.codes, self._stream.stops
+            raise standstill((codes[index], len(self.runs[index]), entry) for index, entry in stops.items())

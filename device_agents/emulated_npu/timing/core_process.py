@@ -1,0 +1,254 @@
+"""One core of many, as a coroutine: its control unit, queues and semaphores by schedule.py's rules.
+
+A core touches what others touch only through its IO queue. So it runs ahead until that has come to a command whose
+end hangs on others, and waits there: a transfer, which the engine ends when the shared resources have; a RECEIVE
+whose message is not sent yet; a SEND whose ring slot is not free yet. So it does between two inputs. What it does
+while it runs ahead comes after what it has waited for, and its other queue can wait meanwhile: it is served in order
+of time once the end is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from heapq import heappush
+
+from device_agents.emulated_npu.command import Queue
+from device_agents.emulated_npu.timing.core_code import FENCE, POST, SEND, TRANSFERS, WAIT, CoreCode, Message
+from device_agents.emulated_npu.timing.core_failures import locked, over_budget
+from device_agents.emulated_npu.timing.core_stream import EntryTimes, Run, Stream, end_run
+from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS
+
+_FAR = 1 << 80  # later than all times
+
+
+class _Waits:
+    """What the IO queue of a core has waited for in a run."""
+
+    __slots__ = ("blocked_ps", "exchange_ps", "starved_ps")
+
+    def __init__(self) -> None:
+        self.starved_ps = self.exchange_ps = self.blocked_ps = 0
+
+
+def core_process(code: CoreCode, stream: Stream) -> Generator[None, int, None]:
+    """A core: every `yield` waits for something of others, and gets the time at which that has happened."""
+    # One long function, because its local variables are the state of the core.
+    kinds, gaps, count, limit_ps = code.kinds, code.gaps, len(code.kinds), stream.limit_ps
+    io_ops, io_units, cp_ops, cp_units = code.io_ops, code.io_units, code.cp_ops, code.cp_units
+    io_depth, cp_depth = stream.machine.io_queue_depth, stream.machine.cp_queue_depth
+    events, pending, index = stream.events, stream.pending, code.index
+    for run in range(stream.inputs):
+        begin_ps = yield
+        clock = io_free = cp_free = begin_ps
+        position = io_head = cp_head = io_count = cp_count = io_ps = 0
+        io_issued: list[int] = []
+        cp_issued: list[int] = []
+        issued: list[int] = []  # of what enters no queue
+        io_served: list[int] = []
+        cp_served: list[int] = []
+        io_finished: list[int] = []
+        waits = _Waits()
+        units = [0] * len(code.semaphores)
+        io_waits = cp_waits = NEVER  # the semaphore that blocks the head of the queue
+        while True:
+            # The control unit goes on until it depends on an entry not served yet: the one before a stop.
+            io_stop = cp_stop = _FAR
+            while position < count:
+                kind = kinds[position]
+                at = clock + gaps[position]
+                if kind == 0:
+                    leaving = io_count - io_depth
+                    if leaving >= 0:
+                        if leaving >= io_head:
+                            io_stop = leaving + 1
+                            break
+                        if io_served[leaving] > at:
+                            at = io_served[leaving]
+                    io_issued.append(at)
+                    io_count += 1
+                elif kind == 1:
+                    leaving = cp_count - cp_depth
+                    if leaving >= 0:
+                        if leaving >= cp_head:
+                            cp_stop = leaving + 1
+                            break
+                        if cp_served[leaving] > at:
+                            at = cp_served[leaving]
+                    cp_issued.append(at)
+                    cp_count += 1
+                else:
+                    if kind == FENCE:
+                        if io_head < io_count:
+                            io_stop = io_count
+                            break
+                        if cp_head < cp_count:
+                            cp_stop = cp_count
+                            break
+                        at = max(at, io_free, cp_free)
+                    issued.append(at)
+                clock = at
+                position += 1
+            if clock > limit_ps:
+                raise over_budget(code, code.source.steps[position - 1].pc, limit_ps)
+            io_ready = cp_ready = _FAR
+            if io_head < io_count and io_waits == NEVER:
+                io_ready = io_issued[io_head]
+                if io_free > io_ready:
+                    io_ready = io_free
+            if cp_head < cp_count and cp_waits == NEVER:
+                cp_ready = cp_issued[cp_head]
+                if cp_free > cp_ready:
+                    cp_ready = cp_free
+            # The queues go on, the head that is ready first, until the control unit can.
+            while io_head < io_stop and cp_head < cp_stop:
+                if cp_ready < io_ready:
+                    op, now = cp_ops[cp_head], cp_ready
+                    if op >= 0:
+                        cp_free = now + op
+                        if cp_free > limit_ps:
+                            raise over_budget(code, code.step_of(Queue.CP, cp_head).pc, limit_ps)
+                    else:
+                        semaphore, needed = cp_units[cp_head]
+                        if op == WAIT:
+                            if units[semaphore] < needed:
+                                cp_waits, cp_ready = semaphore, _FAR
+                                continue
+                            units[semaphore] -= needed
+                        else:
+                            units[semaphore] += needed
+                            if io_waits == semaphore and units[semaphore] >= io_units[io_head][1]:
+                                units[semaphore] -= io_units[io_head][1]
+                                io_waits = NEVER
+                                io_free = now
+                                io_served.append(now)
+                                io_finished.append(now)
+                                io_head += 1
+                                if io_head < io_count:
+                                    io_ready = max(io_issued[io_head], now)
+                        cp_free = now
+                    cp_served.append(now)
+                    cp_head += 1
+                    cp_ready = _FAR
+                    if cp_head < cp_count:
+                        cp_ready = cp_issued[cp_head]
+                        if cp_free > cp_ready:
+                            cp_ready = cp_free
+                    continue
+                if io_ready == _FAR:
+                    break
+                op, now = io_ops[io_head], io_ready
+                if op >= 0:
+                    heappush(events, (now << TICKET_BITS) + op)
+                    io_free = yield
+                    io_ps += io_free - now
+                elif op >= POST:
+                    semaphore, needed = io_units[io_head]
+                    if op == WAIT:
+                        if units[semaphore] < needed:
+                            io_waits, io_ready = semaphore, _FAR
+                            continue
+                        units[semaphore] -= needed
+                    else:
+                        units[semaphore] += needed
+                        if cp_waits == semaphore and units[semaphore] >= cp_units[cp_head][1]:
+                            units[semaphore] -= cp_units[cp_head][1]
+                            cp_waits = NEVER
+                            cp_free = now
+                            cp_served.append(now)
+                            cp_head += 1
+                            if cp_head < cp_count:
+                                cp_ready = max(cp_issued[cp_head], now)
+                    io_free = now
+                else:
+                    if op == TRANSFERS:
+                        joins = code.transfers[io_head]
+                    elif op == SEND:
+                        joins = code.messages[io_head].joins
+                        now = yield from _slot(stream, code, io_head, run, now, waits)
+                    else:
+                        joins = ()
+                        now = yield from _message(stream, code, io_head, now, waits)
+                    io_free = now
+                    if joins:
+                        pending[index] = len(joins)
+                        for join in joins:
+                            heappush(events, (now << TICKET_BITS) + join)
+                        io_free = yield
+                        io_ps += io_free - now
+                    if op == SEND:
+                        _tell(stream, code.messages[io_head], io_free)
+                if io_free > limit_ps:
+                    raise over_budget(code, code.step_of(Queue.IO, io_head).pc, limit_ps)
+                io_served.append(now)
+                io_finished.append(io_free)
+                io_head += 1
+                io_ready = _FAR
+                if io_head < io_count:
+                    io_ready = io_issued[io_head]
+                    if io_free > io_ready:
+                        io_ready = io_free
+            else:
+                continue
+            break
+        if position < count or io_head < io_count or cp_head < cp_count:
+            raise locked(code, position, (io_head, cp_head), (io_count, cp_count), units)
+        if run == stream.kept_run:
+            cp_finished = [at + max(op, 0) for at, op in zip(cp_served, cp_ops, strict=True)]
+            all_issued, served = (io_issued, cp_issued, issued), (io_served, cp_served)
+            stream.kept[index] = EntryTimes(begin_ps, all_issued, served, (io_finished, cp_finished))
+        waited = waits.starved_ps, waits.exchange_ps, waits.blocked_ps
+        end_run(stream, code, Run(begin_ps, max(clock, io_free, cp_free), io_ps, *waited))
+    yield  # nobody goes on after the last run
+
+
+def _message(stream: Stream, code: CoreCode, entry: int, now_ps: int, waits: _Waits) -> Generator[None, int, int]:
+    """When a RECEIVE that its queue comes to at `now_ps` has its message."""
+    channel = code.messages[entry].channel
+    if channel is not None and channel.arrivals:
+        arrival_ps = channel.arrivals.popleft()
+    else:
+        if channel is not None:
+            channel.parked = True
+        stream.stops[code.index] = entry
+        arrival_ps = yield
+        del stream.stops[code.index]
+    if arrival_ps <= now_ps:
+        return now_ps
+    if code.messages[entry].is_foreign:
+        waits.starved_ps += arrival_ps - now_ps
+    else:
+        waits.exchange_ps += arrival_ps - now_ps
+    return arrival_ps
+
+
+def _slot(
+    stream: Stream, code: CoreCode, entry: int, run: int, now_ps: int, waits: _Waits
+) -> Generator[None, int, int]:
+    """When a SEND that its queue comes to at `now_ps` can begin: the group has ended the run `depth` before."""
+    ring = code.messages[entry].ring
+    if ring is None or run < ring.depth:
+        return now_ps
+    awaited = run - ring.depth
+    if awaited < len(ring.ends_ps):
+        free_ps = ring.ends_ps[awaited]
+    else:
+        ring.waiting.setdefault(awaited, []).append(code.index)
+        stream.stops[code.index] = entry
+        free_ps = yield
+        del stream.stops[code.index]
+    if free_ps <= now_ps:
+        return now_ps
+    waits.blocked_ps += free_ps - now_ps
+    return free_ps
+
+
+def _tell(stream: Stream, message: Message, now_ps: int) -> None:
+    """Puts a message on its way."""
+    channel = message.channel
+    if channel is None:
+        return
+    if channel.parked:
+        channel.parked = False
+        stream.ready.append((channel.receiver, now_ps + message.delay_ps))
+    else:
+        channel.arrivals.append(now_ps + message.delay_ps)

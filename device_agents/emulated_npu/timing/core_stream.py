@@ -1,0 +1,72 @@
+"""A stream of inputs on many cores: what its cores have in common, and what is noted of their runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.core_code import CoreCode, Group
+
+
+class Run(NamedTuple):
+    """One run of one core, in picoseconds: `io_ps` is its transfers' time, the others what its IO queue waited for.
+
+    `starved_ps`: a message of another group. `exchange_ps`: one of the own group. `blocked_ps`: a ring slot.
+    """
+
+    begin_ps: int
+    end_ps: int
+    io_ps: int
+    starved_ps: int
+    exchange_ps: int
+    blocked_ps: int
+
+
+@dataclass(frozen=True)
+class EntryTimes:
+    """One run of one core: times of the entries of either queue, and when what enters none was issued."""
+
+    begin_ps: int
+    issued_ps: tuple[list[int], list[int], list[int]]
+    served_ps: tuple[list[int], list[int]]
+    finished_ps: tuple[list[int], list[int]]
+
+
+class Stream:
+    """What the cores of a stream of inputs have in common.
+
+    `events`: a heap of time and, in the lowest TICKET_BITS, the ticket of a transfer that begins its data phase (or a
+    resource, for the engine). `ready`: cores that go on, with the time that they have waited for. `pending`: how many
+    transfers of the command that a core's IO queue serves have not ended. `stops`: the entry of its IO queue at which
+    a core waits for another. `runs`: by core; `kept`: the times of run `kept_run` by core.
+    """
+
+    def __init__(self, cores: int, machine: Machine, inputs: int, limit_ps: int, kept_run: int) -> None:
+        self.machine, self.inputs, self.limit_ps, self.kept_run = machine, inputs, limit_ps, kept_run
+        self.events: list[int] = []
+        self.ready: list[tuple[int, int]] = []
+        self.pending = [1] * cores
+        self.stops: dict[int, int] = {}
+        self.runs: list[list[Run]] = [[] for _ in range(cores)]
+        self.kept: dict[int, EntryTimes] = {}
+
+
+def begin_input(stream: Stream, group: Group, now_ps: int) -> None:
+    """All cores of a group begin their next run."""
+    group.running = len(group.members)
+    stream.ready.extend((index, now_ps) for index in group.members)
+
+
+def end_run(stream: Stream, code: CoreCode, run: Run) -> None:
+    """Notes a run; with the last core's a ring slot is free and the group takes the next input."""
+    stream.runs[code.index].append(run)
+    group = code.group
+    group.latest_ps = max(group.latest_ps, run.end_ps)
+    group.running -= 1
+    if group.running:
+        return
+    stream.ready.extend((index, group.latest_ps) for index in group.waiting.pop(len(group.ends_ps), ()))
+    group.ends_ps.append(group.latest_ps)
+    if len(group.ends_ps) < stream.inputs:
+        begin_input(stream, group, group.latest_ps)

@@ -1,0 +1,95 @@
+"""What cores share, and how: every transfer in its data phase gets the same part of the bandwidth (S2.6, S5.7).
+
+A resource that `n` transfers use serves each at 1/n of its rate. Its virtual time advances by 1/n of a picosecond
+for each that passes, so a transfer of `work_ps` that begins at virtual time v ends at v + work_ps whoever comes and
+goes: a heap of those ends says who is next, and an arrival or departure costs the logarithm of the users.
+
+Virtual time has `FRACTION_BITS` binary places and is rounded down, ends are rounded up to whole picoseconds. With one
+user, or as many as came at the same time with equal work, both are exact.
+"""
+
+from __future__ import annotations
+
+import enum
+from heapq import heappop, heappush
+
+FRACTION_BITS = 20
+TICKET_BITS = 32
+NEVER = -1
+
+_TICKETS = (1 << TICKET_BITS) - 1
+_KEY_BITS = TICKET_BITS + FRACTION_BITS
+
+
+class Resource(enum.IntEnum):
+    """What the cores of a chip share; the memories are numbered as their spaces."""
+
+    DDR = 0
+    LLC = 1
+    LINK = 2
+    CHIP_LINK = 3
+
+
+def transfer_key(work_ps: int, ticket: int) -> int:
+    """A transfer, as a resource takes it: its time alone, and the number (`TICKET_BITS`) that it is told by."""
+    return (work_ps << _KEY_BITS) | ticket
+
+
+class SharedResource:
+    """One resource of one chip. `due_ps`: when to ask it next who has ended, NEVER while nobody uses it.
+
+    `busy_ps`: time in which somebody used it. Times of calls must not decrease.
+    """
+
+    __slots__ = ("_at_ps", "_begun_ps", "_users", "_virtual", "busy_ps", "due_ps")
+
+    def __init__(self) -> None:
+        self.due_ps = NEVER
+        self.busy_ps = 0
+        self._users: list[int] = []  # a heap of virtual end and ticket
+        self._virtual = 0
+        self._at_ps = 0
+        self._begun_ps = 0
+
+    def begin(self, now_ps: int, key: int) -> int:
+        """Begins a transfer; returns `due_ps` if it is sooner now, else NEVER."""
+        users = self._users
+        if not users:
+            self._virtual = 0
+            self._at_ps = self._begun_ps = now_ps
+            users.append(key)
+            self.due_ps = now_ps + (key >> _KEY_BITS)
+            return self.due_ps
+        self._virtual = virtual = self._virtual + ((now_ps - self._at_ps) << FRACTION_BITS) // len(users)
+        self._at_ps = now_ps
+        key += virtual << TICKET_BITS
+        heappush(users, key)
+        if users[0] == key:
+            due_ps = self._next_ps()
+            if due_ps < self.due_ps:
+                self.due_ps = due_ps
+                return due_ps
+        # Who would have been next ends later now. Asked at the old time, nobody will have ended.
+        return NEVER
+
+    def ended(self, now_ps: int) -> list[int]:
+        """Tickets of the transfers that have ended by now; renews `due_ps`."""
+        users = self._users
+        virtual = self._virtual + ((now_ps - self._at_ps) << FRACTION_BITS) // len(users)
+        bound = (virtual + 1) << TICKET_BITS
+        tickets = []
+        while users and users[0] < bound:
+            tickets.append(heappop(users) & _TICKETS)
+        if tickets:  # else the users are as many as before, and rounding once more is not needed
+            self._virtual = virtual
+            self._at_ps = now_ps
+        if users:
+            self.due_ps = self._next_ps()
+        else:
+            self.due_ps = NEVER
+            self.busy_ps += now_ps - self._begun_ps
+        return tickets
+
+    def _next_ps(self) -> int:
+        left = (self._users[0] >> TICKET_BITS) - self._virtual
+        return self._at_ps - (-(left * len(self._users)) >> FRACTION_BITS)

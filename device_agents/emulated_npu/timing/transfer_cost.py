@@ -1,0 +1,178 @@
+"""What IO commands move, and what that asks of the resources that the cores of a chip share (S2.6).
+
+A view is fetched run by run in the order of memory, each run rounded up to whole bursts; GATHER fetches row by row.
+An axis of stride zero is fetched once and repeated on chip.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from device_agents.emulated_npu.command import Command, Descriptor, Function, Operand, Queue, Space
+from device_agents.emulated_npu.errors import ExecutionFault
+from device_agents.emulated_npu.machine import Machine, Memory
+from device_agents.emulated_npu.timing import closed_form
+from device_agents.emulated_npu.timing.resources import Resource
+
+_PS_PER_S = 10**12
+_PS_PER_NS = 1000
+_EXTERNAL = (Space.DDR, Space.LLC)
+
+
+class Demand(NamedTuple):
+    """What an IO command asks of one resource: after `latency_ps` it keeps it for `work_ps` if nobody else does.
+
+    `moved_bytes` is the payload, without the rounding to bursts.
+    """
+
+    resource: Resource
+    latency_ps: int
+    work_ps: int
+    moved_bytes: int
+
+
+class Traffic(NamedTuple):
+    """Bytes that a command moves out of and into one external memory; the payload, not the bursts."""
+
+    space: Space
+    read_bytes: int
+    written_bytes: int
+
+
+class _Runs(NamedTuple):
+    """Stretches of adjacent bytes: how many, and how long each is."""
+
+    number: int
+    length_bytes: int
+
+
+def _runs(descriptor: Descriptor, skip: int = 0) -> _Runs:
+    """The runs of a view in the order of memory, without its first `skip` axes."""
+    axes = sorted(
+        (abs(stride), size)
+        for size, stride in zip(descriptor.dims[skip:], descriptor.strides[skip:], strict=True)
+        if size != 1 and stride != 0
+    )
+    if not descriptor.elements:
+        return _Runs(0, 0)
+    run, count = descriptor.dtype.bytes, 1
+    for stride, size in axes:
+        if stride == run and count == 1:
+            run *= size
+        else:
+            count *= size
+    return _Runs(count, run)
+
+
+_Transfers = dict[Space, tuple[list[_Runs], list[_Runs]]]
+
+
+def _transfers(command: Command) -> _Transfers:
+    """What an IO command reads and writes of every external memory that it touches."""
+    found: _Transfers = {}
+    if command.queue is not Queue.IO or moves_nothing(command):
+        return found
+    first, target = _present(command, command.first).descriptor, command.target.descriptor
+    skip, times = 0, 1
+    if command.function is Function.GATHER:
+        index = _present(command, command.second).descriptor
+        skip, times = 1, index.elements
+        if index.space in _EXTERNAL:
+            found[index.space] = ([_runs(index)], [])
+    if first.space in _EXTERNAL:
+        row = _runs(first, skip)
+        found.setdefault(first.space, ([], []))[0].append(_Runs(row.number * times, row.length_bytes))
+    if target.space in _EXTERNAL:
+        found.setdefault(target.space, ([], []))[1].append(_runs(target))
+    return found
+
+
+def external_bytes(command: Command) -> tuple[Traffic, ...]:
+    """Bytes that an IO command reads and writes, by external memory; empty for a CP command."""
+    return tuple(
+        Traffic(space, *(sum(run.number * run.length_bytes for run in runs) for runs in sides))
+        for space, sides in _transfers(command).items()
+    )
+
+
+def demands(machine: Machine, command: Command) -> tuple[Demand, ...]:
+    """What an IO command asks of the resources of its chip; its duration, alone, is that of the longest.
+
+    Empty for RECEIVE and for a SEND that moves nothing; any other SEND is one to a core of the same chip. Raises
+    `ExecutionFault` for a command that touches no external memory, or one or a link that the machine has not.
+    """
+    if moves_nothing(command):
+        return ()
+    found = _memory_demands(machine, command, _transfers(command))
+    return (*found, _link_demand(machine, command, Resource.LINK)) if _sends(command) else found
+
+
+def demands_across(machine: Machine, command: Command) -> tuple[tuple[Demand, ...], tuple[Demand, ...]]:
+    """What a SEND to another chip asks of the resources of its own chip, and of those of the other; else as above."""
+    if moves_nothing(command):
+        return (), ()
+    reading: _Transfers = {}
+    writing: _Transfers = {}
+    for space, (reads, writes) in _transfers(command).items():
+        if reads:
+            reading[space] = (reads, [])
+        if writes:
+            writing[space] = ([], writes)
+    link, way_out = (_link_demand(machine, command, each) for each in (Resource.LINK, Resource.CHIP_LINK))
+    own = _memory_demands(machine, command, reading) if reading else ()
+    return (*own, link, way_out), (*_memory_demands(machine, command, writing), link)
+
+
+def moves_nothing(command: Command) -> bool:
+    """Whether an IO command takes no time of its own: RECEIVE, and a SEND that only tells."""
+    return command.function is Function.RECEIVE or (_sends(command) and command.first is None)
+
+
+def _sends(command: Command) -> bool:
+    return command.function is Function.SEND
+
+
+def _memory_demands(machine: Machine, command: Command, transfers: _Transfers) -> tuple[Demand, ...]:
+    if not transfers:
+        raise ExecutionFault(
+            f"{command.function.name} touches no external memory", "IO commands move data to or from DDR or LLC"
+        )
+    return tuple(_memory_demand(machine, space, reads + writes) for space, (reads, writes) in transfers.items())
+
+
+def _memory_demand(machine: Machine, space: Space, runs: list[_Runs]) -> Demand:
+    memory: Memory = machine.llc if space is Space.LLC else machine.ddr
+    if memory.bytes == 0:
+        raise ExecutionFault(
+            f"a command uses {space.name}", f"{machine.name} has none", "Compile the network for this machine"
+        )
+    burst = memory.burst_bytes
+    bursts_bytes = sum(run.number * closed_form.ceil_div(run.length_bytes, burst) * burst for run in runs)
+    work_ps = math.ceil(bursts_bytes * _PS_PER_S / memory.bytes_per_s)
+    moved_bytes = sum(run.number * run.length_bytes for run in runs)
+    return Demand(Resource(space), round(memory.latency_ns * _PS_PER_NS), work_ps, moved_bytes)
+
+
+def _link_demand(machine: Machine, command: Command, resource: Resource) -> Demand:
+    """Without a latency: that is the message's, which arrives so much after the payload is out."""
+    link = machine.cores.link if resource is Resource.LINK else machine.cores.chip_link
+    if link.bytes_per_s == 0:
+        why = f"{machine.name} has no {resource.name.lower()}"
+        raise ExecutionFault("a command sends over a link", why, "Compile the network for this machine")
+    target = command.target.descriptor
+    payload_bytes = target.elements * target.dtype.bytes
+    return Demand(resource, 0, math.ceil(payload_bytes * _PS_PER_S / link.bytes_per_s), payload_bytes)
+
+
+def message_ps(machine: Machine, sender: int, receiver: int) -> int:
+    """How long a message is on its way: a link, or those of both chips and what joins them."""
+    cores = machine.cores
+    link_ps, chip_link_ps = (round(link.latency_ns * _PS_PER_NS) for link in (cores.link, cores.chip_link))
+    return link_ps if cores.chip_of(sender) == cores.chip_of(receiver) else 2 * link_ps + chip_link_ps
+
+
+def _present(command: Command, operand: Operand | None) -> Operand:
+    if operand is None:
+        raise ExecutionFault(f"{command.function.name} lacks an operand")
+    return operand

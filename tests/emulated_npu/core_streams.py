@@ -1,0 +1,295 @@
+"""Programs of several cores that talk to each other, and an exact machine of fractions to compare their times with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from hypothesis import strategies as st
+from timed_programs import compute, load, operand, store
+
+from device_agents.emulated_npu.command import Command, Fence, Function, Item, Post, Queue, Space, Wait
+from device_agents.emulated_npu.isa.sequencer import Step
+from device_agents.emulated_npu.machine import Cores, Link, Machine
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.many_cores import CoreSteps
+
+# A byte is one cycle of 1000 ps on DDR, half of one on the link, two on the way out of a chip.
+FOUR_CORES = Cores(2, 2, Link(2e9, 3.0), Link(5e8, 7.0))
+ONE_CHIP = Cores(8, 1, Link(2e9, 3.0), Link(0.0, 0.0))
+
+
+def send(size: int, peer: int, space: Space = Space.DDR) -> Command:
+    """So many bytes from NB into the memory of another core."""
+    return Command(Function.SEND, operand(space, size), operand(Space.NB, size), peer=peer)
+
+
+def forward(size: int, peer: int, source: Space, space: Space = Space.DDR) -> Command:
+    """So many bytes from external memory into that of another core."""
+    return Command(Function.SEND, operand(space, size), operand(source, size), peer=peer)
+
+
+def tell(peer: int) -> Command:
+    """That something shared has been written."""
+    return Command(Function.SEND, operand(Space.DDR, 1), peer=peer)
+
+
+def receive(peer: int) -> Command:
+    """The next message."""
+    return Command(Function.RECEIVE, operand(Space.DDR, 1), peer=peer)
+
+
+@dataclass(frozen=True)
+class RandomStream:
+    """Programs of cores that lie on chips as `layout` says, ring depths by group, inputs."""
+
+    cores: list[CoreSteps]
+    layout: Cores
+    depths: dict[int, int]
+    inputs: int
+
+    @property
+    def commands(self) -> int:
+        """How many all cores run for all inputs."""
+        return self.inputs * sum(isinstance(step.item, Command) for each in self.cores for step in each.steps)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> RandomStream:
+    """Streams that end: nothing waits for what only comes later."""
+    layout = draw(st.sampled_from((FOUR_CORES, ONE_CHIP)))
+    numbers = draw(st.lists(st.integers(0, 3), min_size=2, max_size=4, unique=True))
+    group_of = {core: draw(st.integers(0, 2)) for core in numbers}
+    items: dict[int, list[Item]] = {core: [] for core in numbers}
+    spare = {(core, semaphore): 0 for core in numbers for semaphore in (0, 1)}
+    for _ in range(draw(st.integers(1, 18))):
+        core, peer = draw(st.sampled_from(numbers)), draw(st.sampled_from(numbers))
+        mine, size = items[core], draw(st.integers(1, 6))
+        kind = draw(st.sampled_from("llxscwpmmmf"))
+        queue = draw(st.sampled_from(Queue))
+        if kind == "m" and peer != core:
+            space = draw(st.sampled_from((Space.DDR, Space.LLC)))
+            together = layout.chip_of(core) == layout.chip_of(peer)
+            how = draw(st.integers(0, 2 if together else 1))
+            mine.append((send(size, peer, space), forward(size, peer, Space.DDR, space), tell(peer))[how])
+            items[peer].append(receive(core))
+        elif kind == "w" and spare[core, 1 - queue]:
+            spare[core, 1 - queue] -= 1
+            mine.append(Wait(queue, 1 - queue))
+        elif kind == "p":
+            spare[core, queue] += 1
+            mine.append(Post(queue, queue))
+        elif kind == "f":
+            mine.append(Fence())
+        elif kind == "x":
+            mine.append(Command(Function.LOAD, operand(Space.LLC, size), operand(Space.DDR, size)))
+        else:
+            mine.append({"l": load, "s": store}.get(kind, compute)(size))
+    cores = [
+        CoreSteps(core, group_of[core], [Step(pc, item, draw(st.integers(0, 1))) for pc, item in enumerate(mine)])
+        for core, mine in items.items()
+    ]
+    depths = {group: draw(st.integers(1, 2)) for group in sorted(set(group_of.values()))}
+    return RandomStream(cores, layout, depths, draw(st.integers(1, 3)))
+
+
+@dataclass
+class _Transfer:
+    resource: tuple[int, str]
+    from_ps: Fraction
+    left_ps: Fraction
+
+
+@dataclass
+class _Core:
+    source: CoreSteps
+    run: int = 0
+    begun: bool = False
+    position: int = 0
+    issue_ps: Fraction = Fraction(-1)
+    queues: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+    free_ps: list[Fraction] = field(default_factory=lambda: [Fraction(0), Fraction(0)])
+    transfers: list[_Transfer] = field(default_factory=list)
+    sending: Command | None = None
+    semaphores: list[int] = field(default_factory=lambda: [0] * 8)
+    begin_ps: Fraction = Fraction(0)
+
+    def idle(self, queue: int, now: Fraction) -> bool:
+        return self.free_ps[queue] <= now and (queue == Queue.CP or not (self.transfers or self.sending))
+
+    def done(self, now: Fraction) -> bool:
+        return (
+            self.position == len(self.source.steps) and not any(self.queues) and self.idle(0, now) and self.idle(1, now)
+        )
+
+
+Runs = dict[tuple[int, int], tuple[Fraction, Fraction]]
+
+
+class ExactMachine:
+    """Tries everything at every instant at which something can change; slow and plain."""
+
+    def __init__(self, cores: Sequence[CoreSteps], machine: Machine, inputs: int, depths: Mapping[int, int]) -> None:
+        self.machine, self.inputs, self.depths = machine, inputs, depths
+        self.cores = {each.core: _Core(each) for each in cores}
+        self.group_of = {each.core: each.group for each in cores}
+        self.ended = dict.fromkeys(depths, 0)  # runs that a group has ended
+        self.arrivals: dict[tuple[int, int, int], list[Fraction]] = {}  # by sender, receiver, run
+        self.now = Fraction(0)
+        self.runs: Runs = {}
+        self.costs = CostModel(machine)
+
+    def simulate(self) -> Runs | None:
+        """Begin and end of every run by core and run; None for a deadlock."""
+        while True:
+            while sum(self._act(core) for core in list(self.cores.values())):
+                pass
+            if all(core.run == self.inputs for core in self.cores.values()):
+                return self.runs
+            if not self._advance():
+                return None
+
+    def _advance(self) -> bool:
+        times = [time for each in self.arrivals.values() for time in each]
+        for core in self.cores.values():
+            times += [core.issue_ps, *core.free_ps]
+            for transfer in core.transfers:
+                running = transfer.from_ps <= self.now
+                times.append(self.now + transfer.left_ps * self._users(transfer) if running else transfer.from_ps)
+        later = min((time for time in times if time > self.now), default=None)
+        if later is None:
+            return False
+        shares = [(transfer, self._users(transfer)) for core in self.cores.values() for transfer in core.transfers]
+        for transfer, users in shares:
+            if transfer.from_ps <= self.now:
+                transfer.left_ps -= (later - self.now) / users
+        self.now = later
+        return True
+
+    def _users(self, transfer: _Transfer) -> int:
+        every = [each for core in self.cores.values() for each in core.transfers]
+        return sum(each.resource == transfer.resource and each.from_ps <= self.now for each in every)
+
+    def _act(self, core: _Core) -> bool:
+        """One thing that a core can do now; whether there was one."""
+        number, now = core.source.core, self.now
+        if core.run == self.inputs:
+            return False
+        if not core.begun:
+            if self.ended[self.group_of[number]] < core.run:
+                return False
+            fresh = _Core(core.source, core.run, True, begin_ps=now, free_ps=[now, now])
+            self.cores[number] = fresh
+            return True
+        over = [each for each in core.transfers if each.from_ps <= now and each.left_ps == 0]
+        if over:
+            core.transfers.remove(over[0])
+            return True
+        if core.sending and not core.transfers:
+            self._tell(core, core.sending)
+            core.sending = None
+            return True
+        if self._issues(core) or self._serves(core, Queue.IO) or self._serves(core, Queue.CP):
+            return True
+        if not core.done(now):
+            return False
+        self.runs[number, core.run] = core.begin_ps, now
+        core.run, core.begun = core.run + 1, False
+        group = self.group_of[number]
+        members = [each for each in self.cores.values() if self.group_of[each.source.core] == group]
+        self.ended[group] = min(each.run for each in members)
+        return True
+
+    def _issues(self, core: _Core) -> bool:
+        steps = core.source.steps
+        if core.position == len(steps):
+            return False
+        step = steps[core.position]
+        if core.issue_ps < 0:
+            instructions = step.control + (step.item is not None)
+            core.issue_ps = self.now + instructions * self.machine.issue_cycles * self.costs.cycle_ps
+        if core.issue_ps > self.now:
+            return False
+        depths = self.machine.io_queue_depth, self.machine.cp_queue_depth
+        if isinstance(step.item, Fence):
+            if any(core.queues) or not (core.idle(0, self.now) and core.idle(1, self.now)):
+                return False
+        elif step.item is not None:
+            queue = step.item.queue
+            if len(core.queues[queue]) == depths[queue]:
+                return False
+            core.queues[queue].append(core.position)
+        core.position, core.issue_ps = core.position + 1, Fraction(-1)
+        return True
+
+    def _serves(self, core: _Core, queue: Queue) -> bool:
+        if not core.queues[queue] or not core.idle(queue, self.now):
+            return False
+        item = core.source.steps[core.queues[queue][0]].item
+        if isinstance(item, Wait):
+            if core.semaphores[item.semaphore] < item.count:
+                return False
+            core.semaphores[item.semaphore] -= item.count
+        elif isinstance(item, Post):
+            core.semaphores[item.semaphore] += item.count
+        elif isinstance(item, Command) and not self._begins(core, item):
+            return False
+        core.queues[queue].pop(0)
+        return True
+
+    def _begins(self, core: _Core, command: Command) -> bool:
+        number, run = core.source.core, core.run
+        if command.function is Function.RECEIVE:
+            arrivals = self.arrivals.get((command.peer, number, run), [])
+            if not arrivals or arrivals[0] > self.now:
+                return False
+            arrivals.pop(0)
+        elif command.function is Function.SEND:
+            group = self.group_of[command.peer]
+            if command.first and group != self.group_of[number] and self.ended[group] <= run - self.depths[group]:
+                return False
+            core.sending = command
+            if command.first:
+                self._send(core, command)
+        elif command.queue is Queue.IO:
+            self._transfer(core, number, command, command.target.descriptor.elements)
+        else:
+            core.free_ps[Queue.CP] = self.now + self.costs.duration_ps(command)
+        return True
+
+    def _send(self, core: _Core, command: Command) -> None:
+        number, size = core.source.core, command.target.descriptor.elements
+        chips = self.machine.cores.chip_of(number), self.machine.cores.chip_of(command.peer)
+        link, way_out = self.machine.cores.link, self.machine.cores.chip_link
+        self._add(core, (chips[0], "link"), 0, size, link.bytes_per_s)
+        if chips[0] == chips[1]:
+            self._transfer(core, number, command, size)
+            return
+        self._add(core, (chips[0], "way out"), 0, size, way_out.bytes_per_s)
+        self._add(core, (chips[1], "link"), 0, size, link.bytes_per_s)
+        for operand_of, chip in ((command.first, chips[0]), (command.target, chips[1])):
+            if operand_of:
+                self._memory(core, chip, operand_of.descriptor.space, size)
+
+    def _transfer(self, core: _Core, number: int, command: Command, size: int) -> None:
+        spaces = [each.descriptor.space for each in (command.first, command.target) if each]
+        for space in set(spaces):
+            self._memory(core, self.machine.cores.chip_of(number), space, size * spaces.count(space))
+
+    def _memory(self, core: _Core, chip: int, space: Space, size: int) -> None:
+        if space in (Space.DDR, Space.LLC):
+            memory = self.machine.ddr if space is Space.DDR else self.machine.llc
+            self._add(core, (chip, space.name), memory.latency_ns, size, memory.bytes_per_s)
+
+    def _add(self, core: _Core, where: tuple[int, str], latency_ns: float, size: int, bytes_per_s: float) -> None:
+        left_ps = Fraction(size * 10**12) / Fraction(bytes_per_s)
+        core.transfers.append(_Transfer(where, self.now + Fraction(latency_ns) * 1000, left_ps))
+
+    def _tell(self, core: _Core, command: Command) -> None:
+        number, cores = core.source.core, self.machine.cores
+        delay_ns = Fraction(cores.link.latency_ns)
+        if cores.chip_of(number) != cores.chip_of(command.peer):
+            delay_ns = 2 * delay_ns + Fraction(cores.chip_link.latency_ns)
+        key = (number, command.peer, core.run)
+        self.arrivals.setdefault(key, []).append(self.now + 1000 * delay_ns)

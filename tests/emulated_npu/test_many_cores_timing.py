@@ -1,0 +1,243 @@
+"""Time of many cores: one core alone is schedule.py's, groups are a pipeline, SEND and RECEIVE join cores."""
+
+from __future__ import annotations
+
+import pytest
+from core_streams import FOUR_CORES, ONE_CHIP, ExactMachine, RandomStream, receive, send, streams, tell
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks_on_npu import builtin_model, with_varied_weights
+from timed_programs import compute, load, machine, programs, steps_of, store
+
+from device_agents.emulated_npu.command import Command, Fence, Item, Post, Queue, Wait
+from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.errors import BudgetExceeded, Deadlock, ExecutionFault
+from device_agents.emulated_npu.isa.sequencer import Step, sequence
+from device_agents.emulated_npu.machine import Cores, Machine, Memory, find_machine
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.many_cores import CoreSteps, Run, StreamTiming, simulate_cores, step_times
+from device_agents.emulated_npu.timing.schedule import Schedule, schedule
+from device_agents.emulated_npu.timing.simulation import durations_ps
+
+_DEPTHS = st.tuples(st.integers(1, 5), st.integers(1, 5))
+_ALONE = {0: 1}
+
+
+def _scheduled(steps: list[Step], described: Machine) -> Schedule | None:
+    costs = CostModel(described)
+    issue_ps = described.issue_cycles * costs.cycle_ps
+    try:
+        return schedule(steps, durations_ps(steps, costs), described, 1 << 62, issue_ps)
+    except Deadlock:
+        return None
+
+
+def _check_alone(steps: list[Step], described: Machine) -> None:
+    """One core, one input: issue, service and end of every step, and the makespan, are those of `schedule`."""
+    expected = _scheduled(steps, described)
+    cores = [CoreSteps(0, 0, steps)]
+    if expected is None:
+        with pytest.raises(Deadlock, match="core 0"):
+            simulate_cores(cores, described, inputs=1, depths=_ALONE)
+        return
+    assert simulate_cores(cores, described, inputs=1, depths=_ALONE).makespan_ps == expected.makespan_ps
+    (times,) = step_times(cores, described, inputs=1, depths=_ALONE, run=0)
+    assert list(times.issued_ps) == list(expected.issued_ps)
+    for entries in expected.entries:
+        for entry in entries:
+            assert times.served_ps[entry] == expected.served_ps[entry]
+            assert times.finished_ps[entry] == expected.finished_ps[entry]
+
+
+@given(st.one_of(programs(), programs(shared_semaphores=True)), _DEPTHS, st.integers(0, 2), st.integers(0, 7))
+@settings(max_examples=400, deadline=None)
+def test_one_core_alone_is_scheduled_as_ever(
+    steps: list[Step], depths: tuple[int, int], issue_cycles: int, latency_ns: int
+) -> None:
+    """Random programs, deadlocks and semaphores that both queues want included."""
+    ddr = Memory(1 << 30, 1e9, latency_ns, 1)
+    described = machine(io_queue_depth=depths[0], cp_queue_depth=depths[1], issue_cycles=issue_cycles, ddr=ddr)
+    _check_alone(steps, described)
+
+
+@pytest.mark.parametrize("queue", Queue)
+def test_what_is_issued_late_is_served_late(queue: Queue) -> None:
+    """Behind a WAIT that the other queue releases comes a command that is issued only long after that."""
+    other = Queue(1 - queue)
+    items = (Wait(queue, 0), load(5) if other is Queue.IO else compute(5), Post(other, 0), compute(1), load(1))
+    steps = [Step(pc, item, 10 * (pc > 2)) for pc, item in enumerate(items)]
+    _check_alone(steps, machine(issue_cycles=1))
+
+
+@pytest.mark.parametrize("name", ["dscnn", "squeezenet"])
+def test_a_network_alone_is_scheduled_as_ever(name: str) -> None:
+    """The program of a whole network."""
+    compiled = compile_model(with_varied_weights(builtin_model(name))[0], find_machine("edge"))
+    _check_alone(list(sequence(compiled.program.code)), compiled.machine)
+
+
+@given(streams(), _DEPTHS, st.integers(0, 2), st.integers(0, 3))
+@settings(max_examples=250, deadline=None)
+def test_streams_take_as_long_as_on_an_exact_machine(
+    stream: RandomStream, queues: tuple[int, int], issue_cycles: int, latency_ns: int
+) -> None:
+    """Random cores, groups, chips, messages and inputs: every run begins and ends as in fractions.
+
+    Ends are rounded up to picoseconds, a thousandth of the smallest transfer: one for each command at most.
+    """
+    described = machine(
+        cores=stream.layout,
+        io_queue_depth=queues[0],
+        cp_queue_depth=queues[1],
+        issue_cycles=issue_cycles,
+        ddr=Memory(1 << 30, 1e9, latency_ns, 1),
+    )
+    timing = simulate_cores(stream.cores, described, inputs=stream.inputs, depths=stream.depths)
+    exact = ExactMachine(stream.cores, described, stream.inputs, stream.depths).simulate()
+    assert exact is not None
+    for core in timing.cores:
+        for number, run in enumerate(core.runs):
+            begin_ps, end_ps = exact[core.core, number]
+            assert abs(run.begin_ps - begin_ps) <= stream.commands
+            assert abs(run.end_ps - end_ps) <= stream.commands
+
+
+# --- Messages ---------------------------------------------------------------------------------------------------
+
+
+def _run(*programs: list[Item], layout: Cores = FOUR_CORES, inputs: int = 1, depth: int = 2) -> StreamTiming:
+    """Each program on a core, and in a group, of its own."""
+    cores = [CoreSteps(number, number, steps_of(*items)) for number, items in enumerate(programs)]
+    return simulate_cores(cores, machine(cores=layout), inputs=inputs, depths={each.group: depth for each in cores})
+
+
+def test_a_message_arrives_a_link_latency_after_its_payload() -> None:
+    """10 bytes take 10 ns of DDR (5 of the link), the link's latency is 3: the load behind RECEIVE ends at 14."""
+    sender, receiver = _run([send(10, 1)], [receive(0), load(1)]).cores
+    assert (sender.runs[0].end_ps, sender.runs[0].io_ps) == (10_000, 10_000)
+    assert receiver.runs[0] == Run(0, 14_000, 1_000, 13_000, 0, 0)
+
+
+def test_a_message_to_another_chip_passes_three_links() -> None:
+    """10 bytes take 20 ns of the way out; then 3 + 7 + 3 ns until core 2 has the message."""
+    timing = _run([send(10, 2)], [], [receive(0)])
+    assert [core.runs[0].end_ps for core in timing.cores] == [20_000, 0, 33_000]
+
+
+def test_a_message_without_payload_takes_only_the_latency() -> None:
+    """Within a group a core tells the other that something is written, and the queue of neither is occupied."""
+    items = {0: steps_of(store(10), tell(1), store(5)), 1: steps_of(receive(0), load(5))}
+    cores = [CoreSteps(core, 7, steps) for core, steps in items.items()]
+    timing = simulate_cores(cores, machine(cores=ONE_CHIP), inputs=1, depths={7: 1})
+    # Stored at 10, heard of at 13. The store of 5 has moved 3 by then and shares with the load: 13 + 2 x 2 = 17. The
+    # load has moved 2 by then: 17 + 3 = 20.
+    assert [core.runs[0].end_ps for core in timing.cores] == [17_000, 20_000]
+    assert timing.cores[1].runs[0].exchange_ps == 13_000
+
+
+def test_messages_are_taken_in_the_order_of_sending() -> None:
+    """The second RECEIVE gets the second message, also where that was sent long before."""
+    timing = _run([send(1, 1), send(30, 1)], [receive(0), compute(1), receive(0), load(1)])
+    assert timing.cores[1].runs[0].end_ps == 35_000
+
+
+def test_a_message_waits_for_its_input() -> None:
+    """What nobody takes in a run is not taken in the next: there, too, the first message is the one of 10 bytes."""
+    alone = _run([send(10, 1), tell(1)], [receive(0)], inputs=2, depth=2)
+    assert [run.end_ps for run in alone.cores[1].runs] == [13_000, 23_000]
+
+
+def test_the_ring_has_as_many_slots_as_its_depth() -> None:
+    """A slow group behind a fast one: with one slot a SEND waits for the end of the input before, with two of the one
+    before that.
+    """
+    fast: list[Item] = [send(10, 1)]
+    slow: list[Item] = [receive(0), Post(Queue.IO, 0), Wait(Queue.CP, 0), compute(100)]
+    ends_ps = {
+        depth: [run.end_ps for run in _run(fast, slow, inputs=3, depth=depth).cores[0].runs] for depth in (1, 2, 3)
+    }
+    # Input 0 is with the slow group at 13, which ends it at 113: with one slot input 1 is sent from then to 123 and
+    # ended at 226, with two input 2 is sent from 113 on.
+    assert ends_ps == {1: [10_000, 123_000, 236_000], 2: [10_000, 20_000, 123_000], 3: [10_000, 20_000, 30_000]}
+    blocked = _run(fast, slow, inputs=3, depth=1).cores[0].runs
+    assert [run.blocked_ps for run in blocked] == [0, 103_000, 103_000]
+
+
+def test_a_group_takes_the_next_input_together() -> None:
+    """Cores of 5 and 20 ns in one group begin every 20, in groups of their own every 5 and every 20."""
+    steps = [steps_of(compute(5)), steps_of(compute(20))]
+    for groups, begins_ps in (((0, 0), (40_000, 40_000)), ((0, 1), (10_000, 40_000))):
+        cores = [CoreSteps(core, group, steps[core]) for core, group in enumerate(groups)]
+        timing = simulate_cores(cores, machine(cores=ONE_CHIP), inputs=3, depths=dict.fromkeys(groups, 1))
+        assert tuple(core.runs[2].begin_ps for core in timing.cores) == begins_ps
+
+
+def test_semaphores_start_afresh_with_every_input() -> None:
+    """A unit that is left over does not serve the next input's WAIT."""
+    items: list[Item] = [Wait(Queue.CP, 0), compute(1), load(10), Post(Queue.IO, 0, 2)]
+    assert [run.end_ps for run in _run(items, inputs=3).cores[0].runs] == [11_000, 22_000, 33_000]
+
+
+def test_an_input_lasts_from_the_first_group_to_the_last_core() -> None:
+    """Inputs begin with the group that receives nothing, at 0, 10 and 20, and end with the other's runs."""
+    timing = _run([send(10, 1)], [receive(0), load(1)], inputs=3, depth=3)
+    assert timing.starts_ps == tuple(run.begin_ps for run in timing.cores[0].runs)
+    assert timing.ends_ps == tuple(run.end_ps for run in timing.cores[1].runs)
+    assert (timing.inputs, timing.makespan_ps) == (3, timing.ends_ps[2])
+
+
+def test_the_steps_of_one_input() -> None:
+    """Issue, service and end of the second input's steps are the first's, one input later."""
+    cores = [CoreSteps(0, 0, steps_of(load(5), compute(3), Fence(), load(2)))]
+    first, second = (step_times(cores, machine(), inputs=2, depths={0: 1}, run=run)[0] for run in (0, 1))
+    assert (first.begin_ps, list(first.served_ps)) == (0, [0, 0, 5_000, 5_000])
+    assert (second.begin_ps, list(second.finished_ps)) == (7_000, [12_000, 10_000, 12_000, 14_000])
+
+
+# --- What cannot go on ------------------------------------------------------------------------------------------
+
+
+def test_a_receive_that_nobody_sends_is_a_deadlock() -> None:
+    """The error names every core that waits, the instruction, and what for."""
+    with pytest.raises(Deadlock, match=r"core 1: instruction 2 waits for a message of core 0 for input 0"):
+        _run([send(1, 1)], [receive(0), load(1), receive(0)], inputs=2)
+
+
+def test_cores_that_wait_for_each_other_are_a_deadlock() -> None:
+    """Each receives before it sends; both are named."""
+    with pytest.raises(Deadlock, match=r"core [01]: instruction 0 .*; core [01]: instruction 0 "):
+        _run([receive(1), send(1, 1)], [receive(0), send(1, 0)])
+
+
+def test_a_core_that_locks_itself_is_named() -> None:
+    """Its heads are told as those of a single core are."""
+    with pytest.raises(Deadlock, match=r"core 1: IO queue: instruction 0 waits for semaphore 3 to be 1, it is 0"):
+        _run([load(1)], [Wait(Queue.IO, 3), load(1)])
+
+
+def test_the_budget_covers_the_whole_stream() -> None:
+    """Three inputs of 10 ns do not fit 25; core and instruction are named."""
+    cores = [CoreSteps(0, 0, steps_of(compute(4), load(10)))]
+    with pytest.raises(BudgetExceeded, match="core 0: instruction 1 ends beyond the budget of 25000 ps"):
+        simulate_cores(cores, machine(), inputs=3, depths={0: 1}, limit_ps=25_000)
+    assert simulate_cores(cores, machine(), inputs=3, depths={0: 1}, limit_ps=30_000).makespan_ps == 30_000
+
+
+@pytest.mark.parametrize(
+    ("cores", "depths", "inputs", "what"),
+    [
+        ([], {}, 1, "0 cores run 1 inputs"),
+        ([(0, load(1))], {0: 1}, 0, "1 cores run 0 inputs"),
+        ([(4, load(1))], {0: 1}, 1, "there is no core 4"),
+        ([(0, load(1)), (0, load(1))], {0: 1}, 1, "core 0 has two programs"),
+        ([(0, load(1))], {}, 1, "group 0 has a ring of 0 slots"),
+        ([(0, tell(3))], {0: 1}, 1, "core 0: instruction 0: SEND names core 3 as its peer"),
+    ],
+)
+def test_what_is_no_stream_is_refused(
+    cores: list[tuple[int, Command]], depths: dict[int, int], inputs: int, what: str
+) -> None:
+    """A stream needs cores of the machine, each once, inputs, rings, and peers that run something."""
+    programs = [CoreSteps(core, 0, steps_of(command)) for core, command in cores]
+    with pytest.raises(ExecutionFault, match=what):
+        simulate_cores(programs, machine(cores=FOUR_CORES), inputs=inputs, depths=depths)
