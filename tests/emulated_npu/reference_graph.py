@@ -135,7 +135,8 @@ def _windows(array: Array, output: tuple[int, ...], settings: Settings, filler: 
 def _convolved(array: Array, weights: Array, output: tuple[int, ...], layer: Layer) -> Array:
     count = array.ndim - 2
     assert layer.settings.kernel[3 - count :] == weights.shape[2:]
-    assert (layer.function == Function.DEPTHWISE) == (layer.groups == array.shape[1] > 1)
+    depthwise = layer.function == Function.DEPTHWISE
+    assert layer.groups == array.shape[1] if depthwise else layer.groups < max(2, array.shape[1])
     windows = _windows(array, output, layer.settings, 0.0)
     results = []
     for part, own in zip(np.split(windows, layer.groups, 1), np.split(weights, layer.groups), strict=True):

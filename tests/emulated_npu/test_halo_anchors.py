@@ -83,7 +83,7 @@ def test_multiply_adds_of_the_geometry_are_the_published_ones(tile: dict[str, An
     """The same for all sizes, down to tiles of a single pixel, from what every pass is to compute."""
     graph = full_graph()
     cuts = [Cut(axis, tile[name], how) for axis, name, how in zip((2, 3), ("height", "width"), CUTS[mode], strict=True)]
-    geometry = cut_chain(graph.layers, graph.values, cuts, frozenset(graph.outputs))
+    geometry = cut_chain(graph.layers, cuts, frozenset(graph.outputs))
     macs = 0
     for layer, (kernel, channels, filters) in zip(graph.layers, LAYERS, strict=True):
         rows, columns = (

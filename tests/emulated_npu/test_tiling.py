@@ -110,7 +110,7 @@ def cut_chains(draw: st.DrawFn, modes: Sequence[HaloMode]) -> tuple[Graph, Geome
     assume(chosen)
     cuts = [Cut(axis, draw(st.integers(1, last.shape[axis] - 1)), draw(st.sampled_from(modes))) for axis in chosen]
     try:
-        geometry = cut_chain(layers, graph.values, cuts, frozenset(stored))
+        geometry = cut_chain(layers, cuts, frozenset(stored))
     except NotTileable:
         event("not tileable")
         assume(False)
@@ -253,7 +253,7 @@ def _rows(geometry: Geometry, name: str) -> Iterator[tuple[tuple[int, int], tupl
 def test_two_convolutions_by_hand() -> None:
     """Rows of two 3-row convolutions on 12 rows, their 8 result rows cut by 3: written out."""
     graph = _convolutions(3, 3, height=12)
-    geometry = cut_chain(graph.layers, graph.values, [Cut(2, 3)], frozenset({"t1"}))
+    geometry = cut_chain(graph.layers, [Cut(2, 3)], frozenset({"t1"}))
     assert list(_rows(geometry, "t1")) == [((0, 3), (0, 3)), ((3, 6), (3, 6)), ((6, 8), (6, 8))]
     assert list(_rows(geometry, "t0")) == [((0, 5), (0, 5)), ((5, 8), (3, 8)), ((8, 10), (6, 10))]
     assert list(_rows(geometry, "x")) == [((0, 7), (0, 7)), ((7, 10), (5, 10)), ((10, 12), (8, 12))]
@@ -262,7 +262,7 @@ def test_two_convolutions_by_hand() -> None:
 def test_two_convolutions_recomputed_by_hand() -> None:
     """The same without an auxiliary buffer."""
     graph = _convolutions(3, 3, height=12)
-    geometry = cut_chain(graph.layers, graph.values, [Cut(2, 3, "recompute")], frozenset({"t1"}))
+    geometry = cut_chain(graph.layers, [Cut(2, 3, "recompute")], frozenset({"t1"}))
     assert [new for new, _ in _rows(geometry, "t1")] == [(0, 3), (3, 6), (6, 8)]
     assert [new for new, _ in _rows(geometry, "t0")] == [(0, 5), (3, 8), (6, 10)]
     assert [new for new, _ in _rows(geometry, "x")] == [(0, 7), (3, 10), (6, 12)]
@@ -271,7 +271,7 @@ def test_two_convolutions_recomputed_by_hand() -> None:
 def test_padding_moves_the_boundaries() -> None:
     """With padding a first pass reaches less far, and the last one ends with the map."""
     graph = _convolutions(3, 3, height=9, pad=True)
-    geometry = cut_chain(graph.layers, graph.values, [Cut(2, 3)], frozenset({"t1"}))
+    geometry = cut_chain(graph.layers, [Cut(2, 3)], frozenset({"t1"}))
     assert [new for new, _ in _rows(geometry, "t0")] == [(0, 4), (4, 7), (7, 9)]
     assert [held for _, held in _rows(geometry, "t0")] == [(0, 4), (2, 7), (5, 9)]
     assert [new for new, _ in _rows(geometry, "x")] == [(0, 5), (5, 8), (8, 9)]
@@ -282,7 +282,7 @@ def test_padding_moves_the_boundaries() -> None:
 def test_the_last_tile_is_the_ragged_one(size: int) -> None:
     """All tiles have the size that was asked for, but the last, which has what is left."""
     graph = _convolutions(3, height=11)
-    geometry = cut_chain(graph.layers, graph.values, [Cut(2, size)], frozenset({"t0"}))
+    geometry = cut_chain(graph.layers, [Cut(2, size)], frozenset({"t0"}))
     rows = [new for new, _ in _rows(geometry, "t0")]
     assert [high - low for low, high in rows[:-1]] == [size] * (len(rows) - 1)
     assert all(before[1] == after[0] for before, after in pairwise(rows))
@@ -294,4 +294,4 @@ def test_a_value_that_the_last_layer_does_not_need_cannot_be_cut() -> None:
     x = {"x": values((1, 2, 8, 8))}
     graph = import_model(model([node("Sigmoid", "x", "a"), node("Relu", "x", "y")], x, outputs=["a", "y"]))
     with pytest.raises(NotTileable):
-        cut_chain(graph.layers, graph.values, [Cut(2, 2)], frozenset({"a", "y"}))
+        cut_chain(graph.layers, [Cut(2, 2)], frozenset({"a", "y"}))

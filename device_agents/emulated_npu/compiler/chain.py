@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from device_agents.emulated_npu.command import DataType, Function
 from device_agents.emulated_npu.compiler.allocation import ALIGNMENT_BYTES, Lifetime, aligned, allocate
-from device_agents.emulated_npu.compiler.kernels import depthwise_constants
+from device_agents.emulated_npu.compiler.kernels import depthwise_constants, factor_axes
 from device_agents.emulated_npu.compiler.layers import Constant, Layer, Value
 from device_agents.emulated_npu.compiler.regions import size_of
 from device_agents.emulated_npu.compiler.tiling import Cut, Geometry, cut_chain
@@ -23,6 +23,12 @@ from device_agents.emulated_npu.machine import Machine
 _LOAD_BYTES = 128 << 10
 """Resident weights are fetched in parts of about this size, so that computing begins before all have come."""
 
+
+_FACTOR_BYTES = 32 << 10
+"""Small second factors of products are fetched together, in loads of at most about this size."""
+
+_FACTOR_SLOTS = 8
+"""Loads of second factors that may be in SB at once, so that they come in while other layers compute."""
 
 MAX_PASSES = 1 << 16
 
@@ -45,12 +51,13 @@ class WeightPlan:
     """How the second operand of a layer reaches SB.
 
     Resident weights lie at `addresses[0]` and are fetched in the first pass; otherwise every pass fetches them,
-    load after load, into `addresses` in turn.
+    load after load, into `addresses` in turn. Of second factors of a product, `together` are fetched at once.
     """
 
     resident: bool
     loads: tuple[Load, ...]
     addresses: tuple[int, ...]
+    together: int = 1
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,7 @@ def plan_chain(
 ) -> ChainPlan:
     """Decides buffers and weights for these cuts; raises NotTileable, or DoesNotFit with demand and limit."""
     _count_passes(layers, cuts)
-    geometry = cut_chain(layers, values, cuts, stored)
+    geometry = cut_chain(layers, cuts, stored)
     extents = {name: _extents(geometry, name) for name in geometry.regions}
     slabs, halo_bytes = _slabs(geometry, values, machine)
     _demand(layers, "halo buffer", halo_bytes, room.halo_bytes, "halo_bytes")
@@ -271,9 +278,23 @@ def _weights(geometry: Geometry, machine: Machine, sb_bytes: int) -> tuple[dict[
     except DoesNotFit:  # all that there is, so that the chains before and behind cannot fetch ahead
         slot_bytes = (sb_bytes - top) // 2 // ALIGNMENT_BYTES * ALIGNMENT_BYTES
         slots = {layer.index: _streamed(layer, machine, slot_bytes) for layer in layers if layer.index in streamed}
-    largest = aligned(max((load.bytes for parts in slots.values() for load in parts), default=0))
-    plans.update({index: WeightPlan(False, parts, (top, top + largest)) for index, parts in slots.items()})
-    return plans, top + 2 * largest
+    together = {layer.index: _together(layer, slots[layer.index]) for layer in layers if layer.index in streamed}
+    most = {index: max(load.bytes for load in parts) * together[index] for index, parts in slots.items()}
+    largest = aligned(max(most.values(), default=0))
+    number = 2
+    if largest and all(layer.weights is None for layer in layers if layer.index in streamed):
+        number = max(2, min(_FACTOR_SLOTS, share // largest))
+    addresses = tuple(top + place * largest for place in range(number))
+    plans.update({index: WeightPlan(False, parts, addresses, together[index]) for index, parts in slots.items()})
+    return plans, top + number * largest
+
+
+def _together(layer: Layer, loads: Sequence[Load]) -> int:
+    """How many second factors of a product are fetched at once: as many as make a load worth its latency."""
+    if layer.weights is not None or len(loads) > 1 or loads[0].blocks[0].vector_bytes:
+        return 1
+    axes = factor_axes(layer.inputs[1])
+    return max(1, min(layer.inputs[1].axes[axes[-1]].size, _FACTOR_BYTES // loads[0].bytes)) if axes else 1
 
 
 def _streamed(layer: Layer, machine: Machine, slot_bytes: int) -> tuple[Load, ...]:

@@ -5,21 +5,19 @@ Networks repeat their blocks, so that most chains which are considered have been
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from device_agents.emulated_npu.command import Space
 from device_agents.emulated_npu.compiler.layers import Constant, Graph, Layer, View
+from device_agents.emulated_npu.compiler.lowering import Externals
 
 
 class ChainKeys:
-    """Makes keys for the chains of a graph; `spaces` tell where a value lies when it leaves its chain."""
+    """Makes keys for the chains of a graph; `externals` tell where a value lies when it leaves its chain."""
 
-    def __init__(self, graph: Graph, spaces: Mapping[str, Space]) -> None:
+    def __init__(self, graph: Graph, externals: Externals) -> None:
         self._graph = graph
         self._numbers: dict[object, int] = {}
         self._layers = [self._number(_layer_key(layer)) for layer in graph.layers]
         self._values = {
-            name: self._number((value.shape, value.dtype, value.order, value.kind, spaces[name]))
+            name: self._number((value.shape, value.dtype, value.order, value.kind, _places(name, graph, externals)))
             for name, value in graph.values.items()
         }
         self._first_use: dict[str, int] = {}
@@ -40,11 +38,19 @@ class ChainKeys:
                 name = view.value
                 known = seen.setdefault(name, len(seen))
                 outside = self._first_use[name] < start or self._last_use[name] >= end
-                parts.extend((known, self._values[name], outside or self._graph.values[name].is_output))
+                leaves = outside or self._graph.values[name].is_output or name in self._graph.shared
+                parts.extend((known, self._values[name], leaves))
         return tuple(parts)
 
     def _number(self, key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
+
+
+def _places(name: str, graph: Graph, externals: Externals) -> object:
+    """The memories that a value goes to, and whether others write some of it."""
+    own = externals.values.get(name)
+    sends = [(len(one.cores), one.buffer, one.region) for one in externals.sends.get(name, ())]
+    return own and own.space, name in graph.foreign, tuple(sends)
 
 
 def _layer_key(layer: Layer) -> object:

@@ -20,7 +20,7 @@ def candidate_cuts(layer: Layer, tile: tuple[int, int] | None, values: Mapping[s
 
     A forced tile is the height and width of the last two spatial axes.
     """
-    axes = [axis for axis in _cut_axes(layer) if _is_plain(layer, axis, values)]
+    axes = [axis for axis in _cut_axes(layer) if _is_plain(layer, axis)]
     if tile is not None and is_windowed(layer):
         last = len(layer.output.axes) - 1
         yield [tuple(Cut(axis, size) for axis, size in zip((last - 1, last), tile, strict=True) if axis in axes)]
@@ -50,11 +50,10 @@ def _cut_axes(layer: Layer) -> list[int]:
     return [axis for axis in axes if shape[axis] > 1 and can_cut(layer, axis)]
 
 
-def _is_plain(layer: Layer, axis: int, values: Mapping[str, Value]) -> bool:
-    """Whether an axis of the output is one of the value's, all of it."""
-    view = layer.output
-    base = view.axes[axis].base
-    found = None if base is None else cut_axis(view, values[view.value].shape, base)
+def _is_plain(layer: Layer, axis: int) -> bool:
+    """Whether an axis of the output is one of the value's, or an interval of one."""
+    base = layer.output.axes[axis].base
+    found = None if base is None else cut_axis(layer.output, base)
     return found is not None and found[0] == axis
 
 

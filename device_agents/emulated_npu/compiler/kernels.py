@@ -81,10 +81,7 @@ def _looped_axes(layer: Layer) -> int:
     """Leading axes of which one command takes one index at a time."""
     if not layer.matrix:
         return 1
-    axes = len(layer.output.axes)
-    if layer.weights is None:
-        return axes - 2
-    return max(0, axes - 4)
+    return max(0, len(layer.output.axes) - 4)
 
 
 def _convolution(
@@ -243,6 +240,12 @@ def _matrix_axes(axes: Axes) -> tuple[tuple[int, int], ...]:
 
 
 def view_of_factor(view: View, region: Region, buffer: Buffer) -> Operand:
-    """The second factor of a matrix product, where it lies, as (K, N)."""
+    """The second factor of a matrix product, where it lies, as (K, N); several of a batch as (batch, K, N)."""
     address, axes = view_axes(buffer, view, region)
-    return operand(buffer, address, axes[-2:])
+    batch = [axes[place] for place in factor_axes(view) if axes[place][0] > 1]
+    return operand(buffer, address, [*batch, *axes[-2:]])
+
+
+def factor_axes(view: View) -> tuple[int, ...]:
+    """The batch axes of a second factor along which it does not repeat."""
+    return tuple(place for place, axis in enumerate(view.axes[:-2]) if axis.base is not None)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from device_agents.emulated_npu.command import PLAIN, DataType, Function, Settings
+
+if TYPE_CHECKING:
+    from device_agents.emulated_npu.compiler.odd_dft_blocks import Transformed
 
 _PART = "\x00written"
 
@@ -32,14 +35,16 @@ class Constant:
 class Value:
     """A tensor in memory. `order` lists its axes from the outermost to the innermost: NCHW maps keep (0, 2, 3, 1).
 
-    A value may be written by several layers (a concatenation), each its own part.
+    A value may be written by several layers (a concatenation), each its own part. What is "received" is written, at
+    least in part, by other cores: it keeps its place for as long as the program runs. What is "setup" is written
+    once, when the program is loaded, and keeps its place from run to run.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: DataType
     order: tuple[int, ...]
-    kind: Literal["input", "constant", "activation"]
+    kind: Literal["input", "constant", "activation", "received", "setup"]
     is_output: bool = False
     constant: Constant | None = None
 
@@ -131,7 +136,13 @@ class Layer:
 class Graph:
     """A network as hardware layers in topological order, with its values by name.
 
-    `free_nodes` are ONNX nodes that became views; `node_count` all that the model has.
+    `free_nodes` are ONNX nodes that became views; `node_count` all that the model has. Where it is the part of a
+    network that one core runs, `foreign` are the values of which other cores write something, and `shared` those of
+    which they read what is written here. Layers whose indices are in `alone` are chains by themselves.
+
+    `setup` makes the values of kind "setup"; it runs once, when the program is loaded. `staged` values leave the core
+    between those that write and those that read them, whatever fits on chip; `cached` ones lie in the last-level cache
+    wherever they fit. `dft` are the convolutions that have become the layers of a DFT.
     """
 
     values: Mapping[str, Value]
@@ -140,6 +151,13 @@ class Graph:
     outputs: tuple[str, ...]
     free_nodes: tuple[str, ...]
     node_count: int
+    foreign: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
+    alone: frozenset[int] = frozenset()
+    setup: Graph | None = None
+    staged: frozenset[str] = frozenset()
+    cached: frozenset[str] = frozenset()
+    dft: tuple[Transformed, ...] = ()
 
 
 def written_part(name: str) -> str:

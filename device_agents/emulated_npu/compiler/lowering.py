@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from device_agents.emulated_npu.command import Command, DataType, Descriptor, Function, Operand, Space
 from device_agents.emulated_npu.compiler.chain import (
@@ -19,15 +19,24 @@ from device_agents.emulated_npu.compiler.kernels import (
     commands_of,
     convolve,
     depthwise_constants,
+    factor_axes,
     view_of_factor,
 )
-from device_agents.emulated_npu.compiler.layers import Layer, Value
+from device_agents.emulated_npu.compiler.layers import Layer, Value, whole_value
 from device_agents.emulated_npu.compiler.placement import (
     Buffer,
     dense_strides,
     region_operand,
 )
-from device_agents.emulated_npu.compiler.regions import Region, multiplier, read_region, value_region, whole
+from device_agents.emulated_npu.compiler.regions import (
+    Region,
+    intersection,
+    is_empty,
+    multiplier,
+    read_region,
+    value_region,
+    whole,
+)
 from device_agents.emulated_npu.compiler.tiling import Tile
 from device_agents.emulated_npu.compiler.weights import (
     Load,
@@ -40,12 +49,30 @@ from device_agents.emulated_npu.machine import Machine
 
 
 @dataclass(frozen=True)
+class Destination:
+    """Where other cores read a value that is computed here: `region` is what they read of it.
+
+    The `cores` belong to one group. `buffer` is the value in the memory of that group: the first core is sent what it
+    reads, the others are told. It is None where they share the memory of this core, which holds the value: all are
+    told.
+    """
+
+    cores: tuple[int, ...]
+    buffer: Buffer | None
+    region: Region
+
+
+@dataclass(frozen=True)
 class Externals:
-    """What lies off chip: values by name, and packed weights and constants of layers by address in DDR."""
+    """What lies off chip: values by name, and packed weights and constants of layers by address in DDR.
+
+    `sends` are the destinations of values that other cores read. A value that is needed nowhere else has no place.
+    """
 
     values: Mapping[str, Buffer]
     weights: Mapping[str, int]
     constants: Mapping[str, int]
+    sends: Mapping[str, tuple[Destination, ...]] = field(default_factory=dict)
 
 
 def weight_key(layer: Layer) -> str:
@@ -197,17 +224,30 @@ class ChainWriter:
         name = layer.output.value
         own = value_region(layer.output, whole(layer.output.shape))
         fresh = self._geometry.stored_region(name, tile)
-        region = tuple(
-            (max(low, first), min(high, stop)) for (low, high), (first, stop) in zip(own, fresh, strict=True)
-        )
-        if all(low < high for low, high in region):
-            order = self._values[name].order
+        region = intersection(own, fresh)
+        if is_empty(region):
+            return
+        order = self._values[name].order
+        if name in self._externals.values:
             yield Command(
                 Function.STORE,
                 region_operand(self._externals.values[name], region, order),
                 region_operand(self._current[name], region, order),
                 layer=layer.index,
             )
+        for destination in self._externals.sends.get(whole_value(name), ()):
+            part = intersection(region, destination.region)
+            if not is_empty(part):
+                yield from self._send(name, part, destination, layer.index)
+
+    def _send(self, name: str, region: Region, destination: Destination, layer: int) -> Iterator[Command]:
+        """A part of a value to the first core of a destination, and word of it to the others."""
+        order = self._values[name].order
+        target = region_operand(destination.buffer or self._externals.values[name], region, order)
+        payload = None if destination.buffer is None else region_operand(self._current[name], region, order)
+        for core in destination.cores:
+            yield Command(Function.SEND, target, payload, peer=core, layer=layer)
+            payload = None
 
     # --- computing ----------------------------------------------------------------------------------------------
 
@@ -284,16 +324,18 @@ class ChainWriter:
         return Buffer(Space.NB, address, dtype, dims, dense_strides(dims, range(len(dims)), dtype.bytes))
 
     def _product(self, layer: Layer, region: Region, plan: WeightPlan, buffers: Buffers) -> Iterator[Command]:
-        """A product of two computed tensors: the second factor is loaded into SB, matrix by matrix."""
-        for part in _matrices(region):
+        """A product of two computed tensors: the second factor is loaded into SB, some matrices at a time."""
+        for batch in _batches(layer, region, plan.together):
             for load in plan.loads:
                 block = load.blocks[0]
                 address = self._next_slot(plan)
                 weights = weight_operand(layer, block, self._machine, address)
-                yield self._fetch_factor(layer, part, block, weights)
+                yield self._fetch_factor(layer, batch, block, weights)
                 if block.vector_bytes:
                     yield self._fetch_vectors(layer, block, weights)
-                yield from convolve(layer, part, block, buffers, weights)
+                for place, part in enumerate(_batches(layer, batch, 1)):
+                    own = Operand(weights.descriptor, address + place * block.bytes)
+                    yield from convolve(layer, part, block, buffers, own)
 
     def _fetch_factor(self, layer: Layer, region: Region, block: WeightBlock, weights: Operand) -> Command:
         needed = list(read_region(layer, 1, region))
@@ -301,7 +343,9 @@ class ChainWriter:
         view = layer.inputs[1]
         source = view_of_factor(view, tuple(needed), self._externals.values[view.value])
         descriptor = weights.descriptor
-        target = Descriptor(Space.SB, source.descriptor.dtype, descriptor.dims[3:], descriptor.strides[3:])
+        batch = source.descriptor.dims[:-2]
+        dims, strides = (*batch, *descriptor.dims[3:]), (*[block.bytes] * len(batch), *descriptor.strides[3:])
+        target = Descriptor(Space.SB, source.descriptor.dtype, dims, strides)
         return Command(Function.LOAD, Operand(target, weights.address), source, layer=layer.index)
 
     def _fetch_vectors(self, layer: Layer, block: WeightBlock, weights: Operand) -> Command:
@@ -320,7 +364,14 @@ class ChainWriter:
         )
 
 
-def _matrices(region: Region) -> Iterator[Region]:
-    """The region in parts of one matrix each."""
-    for indices in itertools.product(*(range(*interval) for interval in region[:-2])):
-        yield (*((index, index + 1) for index in indices), *region[-2:])
+def _batches(layer: Layer, region: Region, together: int) -> Iterator[Region]:
+    """The region in parts of so many second factors each, next to each other along their innermost batch axis.
+
+    Along axes where the second factor repeats a part has all indices.
+    """
+    axes = factor_axes(layer.inputs[1])
+    parts = [[interval] for interval in region]
+    for place in axes:
+        (low, high), step = region[place], together if place == axes[-1] else 1
+        parts[place] = [(first, min(first + step, high)) for first in range(low, high, step)]
+    yield from itertools.product(*parts)

@@ -8,6 +8,8 @@ from typing import Literal
 HaloChoice = Literal["auto", "retain", "retain-columns", "recompute", "refetch"]
 ChainChoice = Literal["auto", "layers", "whole"]
 ResidencyChoice = Literal["auto", "weights", "features", "smaller"]
+ConvolutionChoice = Literal["auto", "direct", "odd-dft"]
+LevelChoice = Literal["auto", "llc", "ddr"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,9 @@ class Options:
     `tile`: height and width of the tiles of a chain's last output. `residency`: what stays on chip while the other
     streams past in a layer that has not room for both: weights, features, or the smaller of them. `reorder`: loads
     are hoisted over computes. `fences`: nothing of a layer begins before all of the layer before it has ended, and
-    every layer is a chain.
+    every layer is a chain. `conv_algorithm`: how convolutions are computed: each as predicted to be faster, directly,
+    or by DFT of odd blocks wherever that is possible (S4.7); `dft_block`: the length of all blocks, an odd number;
+    `dft_kernels`: the memory that keeps the DFTs of the kernels (S4.5).
     """
 
     chains: ChainChoice = "auto"
@@ -28,6 +32,9 @@ class Options:
     residency: ResidencyChoice = "auto"
     reorder: bool = True
     fences: bool = False
+    conv_algorithm: ConvolutionChoice = "auto"
+    dft_block: int | None = None
+    dft_kernels: LevelChoice = "auto"
 
 
 DEFAULT = Options()

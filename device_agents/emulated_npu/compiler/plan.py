@@ -29,7 +29,7 @@ class Decision:
     """What was chosen for the layers from `start` to before `end`, and what else was considered.
 
     `singly_ps` is what several layers are predicted to take one by one, the halo fetched again (S3.8); None for one
-    layer, or where the end of the chain was forced.
+    layer, where the end of the chain was forced, or where one of them alone has no room.
     """
 
     start: int
@@ -66,9 +66,10 @@ class Planner:
     ) -> None:
         self._graph, self._options, self._rooms = graph, options, rooms
         self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
-        self._keys = ChainKeys(graph, {name: externals.values[name].space for name in graph.values})
+        self._keys = ChainKeys(graph, externals)
         self._known: dict[object, Estimate | None] = {}
         self._wider: dict[object, Estimate | None] = {}
+        self._apart = graph.foreign | graph.staged
         self._readers: dict[str, list[int]] = {}
         self._writers: dict[str, list[int]] = {}
         for place, layer in enumerate(graph.layers):
@@ -109,6 +110,11 @@ class Planner:
             result = result.extended(estimate, end)
         return result
 
+    def estimated_ps(self, start: int, end: int) -> int | None:
+        """What layers [start, end) are predicted to take as one chain; None where they cannot be, or do not fit."""
+        estimate = self._estimated(start, end) if self._chainable(start, end) else None
+        return None if estimate is None else estimate.predicted_ps
+
     def decide_all(self, outline: Outline) -> tuple[Decision, ...]:
         """The best way to run every chain of an outline; raises DoesNotFit."""
         return tuple(self.decide(start, end) for start, end in itertools.pairwise(outline.ends))
@@ -133,7 +139,10 @@ class Planner:
     def _singly_ps(self, start: int, end: int) -> int | None:
         if end - start == 1 or self._options.chains != "auto":
             return None
-        estimates = [self._estimated(place, place + 1) for place in range(start, end)]
+        try:
+            estimates = [self._estimated(place, place + 1) for place in range(start, end)]
+        except DoesNotFit:
+            return None
         return sum(estimate.predicted_ps for estimate in estimates if estimate is not None)
 
     def _whole(self, count: int) -> Decision:
@@ -149,7 +158,7 @@ class Planner:
         """The cheapest chains for the layers before `end`, from the cheapest for all before a place before it."""
         found: Outline | None = None
         idle = 0
-        for start in self._starts(end):
+        for start in self.starts(end):
             if not self._chainable(start, end):
                 continue
             estimate = self._estimated(start, end)
@@ -188,19 +197,26 @@ class Planner:
             return Estimate(chosen.predicted_ps, nb_bytes, max(plan.halo_bytes for plan in chosen.chains))
         return min(found, key=lambda estimate: estimate.predicted_ps, default=None)
 
-    def _starts(self, end: int) -> Sequence[int]:
+    def starts(self, end: int) -> Sequence[int]:
+        """Where a chain up to `end` may begin, by the options."""
         if self._options.chains == "layers" or self._options.halo == "refetch" or self._options.fences:
             return (end - 1,)
         return range(end - 1, max(-1, end - 1 - MAX_CHAIN), -1)
 
     def _chainable(self, start: int, end: int) -> bool:
-        """Whether layers find what they read either outside the chain or in it, all of it in one place."""
+        """Whether layers find what they read either outside the chain or in it, all of it in one place.
+
+        Those that are to be alone are in no chain of several.
+        """
+        if end - start > 1 and any(layer.index in self._graph.alone for layer in self._graph.layers[start:end]):
+            return False
         for place in range(start, end):
             layer = self._graph.layers[place]
             for index, view in enumerate(layer.reads):
                 writers = self._writers.get(view.value, ())
                 inside = [writer for writer in writers if start <= writer < place]
-                if inside and (reads_outside(layer, index) or len(inside) < len(writers)):
+                elsewhere = len(inside) < len(writers) or view.value in self._apart
+                if inside and (reads_outside(layer, index) or elsewhere):
                     needed = value_region(view, whole(view.shape))
                     if any(_overlap(needed, self._graph.layers[writer].output) for writer in inside):
                         return False
@@ -211,7 +227,7 @@ class Planner:
         layers = []
         for layer in self._graph.layers[start:end]:
             name = layer.output.value
-            if all(start <= writer < end for writer in self._writers[name]):
+            if name not in self._graph.foreign and all(start <= writer < end for writer in self._writers[name]):
                 layers.append(layer)
             else:
                 layers.append(replace(layer, output=replace(layer.output, value=written_part(name))))
@@ -222,7 +238,7 @@ class Planner:
 
     def _is_stored(self, name: str, start: int, end: int) -> bool:
         outside = any(not start <= reader < end for reader in self._readers.get(name, ()))
-        return outside or self._graph.values[name].is_output
+        return outside or self._graph.values[name].is_output or name in self._graph.shared
 
 
 def _overlap(region: Region, written: View) -> bool:

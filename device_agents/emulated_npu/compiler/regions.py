@@ -5,7 +5,7 @@ A region is a half-open interval on every axis of a value or a view.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from device_agents.emulated_npu.command import Function
 from device_agents.emulated_npu.compiler.layers import Layer, View
@@ -35,6 +35,16 @@ def union(first: Interval, second: Interval) -> Interval:
     if second[1] <= second[0]:
         return first
     return min(first[0], second[0]), max(first[1], second[1])
+
+
+def intersection(first: Region, second: Region) -> Region:
+    """What two regions of the same value have in common; empty where an interval of it is turned around or empty."""
+    return tuple((max(low, start), min(high, stop)) for (low, high), (start, stop) in zip(first, second, strict=True))
+
+
+def is_empty(region: Region) -> bool:
+    """Whether there is nothing in a region."""
+    return any(high <= low for low, high in region)
 
 
 def is_windowed(layer: Layer) -> bool:
@@ -165,11 +175,11 @@ def axis_reader(layer: Layer, place: int, axis: int, target: int) -> Callable[[I
     return read
 
 
-def cut_axis(view: View, shape: Sequence[int], base: int) -> tuple[int, int] | None:
+def cut_axis(view: View, base: int) -> tuple[int, int] | None:
     """The axis of a view along which axis `base` of the value can be cut, and how many of its indices each step is.
 
-    The view has to cover the axis densely; where several of its axes divide it (a reshape), it is the outermost.
-    None where there is no such axis.
+    The view has to cover an interval of the axis densely; where several of its axes divide it (a reshape), it is the
+    outermost. None where there is no such axis.
     """
     found = sorted(
         (place for place, axis in enumerate(view.axes) if axis.base == base), key=lambda place: -view.axes[place].step
@@ -179,6 +189,4 @@ def cut_axis(view: View, shape: Sequence[int], base: int) -> tuple[int, int] | N
         if view.axes[place].step != unit:
             return None
         unit *= view.axes[place].size
-    if not found or unit != shape[base] or view.start[base] != 0:
-        return None
-    return found[0], view.axes[found[0]].step
+    return (found[0], view.axes[found[0]].step) if found else None

@@ -10,18 +10,27 @@ from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.command import Function, Queue
 from device_agents.emulated_npu.compiler.chain import ChainPlan, Room, element_type, packed_bytes, plan_chain
-from device_agents.emulated_npu.compiler.cuts import Candidates, candidate_cuts, count_tiles, first_that_fits
+from device_agents.emulated_npu.compiler.cuts import Candidates, Cuts, candidate_cuts, count_tiles, first_that_fits
 from device_agents.emulated_npu.compiler.layers import Layer, Value
 from device_agents.emulated_npu.compiler.lowering import ChainWriter, Computing, Externals
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
 from device_agents.emulated_npu.compiler.regions import size_of
 from device_agents.emulated_npu.compiler.slicing import slice_outputs
-from device_agents.emulated_npu.compiler.tiling import Cut, Geometry, HaloMode, NotTileable, Tile
+from device_agents.emulated_npu.compiler.tiling import (
+    Cut,
+    DividesParts,
+    Geometry,
+    HaloMode,
+    NotTileable,
+    Tile,
+    cut_chain,
+)
 from device_agents.emulated_npu.compiler.weights import uses_weight_buffer
 from device_agents.emulated_npu.errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
 
+_LEAVING = (Function.STORE, Function.SEND)
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
 _RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
 
@@ -161,7 +170,7 @@ class ChainSearch:
                 continue
             wanted = 2 * problems[0].demand_bytes / max(1, room.nb_bytes) if problems else 1.0
             try:
-                return self._coarsest_of(Candidates(candidates, wanted), layers, stored, room, effort)
+                return self._coarsest_whole(candidates, wanted, layers, stored, room, effort)
             except DoesNotFit as error:
                 problems.append(error)
             except NotTileable:
@@ -169,6 +178,31 @@ class ChainSearch:
         if not problems:
             raise NotTileable(f"{layers[-1].name} cannot be cut along any axis")
         raise min(problems, key=lambda problem: problem.demand_bytes)
+
+    def _coarsest_whole(
+        self,
+        candidates: list[Cuts],
+        wanted: float,
+        layers: tuple[Layer, ...],
+        stored: frozenset[str],
+        room: Room,
+        effort: _Effort,
+    ) -> list[ChainPlan]:
+        """As `_coarsest_of`, without candidates that would divide what a layer of the chain writes as one."""
+        try:
+            return self._coarsest_of(Candidates(candidates, wanted), layers, stored, room, effort)
+        except DividesParts:
+            whole = [cuts for cuts in candidates if self._keeps_parts(layers, cuts, stored)]
+            if not whole:
+                raise
+            return self._coarsest_of(Candidates(whole, wanted), layers, stored, room, effort)
+
+    def _keeps_parts(self, layers: tuple[Layer, ...], cuts: Cuts, stored: frozenset[str]) -> bool:
+        try:
+            cut_chain(layers, cuts, stored)
+        except NotTileable:
+            return False
+        return True
 
     def _coarsest_of(
         self, candidates: Candidates, layers: tuple[Layer, ...], stored: frozenset[str], room: Room, effort: _Effort
@@ -233,7 +267,7 @@ class ChainSearch:
                 else:
                     duration = self._costs.duration_ps(step)
                     io, cp = (duration, 0) if step.queue is Queue.IO else (0, duration)
-                    drain_ps = duration if step.function is Function.STORE else drain_ps
+                    drain_ps = duration if step.function in _LEAVING else drain_ps
                     fill_ps += io if filling else 0
                 io_ps += io * count
                 cp_ps += cp * count

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from device_agents.emulated_npu.compiler.layers import Layer, Value
+from device_agents.emulated_npu.compiler.layers import Layer
 from device_agents.emulated_npu.compiler.regions import (
     EMPTY,
     Interval,
@@ -82,6 +82,10 @@ class Track:
 
 class NotTileable(Exception):
     """These layers cannot be cut together along that axis."""
+
+
+class DividesParts(NotTileable):
+    """They can be cut along that axis, but not into tiles of that size."""
 
 
 Tile = tuple[int, ...]
@@ -155,8 +159,9 @@ class Geometry:
             if track is not None:
                 walked = [axis for axis, one in enumerate(layer.output.axes) if one.base == track.axis]
                 axis = max(walked, key=lambda one: layer.output.axes[one].step)
-                unit = layer.output.axes[axis].step
-                region[axis] = (value[track.axis][0] // unit, value[track.axis][1] // unit)
+                unit, first = layer.output.axes[axis].step, layer.output.start[track.axis]
+                low, high = value[track.axis]
+                region[axis] = ((low - first) // unit, (high - first) // unit)
         return tuple(region)
 
     def halos(self, name: str, tile: Tile) -> Iterator[tuple[int, Region]]:
@@ -185,19 +190,19 @@ class Geometry:
             yield place, tuple(region)
 
 
-def cut_chain(
-    layers: Sequence[Layer], values: Mapping[str, Value], cuts: Sequence[Cut], stored: frozenset[str]
-) -> Geometry:
+def cut_chain(layers: Sequence[Layer], cuts: Sequence[Cut], stored: frozenset[str]) -> Geometry:
     """Cuts a chain; `stored` are the values it computes that are read outside it. Raises NotTileable."""
-    return _Cutter(tuple(layers), values, tuple(cuts), stored).run()
+    return _Cutter(tuple(layers), tuple(cuts), stored).run()
 
 
 class _Cutter:
-    def __init__(
-        self, layers: tuple[Layer, ...], values: Mapping[str, Value], cuts: tuple[Cut, ...], stored: frozenset[str]
-    ) -> None:
-        self._layers, self._values, self._cuts, self._stored = layers, values, cuts, stored
-        self._made = {layer.output.value for layer in layers}
+    def __init__(self, layers: tuple[Layer, ...], cuts: tuple[Cut, ...], stored: frozenset[str]) -> None:
+        self._layers, self._cuts, self._stored = layers, cuts, stored
+        self._made: dict[str, Region] = {}
+        for layer in layers:
+            self._made[layer.output.value] = _hull(
+                self._made.get(layer.output.value), value_region(layer.output, whole(layer.output.shape))
+            )
         last = layers[-1].output
         self._counts = tuple(-(-last.axes[cut.axis].size // cut.size) for cut in cuts)
 
@@ -214,10 +219,7 @@ class _Cutter:
         regions: dict[str, Region] = {}
 
         def add(name: str, region: Region) -> None:
-            held = regions.get(name)
-            regions[name] = (
-                region if held is None else tuple(union(one, two) for one, two in zip(held, region, strict=True))
-            )
+            regions[name] = _hull(regions.get(name), region)
 
         for layer in self._layers:
             output = whole(layer.output.shape)
@@ -235,9 +237,9 @@ class _Cutter:
         base = last.base(cut.axis)
         axes: dict[str, int | None] = {last.value: base}
         needs: dict[str, list[Interval]] = {}
-        unit = last.axes[cut.axis].step
+        unit, start = last.axes[cut.axis].step, last.start[base]
         tiles = [(first, min(first + cut.size, size)) for first in range(0, size, cut.size)]
-        needs[last.value] = [(unit * low, unit * high) for low, high in tiles]
+        needs[last.value] = [(start + unit * low, start + unit * high) for low, high in tiles]
         tracks: dict[str, Track] = {}
         pending = {name: sum(layer.output.value == name for layer in self._layers) for name in self._made}
         computed: dict[str, Track | None] = {}
@@ -246,11 +248,11 @@ class _Cutter:
             if name not in computed:
                 computed[name] = self._finish(name, axes, needs, cut)
             pending[name] -= 1
-            self._propagate(layer, computed[name], axes, needs, count)
+            self._propagate(layer, computed, axes, needs, count)
         for name, track in computed.items():
             if track is not None:
                 tracks[name] = track
-        for name in set(axes) - self._made:
+        for name in axes.keys() - self._made.keys():
             axis = axes[name]
             if axis is not None:
                 tracks[name] = _track(axis, cut.mode, needs[name], None)
@@ -265,23 +267,28 @@ class _Cutter:
                 return None
             # Nobody in the chain reads it: it is computed for others, by the layers' own axis.
             raise NotTileable(f"{name} is not part of what the chain's last layer needs")
-        return _track(axis, cut.mode, needs[name], self._values[name].shape[axis] if name in self._stored else None)
+        return _track(axis, cut.mode, needs[name], self._made[name][axis] if name in self._stored else None)
 
     def _propagate(
         self,
         layer: Layer,
-        track: Track | None,
+        computed: Mapping[str, Track | None],
         axes: dict[str, int | None],
         needs: dict[str, list[Interval]],
         count: int,
     ) -> None:
-        """Adds what a layer reads, tile by tile, to the needs of its inputs."""
-        axis, unit = None, 1
+        """Adds what a layer reads, tile by tile, to the needs of its inputs; `computed` are those that are settled."""
+        track = computed[layer.output.value]
+        axis, unit, first = None, 1, 0
         if track is not None:
-            found = cut_axis(layer.output, self._values[layer.output.value].shape, track.axis)
-            if found is None or any(end % found[1] for interval in track.new for end in interval):
+            found = cut_axis(layer.output, track.axis)
+            own = value_region(layer.output, whole(layer.output.shape))[track.axis]
+            if found is None or own != self._made[layer.output.value][track.axis]:
                 raise NotTileable(f"{layer.name} writes part of an axis that is cut")
             axis, unit = found
+            first = own[0]
+            if any((end - first) % unit for interval in track.new for end in interval):
+                raise DividesParts(f"{layer.name} writes parts that the cut divides")
             if not can_cut(layer, axis):
                 raise NotTileable(f"{layer.name} works along the axis that is cut")
         for place, view in enumerate(layer.reads):
@@ -295,24 +302,34 @@ class _Cutter:
             if base is None or track is None or target is None or axis is None:
                 continue
             have = needs.setdefault(view.value, [EMPTY] * count)
+            known = computed.get(view.value)
             reader = axis_reader(layer, place, axis, target)
             for tile, (low, high) in enumerate(track.new):
-                have[tile] = union(have[tile], reader((low // unit, high // unit)))
+                needed = reader(((low - first) // unit, (high - first) // unit))
+                have[tile] = union(have[tile], needed)
+                # It stands between two that write the value, and what they write has been settled.
+                if known is not None and union(known.held[tile], needed) != known.held[tile]:
+                    raise NotTileable(f"{layer.name} needs more of {view.value} than the layers behind it")
 
 
-def _track(axis: int, mode: HaloMode, needs: Sequence[Interval], complete: int | None) -> Track:
-    """New and held parts from needed ones; `complete` is the size of the axis, where all of it must be made."""
+def _hull(held: Region | None, region: Region) -> Region:
+    """The smallest region that holds both."""
+    return region if held is None else tuple(union(one, two) for one, two in zip(held, region, strict=True))
+
+
+def _track(axis: int, mode: HaloMode, needs: Sequence[Interval], complete: Interval | None) -> Track:
+    """New and held parts from needed ones; `complete` is the part of the axis that must be made in any case."""
     if mode == "recompute":
         return _recomputed(axis, needs, complete)
     first = min((low for low, high in needs if low < high), default=0)
-    end = first if complete is None else 0
+    end = first if complete is None else complete[0]
     new: list[Interval] = []
     held: list[Interval] = []
     for tile, low in enumerate(_needed_later(needs)):
         begin = end if complete is not None or low is None else max(end, low)
         end = max(begin, needs[tile][1])
         if complete is not None and tile == len(needs) - 1:
-            end = complete
+            end = complete[1]
         new.append((begin, end))
         held.append((begin if low is None else min(low, begin), end))
     return Track(axis, "retain", tuple(new), tuple(held))
@@ -330,13 +347,13 @@ def _needed_later(needs: Sequence[Interval]) -> list[int | None]:
     return lowest
 
 
-def _recomputed(axis: int, needs: Sequence[Interval], complete: int | None) -> Track:
+def _recomputed(axis: int, needs: Sequence[Interval], complete: Interval | None) -> Track:
     if complete is None:
         return Track(axis, "recompute", tuple(needs), tuple(needs))
     parts: list[Interval] = []
-    end = 0
+    end = complete[0]
     for tile, (low, high) in enumerate(needs):
-        stop = complete if tile == len(needs) - 1 else max(high, end)
+        stop = complete[1] if tile == len(needs) - 1 else max(high, end)
         parts.append((min(low, end) if low < high else end, stop))
         end = stop
     return Track(axis, "recompute", tuple(parts), tuple(parts))

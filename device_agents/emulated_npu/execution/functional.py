@@ -6,7 +6,7 @@ proceed see `interleaving`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from device_agents.emulated_npu.execution.memory import Access, Array, Memories,
 from device_agents.emulated_npu.execution.mfu import convolve
 from device_agents.emulated_npu.execution.signatures import operands_of
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
-from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, sequence
+from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, Step, sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import macs
 
@@ -71,6 +71,7 @@ class FunctionalMachine:
     def __init__(self, memories: Memories) -> None:
         self.memories = memories
         self.counters = Counters.zero()
+        self.setup_counters = Counters.zero()
 
     def execute(self, command: Command) -> None:
         """Computes the command's values and writes its target, as if all sources were read first.
@@ -90,14 +91,14 @@ class FunctionalMachine:
             values = EVALUATORS[command.function](command, target, *sources)
             # Where the values are a view of a source, NumPy copies them first if that overlaps the target.
             np.copyto(target, values, casting="unsafe")
-        self._count(command, operands)
+        self.count(command, operands)
+        self.count_written(command.target)
 
-    def _count(self, command: Command, operands: tuple[Operand | None, ...]) -> None:
+    def count(self, command: Command, operands: tuple[Operand | None, ...]) -> None:
+        """Counts a command and what it reads."""
         counters = self.counters
         counters.commands += 1
         access = access_of(command.target.descriptor)
-        counters.written_bytes[access.space] += access.bytes
-        self._touch(access, command.target.address)
         if command.accumulate:
             counters.read_bytes[access.space] += access.bytes
         for operand in operands:
@@ -108,6 +109,12 @@ class FunctionalMachine:
                 counters.read_bytes[read.space] += access.bytes if gathered else read.bytes
                 self._touch(read, operand.address)
         counters.multiply_adds += macs(command)
+
+    def count_written(self, target: Operand) -> None:
+        """Counts what has been written."""
+        access = access_of(target.descriptor)
+        self.counters.written_bytes[access.space] += access.bytes
+        self._touch(access, target.address)
 
     def _touch(self, access: Access, address: int) -> None:
         high_water = self.counters.high_water
@@ -172,23 +179,64 @@ def run(
 
     Raises InvalidProgram, ExecutionFault with the instruction's number, Deadlock, or BudgetExceeded.
     """
-    memories = machine.memories
+    depths = queues or queue_depths(None)
+    load(program, machine, fill, order=order, queues=depths, budget_instructions=budget_instructions)
+    steps = started(program, machine.memories, inputs, budget_instructions=budget_instructions)
+    run_items(steps, machine.execute, order=order, queues=depths)
+    return outputs_of(program, machine.memories)
+
+
+def load(
+    program: Program,
+    machine: FunctionalMachine,
+    fill: Filling,
+    *,
+    order: Order = "program",
+    queues: Queues | None = None,
+    budget_instructions: int = DEFAULT_BUDGET,
+) -> None:
+    """Writes the constants, where there are any, and then runs the setup of the program; raises as `run`.
+
+    What the setup takes is in `machine.setup_counters`, not in those of the runs.
+    """
+    is_filled = False
     for address, array in fill:
-        memories.write(address, array)
+        machine.memories.write(address, array)
+        is_filled = True
+    if is_filled and program.setup.code:
+        setup = program.setup
+        runs, machine.counters = machine.counters, machine.setup_counters
+        steps = _issued(setup.code, setup.layer_of, machine.memories, budget_instructions)
+        run_items(steps, machine.execute, order=order, queues=queues or queue_depths(None))
+        machine.counters = runs
+
+
+def started(
+    program: Program, memories: Memories, inputs: Mapping[str, Array], *, budget_instructions: int = DEFAULT_BUDGET
+) -> Iterator[Step]:
+    """Puts the inputs of a run where the program finds them, empties what is on chip, and yields what it issues.
+
+    Raises ExecutionFault for inputs that are missing or of another shape or type.
+    """
     for port in program.inputs:
         _put_input(memories, port, inputs)
+    return _issued(program.code, program.layer_of, memories, budget_instructions)
+
+
+def _issued(code: bytes, layer_of: Sequence[int], memories: Memories, budget_instructions: int) -> Iterator[Step]:
+    """What some code issues, from empty on-chip memories on."""
     memories.clear_on_chip()
 
     def register_from_memory(space: Space, dtype: DataType, address: int) -> int:
         return int(memories.view(Operand(Descriptor(space, dtype, (), ()), address))[()])
 
-    steps = sequence(
-        program.code,
-        layer_of=program.layer_of,
-        budget_instructions=budget_instructions,
-        registers_from_memory=register_from_memory,
+    return sequence(
+        code, layer_of=layer_of, budget_instructions=budget_instructions, registers_from_memory=register_from_memory
     )
-    run_items(steps, machine.execute, order=order, queues=queues or queue_depths(None))
+
+
+def outputs_of(program: Program, memories: Memories) -> dict[str, Array]:
+    """The outputs of a program by name, after a run."""
     return {port.name: memories.view(_operand(port)).copy() for port in program.outputs}
 
 

@@ -18,7 +18,7 @@ from device_agents.emulated_npu.errors import InvalidProgram
 from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
 
 MAGIC = b"\x89ENPU\r\n\x1a"
-VERSION = 2
+VERSION = 3
 MAX_METADATA_BYTES = 1 << 26
 MAX_LAYERS = 10_000
 MAX_PORTS = 1_000
@@ -58,6 +58,21 @@ class Footprint:
 
 
 @dataclass(frozen=True)
+class Setup:
+    """Code that runs once, when the constants of a program are in memory and before its first run.
+
+    `layers` and `layer_of` are as those of the program. Its results stay in DDR or LLC, where no run writes.
+    """
+
+    code: bytes = b""
+    layers: tuple[str, ...] = ()
+    layer_of: tuple[int, ...] = ()
+
+
+NO_SETUP = Setup()
+
+
+@dataclass(frozen=True)
 class Program:
     """`code` is a whole number of instructions; `layer_of[pc]` is the hardware layer of each, -1 for none."""
 
@@ -68,11 +83,13 @@ class Program:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     footprint: Footprint
+    setup: Setup = NO_SETUP
 
     def to_bytes(self) -> bytes:
         """The program as a container; equal programs give equal bytes."""
         metadata = _metadata_json(self)
-        body = _HEADER.pack(MAGIC, VERSION, len(metadata), len(self.code)) + self.code + metadata
+        code = self.code + self.setup.code
+        body = _HEADER.pack(MAGIC, VERSION, len(metadata), len(code)) + code + metadata
         return body + _CHECKSUM.pack(zlib.crc32(body))
 
     @classmethod
@@ -108,16 +125,21 @@ def _sections(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _metadata_json(program: Program) -> bytes:
-    runs = [[layer, len(list(run))] for layer, run in itertools.groupby(program.layer_of)]
+    setup = program.setup
     metadata = {
         "machine": program.machine,
         "layers": program.layers,
-        "layer_of": runs,
+        "layer_of": _runs(program.layer_of),
         "inputs": [_port_fields(port) for port in program.inputs],
         "outputs": [_port_fields(port) for port in program.outputs],
         "footprint": asdict(program.footprint),
+        "setup": {"code_bytes": len(setup.code), "layers": setup.layers, "layer_of": _runs(setup.layer_of)},
     }
     return json.dumps(metadata, separators=(",", ":")).encode("ascii")
+
+
+def _runs(layer_of: tuple[int, ...]) -> list[list[int]]:
+    return [[layer, len(list(run))] for layer, run in itertools.groupby(layer_of)]
 
 
 def _port_fields(port: Port) -> dict[str, object]:
@@ -132,22 +154,32 @@ def _parse_json(metadata: bytes) -> object:
 
 
 def _program(code: bytes, metadata: object) -> Program:
-    parts = _object(metadata, "metadata", ("machine", "layers", "layer_of", "inputs", "outputs", "footprint"))
-    layers = tuple(_text(name, "a layer") for name in _list(parts["layers"], "layers", MAX_LAYERS))
+    keys = ("machine", "layers", "layer_of", "inputs", "outputs", "footprint", "setup")
+    parts = _object(metadata, "metadata", keys)
     footprint = _footprint(parts["footprint"])
-    if len(code) % INSTRUCTION_BYTES:
-        raise _invalid(f"code of {len(code)} bytes is no whole number of {INSTRUCTION_BYTES}-byte instructions")
+    setup = _object(parts["setup"], "setup", ("code_bytes", "layers", "layer_of"))
+    (setup_bytes,) = _integers([setup["code_bytes"]], "the code bytes of the setup", 0, len(code))
+    body = len(code) - setup_bytes
+    layers, layer_of = _layers(parts, code[:body])
     return Program(
         machine=_text(parts["machine"], "machine"),
-        code=code,
+        code=code[:body],
         layers=layers,
-        layer_of=_expand_runs(
-            _list(parts["layer_of"], "layer_of", len(code)), len(layers), len(code) // INSTRUCTION_BYTES
-        ),
+        layer_of=layer_of,
         inputs=_ports(parts["inputs"], "inputs", footprint.ddr_bytes),
         outputs=_ports(parts["outputs"], "outputs", footprint.ddr_bytes),
         footprint=footprint,
+        setup=Setup(code[body:], *_layers(setup, code[body:])),
     )
+
+
+def _layers(parts: dict[str, Any], code: bytes) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The names of the layers of some code, and the layer of each of its instructions."""
+    if len(code) % INSTRUCTION_BYTES:
+        raise _invalid(f"code of {len(code)} bytes is no whole number of {INSTRUCTION_BYTES}-byte instructions")
+    layers = tuple(_text(name, "a layer") for name in _list(parts["layers"], "layers", MAX_LAYERS))
+    runs = _list(parts["layer_of"], "layer_of", len(code))
+    return layers, _expand_runs(runs, len(layers), len(code) // INSTRUCTION_BYTES)
 
 
 def _expand_runs(runs: list[Any], layers: int, instructions: int) -> tuple[int, ...]:

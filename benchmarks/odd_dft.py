@@ -1,0 +1,106 @@
+"""Convolution by DFT of odd blocks against direct convolution on `edge`, and what the compiler chooses.
+
+Prints a table in Markdown by size of the kernel, channels (as many outputs) and map: cycles of the event-driven run
+of a single layer, the block, the choice, and by how much that is slower than the better of the two.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from device_agents.emulated_npu.compiler.options import ConvolutionChoice, Options
+from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
+from device_agents.emulated_npu.inference import time_program
+from device_agents.emulated_npu.machine import find_machine
+
+EDGE = find_machine("edge")
+KERNELS = (3, 5, 7, 11)
+CHANNELS = (4, 16, 32, 64, 128)
+MAPS = (28, 56, 112)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One convolution: cycles by each algorithm and as chosen; how long the choice took."""
+
+    kernel: int
+    channels: int
+    size: int
+    direct: float
+    dft: float
+    chosen: float
+    length: int
+    by_dft: bool
+    compile_s: float
+
+    @property
+    def loss(self) -> float:
+        """By which part the choice is slower than the better one."""
+        return self.chosen / min(self.direct, self.dft) - 1
+
+
+def _model(kernel: int, channels: int, size: int) -> bytes:
+    weights = np.zeros((channels, channels, kernel, kernel), np.float32)
+    shape = [1, channels, size, size]
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[kernel // 2] * 4)],
+        "layer",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def measure(kernel: int, channels: int, size: int) -> Row:
+    """Compiles and times one convolution in all three ways."""
+    model = _model(kernel, channels, size)
+
+    def by(algorithm: ConvolutionChoice) -> Compiled:
+        return compile_model(model, EDGE, Options(conv_algorithm=algorithm))
+
+    def cycles(compiled: Compiled) -> float:
+        return time_program(compiled.program, EDGE).cycles
+
+    direct, dft = by("direct"), by("odd-dft")
+    start = time.process_time()
+    chosen = by("auto")
+    took_s = time.process_time() - start
+    length = dft.graph.dft[0].blocks.length
+    is_dft = bool(chosen.graph.dft)
+    return Row(kernel, channels, size, cycles(direct), cycles(dft), cycles(chosen), length, is_dft, took_s)
+
+
+def lines(rows: Iterator[Row]) -> Iterator[str]:
+    """The table in Markdown, row by row, and below it the worst choice."""
+    yield "| kernel | channels | map | direct, cycles | DFT, cycles | block | direct / DFT | chosen | loss |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    worst = longest_s = 0.0
+    for row in rows:
+        worst = max(worst, row.loss)
+        longest_s = max(longest_s, row.compile_s)
+        chosen = "DFT" if row.by_dft else "direct"
+        yield (
+            f"| {row.kernel} | {row.channels} | {row.size} | {row.direct:,.0f} | {row.dft:,.0f} | {row.length} "
+            f"| {row.direct / row.dft:.2f} | {chosen} | {row.loss:.1%} |"
+        )
+    yield ""
+    yield f"The choice is at most {worst:.1%} slower than the better of the two; it took at most {longest_s:.2f} s."
+
+
+def main() -> int:
+    """Prints the table; 1 where a choice is more than 5 % slower than the better algorithm."""
+    rows = [measure(*sizes) for sizes in itertools.product(KERNELS, CHANNELS, MAPS)]
+    print("\n".join(lines(iter(rows))))
+    return int(any(row.loss > 0.05 for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Odd blocks of a convolution by DFT: their sizes, and in closed form what they store and multiply (S4.1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.timing.closed_form import ceil_div
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A map of `map_size` (height, width) outputs cut into blocks of `length` x `length` inputs, an odd number.
+
+    Blocks overlap by the kernel less one (overlap-save): each gives `valid` outputs. `channels` and `outputs` are
+    those of one of `groups`; `pictures` is the batch.
+    """
+
+    length: int
+    kernel: tuple[int, int]
+    map_size: tuple[int, int]
+    channels: int
+    outputs: int
+    groups: int = 1
+    pictures: int = 1
+
+    @property
+    def half(self) -> int:
+        """N of the length 2N + 1: the last frequency that is computed, all others follow by symmetry (S4.3)."""
+        return self.length // 2
+
+    @property
+    def valid(self) -> tuple[int, int]:
+        """Outputs of a block in height and width that the ends of the block do not spoil."""
+        return self.length - self.kernel[0] + 1, self.length - self.kernel[1] + 1
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Rows and columns of blocks of one picture."""
+        return ceil_div(self.map_size[0], self.valid[0]), ceil_div(self.map_size[1], self.valid[1])
+
+    @property
+    def number(self) -> int:
+        """Blocks of all pictures."""
+        return self.pictures * math.prod(self.counts)
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """Height and width of the input that whole blocks take."""
+        rows, columns = self.counts
+        return rows * self.valid[0] + self.kernel[0] - 1, columns * self.valid[1] + self.kernel[1] - 1
+
+    @property
+    def bins(self) -> int:
+        """Frequencies of a block that are independent of each other: F[u, v] = conj F[-u, -v] (S4.4)."""
+        return (self.length**2 + 1) // 2
+
+    @property
+    def stored(self) -> int:
+        """Complex numbers that the second direction leaves of a block, those of line 0 that are redundant included."""
+        return (self.half + 1) * self.length
+
+    @property
+    def kernel_transforms(self) -> int:
+        """Kernel DFTs: one for every kernel, however many blocks share it (S4.5)."""
+        return self.groups * self.channels * self.outputs
+
+    @property
+    def multiplications(self) -> int:
+        """Real multiplications of the pointwise product of all blocks: four of every complex one (S4.6)."""
+        return 4 * self.bins * self.kernel_transforms * self.number
+
+    @property
+    def direct_multiplications(self) -> int:
+        """Those of the direct convolution for the same whole blocks."""
+        return math.prod(self.kernel) * math.prod(self.valid) * self.kernel_transforms * self.number
+
+
+@dataclass(frozen=True)
+class Transformed:
+    """Where a convolution that is computed by DFT stands in a graph, by places of its layers.
+
+    `layers` are all of them, `transforms` those of the second direction of the DFT and `products` those of the
+    pointwise product; `kernels` are the layers of the setup that compute the second direction of the kernel DFT.
+    """
+
+    name: str
+    blocks: Blocks
+    layers: range
+    transforms: tuple[int, ...]
+    products: tuple[int, ...]
+    kernels: tuple[int, ...]

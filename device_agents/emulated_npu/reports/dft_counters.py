@@ -1,0 +1,108 @@
+"""What convolutions by odd DFT compute and move, counted in the commands of a program (S4.2, S4.5, S4.6)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.command import Command, Function, Space
+from device_agents.emulated_npu.compiler.odd_dft_blocks import Transformed
+from device_agents.emulated_npu.compiler.pipeline import Compiled
+from device_agents.emulated_npu.isa.sequencer import sequence
+from device_agents.emulated_npu.timing.cost import macs
+
+Moves = Mapping[tuple[Space, Space], int]
+"""Bytes by the memories that they come from and go to."""
+
+
+@dataclass(frozen=True)
+class DftCounters:
+    """Of one convolution.
+
+    `kernel_transforms` are two-dimensional DFTs of kernels that the setup computes, `bins` the frequencies of a block
+    whose kernel DFTs are fetched, `stored` the complex numbers that the DFT leaves of a block, `multiplications` the
+    real ones of the pointwise product of a run. `moves` are of a run, `setup_moves` of all kernel DFTs; the matrix
+    unit reads NB and SB and writes NB.
+    """
+
+    name: str
+    blocks: int
+    kernel_transforms: int
+    bins: int
+    stored: int
+    multiplications: int
+    moves: Moves
+    setup_moves: Moves
+
+
+def dft_counters(compiled: Compiled) -> tuple[DftCounters, ...]:
+    """Counters of every convolution of a compiled network that is computed by DFT, in the order of the network."""
+    program = compiled.program
+    runs = _by_layer(program.code, program.layer_of)
+    setup = _by_layer(program.setup.code, program.setup.layer_of)
+    return tuple(_counted(one, runs, setup) for one in compiled.graph.dft)
+
+
+_Commands = Mapping[int, list[Command]]
+
+
+def _by_layer(code: bytes, layer_of: tuple[int, ...]) -> _Commands:
+    found: dict[int, list[Command]] = defaultdict(list)
+    for step in sequence(code, layer_of=layer_of) if code else ():
+        if isinstance(step.item, Command):
+            found[step.item.layer].append(step.item)
+    return found
+
+
+def _counted(one: Transformed, runs: _Commands, setup: _Commands) -> DftCounters:
+    blocks = one.blocks
+    complex_of_transforms = _written(_of(runs, one.transforms), Function.CONVOLVE) // 2
+    complex_of_kernels = _written(_of(setup, one.kernels), Function.CONVOLVE) // 2
+    products = list(_of(runs, one.products))
+    fetched = {element for command in products if command.function is Function.LOAD for element in _kernels(command)}
+    return DftCounters(
+        one.name,
+        blocks.number,
+        complex_of_kernels // blocks.stored,
+        sum(size for _, size in fetched) // (2 * blocks.kernel_transforms),
+        complex_of_transforms // (blocks.number * blocks.groups * blocks.channels),
+        sum(macs(command) for command in products),
+        _moves(_of(runs, one.layers)),
+        _moves(command for commands in setup.values() for command in commands),
+    )
+
+
+def _of(commands: _Commands, layers: Iterable[int]) -> Iterator[Command]:
+    for layer in layers:
+        yield from commands.get(layer, ())
+
+
+def _written(commands: Iterable[Command], function: Function) -> int:
+    return sum(command.target.descriptor.elements for command in commands if command.function is function)
+
+
+def _kernels(command: Command) -> Iterator[tuple[int, int]]:
+    """Address and number of elements of every part of kernel DFTs that a load fetches into SB."""
+    if command.target.descriptor.space is not Space.SB or command.first is None:
+        return
+    descriptor = command.first.descriptor
+    batch = descriptor.dims[0] if len(descriptor.dims) > 2 else 1
+    for place in range(batch):
+        step = descriptor.strides[0] if batch > 1 else 0
+        yield command.first.address + place * step, descriptor.elements // batch
+
+
+def _moves(commands: Iterable[Command]) -> Moves:
+    """Bytes that loads, stores and copies move, and that units read of NB and SB and write."""
+    found: Counter[tuple[Space, Space]] = Counter()
+    for command in commands:
+        target = command.target.descriptor
+        for source in command.sources:
+            read = source.descriptor
+            moved = target if command.function in _MOVING else read
+            found[read.space, target.space] += moved.elements * moved.dtype.bytes
+    return found
+
+
+_MOVING: Container[Function] = (Function.LOAD, Function.STORE, Function.COPY)

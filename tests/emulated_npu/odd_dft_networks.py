@@ -1,0 +1,31 @@
+"""Convolutions compiled by DFT of odd blocks, beside ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from networks_on_npu import Network, execute, network_of, relative_error
+from small_models import node, values
+
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
+from device_agents.emulated_npu.machine import Machine, find_machine
+
+EDGE = find_machine("edge")
+
+
+def convolution(shape: Sequence[int], weights: Sequence[int], **attributes: Any) -> Network:
+    """A network of one convolution with bias."""
+    constants = {"w": values(weights, 1), "b": values((weights[0],), 2)}
+    return network_of([node("Conv", "x w b", "y", **attributes)], {"x": values(shape)}, constants, ["y"])
+
+
+def by_dft(network: Network, block: int | None = None, machine: Machine = EDGE, **options: Any) -> Compiled:
+    """The network with every convolution that can be by DFT."""
+    return compile_model(network.model, machine, Options(conv_algorithm="odd-dft", dft_block=block, **options))
+
+
+def error_of(network: Network, compiled: Compiled) -> float:
+    """The largest difference from ONNX Runtime, of the largest value."""
+    return relative_error(execute(compiled, network), network.expected)

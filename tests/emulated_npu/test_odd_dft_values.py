@@ -1,0 +1,104 @@
+"""Values of convolutions by DFT of odd blocks (S4.6), beside ONNX Runtime's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import strategies as st
+from networks_on_npu import ORDERS, TOLERANCE, execute, network_of, relative_error, small_machine
+from odd_dft_networks import by_dft, convolution, error_of
+from small_models import node, values
+
+from device_agents.emulated_npu.errors import DoesNotFit
+
+LENGTHS = tuple(range(9, 35, 2))
+
+
+@pytest.mark.parametrize("kernel", [3, 5, 7, 11])
+def test_kernels_and_blocks(kernel: int) -> None:
+    """Kernels 3, 5, 7 and 11 with every block from 9 to 33 that holds them, on a map of several blocks."""
+    network = convolution((1, 2, 19, 26), (3, 2, kernel, kernel), pads=[kernel // 2] * 4)
+    for length in LENGTHS:
+        if length >= kernel:
+            compiled = by_dft(network, length, dft_kernels="llc")
+            assert compiled.graph.dft[0].blocks.length == length
+            assert error_of(network, compiled) <= TOLERANCE, length
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_shapes_padding_groups_and_channels(data: st.DataObject) -> None:
+    """Any kernel, even and rectangular ones too, with any padding, groups, pictures and map."""
+    kernel = data.draw(st.tuples(st.integers(1, 8), st.integers(1, 8)), "kernel")
+    groups = data.draw(st.sampled_from([1, 1, 2, 3]), "groups")
+    channels, outputs = (groups * data.draw(st.integers(1, 4), what) for what in ("channels", "outputs"))
+    pads = [data.draw(st.integers(0, size - 1), "pad") for size in (*kernel, *kernel)]
+    size = [data.draw(st.integers(max(1, one - first - last), 24), "size") for one, first, last in _axes(kernel, pads)]
+    pictures = data.draw(st.integers(1, 2), "pictures")
+    length = data.draw(st.sampled_from([n for n in range(3, 18, 2) if n >= max(kernel)]), "length")
+    weights = (outputs, channels // groups, *kernel)
+    network = convolution((pictures, channels, *size), weights, pads=pads, group=groups)
+    compiled = by_dft(network, length, dft_kernels=data.draw(st.sampled_from(["llc", "ddr"]), "level"))
+    assert len(compiled.graph.dft) == 1
+    assert error_of(network, compiled) <= TOLERANCE
+
+
+def _axes(kernel: tuple[int, int], pads: list[int]) -> zip[tuple[int, int, int]]:
+    return zip(kernel, pads[:2], pads[2:], strict=True)
+
+
+@given(st.data())
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_small_machines(data: st.DataObject) -> None:
+    """In buffers of a few KiB, where every step is cut into tiles, the values are the same in every order."""
+    kernel = data.draw(st.sampled_from([2, 3, 5]), "kernel")
+    channels, outputs = (data.draw(st.integers(1, 9), what) for what in ("channels", "outputs"))
+    size = data.draw(st.integers(kernel, 20), "size")
+    network = convolution((1, channels, size, size), (outputs, channels, kernel, kernel), pads=[kernel // 2] * 4)
+    machine = small_machine(nb_bytes=data.draw(st.sampled_from([6, 12, 40]), "NB") << 10, sb_bytes=6 << 10)
+    try:
+        compiled = by_dft(network, data.draw(st.sampled_from([5, 7, 9]), "length"), machine)
+    except DoesNotFit:
+        event("does not fit")
+        assume(False)
+    found = [execute(compiled, network, order) for order in ORDERS]
+    event("several passes" if any(plan.passes > 1 for plan in compiled.plans) else "one pass")
+    assert relative_error(found[0], network.expected) <= TOLERANCE
+    assert all(one["y"].tobytes() == found[0]["y"].tobytes() for one in found[1:])
+
+
+def _network(nodes: list[Any], weights: tuple[int, ...], **constants: Any) -> Any:
+    given_ = {"w": values(weights, 1), "b": values(weights[:1], 2), **constants}
+    return network_of(nodes, {"x": values((1, weights[1], 14, 13))}, given_, ["y"])
+
+
+@pytest.mark.parametrize("length", [5, 9, 21])
+def test_what_is_folded_into_a_convolution(length: int) -> None:
+    """Batch normalisation, bias, residual and activation of a convolution stay part of it."""
+    normal = {name: abs(values((4,), seed)) + 0.5 for seed, name in enumerate(("gamma", "beta", "mean", "variance"))}
+    nodes = [
+        node("Conv", "x w b", "c", pads=[1] * 4),
+        node("BatchNormalization", "c gamma beta mean variance", "n"),
+        node("Add", "n x", "s"),
+        node("Relu", "s", "y"),
+    ]
+    network = _network(nodes, (4, 4, 3, 3), **normal)
+    compiled = by_dft(network, length)
+    assert error_of(network, compiled) <= TOLERANCE
+    assert [layer.nodes for layer in compiled.graph.layers if layer.nodes] == [("c", "n", "s", "y")]
+    assert sum(layer.name == "c" for layer in compiled.graph.layers) == 1
+
+
+def test_parts_of_a_concatenation_and_a_depthwise_convolution() -> None:
+    """What is written into a part of another tensor, and one channel a group."""
+    nodes = [
+        node("Conv", "x w b", "c", pads=[1] * 4),
+        node("Conv", "c d", "e", pads=[2] * 4, group=4),
+        node("Concat", "e c", "y", axis=1),
+    ]
+    network = _network(nodes, (4, 3, 3, 3), d=values((8, 1, 5, 5), 5))
+    compiled = by_dft(network, 9)
+    assert len(compiled.graph.dft) == 2
+    assert error_of(network, compiled) <= TOLERANCE
