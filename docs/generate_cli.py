@@ -27,6 +27,7 @@ COMMANDS = (
     ("npu", "run"),
     ("npu", "disassemble"),
     ("npu", "trace"),
+    ("npu", "split"),
     ("npu", "sweep"),
 )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import npu_options, npu_sweep, options
+from harness.cli import npu_options, npu_split, npu_sweep, options
 from harness.cli.npu_files import write_file
 from harness.cli.output import note, print_json
 from harness.errors import InputError, UsageError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from device_agents.emulated_npu.inference import TimedProgram
     from device_agents.emulated_npu.isa.program import Program
     from device_agents.emulated_npu.machine import Machine
+    from harness.cli.npu_cores import CoreChoices
     from harness.cli.npu_source import CompiledModel
     from harness.cli.npu_values import Checked
 
@@ -45,6 +46,7 @@ def compile_command(
     residency: npu_options.Residency = "auto",
     no_reorder: npu_options.NoReorder = False,
     fences: npu_options.Fences = False,
+    conv_algorithm: npu_options.ConvAlgorithm = "auto",
     dim: options.Dims = None,
     json: options.Json = False,
 ) -> None:
@@ -55,7 +57,13 @@ def compile_command(
     from harness.cli import npu_report, npu_source, npu_tables
 
     choices = npu_options.read_options(
-        chains=chains, halo=halo, tile=tile, residency=residency, no_reorder=no_reorder, fences=fences
+        chains=chains,
+        halo=halo,
+        tile=tile,
+        residency=residency,
+        no_reorder=no_reorder,
+        fences=fences,
+        conv_algorithm=conv_algorithm,
     )
     target = npu_options.choose_machine(preset, machine)
     compiled = npu_source.compile_network(npu_source.load_model(model, dim), target, choices)
@@ -88,7 +96,18 @@ def run_command(
     residency: npu_options.Residency = "auto",
     no_reorder: npu_options.NoReorder = False,
     fences: npu_options.Fences = False,
+    conv_algorithm: npu_options.ConvAlgorithm = "auto",
     cycle_budget: npu_options.CycleBudget = None,
+    cores: npu_options.Cores = None,
+    groups: npu_options.Groups = None,
+    inputs: npu_options.Inputs = None,
+    partition: npu_options.PartitionMethod = "both",
+    score: npu_options.Score = None,
+    threshold: npu_options.Threshold = None,
+    max_nodes: npu_options.MaxNodes = None,
+    start: npu_options.Start = None,
+    add_groups: npu_options.AddGroups = False,
+    core_storage: npu_options.CoreStorage = None,
     dim: options.Dims = None,
     json: options.Json = False,
 ) -> None:
@@ -97,18 +116,34 @@ def run_command(
     Large weights are not read from the file but made from a seed, as on a device; small ones are the file's own.
     Machines that do not compute in float32, and program files, have a time but no values.
 
-    Example: harness npu run builtin:squeezenet --marginal
+    With --cores or --groups the network is divided over core groups, which pass activations on and work on several
+    inputs at a time: by the split score and balanced by predicted time, side by side.
+
+    Example: harness npu run builtin:squeezenet --marginal, harness npu run builtin:resnet50 --groups 4
     """
     # More threads gain little on matrices of this size and stall each other on a busy machine; read on import of numpy.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from harness.cli import npu_report, npu_tables
+    from harness.cli import npu_cores, npu_report, npu_tables
 
     if compare_reorder and no_reorder:
         raise UsageError("--compare-reorder contradicts --no-reorder", next_step="Leave one of them out")
     choices = npu_options.read_options(
-        chains=chains, halo=halo, tile=tile, residency=residency, no_reorder=no_reorder, fences=fences
+        chains=chains,
+        halo=halo,
+        tile=tile,
+        residency=residency,
+        no_reorder=no_reorder,
+        fences=fences,
+        conv_algorithm=conv_algorithm,
     )
+    on_cores = npu_cores.CoreChoices(
+        cores, groups, inputs, partition, tuple(score or ()), threshold, max_nodes, start, add_groups, core_storage
+    )
+    on_cores.check()
     source, program, target = _load(model, preset, machine, choices, dim)
+    if on_cores.wanted:
+        _run_on_cores(source, on_cores, marginal or compare_reorder or csv is not None, not no_values, json)
+        return
     if source is None and compare_reorder:
         raise UsageError("--compare-reorder needs a network", why="A program file is compiled already")
     timed, timing_s = _timed(program, target, source, cycle_budget)
@@ -140,6 +175,7 @@ def disassemble_command(
     residency: npu_options.Residency = "auto",
     no_reorder: npu_options.NoReorder = False,
     fences: npu_options.Fences = False,
+    conv_algorithm: npu_options.ConvAlgorithm = "auto",
     dim: options.Dims = None,
     json: options.Json = False,
 ) -> None:
@@ -148,18 +184,25 @@ def disassemble_command(
     Example: harness npu disassemble resnet50.npu
     """
     from harness.cli.npu_errors import errors_of_user
-    from harness.cli.npu_listing import listing
+    from harness.cli.npu_listing import as_comments, listing, setup_listing
 
     choices = npu_options.read_options(
-        chains=chains, halo=halo, tile=tile, residency=residency, no_reorder=no_reorder, fences=fences
+        chains=chains,
+        halo=halo,
+        tile=tile,
+        residency=residency,
+        no_reorder=no_reorder,
+        fences=fences,
+        conv_algorithm=conv_algorithm,
     )
     _, program, target = _load(model, preset, machine, choices, dim)
     with errors_of_user():
-        text = listing(program)
+        text, setup = listing(program), setup_listing(program)
     if json:
-        print_json(machine=target.name, code_bytes=len(program.code), layers=list(program.layers), text=text)
+        layers = list(program.layers)
+        print_json(machine=target.name, code_bytes=len(program.code), layers=layers, text=text, setup_text=setup)
     else:
-        print(text, end="")
+        print(text + as_comments(setup), end="")
 
 
 @app.command("trace")
@@ -174,6 +217,7 @@ def trace_command(
     residency: npu_options.Residency = "auto",
     no_reorder: npu_options.NoReorder = False,
     fences: npu_options.Fences = False,
+    conv_algorithm: npu_options.ConvAlgorithm = "auto",
     cycle_budget: npu_options.CycleBudget = None,
     dim: options.Dims = None,
     json: options.Json = False,
@@ -187,7 +231,13 @@ def trace_command(
     from device_agents.emulated_npu.reports.trace import LayerLabel, chrome_trace, labels_of_names
 
     choices = npu_options.read_options(
-        chains=chains, halo=halo, tile=tile, residency=residency, no_reorder=no_reorder, fences=fences
+        chains=chains,
+        halo=halo,
+        tile=tile,
+        residency=residency,
+        no_reorder=no_reorder,
+        fences=fences,
+        conv_algorithm=conv_algorithm,
     )
     source, program, target = _load(model, preset, machine, choices, dim)
     timed, _ = _timed(program, target, source, cycle_budget)
@@ -207,6 +257,23 @@ def trace_command(
 
 
 app.command("sweep")(npu_sweep.sweep_command)
+app.command("split")(npu_split.split_command)
+
+
+def _run_on_cores(
+    source: CompiledModel | None, choices: CoreChoices, with_more: bool, with_values: bool, as_json: bool
+) -> None:
+    from harness.cli import npu_cores, npu_cores_report
+
+    if source is None:
+        raise UsageError("--cores and --groups need a network", why="A program file is compiled for one core")
+    if with_more:
+        raise UsageError("--marginal, --compare-reorder and --csv are for one core", next_step="Leave them out")
+    run = npu_cores.run_on_cores(source, choices, with_values)
+    if as_json:
+        print_json(**npu_cores_report.json_fields(run))
+    else:
+        npu_cores_report.show(run)
 
 
 def _check_traceable(timed: TimedProgram) -> None:

@@ -47,9 +47,41 @@ Residency = Annotated[
 ]
 NoReorder = Annotated[bool, typer.Option("--no-reorder", help="Leave loads where they are; hoist none over computes.")]
 Fences = Annotated[bool, typer.Option("--fences", help="Let no layer begin before the one before it has ended.")]
+ConvAlgorithm = Annotated[
+    str,
+    typer.Option("--conv-algorithm", help="Convolutions: auto (as predicted to be faster), direct, or odd-dft."),
+]
 CycleBudget = Annotated[
     int | None,
     typer.Option("--cycle-budget", min=1, max=10**15, help="Give up on a program that takes more cycles than this."),
+]
+
+Cores = Annotated[
+    int | None, typer.Option("--cores", help="Run on this many cores: one group of them, or --groups of them.")
+]
+Groups = Annotated[
+    str | None,
+    typer.Option("--groups", help="Core groups: how many (of one core each, or --cores), or their cores: 0-3/4,5/6."),
+]
+Inputs = Annotated[
+    int | None, typer.Option("--inputs", min=1, max=10_000, help="Inputs that follow each other through the groups.")
+]
+PartitionMethod = Annotated[
+    str, typer.Option("--partition", help="Partition over the groups: both, balanced, score (of shares) or absolute.")
+]
+Score = Annotated[
+    list[str] | None,
+    typer.Option("--score", help="Coefficient of the split score: compute, storage, routing, static, dynamic=NUMBER."),
+]
+Threshold = Annotated[float | None, typer.Option("--threshold", help="Split where the score exceeds this.")]
+MaxNodes = Annotated[int | None, typer.Option("--max-nodes", help="Split where a group would get more nodes.")]
+Start = Annotated[str | None, typer.Option("--start", help="Node to start the visit of the network from.")]
+AddGroups = Annotated[
+    bool, typer.Option("--add-groups", help="Add core groups where those there are do not hold the network.")
+]
+CoreStorage = Annotated[
+    int | None,
+    typer.Option("--core-storage", min=1, max=2**40, help="Bytes that a core may hold (default: its part of DDR)."),
 ]
 
 _TILE = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})\Z")
@@ -57,7 +89,14 @@ _Choice = TypeVar("_Choice", bound=str)
 
 
 def read_options(
-    *, chains: str, halo: str, tile: str | None, residency: str, no_reorder: bool, fences: bool
+    *,
+    chains: str,
+    halo: str,
+    tile: str | None,
+    residency: str,
+    no_reorder: bool,
+    fences: bool,
+    conv_algorithm: str = "auto",
 ) -> Options:
     """The options of the compiler; raises UsageError for a word that means nothing and for contradictions."""
     from device_agents.emulated_npu.compiler import options
@@ -72,6 +111,7 @@ def read_options(
         residency=_choice("--residency", residency, get_args(options.ResidencyChoice)),
         reorder=not no_reorder,
         fences=fences,
+        conv_algorithm=_choice("--conv-algorithm", conv_algorithm, get_args(options.ConvolutionChoice)),
     )
 
 

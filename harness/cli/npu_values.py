@@ -16,6 +16,8 @@ from harness.errors import HarnessError
 if TYPE_CHECKING:
     import numpy as np
 
+    from device_agents.emulated_npu.many_cores.system import CompiledSystem
+
     Array = np.ndarray[Any, Any]
 
 TOLERANCE = 1e-4
@@ -41,24 +43,46 @@ def has_values(compiled: CompiledModel) -> bool:
 
 def check_values(source: CompiledModel) -> Checked:
     """Runs the compiled network and ONNX Runtime; raises HarnessError, a bug, where one alone has no number."""
-    from device_agents.arrays import make
     from device_agents.emulated_npu.inference import compute_values
 
-    weights = {spec.name: make(spec.wire()) for spec in source.model.weights}
-    inputs = {spec.name: make(spec.wire()) for spec in source.model.inputs}
+    weights, inputs = _arrays(source.model)
     start = time.perf_counter()
     with errors_of_compiler():
         outputs = compute_values(source.compiled, weights, inputs).outputs
     functional_s = time.perf_counter() - start
+    return Checked(functional_s, _difference(source.model, weights, inputs, outputs))
+
+
+def system_error(model: NetworkModel, system: CompiledSystem) -> float | None:
+    """As `max_rel_error` of `check_values`, for a network on several core groups."""
+    from device_agents.emulated_npu.many_cores.running import run_system
+
+    weights, inputs = _arrays(model)
+    outputs = run_system(system, weights, inputs).outputs
+    return _difference(model, weights, inputs, outputs)
+
+
+def _arrays(model: NetworkModel) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Weights and inputs by name."""
+    from device_agents.arrays import make
+
+    weights = {spec.name: make(spec.wire()) for spec in model.weights}
+    return weights, {spec.name: make(spec.wire()) for spec in model.inputs}
+
+
+def _difference(
+    model: NetworkModel, weights: Mapping[str, Array], inputs: Mapping[str, Array], outputs: Mapping[str, Array]
+) -> float | None:
+    """The largest difference from ONNX Runtime over the largest of its values; None where it has none."""
     gc.collect()  # frames of the run still hold the machine's memories, and the reference needs as much again
-    expected = _onnxruntime(source.model, weights, inputs)
+    expected = _onnxruntime(model, weights, inputs)
     if expected is None:
         note("ONNX Runtime cannot run this network, so there is nothing to compare its values with")
-        return Checked(functional_s, None)
+        return None
     error = max((_relative_error(name, outputs[name], values) for name, values in expected.items()), default=0.0)
     if error > TOLERANCE:
         note(f"The values differ from ONNX Runtime's by {error:.2g} of the largest; at most {TOLERANCE:g} is expected")
-    return Checked(functional_s, error)
+    return error
 
 
 def _onnxruntime(

@@ -8,7 +8,7 @@ missing shows as a wrong value in one of them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,23 +49,46 @@ def run_items(steps: Iterable[Step], execute: Callable[[Command], None], *, orde
 
     Raises Deadlock if neither queue can go on, and what `execute` raises with the instruction's number added.
     """
-    scheduler = _Scheduler(execute, order, queues)
+    for deadlock in run_while_possible(steps, execute, _always, order=order, queues=queues):
+        raise deadlock
+
+
+def run_while_possible(
+    steps: Iterable[Step],
+    execute: Callable[[Command], None],
+    is_ready: Callable[[Command], bool],
+    *,
+    order: Order,
+    queues: Queues,
+) -> Iterator[Deadlock]:
+    """As `run_items`, for a core beside others: yields what it would raise as Deadlock, and then tries again.
+
+    A command at the head of its queue takes effect when `is_ready` says so; that may change only outside. Raises what
+    `execute` raises with the instruction's number added.
+    """
+    scheduler = _Scheduler(execute, is_ready, order, queues)
     for step in steps:
         item = step.item
         if item is None:
             break
         if isinstance(item, Fence):
-            scheduler.drain()
+            yield from scheduler.drain()
         else:
-            scheduler.issue(step.pc, item)
-    scheduler.drain()
+            yield from scheduler.issue(step.pc, item)
+    yield from scheduler.drain()
+
+
+def _always(_: Command) -> bool:
+    return True
 
 
 class _Scheduler:
     """Queues of issued items, and semaphores."""
 
-    def __init__(self, execute: Callable[[Command], None], order: Order, queues: Queues) -> None:
-        self._execute = execute
+    def __init__(
+        self, execute: Callable[[Command], None], is_ready: Callable[[Command], bool], order: Order, queues: Queues
+    ) -> None:
+        self._execute, self._can_start = execute, is_ready
         self._depths = {Queue.IO: queues.io_depth, Queue.CP: queues.cp_depth}
         self._pending: dict[Queue, deque[_Entry]] = {Queue.IO: deque(), Queue.CP: deque()}
         self._semaphores: dict[int, int] = {}
@@ -76,26 +99,25 @@ class _Scheduler:
             "cp-first": (Queue.CP,),
         }[order]
 
-    def issue(self, pc: int, item: Command | Wait | Post) -> None:
-        """Takes the next item of the program, after making room for it."""
+    def issue(self, pc: int, item: Command | Wait | Post) -> Iterator[Deadlock]:
+        """Takes the next item of the program, after making room for it; yields as often as nothing can go on."""
         pending = self._pending[item.queue]
         while len(pending) >= self._depths[item.queue]:
-            self._one_step()
+            yield from self._one_step()
         pending.append((self._issued, pc, item))
         self._issued += 1
         self._advance()
 
-    def drain(self) -> None:
-        """Lets everything that was issued take effect."""
+    def drain(self) -> Iterator[Deadlock]:
+        """Lets everything that was issued take effect; yields as often as nothing can go on."""
         self._advance()
         while any(self._pending.values()):
-            self._one_step()
+            yield from self._one_step()
 
-    def _one_step(self) -> None:
+    def _one_step(self) -> Iterator[Deadlock]:
         """Lets the queue that is not preferred go one item further, and then the preferred one as far as it can."""
-        ready = [queue for queue in self._pending if self._is_ready(queue)]
-        if not ready:
-            raise self._deadlock()
+        while not (ready := [queue for queue in self._pending if self._is_ready(queue)]):
+            yield self._deadlock()
         self._take(min(ready, key=lambda queue: self._pending[queue][0][0]))
         self._advance()
 
@@ -111,7 +133,9 @@ class _Scheduler:
         if not pending:
             return False
         item = pending[0][2]
-        return not isinstance(item, Wait) or self._semaphores.get(item.semaphore, 0) >= item.count
+        if isinstance(item, Wait):
+            return self._semaphores.get(item.semaphore, 0) >= item.count
+        return isinstance(item, Post) or self._can_start(item)
 
     def _take(self, queue: Queue) -> None:
         _, pc, item = self._pending[queue].popleft()
@@ -138,6 +162,8 @@ class _Scheduler:
                     f"instruction {pc} in queue {queue.name} waits for semaphore {item.semaphore} "
                     f"to be {item.count} and it is {value}"
                 )
+            elif isinstance(item, Command):
+                heads.append(f"instruction {pc} in queue {queue.name} waits for a message of core {item.peer}")
         return Deadlock(
             "; ".join(heads), "no instruction that was issued can go on", "every WAIT needs a POST on the other queue"
         )

@@ -113,6 +113,11 @@ class Memories:
         memories._use({space: arrays.get(space, np.zeros(0, np.uint8)) for space in Space})
         return memories
 
+    def beside(self, other: Memories) -> Memories:
+        """These memories on chip, with the DDR and the LLC of a core of the same group."""
+        external = frozenset(Space) - ON_CHIP
+        return Memories.over({space: (other if space in external else self)._arrays[space] for space in Space})
+
     def _use(self, arrays: Mapping[Space, Array]) -> None:
         self._arrays = [arrays[space] for space in Space]
         largest_on_chip = max(arrays[space].size for space in ON_CHIP)

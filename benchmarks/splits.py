@@ -1,0 +1,52 @@
+"""Splits of networks over cores: the table of docs/emulator.md, as Markdown.
+
+One process for every network and number of cores, as a user would run it: `harness npu split builtin:NAME --cores N`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+NETWORKS = ("resnet50", "mobilenetv2")
+CORES = (2, 4, 8)
+WAYS = ("one", "rows", "outputs", "inputs", "best")
+
+
+def split(name: str, cores: int) -> dict[str, Any]:
+    """What `harness npu split` prints for a built-in network."""
+    command = [sys.executable, "-m", "harness", "npu", "split", f"builtin:{name}", "--cores", str(cores), "--json"]
+    result: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    return result
+
+
+def main() -> None:
+    """Runs everything and prints."""
+    heads = (*(f"{way}: ms predicted / run" for way in WAYS), "layers split", "well chosen", "worst", "tau-b", "took")
+    print("| network, cores | " + " | ".join(heads) + " |")
+    print("|---|" + "---|" * len(heads))
+    for name in NETWORKS:
+        for cores in CORES:
+            found = split(name, cores)
+            per_ms = found["cycles_per_s"] / 1e3
+            ways = {one["split"]: one for one in found["networks"]}
+            times = [
+                f"{ways[way]['predicted_cycles'] / per_ms:.2f} / {ways[way]['cycles'] / per_ms:.2f}" for way in WAYS
+            ]
+            agreement = found["agreement"]
+            cells = (
+                f"{name}, {cores}",
+                *times,
+                f"{ways['best']['split_layers']} of {agreement['layers']}",
+                f"{agreement['well_chosen']:.1%}",
+                f"{max(layer['excess'] for layer in found['layers']):+.2%}",
+                f"{agreement['layer_tau_b']:.3f}, {agreement['network_tau_b']:.3f}",
+                f"{found['took_s']:.1f} s",
+            )
+            print("| " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

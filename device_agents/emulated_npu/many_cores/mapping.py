@@ -1,0 +1,100 @@
+"""From a network and core groups to who computes what: the partition by score and the balanced one (S5.4 to S5.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.many_cores.assignment import Assignment, Group
+from device_agents.emulated_npu.many_cores.sharing import group_machines
+from device_agents.emulated_npu.many_cores.workload import NetworkNodes
+from device_agents.emulated_npu.partition.balanced import StageTimes
+from device_agents.emulated_npu.partition.errors import InvalidPartition
+from device_agents.emulated_npu.partition.groups import Core, CoreGroup, Fabric, parse_groups
+from device_agents.emulated_npu.partition.result import Partition
+from device_agents.emulated_npu.partition.traversal import Traversal, traverse, traverse_from
+
+_PS_PER_S = 10**12
+
+
+def fabric_of(machine: Machine, storage_bytes: int | None = None) -> Fabric:
+    """The cores of a machine and what each is capable of; a core may hold its part of the chip's DDR, or as given."""
+    macs_per_s = machine.mfu.rows * machine.mfu.columns * machine.clock_hz
+    held = machine.ddr.bytes // machine.cores.per_chip if storage_bytes is None else storage_bytes
+    return Fabric(machine.cores.chips, machine.cores.per_chip, Core(macs_per_s, held))
+
+
+def form_groups(fabric: Fabric, text: str, cores: int | None = None) -> tuple[CoreGroup, ...]:
+    """Core groups from a text: lists of cores (`0-3/4,5`), or a number of groups of one core each.
+
+    With `cores` that many cores are divided among a number of groups. Several chips take as many groups each as can
+    be, in their order: every chip has a DDR of its own. Raises InvalidPartition for what the fabric has not, or where
+    lists and `cores` contradict each other.
+    """
+    if not text.strip().isdecimal():
+        groups = parse_groups(fabric, text)
+        named = sum(len(group.cores) for group in groups)
+        if cores is not None and cores != named:
+            raise InvalidPartition(f"the groups {text} name {named} cores", f"{cores} cores are asked for")
+        return groups
+    count = int(text[:20])
+    total = count if cores is None else cores
+    if not 1 <= count <= total <= fabric.cores:
+        limit = f"at least 1, and at most as many as cores; the machine has {fabric.cores}"
+        raise InvalidPartition(f"{count} core groups of {total} cores", limit, "Ask for fewer groups, or more cores")
+    chips = min(fabric.chips, count)
+    formed: list[CoreGroup] = []
+    for chip, (number, here) in enumerate(zip(_evenly(count, chips), _evenly(total, chips), strict=True)):
+        if here > fabric.cores_per_chip:
+            what = f"{count} core groups of {total} cores"
+            why = f"a group lies on one chip, which has {fabric.cores_per_chip} cores"
+            raise InvalidPartition(what, why, "Ask for more groups, or fewer cores")
+        first = chip * fabric.cores_per_chip
+        for size in _evenly(here, number):
+            formed.append(CoreGroup(tuple(range(first, first + size)), chip, fabric.core))
+            first += size
+    return tuple(formed)
+
+
+def _evenly(total: int, parts: int) -> list[int]:
+    return [total * (part + 1) // parts - total * part // parts for part in range(parts)]
+
+
+def contended(machine: Machine, groups: Sequence[CoreGroup]) -> Machine:
+    """The machine as one of the cores has it when all of them work, on the chip where most do."""
+    cores = [group.cores for group in groups]
+    return min(group_machines(machine, [[core] for each in cores for core in each]), key=lambda own: own.ddr.bytes)
+
+
+def traversal_from(nodes: NetworkNodes, start: str | None) -> Traversal:
+    """The visit of the nodes, from the inputs or from the node of that name (S5.3); raises InvalidPartition."""
+    if start is None:
+        return traverse(nodes.graph)
+    names = [node.name for node in nodes.graph.nodes]
+    if start not in names:
+        shown = ", ".join(names[:8])
+        raise InvalidPartition(f"there is no node {start!r} to start from", f"nodes are {shown}, … ({len(names)})")
+    return traverse_from(nodes.graph, names.index(start))
+
+
+def stage_times(nodes: NetworkNodes, traversal: Traversal, groups: Sequence[CoreGroup], machine: Machine) -> StageTimes:
+    """Predicted stage times in picoseconds: each node's share of one core's run, divided among a group's cores.
+
+    `nodes` are best those of a run on the `contended` machine. What crosses the end of a stage is sent over the link
+    that leads to the next group.
+    """
+    on_one = [nodes.times_ps[node] for node in traversal.order]
+    times = tuple(tuple(time / len(group.cores) for time in on_one) for group in groups)
+    chips = {group.chip for group in groups}
+    link = machine.cores.chip_link if len(chips) > 1 else machine.cores.link
+    per_byte = _PS_PER_S / link.bytes_per_s if len(groups) > 1 else 0.0
+    return StageTimes(times, nodes.graph.cut_bytes(traversal.order), per_byte)
+
+
+def assignment_of(partition: Partition, nodes: NetworkNodes) -> Assignment:
+    """The layers of each sub-structure on the cores of its group."""
+    groups = []
+    for part in partition.sub_structures:
+        layers = tuple(layer for node in part.nodes for layer in nodes.layers[node])
+        groups.append(Group(partition.groups[part.group].cores, layers))
+    return Assignment(tuple(groups))

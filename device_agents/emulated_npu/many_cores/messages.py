@@ -1,0 +1,175 @@
+"""Where a core waits for its messages: before the first command that reads what one of them brings.
+
+Messages of one sender come in the order in which they were sent, so that waiting for one is waiting for all before it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from device_agents.emulated_npu.command import Command, Function, Operand, Space
+from device_agents.emulated_npu.compiler.layers import Value
+from device_agents.emulated_npu.compiler.placement import Buffer
+from device_agents.emulated_npu.compiler.regions import Region, intersection, is_empty
+
+_EXTERNAL = (Space.DDR, Space.LLC)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A value in memory, by which operands that lie in it are told apart exactly."""
+
+    value: Value
+    buffer: Buffer
+
+
+def messages_to(core: int, sent: Mapping[int, Sequence[Command]]) -> dict[int, list[Operand]]:
+    """The targets of what every sender sends to a core, in order; `sent` are the SENDs of each core."""
+    found: dict[int, list[Operand]] = {}
+    for sender, commands in sent.items():
+        targets = [command.target for command in commands if command.peer == core]
+        if targets:
+            found[sender] = targets
+    return found
+
+
+def sends_of(commands: Iterable[Command]) -> list[Command]:
+    """The messages of a core in order."""
+    return [command for command in commands if command.function is Function.SEND]
+
+
+def with_receives(
+    commands: Sequence[Command], arriving: Mapping[int, Sequence[Operand]], places: Iterable[Place]
+) -> list[Command]:
+    """The commands with a RECEIVE for every message; `places` are the values that messages bring.
+
+    A RECEIVE belongs to the layer of the command that it stands before.
+    """
+    if not arriving:
+        return list(commands)
+    inbox = _Inbox(arriving, tuple(places))
+    result: list[Command] = []
+    for command in commands:
+        for operand in command.sources:
+            if operand.descriptor.space in _EXTERNAL:
+                result.extend(inbox.awaited(operand, command.layer))
+        result.append(command)
+    result.extend(inbox.rest(commands[-1].layer if commands else -1))
+    return result
+
+
+class _Inbox:
+    """The messages of a core that have not been taken yet."""
+
+    def __init__(self, arriving: Mapping[int, Sequence[Operand]], places: Sequence[Place]) -> None:
+        self._arriving = arriving
+        self._taken = dict.fromkeys(arriving, 0)
+        self._places = sorted(places, key=lambda place: (place.buffer.space, place.buffer.address))
+        self._starts = [(place.buffer.space, place.buffer.address) for place in self._places]
+        found: dict[int, dict[int, list[_Message]]] = {}
+        for sender, targets in arriving.items():
+            for number, target in enumerate(targets):
+                place = self._place_of(target)
+                message = _Message(number, *_span(target), _region(target, self._places[place]))
+                found.setdefault(place, {}).setdefault(sender, []).append(message)
+        self._messages = {
+            place: {sender: _Messages(messages) for sender, messages in senders.items()}
+            for place, senders in found.items()
+        }
+        self._known: dict[Operand, list[tuple[int, int]]] = {}
+
+    def awaited(self, operand: Operand, layer: int) -> Iterator[Command]:
+        """RECEIVEs for what an operand reads and has not arrived yet."""
+        for sender, number in self._needed(operand):
+            yield from self._take(sender, number + 1, layer)
+
+    def rest(self, layer: int) -> Iterator[Command]:
+        """RECEIVEs for all that is left."""
+        for sender, targets in self._arriving.items():
+            yield from self._take(sender, len(targets), layer)
+
+    def _take(self, sender: int, end: int, layer: int) -> Iterator[Command]:
+        for target in self._arriving[sender][self._taken[sender] : end]:
+            yield Command(Function.RECEIVE, target, peer=sender, layer=layer)
+        self._taken[sender] = max(self._taken[sender], end)
+
+    def _needed(self, operand: Operand) -> list[tuple[int, int]]:
+        """The last message of each sender that brings something of what an operand reads."""
+        if operand not in self._known:
+            found = []
+            low, high = _span(operand)
+            place = self._place_of(operand)
+            if place in self._messages and self._places[place].buffer.space is operand.descriptor.space:
+                region = _region(operand, self._places[place])
+                for sender, messages in self._messages[place].items():
+                    last = messages.last(low, high, region)
+                    if last is not None:
+                        found.append((sender, last))
+            self._known[operand] = found
+        return self._known[operand]
+
+    def _place_of(self, operand: Operand) -> int:
+        """The place that the operand begins in, if it lies in one; operands never reach from one value into another."""
+        return bisect_right(self._starts, (operand.descriptor.space, _span(operand)[0])) - 1
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A message by its number, the bytes between its first and its last, and its region where that is known."""
+
+    number: int
+    low: int
+    high: int
+    region: Region | None
+
+
+class _Messages:
+    """Messages of one sender about one value, by address."""
+
+    def __init__(self, messages: Sequence[_Message]) -> None:
+        self._messages = sorted(messages, key=lambda message: message.low)
+        self._lows = [message.low for message in self._messages]
+        self._highs = list(accumulate((message.high for message in self._messages), max))
+
+    def last(self, low: int, high: int, region: Region | None) -> int | None:
+        """The number of the last one that brings something of a region between two addresses."""
+        first, end = bisect_right(self._highs, low), bisect_left(self._lows, high)
+        return max(
+            (one.number for one in self._messages[first:end] if one.high > low and _meet(one.region, region)),
+            default=None,
+        )
+
+
+def _meet(one: Region | None, other: Region | None) -> bool:
+    return one is None or other is None or not is_empty(intersection(one, other))
+
+
+def _span(operand: Operand) -> tuple[int, int]:
+    """First byte and one past the last."""
+    low, high = operand.descriptor.extent
+    return operand.address + low, operand.address + high
+
+
+def _region(operand: Operand, place: Place) -> Region | None:
+    """The smallest region of a value that holds an operand; None where the operand walks across its axes."""
+    buffer, shape = place.buffer, place.value.shape
+    order = [axis for axis in place.value.order if shape[axis] > 1]
+    offset = operand.address - buffer.address
+    low = [0] * len(shape)
+    for axis in order:
+        low[axis], offset = divmod(offset, buffer.strides[axis])
+    high = [first + 1 for first in low]
+    for size, stride in zip(operand.descriptor.dims, operand.descriptor.strides, strict=True):
+        if size == 1 or stride == 0:
+            continue
+        walked = next((axis for axis in order if abs(stride) % buffer.strides[axis] == 0), None)
+        if walked is None:
+            return None
+        reach = (size - 1) * (stride // buffer.strides[walked])
+        low[walked] += min(0, reach)
+        high[walked] += max(0, reach)
+    inside = all(low[axis] >= 0 and high[axis] <= shape[axis] for axis in range(len(shape)))
+    return tuple(zip(low, high, strict=True)) if inside and not offset else None

@@ -1,0 +1,23 @@
+"""Which layers compute what a layer reads, by the regions of values: parts of a concatenation are computed apart."""
+
+from __future__ import annotations
+
+from device_agents.emulated_npu.compiler.layers import Graph
+from device_agents.emulated_npu.compiler.regions import Region, intersection, is_empty, value_region, whole
+
+
+def layer_producers(graph: Graph) -> tuple[frozenset[int], ...]:
+    """For every layer the layers that write something of what it reads."""
+    writers: dict[str, list[tuple[int, Region]]] = {}
+    for place, layer in enumerate(graph.layers):
+        region = value_region(layer.output, whole(layer.output.shape))
+        writers.setdefault(layer.output.value, []).append((place, region))
+    found = []
+    for layer in graph.layers:
+        own: set[int] = set()
+        for view in layer.reads:
+            others = writers.get(view.value, ())
+            needed = value_region(view, whole(view.shape)) if others else ()
+            own.update(place for place, region in others if not is_empty(intersection(needed, region)))
+        found.append(frozenset(own))
+    return tuple(found)

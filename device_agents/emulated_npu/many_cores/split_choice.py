@@ -1,0 +1,120 @@
+"""The choice between ways to split every layer of a network over the cores of a group, by predicted time (S2.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from device_agents.emulated_npu.command import Space
+from device_agents.emulated_npu.compiler.external_memory import choose_spaces, placeholders
+from device_agents.emulated_npu.compiler.layers import Graph, Layer
+from device_agents.emulated_npu.compiler.options import DEFAULT, Options
+from device_agents.emulated_npu.compiler.plan import Planner
+from device_agents.emulated_npu.compiler.split_axes import KINDS, CannotSplit
+from device_agents.emulated_npu.compiler.splitting import LayerSplit, split_layer, unsplit
+from device_agents.emulated_npu.compiler.steps import rooms_of
+from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.many_cores.split_prediction import SplitPredictor
+
+ONE, BEST = "one", "best"
+"""Names of the candidate on one core, and of a network in which every layer has the best of its own."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to split a layer, and how long that is predicted to take alone, from memory to memory."""
+
+    split: LayerSplit
+    predicted_ps: int
+
+    @property
+    def name(self) -> str:
+        """The kind, ONE for all of it on one core."""
+        return self.split.kind or ONE
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """The ways to split a layer, the fastest first by prediction; and why it cannot be split in the others, by kind."""
+
+    layer: Layer
+    candidates: tuple[Candidate, ...]
+    refused: Mapping[str, str]
+
+    @property
+    def best(self) -> Candidate:
+        """The one that is predicted to be fastest."""
+        return self.candidates[0]
+
+    def of_kind(self, name: str) -> Candidate | None:
+        """The candidate of a kind, or ONE."""
+        return next((one for one in self.candidates if one.name == name), None)
+
+    @property
+    def fallback(self) -> Candidate:
+        """What stands in for a kind that the layer does not have: all of it on one core, if it fits there."""
+        return self.of_kind(ONE) or self.best
+
+
+def choose_splits(
+    graph: Graph, machine: Machine, cores: int, options: Options = DEFAULT, *, layers: Sequence[int] | None = None
+) -> tuple[LayerChoice, ...]:
+    """For every layer of a graph (or those named by index) the ways to split it over so many cores of one chip.
+
+    The machine is as the group has it, with its share of the memories. Raises DoesNotFit where a layer does not even
+    fit on one core.
+    """
+    predictor = SplitPredictor(machine, options)
+    spaces = choose_spaces(graph, machine)
+    wanted = range(len(graph.layers)) if layers is None else layers
+    return tuple(_choice(graph.layers[place], graph, machine, cores, predictor, spaces) for place in wanted)
+
+
+def _choice(
+    layer: Layer, graph: Graph, machine: Machine, cores: int, predictor: SplitPredictor, spaces: Mapping[str, Space]
+) -> LayerChoice:
+    found = [unsplit(layer)]
+    refused: dict[str, str] = {}
+    for kind in KINDS if cores > 1 else ():
+        try:
+            found.append(split_layer(layer, graph.values, kind, cores))
+        except CannotSplit as error:
+            refused[kind] = error.why
+    candidates: list[Candidate] = []
+    for split in found:
+        own_spaces = choose_spaces(replace(graph, values=split.values), machine)
+        try:
+            candidates.append(Candidate(split, predictor.predicted_ps(split, graph, {**spaces, **own_spaces})))
+        except DoesNotFit as error:
+            if split.kind is None and len(found) == 1:
+                raise
+            refused[split.kind or ONE] = f"{error.what}: {error.why}"
+    if not candidates:
+        raise DoesNotFit(f"{layer.name} fits on the cores in no way", "; ".join(refused.values()))
+    return LayerChoice(layer, tuple(sorted(candidates, key=lambda one: one.predicted_ps)), refused)
+
+
+def chained_splits(
+    choices: Sequence[LayerChoice], graph: Graph, machine: Machine, options: Options = DEFAULT
+) -> Mapping[int, LayerSplit]:
+    """By index the splits with which layers one after the other are predicted to take least, with chains on one core.
+
+    A layer that is split stores what it computes; those that are not may be chained with their neighbours (S3.7).
+    """
+    layers = tuple(choice.layer for choice in choices)
+    inside = {layer.index for layer in layers}
+    outside = {view.value for layer in graph.layers if layer.index not in inside for view in layer.reads}
+    part = replace(graph, layers=layers, shared=frozenset(outside))
+    externals = placeholders(part, machine, choose_spaces(part, machine))
+    planner = Planner(part, machine, options, externals, rooms_of(machine))
+    best: list[tuple[int, Mapping[int, LayerSplit]]] = [(0, {})]
+    for end, choice in enumerate(choices, 1):
+        before_ps, before = best[end - 1]
+        found_ps, found = before_ps + choice.best.predicted_ps, {**before, choice.layer.index: choice.best.split}
+        for start in planner.starts(end):
+            chain_ps = planner.estimated_ps(start, end)
+            if chain_ps is not None and best[start][0] + chain_ps < found_ps:
+                found_ps, found = best[start][0] + chain_ps, dict(best[start][1])
+        best.append((found_ps, found))
+    return best[-1][1]

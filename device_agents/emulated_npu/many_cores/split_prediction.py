@@ -1,0 +1,133 @@
+"""The time of a split layer by the instruction-level formula, without running it (S2.6, S2.7)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from device_agents.emulated_npu.command import Item, Space
+from device_agents.emulated_npu.compiler.external_memory import placeholders
+from device_agents.emulated_npu.compiler.layers import Constant, Graph, Layer, Value, whole_value
+from device_agents.emulated_npu.compiler.lowering import Externals
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.splitting import LayerSplit
+from device_agents.emulated_npu.compiler.steps import Layout, decide, lowered, ordered
+from device_agents.emulated_npu.isa.sequencer import Step
+from device_agents.emulated_npu.machine import Machine, Memory
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.formula import formula
+
+_PS_PER_NS = 1000
+_APART_BYTES = 1 << 40
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """The items of a slice, and what they ask of each shared memory: picoseconds of it alone."""
+
+    items: tuple[Item, ...]
+    work_ps: Mapping[int, int]
+
+
+class SplitPredictor:
+    """Predicts split layers on a machine; what it has found for a slice holds for all of the same shape.
+
+    Cores that share a memory have each a part of its bandwidth: as many parts as there are cores with the work of
+    the busiest one. Phases follow each other: the next begins when the slowest core has told the others.
+    """
+
+    def __init__(self, machine: Machine, options: Options) -> None:
+        self._machine, self._options = machine, options
+        self._costs = CostModel(machine)
+        self._slices: dict[object, _Slice] = {}
+        self._times: dict[object, int] = {}
+
+    def predicted_ps(self, split: LayerSplit, graph: Graph, spaces: Mapping[str, Space]) -> int:
+        """The time from the first load to the last store; raises DoesNotFit.
+
+        `graph` has the values that the layer was made with, `spaces` those and the split's own.
+        """
+        values = {**graph.values, **split.values}
+        latency_ps = round(self._machine.cores.link.latency_ns * _PS_PER_NS)
+        total_ps = latency_ps * (len(split.phases) - 1)
+        for cores in split.phases:
+            whole = replace(graph, values=values, layers=())
+            total_ps += max(map(sum, self._phase_ps(cores, whole, spaces)))
+        return total_ps
+
+    def _phase_ps(self, cores: Sequence[Sequence[Layer]], graph: Graph, spaces: Mapping[str, Space]) -> list[list[int]]:
+        """The time of every layer of every core."""
+        keys = [[self._known(layer, graph, spaces) for layer in layers] for layers in cores]
+        shares = []
+        for memory in (Space.DDR, Space.LLC):
+            works = [sum(self._slices[key].work_ps.get(memory, 0) for key in each) for each in keys]
+            shares.append(sum(works) / max(works) if any(works) else 1.0)
+        return [[self._slice_ps(key, shares[0], shares[1]) for key in each] for each in keys]
+
+    def _known(self, layer: Layer, graph: Graph, spaces: Mapping[str, Space]) -> object:
+        key = slice_key(layer, graph.values, spaces)
+        if key not in self._slices:
+            self._slices[key] = self._planned(layer, graph, spaces)
+        return key
+
+    def _planned(self, layer: Layer, graph: Graph, spaces: Mapping[str, Space]) -> _Slice:
+        name = layer.output.value
+        touched = {view.value for view in (*layer.reads, layer.output)}
+        part = replace(
+            graph,
+            values={each: graph.values[each] for each in touched},
+            layers=(layer,),
+            foreign=frozenset({name}),
+            shared=frozenset({name}),
+        )
+        externals = _apart(placeholders(part, self._machine, spaces))
+        decisions = decide(part, self._machine, self._options, externals)
+        plans = [plan for decision in decisions for plan in decision.chains]
+        commands = list(lowered(part, self._machine, plans, externals, Layout.of(self._machine, plans)))
+        work: dict[int, int] = defaultdict(int)
+        for command in commands:
+            for demand in self._costs.demands(command):
+                work[demand.resource] += demand.work_ps
+        return _Slice(tuple(ordered(commands, self._machine, self._options)), work)
+
+    def _slice_ps(self, key: object, ddr_share: float, llc_share: float) -> int:
+        known = self._times.get((key, ddr_share, llc_share))
+        if known is None:
+            machine = replace(
+                self._machine, ddr=_shared(self._machine.ddr, ddr_share), llc=_shared(self._machine.llc, llc_share)
+            )
+            steps = (Step(pc, item, 0) for pc, item in enumerate(self._slices[key].items))
+            known = self._times[key, ddr_share, llc_share] = formula(steps, machine).total_ps
+        return known
+
+
+def _apart(externals: Externals) -> Externals:
+    """With every value, and the weights, in a place of its own: what lies apart does not hold up each other."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(map(whole_value, externals.values)), 1)}
+    moved = {
+        name: buffer.moved(numbers[whole_value(name)] * _APART_BYTES, buffer.origin)
+        for name, buffer in externals.values.items()
+    }
+    return replace(externals, values=moved)
+
+
+def _shared(memory: Memory, share: float) -> Memory:
+    return replace(memory, bytes_per_s=memory.bytes_per_s / share)
+
+
+def slice_key(layer: Layer, values: Mapping[str, Value], spaces: Mapping[str, Space]) -> object:
+    """Equal for slices that take the same time: names, constants and where views begin make no difference."""
+    seen: dict[str, int] = {}
+    operands: list[object] = []
+    for view in (*layer.reads, layer.output):
+        value = values[view.value]
+        number = seen.setdefault(view.value, len(seen))
+        operands.append((number, view.axes, value.shape, value.dtype, value.order, spaces[view.value]))
+    constants = (_constant_key(layer.weights), _constant_key(layer.scale_shift))
+    kind = (layer.function, layer.settings, layer.groups, layer.matrix, layer.residual is not None)
+    return kind, constants, tuple(operands)
+
+
+def _constant_key(constant: Constant | None) -> object:
+    return None if constant is None else (constant.shape, constant.dtype)

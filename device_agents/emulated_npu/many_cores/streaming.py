@@ -1,0 +1,61 @@
+"""The time of a network on several core groups, for one input alone and for a stream of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.errors import BudgetExceeded
+from device_agents.emulated_npu.isa.sequencer import sequence
+from device_agents.emulated_npu.many_cores.system import CompiledSystem
+from device_agents.emulated_npu.reports.pipeline import PipelineReport, pipeline_report
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.many_cores import CoreSteps, StreamTiming, simulate_cores
+
+MOST_ITEMS = 40_000_000
+"""Items of all cores and inputs that are timed at most: some minutes."""
+
+
+@dataclass(frozen=True)
+class TimedSystem:
+    """A compiled network, what its cores issue for an input, and its times: alone and in a stream."""
+
+    compiled: CompiledSystem
+    cores: tuple[CoreSteps, ...]
+    alone: StreamTiming
+    stream: StreamTiming
+    report: PipelineReport
+
+    @property
+    def items(self) -> int:
+        """Items that all cores issue for one input."""
+        return sum(len(core.steps) for core in self.cores)
+
+
+def enough_inputs(groups: int) -> int:
+    """Inputs that fill a pipeline, keep it full for as many again and more, and drain it."""
+    return 4 * groups + 4
+
+
+def time_system(compiled: CompiledSystem, single_core_ps: int, inputs: int | None = None) -> TimedSystem:
+    """Times a compiled network for one input and a stream of `inputs`; one core takes `single_core_ps` for an input.
+
+    Raises BudgetExceeded for more items than can be timed, and what `simulate_cores` raises.
+    """
+    count = enough_inputs(len(compiled.groups)) if inputs is None else inputs
+    cores = []
+    for number, group in enumerate(compiled.groups):
+        for core in group.cores:
+            steps = tuple(sequence(core.program.code, layer_of=core.program.layer_of))
+            cores.append(CoreSteps(core.core, number, steps))
+    items = sum(len(core.steps) for core in cores)
+    if items * count > MOST_ITEMS:
+        raise BudgetExceeded(
+            f"{count} inputs of {items} items are {count * items} to be timed",
+            f"the limit is {MOST_ITEMS}",
+            "Time fewer inputs, or a smaller network",
+        )
+    depths = {number: group.depth for number, group in enumerate(compiled.groups)}
+    costs = CostModel(compiled.machine)
+    alone = simulate_cores(cores, compiled.machine, inputs=1, depths=depths, costs=costs)
+    stream = simulate_cores(cores, compiled.machine, inputs=count, depths=depths, costs=costs)
+    return TimedSystem(compiled, tuple(cores), alone, stream, pipeline_report(stream, alone, single_core_ps))

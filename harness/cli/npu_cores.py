@@ -1,0 +1,194 @@
+"""A network on several cores: partitioned, compiled, run and timed, by score and balanced side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+from harness.cli.npu_errors import errors_of_compiler, errors_of_user
+from harness.cli.npu_source import CompiledModel
+from harness.cli.npu_values import has_values, system_error
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from device_agents.emulated_npu.many_cores.placing import Ground, Placed
+    from device_agents.emulated_npu.many_cores.streaming import TimedSystem
+    from device_agents.emulated_npu.many_cores.workload import NetworkNodes
+    from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric
+    from device_agents.emulated_npu.partition.result import Partition
+    from device_agents.emulated_npu.partition.score import AbsoluteScore, ShareScore
+    from device_agents.emulated_npu.partition.splitting import SplitRule
+
+Method = Literal["both", "balanced", "score", "absolute"]
+
+_SHARE = {
+    "compute": "compute_weight",
+    "storage": "storage_weight",
+    "routing": "routing_weight",
+    "static": "static_factor",
+    "dynamic": "dynamic_factor",
+}
+_ABSOLUTE = {name: f"{name}_weight" for name in ("compute", "dynamic", "static", "routing")}
+
+
+@dataclass(frozen=True)
+class CoreChoices:
+    """What the user said about cores and partition; None where the default holds."""
+
+    cores: int | None
+    groups: str | None
+    inputs: int | None
+    method: str
+    coefficients: tuple[str, ...]
+    threshold: float | None
+    node_limit: int | None
+    start: str | None
+    add_groups: bool
+    core_storage_bytes: int | None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether more than the one core of a plain run is asked for."""
+        return self.cores is not None or self.groups is not None
+
+    def check(self) -> None:
+        """Raises UsageError for options of the partition without groups, and for words that mean nothing."""
+        plain = CoreChoices(None, None, None, "both", (), None, None, None, False, None)
+        if not self.wanted and self != plain:
+            named = [name for name, value in vars(self).items() if value != getattr(plain, name)]
+            options = ", ".join(_OPTION[name] for name in named)
+            raise UsageError(f"{options} without --groups", why="One core needs no partition", next_step="Add --groups")
+        if self.method not in get_args(Method):
+            what = f"--partition {self.method[:40]} is unknown"
+            raise UsageError(what, next_step=f"Choose from {', '.join(get_args(Method))}")
+        if self.method == "balanced":
+            by_score = replace(self, cores=None, groups=None, inputs=None, method="both", start=None)
+            if replace(by_score, core_storage_bytes=None) != plain:
+                why = "The balanced partition knows no score"
+                raise UsageError("Options of the split score with --partition balanced", why=why)
+
+
+_OPTION = {
+    "inputs": "--inputs",
+    "method": "--partition",
+    "coefficients": "--score",
+    "threshold": "--threshold",
+    "node_limit": "--max-nodes",
+    "start": "--start",
+    "add_groups": "--add-groups",
+    "core_storage_bytes": "--core-storage",
+}
+
+
+@dataclass(frozen=True)
+class PartitionRun:
+    """One partition as it was compiled and run; `max_rel_error` as in `Checked`, None where nothing was compared."""
+
+    placed: Placed
+    took_s: float
+    max_rel_error: float | None
+
+    @property
+    def partition(self) -> Partition:
+        """Which nodes each group computes."""
+        return self.placed.partition
+
+    @property
+    def timed(self) -> TimedSystem:
+        """Its programs and their times."""
+        return self.placed.timed
+
+
+@dataclass(frozen=True)
+class CoresRun:
+    """A network on core groups; `single_core_ps` is what one core takes for an input."""
+
+    source: CompiledModel
+    single_core_ps: int
+    nodes: NetworkNodes
+    runs: tuple[PartitionRun, ...]
+
+
+def run_on_cores(source: CompiledModel, choices: CoreChoices, with_values: bool) -> CoresRun:
+    """Partitions a network that was compiled for one core, and runs it; raises InputError for what cannot be."""
+    from device_agents.emulated_npu.many_cores.mapping import fabric_of, form_groups
+
+    with errors_of_user():
+        fabric = fabric_of(source.compiled.machine, choices.core_storage_bytes)
+        groups = form_groups(fabric, choices.groups or "1", choices.cores)
+        rule = None if choices.method == "balanced" else _split_rule(choices)
+        ground = _ground(source, groups, choices)
+        runs = tuple(_runs(ground, groups, fabric, rule, choices))
+    if with_values and has_values(source):
+        with errors_of_compiler():
+            runs = tuple(replace(each, max_rel_error=system_error(source.model, each.timed.compiled)) for each in runs)
+    return CoresRun(source, ground.single_core_ps, ground.nodes, runs)
+
+
+def _ground(source: CompiledModel, groups: Sequence[CoreGroup], choices: CoreChoices) -> Ground:
+    """What is best for a core that shares its memories with others is not what is best for one alone."""
+    from device_agents.emulated_npu.compiler.pipeline import compile_model
+    from device_agents.emulated_npu.inference import time_program
+    from device_agents.emulated_npu.many_cores.mapping import contended, traversal_from
+    from device_agents.emulated_npu.many_cores.placing import Ground
+    from device_agents.emulated_npu.many_cores.workload import network_nodes
+
+    machine, options = source.compiled.machine, source.compiled.options
+    alone = time_program(source.compiled.program, machine).timing
+    crowded = contended(machine, groups)
+    compiled, timing = source.compiled, alone
+    if crowded != machine:
+        compiled = compile_model(source.model.content, crowded, options)
+        timing = time_program(compiled.program, crowded).timing
+    nodes = network_nodes(compiled.graph, crowded, timing)
+    traversal = traversal_from(nodes, choices.start)
+    return Ground(compiled.graph, machine, options, nodes, traversal, alone.makespan_ps, choices.inputs)
+
+
+def _runs(
+    ground: Ground, groups: Sequence[CoreGroup], fabric: Fabric, rule: SplitRule | None, choices: CoreChoices
+) -> Iterator[PartitionRun]:
+    """The balanced partition first, on the same groups as that by score, those that were added included."""
+    from device_agents.emulated_npu.many_cores.placing import place, place_balanced
+    from device_agents.emulated_npu.partition.greedy import partition_by_score, partition_by_score_adding_groups
+
+    by_score = None
+    if rule is not None and (len(groups) > 1 or choices.method != "both"):
+        if choices.add_groups:
+            by_score = partition_by_score_adding_groups(ground.nodes.graph, ground.traversal, groups, rule, fabric)
+        else:
+            by_score = partition_by_score(ground.nodes.graph, ground.traversal, groups, rule)
+    if choices.method in ("both", "balanced"):
+        start = time.perf_counter()
+        placed = place_balanced(ground, groups if by_score is None else by_score.groups)
+        yield PartitionRun(placed, time.perf_counter() - start, None)
+    if by_score is not None:
+        start = time.perf_counter()
+        placed = place(ground, by_score)
+        yield PartitionRun(placed, time.perf_counter() - start, None)
+
+
+def _split_rule(choices: CoreChoices) -> SplitRule:
+    from device_agents.emulated_npu.partition.splitting import SplitRule
+
+    return SplitRule(_score(choices), choices.threshold, choices.node_limit)
+
+
+def _score(choices: CoreChoices) -> ShareScore | AbsoluteScore:
+    """The split score with the coefficients that were given; raises UsageError for others than it has."""
+    from device_agents.emulated_npu.partition.score import AbsoluteScore, ShareScore
+
+    names = _ABSOLUTE if choices.method == "absolute" else _SHARE
+    given: dict[str, float] = {}
+    for text in choices.coefficients:
+        name, _, value = text.partition("=")
+        if name not in names:
+            step = f"Choose from {', '.join(names)}: --score compute=0.5"
+            raise UsageError(f"--score {text[:40]} names no coefficient", next_step=step)
+        try:
+            given[names[name]] = float(value)
+        except ValueError:
+            raise UsageError(f"--score {text[:40]} is no number", next_step="Write --score compute=0.5") from None
+    return AbsoluteScore(**given) if choices.method == "absolute" else ShareScore(**given)

@@ -1,0 +1,152 @@
+"""A network on several cores as tables and as a JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from harness.cli.npu_cores import CoresRun, PartitionRun
+from harness.cli.output import milliseconds, print_table
+from harness.text import printable
+
+if TYPE_CHECKING:
+    from device_agents.emulated_npu.reports.pipeline import GroupLoad
+
+_PS_PER_S = 1e12
+_WIDTH = 28
+
+
+def json_fields(run: CoresRun) -> dict[str, Any]:
+    """All that is known; seconds are those of the emulated machine, but for `took_s`."""
+    machine = run.source.compiled.machine
+    return {
+        "network": run.source.model.name,
+        "machine": machine.name,
+        "chips": machine.cores.chips,
+        "cores_per_chip": machine.cores.per_chip,
+        "single_core_s": run.single_core_ps / _PS_PER_S,
+        "nodes": len(run.nodes.layers),
+        "hardware_layers": len(run.source.compiled.graph.layers),
+        "partitions": [_partition_fields(run, each) for each in run.runs],
+    }
+
+
+def _partition_fields(run: CoresRun, each: PartitionRun) -> dict[str, Any]:
+    report = each.timed.report
+    return {
+        "method": each.partition.method,
+        "threshold": each.partition.threshold,
+        "events": list(each.partition.events),
+        "cores": report.cores,
+        "inputs": report.inputs,
+        "latency_s": report.latency_ps / _PS_PER_S,
+        "interval_s": report.interval_ps / _PS_PER_S,
+        "inputs_per_s": report.inputs_per_s,
+        "speedup": report.speedup,
+        "efficiency": report.efficiency,
+        "imbalance": report.imbalance,
+        "predicted_interval_s": max(each.placed.predicted_ps) / _PS_PER_S,
+        "bound": report.bound,
+        "bound_by": report.bound_by,
+        "max_rel_error": each.max_rel_error,
+        "took_s": each.took_s,
+        "items": each.timed.items,
+        "groups": [_group_fields(run, each, number) for number in range(len(each.timed.compiled.groups))],
+        "resources": [
+            {
+                "chip": one.chip,
+                "resource": one.resource.name.lower(),
+                "utilisation": one.utilisation,
+                "bytes_per_input": one.moved_bytes,
+            }
+            for one in report.resources
+        ],
+    }
+
+
+def _group_fields(run: CoresRun, each: PartitionRun, number: int) -> dict[str, Any]:
+    part = each.partition.sub_structures[number]
+    group, load = each.timed.compiled.groups[number], _load(each, number)
+    return {
+        "group": part.group,
+        "chip": group.chip,
+        "cores": [core.core for core in group.cores],
+        "stage": group.stage,
+        "nodes": [run.nodes.graph.nodes[node].name for node in part.nodes],
+        "compute_macs": part.workload.compute_macs,
+        "dynamic_in_bytes": part.workload.dynamic_in_bytes,
+        "static_bytes": part.workload.static_bytes,
+        "routing_bytes": part.workload.routing_bytes,
+        "score": part.load if each.partition.method == "score" else None,
+        "predicted_s": each.placed.predicted_ps[number] / _PS_PER_S,
+        "own_s": load.own_ps / _PS_PER_S,
+        "load": load.load,
+        "bound_by": load.by,
+        "received_bytes": group.received_bytes,
+        "slots": group.depth,
+    }
+
+
+def _load(each: PartitionRun, number: int) -> GroupLoad:
+    return next(load for load in each.timed.report.groups if load.group == number)
+
+
+def show(run: CoresRun) -> None:
+    """One line for each partition beside one core, and below it the groups of each."""
+    print_table(("", "cores", *_SUMMARY), [_single(run), *(_summary(each) for each in run.runs)])
+    for each in run.runs:
+        print()
+        print(f"{_title(each)}, bound by {each.timed.report.bound}")
+        print_table(_GROUPS, list(_group_rows(run, each)), left=2)
+        for event in each.partition.events:
+            print(f"  {printable(event)}")
+        used = [f"{one} {one.utilisation:.0%}" for one in each.timed.report.resources]
+        print(f"shared       {', '.join(used) or 'nothing'}")
+        if each.max_rel_error is not None:
+            print(f"values       largest difference from ONNX Runtime {each.max_rel_error:.2g} of the largest output")
+        print(f"took         compile and timing {each.took_s:.2f} s ({each.timed.items:,} items for an input)")
+
+
+_SUMMARY = ("latency ms", "interval ms", "inputs/s", "speedup", "efficiency", "imbalance")
+_GROUPS = ("group", "cores", "nodes", "from", "predicted ms", "own ms", "load", "received", "works on")
+
+
+def _single(run: CoresRun) -> tuple[str, ...]:
+    seconds = run.single_core_ps / _PS_PER_S
+    return ("one core", "1", milliseconds(seconds), milliseconds(seconds), f"{1 / seconds:,.1f}", "1.00", "100%", "")
+
+
+def _summary(each: PartitionRun) -> tuple[str, ...]:
+    report = each.timed.report
+    return (
+        _title(each),
+        str(report.cores),
+        milliseconds(report.latency_ps / _PS_PER_S),
+        milliseconds(report.interval_ps / _PS_PER_S),
+        f"{report.inputs_per_s:,.1f}",
+        f"{report.speedup:.2f}",
+        f"{report.efficiency:.0%}",
+        f"{report.imbalance:.2f}",
+    )
+
+
+def _title(each: PartitionRun) -> str:
+    return "balanced" if each.partition.method == "balanced" else "by score"
+
+
+def _group_rows(run: CoresRun, each: PartitionRun) -> Iterator[tuple[str, ...]]:
+    from device_agents.emulated_npu.partition.groups import name_cores
+
+    for number, part in enumerate(each.partition.sub_structures):
+        found, load = each.timed.compiled.groups[number], _load(each, number)
+        yield (
+            str(part.group),
+            name_cores(each.partition.groups[part.group]),
+            str(len(part.nodes)),
+            printable(run.nodes.graph.nodes[part.nodes[0]].name, _WIDTH),
+            milliseconds(each.placed.predicted_ps[number] / _PS_PER_S),
+            milliseconds(load.own_ps / _PS_PER_S),
+            f"{load.load:.0%}",
+            f"{found.received_bytes / 1024:,.0f} KiB",
+            load.by,
+        )

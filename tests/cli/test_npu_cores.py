@@ -1,0 +1,170 @@
+"""`harness npu run --cores/--groups`: what is told of a network on several cores, and what is refused."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import npu_inputs
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from test_npu_commands import Npu
+
+
+@pytest.fixture
+def npu(capsys: pytest.CaptureFixture[str]) -> Iterator[Npu]:
+    """The commands; the process handles Ctrl-C afterwards as it did before."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield Npu(capsys)
+    signal.signal(signal.SIGINT, handler)
+
+
+def _branches() -> ModelProto:
+    """Six convolutions: two in a row, two side by side that are concatenated, one behind, one around it all added."""
+    rng = np.random.default_rng(5)
+    nodes, weights = [], []
+
+    def convolution(name: str, source: str, inside: int, outside: int, kernel: int) -> None:
+        tensor = rng.normal(0, 0.3, (outside, inside, kernel, kernel)).astype(np.float32)
+        weights.append(numpy_helper.from_array(tensor, f"{name}.weight"))
+        pads = [kernel // 2] * 4
+        nodes.append(helper.make_node("Conv", [source, f"{name}.weight"], [name], name, pads=pads))
+
+    convolution("first", "x", 3, 16, 3)
+    convolution("second", "first", 16, 16, 3)
+    convolution("left", "second", 16, 8, 1)
+    convolution("right", "second", 16, 24, 3)
+    nodes.append(helper.make_node("Concat", ["left", "right"], ["both"], "both", axis=1))
+    convolution("behind", "both", 32, 16, 3)
+    convolution("around", "first", 16, 16, 1)
+    nodes.append(helper.make_node("Add", ["behind", "around"], ["y"], "sum"))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 3, 20, 20))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 16, 20, 20))
+    graph = helper.make_graph(nodes, "branches", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network with branches that lead over stages."""
+    return npu_inputs.save(_branches(), tmp_path_factory.mktemp("networks") / "branches.onnx")
+
+
+def _partitions(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["method"]: each for each in found["partitions"]}
+
+
+@pytest.mark.parametrize(
+    "groups", [("--groups", "3"), ("--cores", "4"), ("--groups", "0-2/3", "--cores", "4")], ids=str
+)
+def test_cores_compute_what_onnx_runtime_computes(npu: Npu, network: Path, groups: tuple[str, ...]) -> None:
+    """Stages on cores of their own and cores that share layers give the values of the network."""
+    for each in npu("run", network, *groups, "--json").json["partitions"]:
+        assert 0 < each["max_rel_error"] < 1e-4, "other programs never agree to the last bit"
+
+
+def test_both_partitions_stand_side_by_side(npu: Npu, network: Path) -> None:
+    """The partition by score and the balanced one hold every node once, with their times, loads and bounds."""
+    found = npu("run", network, "--groups", "3", "--json").json
+    assert [each["method"] for each in found["partitions"]] == ["balanced", "score"]
+    for each in found["partitions"]:
+        nodes = [node for group in each["groups"] for node in group["nodes"]]
+        assert len(nodes) == len(set(nodes)) == found["nodes"] and each["cores"] == 3
+        assert each["inputs_per_s"] == pytest.approx(1 / each["interval_s"])
+        assert each["speedup"] == pytest.approx(found["single_core_s"] / each["interval_s"])
+        assert each["efficiency"] == pytest.approx(each["speedup"] / 3)
+        assert each["interval_s"] <= each["latency_s"] and each["imbalance"] >= 1 and each["bound"]
+        assert max(group["predicted_s"] for group in each["groups"]) == pytest.approx(each["predicted_interval_s"])
+        assert [group["stage"] for group in each["groups"]] == [0, 1, 2]
+        assert each["groups"][0]["received_bytes"] == 0 < each["groups"][1]["received_bytes"]
+    by_method = _partitions(found)
+    assert by_method["balanced"]["predicted_interval_s"] <= by_method["score"]["predicted_interval_s"]
+    assert by_method["balanced"]["threshold"] is None and by_method["score"]["threshold"] > 0
+    text = npu("run", network, "--groups", "3", "--no-values").stdout
+    for word in ("one core", "balanced", "by score", "efficiency", "threshold searched"):
+        assert word in text
+
+
+def test_the_score_does_as_it_is_told(npu: Npu, network: Path) -> None:
+    """Threshold, node limit, start and coefficients change the partition by score as S5.4 and S5.5 say."""
+
+    def parts(*words: str) -> list[list[str]]:
+        found = npu("run", network, *words, "--no-values", "--partition", "score", "--json").json
+        return [group["nodes"] for group in found["partitions"][0]["groups"]]
+
+    free = parts("--groups", "6", "--threshold", "1000")
+    assert len(free) == 1, "nothing exceeds the threshold"
+    assert max(map(len, parts("--groups", "6", "--max-nodes", "2", "--threshold", "1000"))) == 2
+    begun = parts("--groups", "4", "--start", "behind")
+    assert begun[0][0] == "behind"
+    assert all("first" not in group for group in begun if "behind" in group), "the second leg is a part of its own"
+    only_compute = ("--score", "storage=0", "--score", "routing=0", "--threshold", "0.5")
+    assert len(parts("--groups", "6", *only_compute)) > len(free)
+
+
+def test_groups_are_added_on_another_chip(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """Where the groups do not hold the network, groups are added, on the next chip once the first is full."""
+    text = npu_inputs.machine_text(per_chip="2", chips="3")
+    machine = npu_inputs.save(text, tmp_path / "three.toml")
+    words = ("--groups", "2", "--machine", machine, "--core-storage", "60000", "--add-groups", "--json")
+    (by_score,) = npu("run", network, *words, "--partition", "score").json["partitions"]
+    assert {group["chip"] for group in by_score["groups"]} > {0}
+    assert any("added on chip 1" in event for event in by_score["events"])
+    assert by_score["max_rel_error"] < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("words", "mentions"),
+    [
+        (("--groups", "40"), ("40", "16")),
+        (("--groups", "12"), ("12", "nodes")),
+        (("--groups", "0"), ("0", "at least 1")),
+        (("--cores", "0"), ("0", "at least 1")),
+        (("--cores", "17"), ("17", "16")),
+        (("--groups", "3", "--cores", "2"), ("3", "2")),
+        (("--groups", "0-3/3"), ("core 3",)),
+        (("--groups", "0-3/99"), ("99", "16")),
+        (("--groups", "0-1/2", "--cores", "5"), ("3 cores", "5 cores")),
+        (("--groups", "a/b"), ("a/b",)),
+        (("--groups", "2", "--threshold", "-1"), ("-1", "at least 0")),
+        (("--groups", "2", "--threshold", "nan"), ("nan",)),
+        (("--groups", "2", "--max-nodes", "0"), ("0", "at least 1")),
+        (("--groups", "2", "--score", "compute=1.5"), ("1.5", "between 0 and 1")),
+        (("--groups", "2", "--score", "compute=-0.1"), ("-0.1", "between 0 and 1")),
+        (
+            ("--groups", "2", "--score", "compute=0", "--score", "storage=0", "--score", "routing=0"),
+            ("all weights are 0",),
+        ),
+        (("--groups", "2", "--core-storage", "10"), ("bytes of storage", "10")),
+        (("--groups", "2", "--start", "nowhere"), ("nowhere", "first")),
+        (("--groups", "1", "--start", "behind"), ("1", "at least 2")),
+    ],
+    ids=str,
+)
+def test_impossible_groups_are_refused(
+    npu: Npu, network: Path, words: tuple[str, ...], mentions: tuple[str, ...]
+) -> None:
+    """Contradictory groups, weights and thresholds are errors of the input that name the value and the limit."""
+    npu.refuses(3, "run", network, *words, mentions=mentions)
+
+
+@pytest.mark.parametrize(
+    ("words", "mentions"),
+    [
+        (("--inputs", "3"), ("--inputs", "--groups")),
+        (("--groups", "2", "--partition", "best"), ("best", "balanced")),
+        (("--groups", "2", "--score", "speed=1"), ("speed", "compute")),
+        (("--groups", "2", "--score", "compute=much"), ("much",)),
+        (("--groups", "2", "--partition", "balanced", "--threshold", "1"), ("balanced",)),
+        (("--groups", "2", "--marginal"), ("--marginal",)),
+    ],
+    ids=str,
+)
+def test_words_without_meaning_are_refused(
+    npu: Npu, network: Path, words: tuple[str, ...], mentions: tuple[str, ...]
+) -> None:
+    """Options that mean nothing, or nothing together, are errors of usage."""
+    npu.refuses(2, "run", network, *words, mentions=mentions)

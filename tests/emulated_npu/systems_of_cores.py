@@ -1,0 +1,89 @@
+"""Assignments of networks to core groups, and their results beside those of one core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from hypothesis import strategies as st
+from networks_on_npu import ORDERS, TOLERANCE, Network, execute, relative_error
+
+from device_agents.emulated_npu.compiler.importer import import_model
+from device_agents.emulated_npu.compiler.layers import Graph
+from device_agents.emulated_npu.compiler.options import DEFAULT, Options
+from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_graph
+from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.execution.many_cores import SystemRun
+from device_agents.emulated_npu.machine import Cores, Link, Machine
+from device_agents.emulated_npu.many_cores.assignment import Assignment, Group
+from device_agents.emulated_npu.many_cores.producers import layer_producers
+from device_agents.emulated_npu.many_cores.running import run_system
+from device_agents.emulated_npu.many_cores.system import CompiledSystem, compile_system
+
+NO_LINK = Link(0.0, 0.0)
+NEAR = Link(64e9, 20.0)
+FAR = Link(16e9, 100.0)
+
+
+def with_cores(machine: Machine, per_chip: int, chips: int = 1) -> Machine:
+    """The machine with several cores."""
+    return replace(
+        machine, cores=Cores(per_chip, chips, NEAR if per_chip > 1 else NO_LINK, FAR if chips > 1 else NO_LINK)
+    )
+
+
+def in_turn(graph: Graph, *ends: int) -> Assignment:
+    """Groups of one core with the layers up to each end, and the rest."""
+    pairs = pairwise((0, *ends, len(graph.layers)))
+    return Assignment(tuple(Group((core,), tuple(range(*pair))) for core, pair in enumerate(pairs)))
+
+
+def groups_of(*layers: Sequence[int]) -> Assignment:
+    """Groups of one core with these layers."""
+    return Assignment(tuple(Group((core,), tuple(own)) for core, own in enumerate(layers)))
+
+
+@st.composite
+def assignments(draw: st.DrawFn, graph: Graph, cores: int) -> Assignment:
+    """Any order of the layers in which data can flow, cut anywhere; groups and cores in any order."""
+    producers = layer_producers(graph)
+    waiting, order = list(range(len(graph.layers))), list[int]()
+    while waiting:
+        ready = [place for place in waiting if producers[place] <= set(order)]
+        order.append(draw(st.sampled_from(ready)))
+        waiting.remove(order[-1])
+    count = draw(st.integers(1, min(cores, len(order))))
+    ends = sorted(draw(st.permutations(range(1, len(order))))[: count - 1])
+    runs = [tuple(order[low:high]) for low, high in pairwise((0, *ends, len(order)))]
+    chosen = draw(st.permutations(range(cores)))
+    groups = [Group((core,), run) for core, run in zip(chosen, runs, strict=False)]
+    return Assignment(tuple(draw(st.permutations(groups))))
+
+
+def compiled_for(
+    network: Network, machine: Machine, assignment: Assignment, options: Options = DEFAULT
+) -> CompiledSystem:
+    """A network on several cores."""
+    return compile_system(import_model(network.model), machine, assignment, options)
+
+
+def checked_run(network: Network, compiled: CompiledSystem, tolerance: float = 1e-5) -> SystemRun:
+    """A run whose outputs are those of one core, and the same whichever queue is ahead."""
+    found = run_system(compiled, network.weights, network.inputs)
+    assert set(found.outputs) == set(network.expected)
+    try:
+        assert relative_error(found.outputs, execute(alone(network, compiled), network)) <= tolerance
+    except DoesNotFit:  # parts of a network may fit where all of it does not
+        assert relative_error(found.outputs, network.expected) <= TOLERANCE
+    for order in ORDERS[1:]:
+        again = run_system(compiled, network.weights, network.inputs, order=order)
+        for name, array in again.outputs.items():
+            assert array.tobytes() == found.outputs[name].tobytes(), order
+    return found
+
+
+def alone(network: Network, compiled: CompiledSystem) -> Compiled:
+    """The same network for one of the cores."""
+    options = replace(compiled.options, conv_algorithm="direct")
+    return compile_graph(import_model(network.model), compiled.machine, options)
