@@ -25,7 +25,7 @@ def runs_of(network: str, preset: str, with_values: bool) -> dict[int, CoresRun]
     compiled = npu_source.compile_network(model, load_preset(preset), DEFAULT)
     found = {}
     for groups in GROUPS:
-        choices = CoreChoices(None, str(groups), None, "both", (), None, None, None, False, None)
+        choices = CoreChoices(groups=str(groups))
         found[groups] = run_on_cores(compiled, choices, with_values)
     return found
 

@@ -37,16 +37,18 @@ _ABSOLUTE = {name: f"{name}_weight" for name in ("compute", "dynamic", "static",
 class CoreChoices:
     """What the user said about cores and partition; None where the default holds."""
 
-    cores: int | None
-    groups: str | None
-    inputs: int | None
-    method: str
-    coefficients: tuple[str, ...]
-    threshold: float | None
-    node_limit: int | None
-    start: str | None
-    add_groups: bool
-    core_storage_bytes: int | None
+    cores: int | None = None
+    groups: str | None = None
+    inputs: int | None = None
+    method: str = "both"
+    coefficients: tuple[str, ...] = ()
+    threshold: float | None = None
+    node_limit: int | None = None
+    start: str | None = None
+    add_groups: bool = False
+    core_storage_bytes: int | None = None
+    period_ms: float | None = None
+    cycle_budget: int | None = None
 
     @property
     def wanted(self) -> bool:
@@ -55,7 +57,7 @@ class CoreChoices:
 
     def check(self) -> None:
         """Raises UsageError for options of the partition without groups, and for words that mean nothing."""
-        plain = CoreChoices(None, None, None, "both", (), None, None, None, False, None)
+        plain = CoreChoices(cycle_budget=self.cycle_budget)
         if not self.wanted and self != plain:
             named = [name for name, value in vars(self).items() if value != getattr(plain, name)]
             options = ", ".join(_OPTION[name] for name in named)
@@ -79,13 +81,18 @@ _OPTION = {
     "start": "--start",
     "add_groups": "--add-groups",
     "core_storage_bytes": "--core-storage",
+    "period_ms": "--period-ms",
 }
 
 
 @dataclass(frozen=True)
 class PartitionRun:
-    """One partition as it was compiled and run; `max_rel_error` as in `Checked`, None where nothing was compared."""
+    """One partition as it was compiled and run, by `method`: balanced, score or absolute.
 
+    `max_rel_error` as in `Checked`, None where nothing was compared.
+    """
+
+    method: str
     placed: Placed
     took_s: float
     max_rel_error: float | None
@@ -120,6 +127,7 @@ def run_on_cores(source: CompiledModel, choices: CoreChoices, with_values: bool)
         groups = form_groups(fabric, choices.groups or "1", choices.cores)
         rule = None if choices.method == "balanced" else _split_rule(choices)
         ground = _ground(source, groups, choices)
+    with errors_of_compiler():
         runs = tuple(_runs(ground, groups, fabric, rule, choices))
     if with_values and has_values(source):
         with errors_of_compiler():
@@ -144,7 +152,8 @@ def _ground(source: CompiledModel, groups: Sequence[CoreGroup], choices: CoreCho
         timing = time_program(compiled.program, crowded).timing
     nodes = network_nodes(compiled.graph, crowded, timing)
     traversal = traversal_from(nodes, choices.start)
-    return Ground(compiled.graph, machine, options, nodes, traversal, alone.makespan_ps, choices.inputs)
+    limit_ps = None if choices.cycle_budget is None else choices.cycle_budget * alone.cycle_ps
+    return Ground(compiled.graph, machine, options, nodes, traversal, alone.makespan_ps, choices.inputs, limit_ps)
 
 
 def _runs(
@@ -163,17 +172,19 @@ def _runs(
     if choices.method in ("both", "balanced"):
         start = time.perf_counter()
         placed = place_balanced(ground, groups if by_score is None else by_score.groups)
-        yield PartitionRun(placed, time.perf_counter() - start, None)
+        yield PartitionRun("balanced", placed, time.perf_counter() - start, None)
     if by_score is not None:
         start = time.perf_counter()
         placed = place(ground, by_score)
-        yield PartitionRun(placed, time.perf_counter() - start, None)
+        method = "absolute" if choices.method == "absolute" else "score"
+        yield PartitionRun(method, placed, time.perf_counter() - start, None)
 
 
 def _split_rule(choices: CoreChoices) -> SplitRule:
     from device_agents.emulated_npu.partition.splitting import SplitRule
 
-    return SplitRule(_score(choices), choices.threshold, choices.node_limit)
+    period_s = None if choices.period_ms is None else choices.period_ms / 1000
+    return SplitRule(_score(choices), choices.threshold, choices.node_limit, period_s)
 
 
 def _score(choices: CoreChoices) -> ShareScore | AbsoluteScore:

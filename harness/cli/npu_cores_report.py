@@ -17,7 +17,10 @@ _WIDTH = 28
 
 
 def json_fields(run: CoresRun) -> dict[str, Any]:
-    """All that is known; seconds are those of the emulated machine, but for `took_s`."""
+    """All that is known; seconds are those of the emulated machine, but for `took_s`.
+
+    `compute_slots`: multiply-adds that the matrix units could have done in the time that the nodes keep units busy.
+    """
     machine = run.source.compiled.machine
     return {
         "network": run.source.model.name,
@@ -34,8 +37,17 @@ def json_fields(run: CoresRun) -> dict[str, Any]:
 def _partition_fields(run: CoresRun, each: PartitionRun) -> dict[str, Any]:
     report = each.timed.report
     return {
-        "method": each.partition.method,
+        "method": each.method,
         "threshold": each.partition.threshold,
+        "steps": [
+            {
+                "node": run.nodes.graph.nodes[step.node].name,
+                "group": step.group,
+                "score": step.score,
+                "closes": step.closes,
+            }
+            for step in each.partition.steps
+        ],
         "events": list(each.partition.events),
         "cores": report.cores,
         "inputs": report.inputs,
@@ -73,11 +85,11 @@ def _group_fields(run: CoresRun, each: PartitionRun, number: int) -> dict[str, A
         "cores": [core.core for core in group.cores],
         "stage": group.stage,
         "nodes": [run.nodes.graph.nodes[node].name for node in part.nodes],
-        "compute_macs": part.workload.compute_macs,
+        "compute_slots": part.workload.compute_macs,
         "dynamic_in_bytes": part.workload.dynamic_in_bytes,
         "static_bytes": part.workload.static_bytes,
         "routing_bytes": part.workload.routing_bytes,
-        "score": part.load if each.partition.method == "score" else None,
+        "score": None if each.method == "balanced" else part.load,
         "predicted_s": each.placed.predicted_ps[number] / _PS_PER_S,
         "own_s": load.own_ps / _PS_PER_S,
         "load": load.load,
@@ -131,7 +143,7 @@ def _summary(each: PartitionRun) -> tuple[str, ...]:
 
 
 def _title(each: PartitionRun) -> str:
-    return "balanced" if each.partition.method == "balanced" else "by score"
+    return {"balanced": "balanced", "score": "by score", "absolute": "absolute"}[each.method]
 
 
 def _group_rows(run: CoresRun, each: PartitionRun) -> Iterator[tuple[str, ...]]:

@@ -116,6 +116,46 @@ def test_groups_are_added_on_another_chip(npu: Npu, network: Path, tmp_path: Pat
     assert by_score["max_rel_error"] < 1e-4
 
 
+@pytest.mark.parametrize("inputs", [1, 2, 5, 40])
+def test_short_streams_are_lengthened(npu: Npu, network: Path, inputs: int) -> None:
+    """However few inputs are asked for, the interval is that of the steady state: nothing is used more than always."""
+    words = ("run", network, "--groups", "4", "--inputs", inputs, "--no-values", "--json")
+    for each in npu(*words).json["partitions"]:
+        assert each["inputs"] >= max(inputs, 16)
+        assert max(group["load"] for group in each["groups"]) <= 1.001
+        assert max(resource["utilisation"] for resource in each["resources"]) <= 1.001
+
+
+def test_what_a_run_corrects_is_told(npu: Npu, network: Path) -> None:
+    """Predictions are those before any run; where stages turn out otherwise, an event says what a correction gained."""
+    found = npu("run", network, "--groups", "4", "--no-values", "--json").json
+    again = npu("run", network, "--groups", "4", "--inputs", "64", "--no-values", "--json").json
+    balanced, longer = _partitions(found)["balanced"], _partitions(again)["balanced"]
+    if balanced["groups"][0]["nodes"] == longer["groups"][0]["nodes"]:
+        assert balanced["groups"][0]["predicted_s"] == longer["groups"][0]["predicted_s"]
+    assert len(balanced["events"]) <= 1
+    assert all("balanced again" in event for event in balanced["events"])
+
+
+def test_every_step_of_the_score_is_told(npu: Npu, network: Path) -> None:
+    """The score of every node that was tried in a group is in the report, with why a group was closed."""
+    (found,) = npu("run", network, "--groups", "3", "--partition", "score", "--no-values", "--json").json["partitions"]
+    tried = [step["node"] for step in found["steps"]]
+    assert set(tried) == {node for group in found["groups"] for node in group["nodes"]}
+    assert [step["closes"] for step in found["steps"]].count(None) == len(set(tried))
+    assert all(step["score"] <= found["threshold"] for step in found["steps"] if step["closes"] is None)
+
+
+def test_a_group_computes_no_more_than_its_period(npu: Npu, network: Path) -> None:
+    """With a period given, compute is a demand that a group has to hold; an impossible one is refused."""
+    free = npu("run", network, "--groups", "5", "--threshold", "1000", "--no-values", "--json").json["partitions"][1]
+    (group,) = free["groups"]
+    half_ms = group["compute_slots"] / 1024 / 1e6 * 0.6
+    words = ("--groups", "5", "--threshold", "1000", "--period-ms", half_ms, "--partition", "score", "--json")
+    assert len(npu("run", network, *words, "--no-values").json["partitions"][0]["groups"]) > 1
+    npu.refuses(3, "run", network, "--groups", "2", "--period-ms", "1e-6", mentions=("multiply-adds",))
+
+
 @pytest.mark.parametrize(
     ("words", "mentions"),
     [
@@ -139,6 +179,9 @@ def test_groups_are_added_on_another_chip(npu: Npu, network: Path, tmp_path: Pat
             ("all weights are 0",),
         ),
         (("--groups", "2", "--core-storage", "10"), ("bytes of storage", "10")),
+        (("--groups", "2", "--core-storage", "10", "--partition", "balanced"), ("storage", "10")),
+        (("--groups", "2", "--cycle-budget", "5"), ("budget",)),
+        (("--groups", "2", "--period-ms", "-1"), ("period", "above 0")),
         (("--groups", "2", "--start", "nowhere"), ("nowhere", "first")),
         (("--groups", "1", "--start", "behind"), ("1", "at least 2")),
     ],

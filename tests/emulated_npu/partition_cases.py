@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.partition.groups import Core, Fabric
+from device_agents.emulated_npu.partition.groups import Core, CoreGroup, Fabric, parse_groups
 from device_agents.emulated_npu.partition.result import Partition
 from device_agents.emulated_npu.partition.traversal import Traversal
 from device_agents.emulated_npu.partition.workload import Node, NodeGraph, Workload
@@ -44,6 +44,17 @@ def chain(*workloads: Workload) -> NodeGraph:
 def fabric(chips: int, cores_per_chip: int, storage_bytes: int = 10**6, macs_per_s: float = 1e9) -> Fabric:
     """Chips of equal cores."""
     return Fabric(chips, cores_per_chip, Core(macs_per_s, storage_bytes))
+
+
+def groups_of_sizes(machine: Fabric, sizes: Sequence[int]) -> tuple[CoreGroup, ...]:
+    """A group of each size, one behind the other; what the rest of a chip cannot hold whole goes to the next."""
+    first, texts = 0, []
+    for size in sizes:
+        if first % machine.cores_per_chip + size > machine.cores_per_chip:
+            first += -first % machine.cores_per_chip
+        texts.append(f"{first}-{first + size - 1}")
+        first += size
+    return parse_groups(machine, "/".join(texts))
 
 
 def names(graph: NodeGraph, nodes: Sequence[int]) -> str:

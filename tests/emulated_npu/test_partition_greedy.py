@@ -12,12 +12,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from partition_cases import SIX_NODES, chain, fabric, graphs, names, parts
+from partition_cases import SIX_NODES, chain, fabric, graphs, groups_of_sizes, names, parts
 
 from device_agents.emulated_npu.errors import DoesNotFit
 from device_agents.emulated_npu.partition.errors import InvalidPartition
 from device_agents.emulated_npu.partition.greedy import partition_by_score, partition_by_score_adding_groups
-from device_agents.emulated_npu.partition.groups import CoreGroup, equal_groups, groups_of_sizes, parse_groups
+from device_agents.emulated_npu.partition.groups import CoreGroup, parse_groups
 from device_agents.emulated_npu.partition.result import Partition
 from device_agents.emulated_npu.partition.score import AbsoluteScore, ShareScore
 from device_agents.emulated_npu.partition.splitting import SplitRule, Splitting
@@ -51,7 +51,6 @@ def test_the_score_over_the_threshold_closes_a_group_before_the_current_node() -
     assert [part.group for part in partition.sub_structures] == [0, 1, 2]
     assert [part.workload.compute_macs for part in partition.sub_structures] == [400, 300, 300]
     assert [part.load for part in partition.sub_structures] == pytest.approx([0.2, 0.3, 0.3])
-    assert partition.imbalance == pytest.approx(0.3 / (0.8 / 3))
     assert (partition.threshold, partition.events) == (0.3, ())
 
 
@@ -76,7 +75,7 @@ def test_every_step_has_its_score_and_why_it_closes() -> None:
 def test_the_node_limit_closes_a_group() -> None:
     """At most two nodes each, whatever the score."""
     partition = partition_by_score(
-        SIX_NODES, traverse(SIX_NODES), equal_groups(fabric(1, 3), 3), SplitRule(COMPUTE, 1.0, node_limit=2)
+        SIX_NODES, traverse(SIX_NODES), groups_of_sizes(fabric(1, 3), [1] * 3), SplitRule(COMPUTE, 1.0, node_limit=2)
     )
     assert parts(SIX_NODES, partition) == ["ab", "cd", "ef"]
     assert [step.closes for step in partition.steps if step.closes] == ["node limit", "node limit"]
@@ -85,7 +84,7 @@ def test_the_node_limit_closes_a_group() -> None:
 def test_a_node_that_exceeds_alone_forms_its_own() -> None:
     """MACs 1, 8, 1, 1, threshold 5: 1, as 1 + 8 = 9 > 5; 8 alone is above, and so is 8 + 1; 1 + 1 are the rest."""
     graph = _macs(1, 8, 1, 1)
-    partition = partition_by_score(graph, traverse(graph), equal_groups(fabric(1, 3), 3), SplitRule(MACS, 5))
+    partition = partition_by_score(graph, traverse(graph), groups_of_sizes(fabric(1, 3), [1] * 3), SplitRule(MACS, 5))
     assert parts(graph, partition) == ["0", "1", "23"]
     assert [part.load for part in partition.sub_structures] == [1, 8, 2]
 
@@ -97,7 +96,7 @@ def test_a_start_in_the_middle_begins_a_new_sub_structure_at_its_second_leg() ->
     for that of a.
     """
     partition = partition_by_score(
-        SIX_NODES, traverse_from(SIX_NODES, 3), equal_groups(fabric(1, 3), 3), SplitRule(COMPUTE, 0.5)
+        SIX_NODES, traverse_from(SIX_NODES, 3), groups_of_sizes(fabric(1, 3), [1] * 3), SplitRule(COMPUTE, 0.5)
     )
     assert parts(SIX_NODES, partition) == ["de", "f", "abc"]
 
@@ -111,7 +110,7 @@ def test_more_sub_structures_than_groups_raise_the_threshold() -> None:
     (a b c d is 0.7; with less than 0.6 d e and f part, which is a third.)
     """
     partition = partition_by_score(
-        SIX_NODES, traverse(SIX_NODES), equal_groups(fabric(1, 2), 2), SplitRule(COMPUTE, 0.3)
+        SIX_NODES, traverse(SIX_NODES), groups_of_sizes(fabric(1, 2), [1] * 2), SplitRule(COMPUTE, 0.3)
     )
     assert parts(SIX_NODES, partition) == ["abc", "def"]
     assert partition.threshold == pytest.approx(0.6)
@@ -121,7 +120,7 @@ def test_more_sub_structures_than_groups_raise_the_threshold() -> None:
 def test_storage_that_does_not_suffice_splits_before_the_node_that_exceeds_it() -> None:
     """100 bytes a core: 60 + 40 fit, 60 + 40 + 1 do not, although the threshold would allow it."""
     graph = _static(60, 40, 1, 5)
-    groups = equal_groups(fabric(1, 2, storage_bytes=100), 2)
+    groups = groups_of_sizes(fabric(1, 2, storage_bytes=100), [1] * 2)
     partition = partition_by_score(graph, traverse(graph), groups, SplitRule(COMPUTE, 1.0))
     assert parts(graph, partition) == ["01", "23"]
     assert partition.events == (
@@ -147,7 +146,7 @@ def test_a_lower_threshold_is_taken_where_only_that_makes_it_fit() -> None:
 def test_compute_counts_where_a_period_is_given() -> None:
     """100 MACs per second and an input every 2 s: 200 MACs a core. 150 + 50 fit, one more does not."""
     graph = _macs(150, 50, 1)
-    groups = equal_groups(fabric(1, 2, macs_per_s=100), 2)
+    groups = groups_of_sizes(fabric(1, 2, macs_per_s=100), [1] * 2)
     free = partition_by_score(graph, traverse(graph), groups, SplitRule(MACS, 1000))
     assert parts(graph, free) == ["012"]
     assert free.events == ("no nodes are left for the last group",)
@@ -188,7 +187,7 @@ def test_an_added_group_is_large_enough_for_its_first_node() -> None:
     machine = fabric(2, 2, storage_bytes=100)
     graph = _static(90, 150)
     partition = partition_by_score_adding_groups(
-        graph, traverse(graph), parse_groups(machine, "0-0"), SplitRule(COMPUTE), machine
+        graph, traverse(graph), parse_groups(machine, "0"), SplitRule(COMPUTE), machine
     )
     assert [group.cores for group in partition.groups] == [(0,), (2, 3)]
     assert "node '1' would bring group 0 to 240 bytes of storage, the limit is 100 (1 core)" in partition.events[0]
@@ -209,7 +208,9 @@ def test_groups_that_hold_the_network_get_no_company() -> None:
 
 def test_without_a_threshold_the_smallest_is_searched() -> None:
     """Three groups: a b c 0.4 | d 0.3 | e f 0.3. Any below 0.4 leaves c outside of a b and yields a fourth."""
-    partition = partition_by_score(SIX_NODES, traverse(SIX_NODES), equal_groups(fabric(1, 3), 3), SplitRule(COMPUTE))
+    partition = partition_by_score(
+        SIX_NODES, traverse(SIX_NODES), groups_of_sizes(fabric(1, 3), [1] * 3), SplitRule(COMPUTE)
+    )
     assert parts(SIX_NODES, partition) == ["abc", "d", "ef"]
     assert partition.threshold == pytest.approx(0.4)
     assert partition.events == ("threshold searched: 0.4 is the smallest with which 3 groups hold the network",)
@@ -338,7 +339,7 @@ def test_the_searched_threshold_is_the_smallest(
 def test_more_groups_than_nodes_are_refused() -> None:
     """The error names both numbers."""
     with pytest.raises(InvalidPartition, match="7 core groups for 6 nodes") as caught:
-        partition_by_score(SIX_NODES, traverse(SIX_NODES), equal_groups(fabric(1, 7), 7), SplitRule(COMPUTE))
+        partition_by_score(SIX_NODES, traverse(SIX_NODES), groups_of_sizes(fabric(1, 7), [1] * 7), SplitRule(COMPUTE))
     assert "at most 6 groups" in caught.value.why
 
 
@@ -358,7 +359,7 @@ def test_a_node_that_no_chip_holds_is_named() -> None:
     graph = _static(10, 201)
     with pytest.raises(DoesNotFit, match="no core group holds node '1'") as caught:
         partition_by_score_adding_groups(
-            graph, traverse(graph), parse_groups(machine, "0-0"), SplitRule(COMPUTE), machine
+            graph, traverse(graph), parse_groups(machine, "0"), SplitRule(COMPUTE), machine
         )
     assert "201 bytes of storage, the limit is 200 (2 cores)" in caught.value.why
 
@@ -366,7 +367,7 @@ def test_a_node_that_no_chip_holds_is_named() -> None:
 def test_groups_too_small_for_the_network_together_are_named() -> None:
     """Three nodes of 80 bytes do not share two cores of 100, whatever the threshold."""
     graph = _static(80, 80, 80)
-    groups = equal_groups(fabric(1, 2, storage_bytes=100), 2)
+    groups = groups_of_sizes(fabric(1, 2, storage_bytes=100), [1] * 2)
     for threshold in (None, 0.5):
         with pytest.raises(DoesNotFit, match="2 groups cannot hold the network, whatever the threshold") as caught:
             partition_by_score(graph, traverse(graph), groups, SplitRule(COMPUTE, threshold))
@@ -378,7 +379,7 @@ def test_a_node_limit_that_the_groups_cannot_keep_is_named() -> None:
     """Six nodes, at most two each, are three sub-structures."""
     with pytest.raises(DoesNotFit) as caught:
         partition_by_score(
-            SIX_NODES, traverse(SIX_NODES), equal_groups(fabric(1, 2), 2), SplitRule(COMPUTE, node_limit=2)
+            SIX_NODES, traverse(SIX_NODES), groups_of_sizes(fabric(1, 2), [1] * 2), SplitRule(COMPUTE, node_limit=2)
         )
     assert "3 sub-structures for 2 groups; at most 2 nodes in each" in caught.value.why
 
@@ -397,14 +398,14 @@ def test_a_start_in_the_middle_needs_two_groups() -> None:
     """The second leg begins a new sub-structure, which one group cannot take."""
     with pytest.raises(InvalidPartition, match="1 core groups") as caught:
         partition_by_score(
-            SIX_NODES, traverse_from(SIX_NODES, 3), equal_groups(fabric(1, 1), 1), SplitRule(COMPUTE, math.inf)
+            SIX_NODES, traverse_from(SIX_NODES, 3), groups_of_sizes(fabric(1, 1), [1] * 1), SplitRule(COMPUTE, math.inf)
         )
     assert "at least 2" in caught.value.why
 
 
 def test_a_traversal_of_another_network_and_groups_that_share_a_core_are_refused() -> None:
     """Both would lose or repeat work."""
-    groups = equal_groups(fabric(1, 2), 2)
+    groups = groups_of_sizes(fabric(1, 2), [1] * 2)
     with pytest.raises(InvalidPartition, match="a traversal of 2 nodes"):
         partition_by_score(SIX_NODES, traverse(_macs(1, 1)), groups, SplitRule(COMPUTE))
     with pytest.raises(InvalidPartition, match="core 0 is in group 0 and in group 1"):

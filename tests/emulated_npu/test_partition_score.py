@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_cases import SIX_NODES, fabric
+from partition_cases import SIX_NODES, fabric, groups_of_sizes
 
 from device_agents.emulated_npu.partition.errors import InvalidPartition
-from device_agents.emulated_npu.partition.groups import CoreGroup, groups_of_sizes
+from device_agents.emulated_npu.partition.groups import CoreGroup
 from device_agents.emulated_npu.partition.score import AbsoluteScore, Shares, ShareScore
 from device_agents.emulated_npu.partition.splitting import SplitRule
 from device_agents.emulated_npu.partition.workload import Workload

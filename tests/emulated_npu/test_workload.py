@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small_models import Array, model, node
 
 from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine, load_preset
-from device_agents.emulated_npu.many_cores.mapping import fabric_of, form_groups, stage_times, traversal_from
+from device_agents.emulated_npu.many_cores.mapping import (
+    contended,
+    fabric_of,
+    form_groups,
+    stage_times,
+    traversal_from,
+)
+from device_agents.emulated_npu.many_cores.sharing import group_machines
 from device_agents.emulated_npu.many_cores.workload import NetworkNodes, network_nodes
 from device_agents.emulated_npu.partition.balanced import balanced_partition
+from device_agents.emulated_npu.partition.errors import InvalidPartition
+from device_agents.emulated_npu.partition.groups import Core, Fabric
+from device_agents.emulated_npu.partition.workload import Workload
 
 EDGE = load_preset("edge")
 _RNG = np.random.default_rng(3)
@@ -30,7 +43,7 @@ def _nodes(machine: Machine = EDGE) -> NetworkNodes:
     ]
     sizes = np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64)
     constants = {"first": _weights(8, 3, 3, 3), "second": _weights(8, 8, 3, 3), "pads": sizes}
-    constants["one"] = np.float32(1)  # a border of ones is no padding of a convolution
+    constants["one"] = np.array(1, np.float32)  # a border of ones is no padding of a convolution
     proto = model(nodes, {"x": _weights(1, 3, 10, 10)}, constants)
     compiled = compile_model(proto.SerializeToString(), machine)
     return network_nodes(compiled.graph, machine, time_program(compiled.program, machine).timing)
@@ -45,19 +58,37 @@ def test_every_layer_is_in_one_node() -> None:
     assert any(len(each) > 1 for each in found.layers), "the borders have joined their reader"
 
 
-def test_storage_is_what_shapes_say() -> None:
-    """Of the first convolution: 300 elements in, 800 out, 216 weights, of four bytes; nothing of other nodes."""
+def test_the_workload_of_the_edge_by_hand() -> None:
+    """The first convolution: 3 to 8 channels, 10 x 10 outputs, 3 x 3 taps, in float32 on 32 x 32 multipliers.
+
+    In 300 elements, out 800, 8 x 27 = 216 weights and no scales, of 4 bytes; the input of the network comes from no
+    node. The MFU packs a row of the window, 3 taps x 3 channels, into its 32 rows and 8 outputs into its 32 columns: 3
+    cycles for each of 100 pixels, one for each row. One command of 300 cycles and 20 of start-up, of 1024 multiply-adds
+    each, where 100 x 27 x 8 = 21600 are useful.
+    """
     first = _nodes().graph.nodes[0].workload
-    assert (first.dynamic_in_bytes, first.dynamic_out_bytes, first.routing_bytes) == (1200, 3200, 0)
-    assert first.static_bytes >= 216 * 4
+    assert first == Workload((3 * 100 + 20) * 1024, 300 * 4, 800 * 4, 216 * 4, routing_bytes=0)
 
 
-def test_compute_counts_idle_lanes() -> None:
-    """By the machine's own parallelism: 32 x 32 multipliers for 9 x 3 inputs and 8 outputs are mostly idle."""
-    first = _nodes().graph.nodes[0].workload
-    useful = 100 * 27 * 8
-    assert first.compute_macs > 3 * useful
-    assert first.compute_macs % (EDGE.mfu.rows * EDGE.mfu.columns) == 0
+def test_bytes_follow_the_precision_and_compute_the_parallelism() -> None:
+    """The same convolution in int8 on the 64 x 4 multipliers of nvdla-256, which starts up in no time.
+
+    A byte for each element. A cycle takes the channels of one tap, 3 of 64 rows, and 4 of 8 outputs: 100 pixels x 9
+    taps x 2 halves of the outputs = 1800 cycles of 256 multiply-adds.
+    """
+    first = _nodes(load_preset("nvdla-256")).graph.nodes[0].workload
+    assert first == Workload(100 * 9 * 2 * 256, 300, 800, 216, routing_bytes=0)
+
+
+def test_what_nodes_read_of_each_other_is_routed() -> None:
+    """The second convolution reads 8 x 12 x 12 with its border, and the 8 x 10 x 10 that are added to its sum.
+
+    The fill of the border, 1 element wide around 10 x 10, is its own, but lies in the same value: 1152 + 800 elements
+    are taken, all of them from the two other nodes. 8 x 72 weights stay.
+    """
+    second = _nodes().graph.nodes[2].workload
+    assert (second.dynamic_in_bytes, second.routing_bytes) == (1952 * 4, 1952 * 4)
+    assert (second.dynamic_out_bytes, second.static_bytes) == (800 * 4, 576 * 4)
 
 
 def test_groups_come_from_text() -> None:
@@ -68,6 +99,77 @@ def test_groups_come_from_text() -> None:
     many = form_groups(fabric, "16", 64)
     assert [group.chip for group in many] == [chip for chip in range(4) for _ in range(4)]
     assert all(len(group.cores) == 4 for group in many)
+    lists = form_groups(fabric, "0-2/16,17", 5)
+    assert [(group.chip, group.cores) for group in lists] == [(0, (0, 1, 2)), (1, (16, 17))]
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(1, 5), st.integers(1, 9), st.data())
+def test_a_number_of_groups_spreads_over_chips(chips: int, cores_per_chip: int, data: st.DataObject) -> None:
+    """As many groups and cores as asked for, each on one chip, as equal there as can be, as many on each chip."""
+    fabric = Fabric(chips, cores_per_chip, Core(1e9, 1), shared_bytes=360)
+    total = data.draw(st.integers(1, fabric.cores))
+    count = data.draw(st.integers(min(chips, total), total))
+    groups = form_groups(fabric, str(count), total)
+    cores = [core for group in groups for core in group.cores]
+    assert len(groups) == count and len(cores) == total and cores == sorted(set(cores))
+    assert all({fabric.chip_of(core) for core in group.cores} == {group.chip} for group in groups)
+    by_chip = [[len(group.cores) for group in groups if group.chip == chip] for chip in range(chips)]
+    assert max(map(len, by_chip)) - min(map(len, by_chip)) <= 1
+    for sizes in by_chip:
+        assert not sizes or max(sizes) - min(sizes) <= 1
+    for group in groups:
+        assert group.storage_bytes == 360 // sum(by_chip[group.chip]) * len(group.cores)
+
+
+@pytest.mark.parametrize(
+    ("text", "cores", "limit"),
+    [
+        ("0", None, "the machine has 8"),
+        ("9", None, "the machine has 8"),
+        ("1" * 5000, None, "the machine has 8"),
+        (" " * 30 + "9", None, "the machine has 8"),
+        ("2", 9, "the machine has 8"),
+        ("3", 2, "the machine has 8"),
+        ("1", 5, "which has 4 cores"),
+        ("0-1/2", 4, "4 cores are asked for"),
+        ("٣", None, "cores are 0 to 7"),
+    ],
+)
+def test_numbers_that_contradict_the_machine_are_refused(text: str, cores: int | None, limit: str) -> None:
+    """The error names the limit, of two chips of four cores."""
+    with pytest.raises(InvalidPartition) as caught:
+        form_groups(Fabric(2, 4, Core(1e9, 1)), text, cores)
+    assert limit in caught.value.why
+
+
+def test_a_core_holds_its_part_of_the_memory_by_the_cores_in_use() -> None:
+    """As `group_machines` has it when they compile: of the 2 GiB of the edge two cores have one each; or as told."""
+    fabric = fabric_of(EDGE)
+    for text, cores in (("2", None), ("3", 8), ("0-2/5", None)):
+        groups = form_groups(fabric, text, cores)
+        shares = group_machines(EDGE, [group.cores for group in groups])
+        in_use = sum(len(group.cores) for group in groups)
+        for group, share in zip(groups, shares, strict=True):
+            assert 0 <= share.ddr.bytes - group.storage_bytes < in_use, "but for rounding"
+    assert form_groups(fabric, "2")[0].storage_bytes == 2**30
+    assert form_groups(fabric_of(EDGE, 60_000), "0-1/2")[0].storage_bytes == 120_000
+
+
+def test_a_core_among_several_need_not_hold_the_network() -> None:
+    """What predictions are made on has the bandwidth of a core among four, and the DDR of the chip."""
+    crowded = contended(EDGE, form_groups(fabric_of(EDGE), "4"))
+    assert crowded.ddr.bytes == EDGE.ddr.bytes
+    assert crowded.ddr.bytes_per_s == EDGE.ddr.bytes_per_s / 4
+    assert crowded.llc.bytes == EDGE.llc.bytes // 4
+
+
+def test_a_stage_sends_over_the_link_to_the_next_one() -> None:
+    """Two groups on chip 0 and one on chip 1: 544 bytes a ns to the second, 100 to the third, nothing behind it."""
+    machine = load_preset("chiplets-64")
+    found = _nodes()
+    times = stage_times(found, traversal_from(found, None), form_groups(fabric_of(machine), "0/1/16"), machine)
+    assert times.time_per_byte == pytest.approx((1000 / 544, 1000 / 100, 0))
 
 
 def test_the_balanced_partition_is_by_stage_times() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from device_agents.emulated_npu.command import Function
 from device_agents.emulated_npu.compiler import views
+from device_agents.emulated_npu.compiler.constants import derived
 from device_agents.emulated_npu.compiler.layers import Constant, Layer, View
 from device_agents.emulated_npu.compiler.regions import (
     Region,
@@ -103,12 +102,5 @@ def constant_part(constant: Constant, axis: int, low: int, high: int) -> Constan
     shape = list(constant.shape)
     shape[axis] = high - low
     index = (slice(None),) * axis + (slice(low, high),)
-    return derived(constant, f"[{':, ' * axis}{low}:{high}]", tuple(shape), lambda array: array[index])
-
-
-def derived(constant: Constant, suffix: str, shape: tuple[int, ...], change: Callable[[Any], Any]) -> Constant:
-    """What `change` makes of a constant's array, under the constant's name with a suffix."""
-    compute = constant.compute
-    return Constant(
-        constant.name + suffix, shape, constant.dtype, constant.sources, lambda *arrays: change(compute(*arrays))
-    )
+    name = f"{constant.name}[{':, ' * axis}{low}:{high}]"
+    return derived(name, shape, constant.dtype, (constant,), lambda array: array[index])

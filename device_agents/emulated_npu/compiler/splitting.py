@@ -7,16 +7,17 @@ again by rows or columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from device_agents.emulated_npu.command import MAX_RANK, PLAIN, Activation, Binary, Function, Reduction, Settings
 from device_agents.emulated_npu.compiler import views
+from device_agents.emulated_npu.compiler.constants import derived
 from device_agents.emulated_npu.compiler.layers import Constant, Graph, Layer, Value, View, ViewAxis
 from device_agents.emulated_npu.compiler.regions import Interval
-from device_agents.emulated_npu.compiler.slicing import channel_axis, constant_part, derived, part_of
+from device_agents.emulated_npu.compiler.slicing import channel_axis, constant_part, part_of
 from device_agents.emulated_npu.compiler.split_axes import CannotSplit, Kind, cut_axis_of, equal_parts, parts_along
 
 Slices = tuple[tuple[Layer, ...], ...]
@@ -102,22 +103,20 @@ def _by_inputs(layer: Layer, values: Mapping[str, Value], parts: int) -> LayerSp
 
     Scale and shift come before the sum: they are linear, so that every part is scaled and one of them shifted.
     """
-    why = None
+    depth_axis = len(layer.inputs[0].axes) - 1 if layer.matrix else 1
+    intervals: Sequence[Interval] = ()
     if layer.function is not Function.CONVOLVE:
         why = f"{layer.function.name} makes no sum of products over input channels"
     elif layer.groups > 1:
         why = "it has groups, each with input channels of its own"
     elif len(layer.output.axes) + 1 > MAX_RANK:
         why = f"its partial results would have more than {MAX_RANK} axes"
-    depth_axis = len(layer.inputs[0].axes) - 1 if layer.matrix else 1
-    depth = layer.inputs[0].axes[depth_axis].size
-    if why is None and depth == 1:
-        why = "it has one input channel"
-    if why is not None:
+    else:
+        depth = layer.inputs[0].axes[depth_axis].size
+        intervals = equal_parts(depth, parts)
+        why = f"it has {depth} input channel{'s' if depth > 1 else ''}"
+    if len(intervals) < 2:
         raise CannotSplit(f"{layer.name} cannot be split by inputs", why)
-    intervals = equal_parts(depth, parts)
-    if len(intervals) == 1:
-        raise CannotSplit(f"{layer.name} cannot be split by inputs", f"it has {depth} input channels")
     partial = _partial_value(layer, values, len(intervals))
     products = tuple((_product(layer, partial, place, interval),) for place, interval in enumerate(intervals))
     new = {partial.name: partial}
@@ -156,8 +155,13 @@ def _product(layer: Layer, partial: Value, place: int, interval: Interval) -> La
 
 
 def _unshifted(scale_shift: Constant) -> Constant:
+    name = f"{scale_shift.name}[unshifted]"
     return derived(
-        scale_shift, "[unshifted]", scale_shift.shape, lambda array: array * np.array([[1], [0]], array.dtype)
+        name,
+        scale_shift.shape,
+        scale_shift.dtype,
+        (scale_shift,),
+        lambda array: array * np.array([[1], [0]], array.dtype),
     )
 
 

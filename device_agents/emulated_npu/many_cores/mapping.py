@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.assignment import Assignment, Group
@@ -18,10 +20,16 @@ _PS_PER_S = 10**12
 
 
 def fabric_of(machine: Machine, storage_bytes: int | None = None) -> Fabric:
-    """The cores of a machine and what each is capable of; a core may hold its part of the chip's DDR, or as given."""
+    """The cores of a machine and what each is capable of; a core holds `storage_bytes`, or its part of the chip's DDR.
+
+    That part is by the cores in use there, as in `group_machines`; by all of them as long as that is not known.
+    """
+    cores = machine.cores
     macs_per_s = machine.mfu.rows * machine.mfu.columns * machine.clock_hz
-    held = machine.ddr.bytes // machine.cores.per_chip if storage_bytes is None else storage_bytes
-    return Fabric(machine.cores.chips, machine.cores.per_chip, Core(macs_per_s, held))
+    if storage_bytes is not None:
+        return Fabric(cores.chips, cores.per_chip, Core(macs_per_s, storage_bytes))
+    core = Core(macs_per_s, machine.ddr.bytes // cores.per_chip)
+    return Fabric(cores.chips, cores.per_chip, core, machine.ddr.bytes)
 
 
 def form_groups(fabric: Fabric, text: str, cores: int | None = None) -> tuple[CoreGroup, ...]:
@@ -31,12 +39,13 @@ def form_groups(fabric: Fabric, text: str, cores: int | None = None) -> tuple[Co
     be, in their order: every chip has a DDR of its own. Raises InvalidPartition for what the fabric has not, or where
     lists and `cores` contradict each other.
     """
-    if not text.strip().isdecimal():
+    text = text.strip()
+    if not (text.isascii() and text.isdecimal()):
         groups = parse_groups(fabric, text)
         named = sum(len(group.cores) for group in groups)
         if cores is not None and cores != named:
             raise InvalidPartition(f"the groups {text} name {named} cores", f"{cores} cores are asked for")
-        return groups
+        return fabric.shared_by(groups)
     count = int(text[:20])
     total = count if cores is None else cores
     if not 1 <= count <= total <= fabric.cores:
@@ -53,7 +62,7 @@ def form_groups(fabric: Fabric, text: str, cores: int | None = None) -> tuple[Co
         for size in _evenly(here, number):
             formed.append(CoreGroup(tuple(range(first, first + size)), chip, fabric.core))
             first += size
-    return tuple(formed)
+    return fabric.shared_by(formed)
 
 
 def _evenly(total: int, parts: int) -> list[int]:
@@ -61,9 +70,13 @@ def _evenly(total: int, parts: int) -> list[int]:
 
 
 def contended(machine: Machine, groups: Sequence[CoreGroup]) -> Machine:
-    """The machine as one of the cores has it when all of them work, on the chip where most do."""
+    """The machine as one of the cores has it when all of them work, on the chip where most do.
+
+    But with all of the DDR: a core of several need not hold the whole network.
+    """
     cores = [group.cores for group in groups]
-    return min(group_machines(machine, [[core] for each in cores for core in each]), key=lambda own: own.ddr.bytes)
+    own = min(group_machines(machine, [[core] for each in cores for core in each]), key=lambda own: own.ddr.bytes)
+    return replace(own, ddr=replace(own.ddr, bytes=machine.ddr.bytes))
 
 
 def traversal_from(nodes: NetworkNodes, start: str | None) -> Traversal:
@@ -81,13 +94,15 @@ def stage_times(nodes: NetworkNodes, traversal: Traversal, groups: Sequence[Core
     """Predicted stage times in picoseconds: each node's share of one core's run, divided among a group's cores.
 
     `nodes` are best those of a run on the `contended` machine. What crosses the end of a stage is sent over the link
-    that leads to the next group.
+    that leads to the next group: that of their chip, or from chip to chip.
     """
     on_one = [nodes.times_ps[node] for node in traversal.order]
     times = tuple(tuple(time / len(group.cores) for time in on_one) for group in groups)
-    chips = {group.chip for group in groups}
-    link = machine.cores.chip_link if len(chips) > 1 else machine.cores.link
-    per_byte = _PS_PER_S / link.bytes_per_s if len(groups) > 1 else 0.0
+    links = (
+        machine.cores.link if group.chip == following.chip else machine.cores.chip_link
+        for group, following in pairwise(groups)
+    )
+    per_byte = (*(_PS_PER_S / link.bytes_per_s for link in links), 0.0)
     return StageTimes(times, nodes.graph.cut_bytes(traversal.order), per_byte)
 
 

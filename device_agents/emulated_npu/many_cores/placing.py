@@ -18,11 +18,15 @@ from device_agents.emulated_npu.partition.result import Partition
 from device_agents.emulated_npu.partition.traversal import Traversal
 
 _CORRECTIONS = 2
+_PS_PER_MS = 1e9
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What partitions of a network on a machine are made from; one core takes `single_core_ps` for an input."""
+    """What partitions of a network on a machine are made from; one core takes `single_core_ps` for an input.
+
+    `inputs` and `limit_ps` as in `time_system`.
+    """
 
     graph: Graph
     machine: Machine
@@ -30,12 +34,13 @@ class Ground:
     nodes: NetworkNodes
     traversal: Traversal
     single_core_ps: int
-    inputs: int | None
+    inputs: int | None = None
+    limit_ps: int | None = None
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A partition as it runs; `predicted_ps` are the times of its stages as they were expected."""
+    """A partition as it runs; `predicted_ps` are the times of its stages as they were expected before any run."""
 
     partition: Partition
     predicted_ps: tuple[float, ...]
@@ -45,7 +50,7 @@ class Placed:
 def place(ground: Ground, partition: Partition) -> Placed:
     """Compiles and times a partition; raises as `compile_system` and `time_system`."""
     system = compile_system(ground.graph, ground.machine, assignment_of(partition, ground.nodes), ground.options)
-    timed = time_system(system, ground.single_core_ps, ground.inputs)
+    timed = time_system(system, ground.single_core_ps, ground.inputs, ground.limit_ps)
     predicted = partition.loads_by(stage_times(ground.nodes, ground.traversal, partition.groups, ground.machine))
     return Placed(partition, predicted, timed)
 
@@ -54,31 +59,40 @@ def place_balanced(ground: Ground, groups: Sequence[CoreGroup]) -> Placed:
     """The balanced partition, or one with a shorter interval that corrected predictions lead to.
 
     Shares of one core's run know nothing of where chains end in the stages, of sending, and of what cores of a group
-    save: so the times of a stage's nodes are scaled to what it took, and the network is balanced again.
+    save: so the times of a stage's nodes are scaled to what it took, and the network is balanced again. The events of
+    the partition tell what that gained.
     """
-    return min(_corrected(ground, groups), key=lambda placed: placed.timed.report.interval_ps)
+    first, *corrected = _rounds(ground, groups)
+    best = min((first, *corrected), key=lambda placed: placed.timed.report.interval_ps)
+    if best is first:
+        return first
+    intervals_ms = [placed.timed.report.interval_ps / _PS_PER_MS for placed in (first, best)]
+    event = "balanced again by what the stages took: {:.4g} ms an input as predicted first, {:.4g} now"
+    return replace(best, partition=replace(best.partition, events=(event.format(*intervals_ms),)))
 
 
-def _corrected(ground: Ground, groups: Sequence[CoreGroup]) -> Iterator[Placed]:
+def _rounds(ground: Ground, groups: Sequence[CoreGroup]) -> Iterator[Placed]:
+    """Partitions that differ: by prediction, and corrected by the run of the one before."""
     known = set()
+    nodes = ground.nodes
     for _ in range(1 + _CORRECTIONS):
-        times = stage_times(ground.nodes, ground.traversal, groups, ground.machine)
-        partition = balanced_partition(ground.nodes.graph, ground.traversal, groups, times)
+        times = stage_times(nodes, ground.traversal, groups, ground.machine)
+        partition = balanced_partition(nodes.graph, ground.traversal, groups, times)
         stages = tuple(part.nodes for part in partition.sub_structures)
         if stages in known:
             return
         known.add(stages)
         placed = place(ground, partition)
         yield placed
-        ground = replace(ground, nodes=_scaled(ground.nodes, placed))
+        nodes = _scaled(nodes, placed, partition.loads_by(times))
 
 
-def _scaled(nodes: NetworkNodes, placed: Placed) -> NetworkNodes:
-    """The nodes with times that sum, by stage, to what the stage took."""
+def _scaled(nodes: NetworkNodes, placed: Placed, expected_ps: Sequence[float]) -> NetworkNodes:
+    """The nodes with times that sum, by stage, to what the stage took instead of what was expected."""
     times = list(nodes.times_ps)
     for number, part in enumerate(placed.partition.sub_structures):
         load = next(load for load in placed.timed.report.groups if load.group == number)
-        factor = load.own_ps / max(1.0, placed.predicted_ps[number])
+        factor = load.own_ps / max(1.0, expected_ps[number])
         for node in part.nodes:
             times[node] = round(times[node] * factor)
     return replace(nodes, times_ps=tuple(times))

@@ -9,7 +9,7 @@ from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.many_cores.system import CompiledSystem
 from device_agents.emulated_npu.reports.pipeline import PipelineReport, pipeline_report
 from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.many_cores import CoreSteps, StreamTiming, simulate_cores
+from device_agents.emulated_npu.timing.many_cores import NO_LIMIT_PS, CoreSteps, StreamTiming, simulate_cores
 
 MOST_ITEMS = 40_000_000
 """Items of all cores and inputs that are timed at most: some minutes."""
@@ -36,12 +36,17 @@ def enough_inputs(groups: int) -> int:
     return 4 * groups + 4
 
 
-def time_system(compiled: CompiledSystem, single_core_ps: int, inputs: int | None = None) -> TimedSystem:
-    """Times a compiled network for one input and a stream of `inputs`; one core takes `single_core_ps` for an input.
+def time_system(
+    compiled: CompiledSystem, single_core_ps: int, inputs: int | None = None, limit_ps: int | None = None
+) -> TimedSystem:
+    """Times a compiled network for one input and a stream; one core takes `single_core_ps` for an input.
+
+    The stream has `inputs`, but at least `enough_inputs`: shorter ones have no steady state. `limit_ps` bounds the
+    time of the input that runs alone.
 
     Raises BudgetExceeded for more items than can be timed, and what `simulate_cores` raises.
     """
-    count = enough_inputs(len(compiled.groups)) if inputs is None else inputs
+    count = max(inputs or 0, enough_inputs(len(compiled.groups)))
     cores = []
     for number, group in enumerate(compiled.groups):
         for core in group.cores:
@@ -56,6 +61,7 @@ def time_system(compiled: CompiledSystem, single_core_ps: int, inputs: int | Non
         )
     depths = {number: group.depth for number, group in enumerate(compiled.groups)}
     costs = CostModel(compiled.machine)
-    alone = simulate_cores(cores, compiled.machine, inputs=1, depths=depths, costs=costs)
+    limit = NO_LIMIT_PS if limit_ps is None else limit_ps
+    alone = simulate_cores(cores, compiled.machine, inputs=1, depths=depths, limit_ps=limit, costs=costs)
     stream = simulate_cores(cores, compiled.machine, inputs=count, depths=depths, costs=costs)
     return TimedSystem(compiled, tuple(cores), alone, stream, pipeline_report(stream, alone, single_core_ps))

@@ -2,7 +2,8 @@
 
 The split score is greedy and knows no times. Here the stages are those of all possible ones whose slowest takes
 least, which is what bounds the throughput of the pipeline (S5.7); of equal ones, those with the least sum of
-squared times, so that what is not the slowest stage is even as well.
+squared times, so that what is not the slowest stage is even as well. No stage demands more storage than its group
+holds (S5.6).
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +35,13 @@ class StageTimes:
 
     `node_times[group][position]` is the time of the node at a position of the traversal on a group;
     `cut_bytes[position]` what crosses the cut before a position (`NodeGraph.cut_bytes`), sent on by the stage that
-    ends there in `time_per_byte` a byte. Raises `InvalidPartition` where lengths do not match, or a number is negative
-    or not finite.
+    ends there in `time_per_byte[group]` a byte. Raises `InvalidPartition` where lengths do not match, or a number is
+    negative or not finite.
     """
 
     node_times: tuple[tuple[float, ...], ...]
     cut_bytes: tuple[int, ...]
-    time_per_byte: float
+    time_per_byte: tuple[float, ...]
 
     def __post_init__(self) -> None:
         for group, times in enumerate(self.node_times):
@@ -47,18 +50,22 @@ class StageTimes:
                     f"{len(times)} node times on group {group} for {len(self.cut_bytes)} cuts",
                     "one cut more than nodes",
                 )
-        for value in (*(time for times in self.node_times for time in times), *self.cut_bytes, self.time_per_byte):
+        if len(self.time_per_byte) != len(self.node_times):
+            raise InvalidPartition(
+                f"times of a byte behind {len(self.time_per_byte)} groups", f"there are {len(self.node_times)} groups"
+            )
+        for value in (*(time for times in self.node_times for time in times), *self.cut_bytes, *self.time_per_byte):
             if not 0 <= value < float("inf"):
                 raise InvalidPartition(f"a stage time made of {value}", "times and bytes are at least 0 and finite")
 
     def __call__(self, start: int, stop: int, group: int) -> float:
         """The time of positions [start, stop) on a group."""
-        return sum(self.node_times[group][start:stop]) + self.cut_bytes[stop] * self.time_per_byte
+        return sum(self.node_times[group][start:stop]) + self.cut_bytes[stop] * self.time_per_byte[group]
 
     def table(self, group: int) -> _Table:
         """The time from every start to every stop on a group."""
         sums = np.concatenate([[0.0], np.cumsum(self.node_times[group])])
-        sent = np.asarray(self.cut_bytes, dtype=np.float64) * self.time_per_byte
+        sent = np.asarray(self.cut_bytes, dtype=np.float64) * self.time_per_byte[group]
         times: _Table = sums[None, :] - sums[:, None] + sent[None, :]
         return times
 
@@ -68,22 +75,19 @@ def balanced_partition(
 ) -> Partition:
     """The partition on the given groups, in their order, that makes the largest stage time as small as can be.
 
-    Every group gets at least one node. A `cost` of infinity forbids a stage. Takes groups x nodes^2; a `StageTimes`
+    Every group gets at least one node, and none whose inputs and static storage it does not hold (the demand of the
+    split score with factors of 1). A `cost` of infinity forbids a stage. Takes groups x nodes^2; a `StageTimes`
     is much faster than a function. Raises `InvalidPartition` for more groups than nodes or a negative or
-    undefined time, `DoesNotFit` where no stages are allowed.
+    undefined time, `DoesNotFit` where no stages are allowed, naming nodes, demand and limit.
     """
     check_demand(graph, traversal, groups)
     if isinstance(cost, StageTimes) and len(cost.node_times) != len(groups):
         raise InvalidPartition(f"node times on {len(cost.node_times)} groups", f"there are {len(groups)} groups")
-    table_of = _tables(traversal, len(groups), cost)
+    stages = _Stages(graph, traversal, groups, cost)
+    table_of = stages.tables()
     largest, _ = _best(len(groups), table_of, np.maximum)
     if np.isinf(largest):
-        raise DoesNotFit(
-            f"no {len(groups)} stages of {len(graph.nodes)} nodes are allowed",
-            "every split has a stage that its group does not hold",
-            "form more or larger groups",
-            memory="core group",
-        )
+        _refuse(stages, table_of)
     _, cuts = _best(len(groups), lambda group: _squares(table_of(group), largest), np.add)
     parts = []
     for group, (start, stop) in enumerate(itertools.pairwise(cuts)):
@@ -93,35 +97,91 @@ def balanced_partition(
     return Partition("balanced", tuple(groups), tuple(parts))
 
 
-def _tables(traversal: Traversal, groups: int, cost: StageTimes | StageFunction) -> _TableOf:
-    """The table of each group: made anew each time from node times, which is quick, and kept from a function."""
-    if isinstance(cost, StageTimes):
-        return lambda group: _table(traversal, groups, group, cost)
-    return [_table(traversal, groups, group, cost) for group in range(groups)].__getitem__
+@dataclass(frozen=True)
+class _Stages:
+    """The stages that there can be, with their times."""
 
+    graph: NodeGraph
+    traversal: Traversal
+    groups: Sequence[CoreGroup]
+    cost: StageTimes | StageFunction
 
-def _table(traversal: Traversal, groups: int, group: int, cost: StageTimes | StageFunction) -> _Table:
-    nodes = len(traversal.order)
-    starts, stops = np.ogrid[: nodes + 1, : nodes + 1]
-    # Every group before and behind needs a node; the first begins at 0 and the last ends the network.
-    possible = (starts < stops) & (starts >= group) & (stops <= nodes - (groups - 1 - group))
-    if traversal.second_leg is not None:
-        possible &= (stops <= traversal.second_leg) | (starts >= traversal.second_leg)
-    if group == 0:
-        possible &= starts == 0
-    if group == groups - 1:
-        possible &= stops == nodes
-    if isinstance(cost, StageTimes):
-        return np.where(possible, cost.table(group), np.inf)
-    table = np.full(possible.shape, np.inf)
-    pairs = zip(*(ends.tolist() for ends in np.nonzero(possible)), strict=True)
-    table[possible] = [cost(start, stop, group) for start, stop in pairs]
-    if not (table >= 0).all():
-        start, stop = (int(ends[0]) for ends in np.nonzero(~(table >= 0)))
-        raise InvalidPartition(
-            f"the time of positions {start} to {stop - 1} on group {group} is {table[start, stop]}", "at least 0"
+    @cached_property
+    def stored_bytes(self) -> NDArray[np.float64]:
+        """The storage that the nodes before each position demand."""
+        demands = [self.graph.nodes[node].workload.stored_bytes for node in self.traversal.order]
+        return np.asarray([0, *itertools.accumulate(demands)], dtype=np.float64)
+
+    def check_held(self, start: int, stop: int, group: CoreGroup, what: str) -> None:
+        """Raise `DoesNotFit`, `what` of the nodes, where the group does not hold positions [start, stop)."""
+        demand = int(self.stored_bytes[stop] - self.stored_bytes[start])
+        if demand <= group.storage_bytes:
+            return
+        first, last = (repr(self.graph.nodes[self.traversal.order[at]].name) for at in (start, stop - 1))
+        raise DoesNotFit(
+            what.format(f"node {first}" if first == last else f"nodes {first} to {last}"),
+            f"the demand is {group.storage_limit(demand)}",
+            "form more or larger groups, or groups of cores that hold more",
+            memory="core group",
+            demand_bytes=demand,
         )
-    return table
+
+    def tables(self) -> _TableOf:
+        """The table of each group: made anew each time from node times, which is quick, and kept from a function."""
+        if isinstance(self.cost, StageTimes):
+            return self._table
+        return [self._table(group) for group in range(len(self.groups))].__getitem__
+
+    def _table(self, group: int) -> _Table:
+        possible = self._possible(group)
+        if isinstance(self.cost, StageTimes):
+            return np.where(possible, self.cost.table(group), np.inf)
+        table = np.full(possible.shape, np.inf)
+        pairs = zip(*(ends.tolist() for ends in np.nonzero(possible)), strict=True)
+        table[possible] = [self.cost(start, stop, group) for start, stop in pairs]
+        if not (table >= 0).all():
+            start, stop = (int(ends[0]) for ends in np.nonzero(~(table >= 0)))
+            raise InvalidPartition(
+                f"the time of positions {start} to {stop - 1} on group {group} is {table[start, stop]}", "at least 0"
+            )
+        return table
+
+    def _possible(self, group: int) -> NDArray[np.bool_]:
+        nodes, behind = len(self.traversal.order), len(self.groups) - 1 - group
+        starts, stops = np.ogrid[: nodes + 1, : nodes + 1]
+        # Every group before and behind needs a node; the first begins at 0 and the last ends the network.
+        possible: NDArray[np.bool_] = (starts < stops) & (starts >= group) & (stops <= nodes - behind)
+        possible &= self.stored_bytes[stops] - self.stored_bytes[starts] <= self.groups[group].storage_bytes
+        if self.traversal.second_leg is not None:
+            possible &= (stops <= self.traversal.second_leg) | (starts >= self.traversal.second_leg)
+        if group == 0:
+            possible &= starts == 0
+        if behind == 0:
+            possible &= stops == nodes
+        return possible
+
+
+def _refuse(stages: _Stages, table_of: _TableOf) -> NoReturn:
+    """Say what is not held: a node by any group, what the groups before a group leave at best, or another stage."""
+    nodes, groups = len(stages.traversal.order), stages.groups
+    largest = max(groups, key=lambda group: group.storage_bytes)
+    for position in range(nodes):
+        stages.check_held(position, position + 1, largest, "no core group holds {}")
+    reached = np.arange(nodes + 1) == 0
+    for number, group in enumerate(groups):
+        beyond = np.isfinite(table_of(number)[reached]).any(axis=0)
+        if not beyond.any():
+            start = int(np.flatnonzero(reached)[-1])
+            stop = nodes if number == len(groups) - 1 else start + 1
+            stages.check_held(start, stop, group, f"group {number} does not hold {{}}, which no group before it can")
+            break
+        reached = beyond
+    raise DoesNotFit(
+        f"no {len(groups)} stages of {nodes} nodes are allowed",
+        "every split has a stage that its group does not hold",
+        "form more or larger groups",
+        memory="core group",
+    )
 
 
 def _squares(table: _Table, largest: float) -> _Table:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from device_agents.emulated_npu.errors import DoesNotFit
@@ -46,9 +47,11 @@ def partition_by_score_adding_groups(
 
     A group is added on the chip of the last one, on the next chip that has room where that has not; it is as large
     as the last given group, larger where its first node asks for it, smaller where the chip has fewer cores free.
-    Raises as `partition_by_score`, and `DoesNotFit` where no core is left for a group.
+    No core counts on more than it is capable of whatever the others do (`Fabric.core`), the given ones included. Raises
+    as `partition_by_score`, and `DoesNotFit` where no core is left for a group.
     """
     check_demand(graph, traversal, groups)
+    groups = [replace(group, core=fabric.core) for group in groups]
     splitting = Splitting(graph, traversal, rule)
     whole_chip = CoreGroup(tuple(range(fabric.cores_per_chip)), 0, fabric.core)
     for position in range(len(graph.nodes)):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.partition.errors import InvalidPartition
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
-_SYNTAX = "write a number of groups (4), or the cores of each group with / between groups (0-3/4,5/6)"
+_SYNTAX = "write the cores of each group with / between groups: 0-3/4,5/6"
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,16 @@ class Core:
 
 @dataclass(frozen=True)
 class Fabric:
-    """`chips` chips of `cores_per_chip` equal cores each; cores are numbered from 0 over all chips."""
+    """`chips` chips of `cores_per_chip` equal cores each; cores are numbered from 0 over all chips.
+
+    `core` is what each is capable of whatever the others do. Where a chip has `shared_bytes` of storage for those of
+    its cores that are in use, a core holds more than that while others are idle (`shared_by`).
+    """
 
     chips: int
     cores_per_chip: int
     core: Core
+    shared_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.chips < 1 or self.cores_per_chip < 1:
@@ -47,6 +53,16 @@ class Fabric:
     def chip_of(self, core: int) -> int:
         """The chip on which a core lies."""
         return core // self.cores_per_chip
+
+    def shared_by(self, groups: Sequence[CoreGroup]) -> tuple[CoreGroup, ...]:
+        """The groups with what their cores may hold when these are all that are in use."""
+        if self.shared_bytes is None:
+            return tuple(groups)
+        in_use = Counter(group.chip for group in groups for _ in group.cores)
+        return tuple(
+            replace(group, core=replace(group.core, storage_bytes=self.shared_bytes // in_use[group.chip]))
+            for group in groups
+        )
 
 
 @dataclass(frozen=True)
@@ -80,56 +96,18 @@ class CoreGroup:
         """Bytes that all its cores hold together (paragraph 76 of the source)."""
         return len(self.cores) * self.core.storage_bytes
 
-
-def equal_groups(fabric: Fabric, count: int) -> tuple[CoreGroup, ...]:
-    """`count` groups of as equal a size as chips allow: groups spread over the chips, a chip's cores over its groups.
-
-    With at least as many groups as chips every core is used; with fewer each group is one whole chip. Raises
-    `InvalidPartition` where there are more groups than cores, or none.
-    """
-    if not 1 <= count <= fabric.cores:
-        raise InvalidPartition(
-            f"{count} core groups", f"at least 1, and at most as many as there are cores: {fabric.cores}", _SYNTAX
-        )
-    sizes = [
-        size for groups in _evenly(count, min(fabric.chips, count)) for size in _evenly(fabric.cores_per_chip, groups)
-    ]
-    return groups_of_sizes(fabric, sizes)
-
-
-def groups_of_sizes(fabric: Fabric, sizes: Sequence[int]) -> tuple[CoreGroup, ...]:
-    """One group of each size, in order, one chip after the other; what a chip cannot hold whole goes to the next.
-
-    Raises `InvalidPartition` where a size is not positive or larger than a chip, or the chips do not suffice.
-    """
-    groups: list[CoreGroup] = []
-    first = 0
-    for size in sizes:
-        if not 1 <= size <= fabric.cores_per_chip:
-            raise InvalidPartition(
-                f"a core group of {size} cores", f"a group lies on one chip, which has {fabric.cores_per_chip} cores"
-            )
-        if first % fabric.cores_per_chip + size > fabric.cores_per_chip:
-            first += -first % fabric.cores_per_chip
-        if first + size > fabric.cores:
-            raise InvalidPartition(
-                f"core groups of {', '.join(map(str, sizes[:20]))} cores",
-                f"the {fabric.chips} chips have {fabric.cores_per_chip} cores each, and a group lies on one of them",
-                "form fewer or smaller groups",
-            )
-        groups.append(_group(fabric, tuple(range(first, first + size))))
-        first += size
-    return tuple(groups)
+    def storage_limit(self, demand_bytes: float) -> str:
+        """A demand beside the limit of the group, for those who are told that it is too much."""
+        cores = f"{len(self.cores)} core{'s' if len(self.cores) > 1 else ''}"
+        return f"{demand_bytes:.12g} bytes of storage, the limit is {self.storage_bytes} ({cores})"
 
 
 def parse_groups(fabric: Fabric, text: str) -> tuple[CoreGroup, ...]:
-    """The groups that a text names: `4` (that many equal ones), or lists and ranges of cores, `0-3/4,5/6`.
+    """The groups that a text names by lists and ranges of cores: `0-3/4,5/6`.
 
-    Raises `InvalidPartition` for text that is neither, for a core that does not exist or is named twice, and for a
-    group that is empty or reaches over two chips.
+    Raises `InvalidPartition` for other text, for a core that does not exist or is named twice, and for a group that
+    is empty or reaches over two chips.
     """
-    if re.fullmatch(r"\s*[0-9]{1,9}\s*", text):
-        return equal_groups(fabric, int(text))
     groups = tuple(_group(fabric, _cores(fabric, part, text)) for part in text.split("/"))
     check_disjoint(groups)
     return groups
@@ -155,11 +133,6 @@ def name_cores(group: CoreGroup) -> str:
     if group.cores == tuple(range(first, last + 1)):
         return f"{first}-{last}" if last > first else str(first)
     return ",".join(map(str, group.cores))
-
-
-def _evenly(total: int, parts: int) -> list[int]:
-    whole, rest = divmod(total, parts)
-    return [whole + (part < rest) for part in range(parts)]
 
 
 def _group(fabric: Fabric, cores: tuple[int, ...]) -> CoreGroup:

@@ -60,11 +60,6 @@ class Partition:
     steps: tuple[ScoreStep, ...] = ()
     events: tuple[str, ...] = ()
 
-    @property
-    def imbalance(self) -> float:
-        """The largest load over the mean one; 1 is perfect."""
-        return imbalance([part.load for part in self.sub_structures])
-
     def loads_by(self, cost: StageFunction) -> tuple[float, ...]:
         """The load of each sub-structure by another measure, so that partitions of both methods can be compared."""
         loads, start = [], 0
@@ -72,12 +67,6 @@ class Partition:
             loads.append(cost(start, start + len(part.nodes), part.group))
             start += len(part.nodes)
         return tuple(loads)
-
-
-def imbalance(loads: Sequence[float]) -> float:
-    """The largest load over the mean one; 1 where there is no load at all."""
-    total = sum(loads)
-    return max(loads) * len(loads) / total if total else 1.0
 
 
 def check_demand(graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup]) -> None:

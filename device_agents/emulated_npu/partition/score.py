@@ -122,7 +122,7 @@ class AbsoluteScore:
 
     def occupied_bytes(self, workload: Workload, /) -> float:
         """Accumulated static and dynamic storage as it is."""
-        return float(workload.static_bytes + workload.dynamic_in_bytes)
+        return float(workload.stored_bytes)
 
 
 def _check_weights(weights: dict[str, float]) -> None:

@@ -79,11 +79,11 @@ class Splitting:
         """What the group lacks to hold positions [start, stop) (S5.6), None where it holds them."""
         workload = self.workload(start, stop)
         occupied = self.rule.score.occupied_bytes(workload)
-        cores = f"{len(group.cores)} core{'s' if len(group.cores) > 1 else ''}"
         if occupied > group.storage_bytes:
-            return "storage", f"{occupied:.6g} bytes of storage, the limit is {group.storage_bytes} ({cores})"
+            return "storage", group.storage_limit(occupied)
         period = self.rule.period_s
         if period is not None and workload.compute_macs > group.macs_per_s * period:
+            cores = f"{len(group.cores)} core{'s' if len(group.cores) > 1 else ''}"
             limit = f"the limit is {group.macs_per_s * period:.6g} ({cores})"
             return "compute", f"{workload.compute_macs} multiply-adds in {period:g} s, {limit}"
         return None

@@ -26,6 +26,11 @@ class Workload:
     static_bytes: int = 0
     routing_bytes: int = 0
 
+    @property
+    def stored_bytes(self) -> int:
+        """Static storage and inputs: an output is the next node's input (paragraph 69 of the source)."""
+        return self.static_bytes + self.dynamic_in_bytes
+
     def __add__(self, other: Workload) -> Workload:
         return Workload(
             self.compute_macs + other.compute_macs,
