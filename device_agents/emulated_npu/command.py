@@ -236,8 +236,9 @@ class Command:
 
     - LOAD, STORE: `target` and `first` have equal dims; LOAD reads DDR or LLC, STORE writes them.
     - SEND: target and first have equal dims; the target lies in DDR or LLC of the core `peer`, and a message tells it
-      when it has been written. Without first nothing is moved: the message says that the target, in memory that both
-      cores share, has been written before.
+      when it has been written. Without first nothing is moved: the message says that the target has been written
+      before, in memory that both cores share, or in that of another group by a payload that this core has sent to
+      another core of the group.
     - RECEIVE: holds its queue until the next message of the core `peer` is there; the target is what has arrived.
     - GATHER: target (n, row...) = first (rows, row...) at the rows that second (n) holds.
     - CONVOLVE: target (D, H, W, M), first (D, H, W, C), second: weights (kd, kh, kw, C, M) in SB, third: what

@@ -47,6 +47,8 @@ def compile_command(
     no_reorder: npu_options.NoReorder = False,
     fences: npu_options.Fences = False,
     conv_algorithm: npu_options.ConvAlgorithm = "auto",
+    dft_block: npu_options.DftBlock = None,
+    dft_kernels: npu_options.DftKernels = "auto",
     dim: options.Dims = None,
     json: options.Json = False,
 ) -> None:
@@ -64,15 +66,18 @@ def compile_command(
         no_reorder=no_reorder,
         fences=fences,
         conv_algorithm=conv_algorithm,
+        dft_block=dft_block,
+        dft_kernels=dft_kernels,
     )
     target = npu_options.choose_machine(preset, machine)
     compiled = npu_source.compile_network(npu_source.load_model(model, dim), target, choices)
     if output is not None:
         write_file(output, compiled.compiled.program.to_bytes())
+    made = npu_report.Made(compiled, _setup_cycles(compiled.compiled.program, target, compiled))
     if json:
-        print_json(program=None if output is None else str(output), **npu_report.compile_fields(compiled, explain))
+        print_json(program=None if output is None else str(output), **npu_report.compile_fields(made, explain))
     else:
-        npu_tables.show_compiled(compiled, explain)
+        npu_tables.show_compiled(made, explain)
 
 
 @app.command("run")
@@ -97,6 +102,8 @@ def run_command(
     no_reorder: npu_options.NoReorder = False,
     fences: npu_options.Fences = False,
     conv_algorithm: npu_options.ConvAlgorithm = "auto",
+    dft_block: npu_options.DftBlock = None,
+    dft_kernels: npu_options.DftKernels = "auto",
     cycle_budget: npu_options.CycleBudget = None,
     cores: npu_options.Cores = None,
     groups: npu_options.Groups = None,
@@ -108,6 +115,7 @@ def run_command(
     start: npu_options.Start = None,
     add_groups: npu_options.AddGroups = False,
     core_storage: npu_options.CoreStorage = None,
+    period_ms: npu_options.Period = None,
     dim: options.Dims = None,
     json: options.Json = False,
 ) -> None:
@@ -135,9 +143,22 @@ def run_command(
         no_reorder=no_reorder,
         fences=fences,
         conv_algorithm=conv_algorithm,
+        dft_block=dft_block,
+        dft_kernels=dft_kernels,
     )
     on_cores = npu_cores.CoreChoices(
-        cores, groups, inputs, partition, tuple(score or ()), threshold, max_nodes, start, add_groups, core_storage
+        cores=cores,
+        groups=groups,
+        inputs=inputs,
+        method=partition,
+        coefficients=tuple(score or ()),
+        threshold=threshold,
+        node_limit=max_nodes,
+        start=start,
+        add_groups=add_groups,
+        core_storage_bytes=core_storage,
+        period_ms=period_ms,
+        cycle_budget=cycle_budget,
     )
     on_cores.check()
     source, program, target = _load(model, preset, machine, choices, dim)
@@ -151,6 +172,7 @@ def run_command(
         name=model if source is None else source.model.name,
         timed=timed,
         timing_s=timing_s,
+        setup_cycles=_setup_cycles(program, target, source),
         source=source,
         checked=None if source is None or no_values else _checked(source),
         marginal_cycles=timed.marginal_cycles() if marginal else None,
@@ -176,6 +198,8 @@ def disassemble_command(
     no_reorder: npu_options.NoReorder = False,
     fences: npu_options.Fences = False,
     conv_algorithm: npu_options.ConvAlgorithm = "auto",
+    dft_block: npu_options.DftBlock = None,
+    dft_kernels: npu_options.DftKernels = "auto",
     dim: options.Dims = None,
     json: options.Json = False,
 ) -> None:
@@ -194,6 +218,8 @@ def disassemble_command(
         no_reorder=no_reorder,
         fences=fences,
         conv_algorithm=conv_algorithm,
+        dft_block=dft_block,
+        dft_kernels=dft_kernels,
     )
     _, program, target = _load(model, preset, machine, choices, dim)
     with errors_of_user():
@@ -218,6 +244,8 @@ def trace_command(
     no_reorder: npu_options.NoReorder = False,
     fences: npu_options.Fences = False,
     conv_algorithm: npu_options.ConvAlgorithm = "auto",
+    dft_block: npu_options.DftBlock = None,
+    dft_kernels: npu_options.DftKernels = "auto",
     cycle_budget: npu_options.CycleBudget = None,
     dim: options.Dims = None,
     json: options.Json = False,
@@ -238,6 +266,8 @@ def trace_command(
         no_reorder=no_reorder,
         fences=fences,
         conv_algorithm=conv_algorithm,
+        dft_block=dft_block,
+        dft_kernels=dft_kernels,
     )
     source, program, target = _load(model, preset, machine, choices, dim)
     timed, _ = _timed(program, target, source, cycle_budget)
@@ -320,6 +350,14 @@ def _timed(
         took_s = time.perf_counter() - start
         check_accesses(timed.steps, program, machine)
     return timed, took_s
+
+
+def _setup_cycles(program: Program, machine: Machine, source: CompiledModel | None) -> float:
+    """What the setup of a program takes, once when it is loaded; 0 without one. A program file's is checked, too."""
+    from device_agents.emulated_npu.reports.setup_time import setup_alone
+
+    alone = setup_alone(program)
+    return 0.0 if alone is None else _timed(alone, machine, source, None)[0].cycles
 
 
 def _checked(source: CompiledModel) -> Checked | None:

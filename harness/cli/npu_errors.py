@@ -58,8 +58,9 @@ def errors_of_forced_choices(options: Options) -> Iterator[None]:
     from device_agents.emulated_npu.compiler.options import DEFAULT
     from device_agents.emulated_npu.errors import DoesNotFit
 
-    names = ("tile", "chains", "halo", "residency")
-    forced = [f"--{name}" for name in names if getattr(options, name) != getattr(DEFAULT, name)]
+    names = ("tile", "chains", "halo", "residency", "conv_algorithm", "dft_block", "dft_kernels")
+    changed = [name for name in names if getattr(options, name) != getattr(DEFAULT, name)]
+    forced = [f"--{name.replace('_', '-')}" for name in changed]
     try:
         yield
     except DoesNotFit as error:

@@ -51,6 +51,12 @@ ConvAlgorithm = Annotated[
     str,
     typer.Option("--conv-algorithm", help="Convolutions: auto (as predicted to be faster), direct, or odd-dft."),
 ]
+DftBlock = Annotated[
+    int | None, typer.Option("--dft-block", help="Length of the DFT's blocks, an odd number (default: as predicted).")
+]
+DftKernels = Annotated[
+    str, typer.Option("--dft-kernels", help="Memory that keeps the kernels' DFTs: auto, llc, or ddr.")
+]
 CycleBudget = Annotated[
     int | None,
     typer.Option("--cycle-budget", min=1, max=10**15, help="Give up on a program that takes more cycles than this."),
@@ -64,7 +70,13 @@ Groups = Annotated[
     typer.Option("--groups", help="Core groups: how many (of one core each, or --cores), or their cores: 0-3/4,5/6."),
 ]
 Inputs = Annotated[
-    int | None, typer.Option("--inputs", min=1, max=10_000, help="Inputs that follow each other through the groups.")
+    int | None,
+    typer.Option(
+        "--inputs",
+        min=1,
+        max=10_000,
+        help="Inputs that follow each other through the groups; at least 4 for each group.",
+    ),
 ]
 PartitionMethod = Annotated[
     str, typer.Option("--partition", help="Partition over the groups: both, balanced, score (of shares) or absolute.")
@@ -79,12 +91,18 @@ Start = Annotated[str | None, typer.Option("--start", help="Node to start the vi
 AddGroups = Annotated[
     bool, typer.Option("--add-groups", help="Add core groups where those there are do not hold the network.")
 ]
+Period = Annotated[
+    float | None,
+    typer.Option("--period-ms", help="A group takes no more nodes than it can compute in this time."),
+]
 CoreStorage = Annotated[
     int | None,
     typer.Option("--core-storage", min=1, max=2**40, help="Bytes that a core may hold (default: its part of DDR)."),
 ]
 
 _TILE = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})\Z")
+_LAYERS = ("chains", "halo", "tile", "residency", "fences")
+"""Options about the layers of the network as they are: with them the compiler takes no other algorithm by itself."""
 _Choice = TypeVar("_Choice", bound=str)
 
 
@@ -97,6 +115,8 @@ def read_options(
     no_reorder: bool,
     fences: bool,
     conv_algorithm: str = "auto",
+    dft_block: int | None = None,
+    dft_kernels: str = "auto",
 ) -> Options:
     """The options of the compiler; raises UsageError for a word that means nothing and for contradictions."""
     from device_agents.emulated_npu.compiler import options
@@ -104,7 +124,7 @@ def read_options(
     if halo == "refetch" and chains == "whole":
         why = "Refetching runs every layer by itself, which is the opposite of one chain"
         raise UsageError("--halo refetch contradicts --chains whole", why=why, next_step="Leave one of them out")
-    return options.Options(
+    read = options.Options(
         chains=_choice("--chains", chains, get_args(options.ChainChoice)),
         halo=_choice("--halo", halo, get_args(options.HaloChoice)),
         tile=_tile(tile),
@@ -112,7 +132,30 @@ def read_options(
         reorder=not no_reorder,
         fences=fences,
         conv_algorithm=_choice("--conv-algorithm", conv_algorithm, get_args(options.ConvolutionChoice)),
+        dft_block=dft_block,
+        dft_kernels=_choice("--dft-kernels", dft_kernels, get_args(options.LevelChoice)),
     )
+    _check_dft(read)
+    return read
+
+
+def _check_dft(read: Options) -> None:
+    """Raises UsageError for blocks and kernels of a DFT that is never computed."""
+    from device_agents.emulated_npu.compiler.options import DEFAULT
+
+    given = [f"--dft-block {read.dft_block}"] * (read.dft_block is not None)
+    given += [f"--dft-kernels {read.dft_kernels}"] * (read.dft_kernels != "auto")
+    if not given:
+        return
+    named, verb = " and ".join(given), "contradicts" if len(given) == 1 else "contradict"
+    if read.conv_algorithm == "direct":
+        why = "Blocks and kernel DFTs are those of convolutions by DFT"
+        raise UsageError(f"{named} {verb} --conv-algorithm direct", why=why, next_step="Leave one of them out")
+    others = [f"--{name}" for name in _LAYERS if getattr(read, name) != getattr(DEFAULT, name)]
+    if read.conv_algorithm == "auto" and others:
+        why = "Where layers are cut or chained as told, convolutions are direct unless the DFT is told, too"
+        step = "Add --conv-algorithm odd-dft"
+        raise UsageError(f"{named} {verb} {' and '.join(others)}", why=why, next_step=step)
 
 
 def _choice(option: str, text: str, choices: Sequence[_Choice]) -> _Choice:

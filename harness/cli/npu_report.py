@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from harness.cli.npu_convolutions import convolution_fields
 from harness.cli.npu_source import CompiledModel
 from harness.cli.npu_values import Checked
 from harness.text import spreadsheet_cell
@@ -26,11 +27,15 @@ _PS_PER_S = 1e12
 
 @dataclass(frozen=True)
 class Run:
-    """A timed run. Of a program file `source` is None, and what only the compiler knows is missing."""
+    """A timed run. Of a program file `source` is None, and what only the compiler knows is missing.
+
+    `setup_cycles` are those of the program's setup, which runs once when it is loaded.
+    """
 
     name: str
     timed: TimedProgram
     timing_s: float
+    setup_cycles: float = 0.0
     source: CompiledModel | None = None
     checked: Checked | None = None
     marginal_cycles: tuple[float, ...] | None = None
@@ -85,6 +90,14 @@ def _mfu_utilisation(timed: TimedProgram, rows: Sequence[LayerRow]) -> float:
     return macs / possible if possible else 0.0
 
 
+@dataclass(frozen=True)
+class Made:
+    """A compiled network, and the cycles of its setup, which runs once when the program is loaded."""
+
+    source: CompiledModel
+    setup_cycles: float
+
+
 def json_fields(run: Run) -> dict[str, Any]:
     """The fields of `npu run --json`."""
     timed, total, checked, source = run.timed, run.rows[-1], run.checked, run.source
@@ -94,6 +107,7 @@ def json_fields(run: Run) -> dict[str, Any]:
         "machine": timed.machine.name,
         "cycles": timed.cycles,
         "seconds": timing.makespan_ps / _PS_PER_S,
+        "setup_cycles": run.setup_cycles,
         "formula_cycles": timing.cycles(timed.formula.total_ps),
         "wait_cycles": timing.cycles(timing.wait_ps),
         "waiting_queue": timing.waiting_queue.name.lower(),
@@ -117,6 +131,7 @@ def json_fields(run: Run) -> dict[str, Any]:
         "tensor_classes": _tensor_classes(run),
         "instructions": run.instructions,
         **_graph_fields(source),
+        **convolution_fields(source),
         "max_rel_error": None if checked is None else checked.max_rel_error,
         "compile_s": None if source is None else source.compile_s,
         "functional_s": None if checked is None else checked.functional_s,
@@ -221,11 +236,11 @@ def layers_csv(run: Run) -> str:
     return text.getvalue()
 
 
-def compile_fields(source: CompiledModel, explain: bool) -> dict[str, Any]:
+def compile_fields(made: Made, explain: bool) -> dict[str, Any]:
     """The fields of `npu compile --json`."""
     from device_agents.emulated_npu.reports.accounting import instruction_counts
 
-    compiled = source.compiled
+    source, compiled = made.source, made.source.compiled
     counts = instruction_counts(compiled.program)
     return {
         "network": source.model.name,
@@ -236,6 +251,8 @@ def compile_fields(source: CompiledModel, explain: bool) -> dict[str, Any]:
         "code_bytes": len(compiled.program.code),
         "footprint": asdict(compiled.program.footprint),
         **_graph_fields(source),
+        **convolution_fields(source),
+        "setup_cycles": made.setup_cycles,
         "decisions": [
             {
                 "layers": [compiled.graph.layers[place].name for place in chain_layers(decision.chosen)],

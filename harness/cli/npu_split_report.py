@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.npu_errors import errors_of_forced_choices, errors_of_user, shortened
+from harness.cli.npu_errors import errors_of_compiler, errors_of_forced_choices, errors_of_user, shortened
 from harness.cli.output import print_table
 from harness.errors import UsageError
 from harness.text import printable
@@ -56,13 +56,17 @@ def check_cores(cores: int, machine: Machine) -> None:
 def study(
     source: NetworkModel, machine: Machine, cores: int, options: Options, layers: Sequence[str], verify: bool
 ) -> Split:
-    """Studies a network, or some of its layers; raises UsageError for a layer that it does not have, and InputError."""
+    """Studies a network, or some of its layers; raises UsageError for a layer that it does not have, and InputError.
+
+    HarnessError where what was compiled does not run: that is a bug.
+    """
     from device_agents.emulated_npu.compiler.importer import import_model
     from device_agents.emulated_npu.many_cores.split_study import study_splits
 
-    with errors_of_user(), errors_of_forced_choices(options):
+    with errors_of_user():
         graph = import_model(source.content)
         places = [_place(name, graph) for name in layers]
+    with errors_of_compiler(), errors_of_forced_choices(options):
         found = study_splits(graph, machine, cores, options, layers=places or None, verify=verify)
     operators = tuple(
         "+".join(source.operators[node] for node in each.choice.layer.nodes) or each.choice.layer.function.name.lower()

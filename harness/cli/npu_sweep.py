@@ -37,6 +37,7 @@ def sweep_command(
     residency: npu_options.Residency = "auto",
     no_reorder: npu_options.NoReorder = False,
     fences: npu_options.Fences = False,
+    conv_algorithm: npu_options.ConvAlgorithm = "auto",
     cycle_budget: npu_options.CycleBudget = None,
     dim: options.Dims = None,
     json: options.Json = False,
@@ -53,7 +54,13 @@ def sweep_command(
     from harness.cli.npu_files import check_folder, write_file
 
     choices = npu_options.read_options(
-        chains=chains, halo=halo, tile=tile, residency=residency, no_reorder=no_reorder, fences=fences
+        chains=chains,
+        halo=halo,
+        tile=tile,
+        residency=residency,
+        no_reorder=no_reorder,
+        fences=fences,
+        conv_algorithm=conv_algorithm,
     )
     machines, axes = npu_sweep_points.read_machines(preset or [], machine or []), npu_sweep_points.read_axes(sets or [])
     candidates = npu_sweep_points.grid(machines, axes)

@@ -100,6 +100,10 @@ def read_axes(settings: Sequence[str]) -> tuple[Axis, ...]:
         except (InvalidSweep, InvalidMachine) as error:
             what, why = f"--set: {shortened(error.what)}", shortened(error.why)
             raise UsageError(what, why=why, next_step=error.next_step) from error
+        if axis.key.startswith("cores."):
+            why = "A sweep is of networks on one core, which has neither other cores nor links"
+            step = "Compare numbers of cores by `harness npu run --groups`"
+            raise UsageError(f"--set {axis.key} changes nothing", why=why, next_step=step)
         if any(axis.key == other.key for other in axes):
             raise UsageError(f"--set {axis.key} is given twice", next_step="Separate its values by commas")
         axes.append(axis)
@@ -174,6 +178,7 @@ def measure(
 
 def _point(source: NetworkModel, candidate: Candidate, choices: Options, cycle_budget: int | None) -> Point:
     """One machine, compiled for and timed; what it lacks is a result, anything else an error."""
+    from device_agents.emulated_npu.compiler.odd_dft_obstacles import NoDft
     from device_agents.emulated_npu.compiler.pipeline import compile_model
     from device_agents.emulated_npu.errors import BudgetExceeded, DoesNotFit
     from device_agents.emulated_npu.inference import time_program
@@ -190,7 +195,7 @@ def _point(source: NetworkModel, candidate: Candidate, choices: Options, cycle_b
                 compiled = compile_model(source.content, machine, choices)
             compile_s = time.perf_counter() - start
             timed = time_program(compiled.program, machine, cycle_budget=cycle_budget)
-        except (BudgetExceeded, DoesNotFit) as error:
+        except (BudgetExceeded, DoesNotFit, NoDft) as error:
             reason, step = _reason(error.what, error.why, error.next_step)
             return Point(name, settings, machine.clock_hz, reason=reason, next_step=step)
     total = Run(source.name, timed, 0.0).rows[-1]

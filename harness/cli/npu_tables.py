@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.cli.npu_report import Run, chain_layers, compile_fields, json_fields, reorder_gain
-from harness.cli.npu_source import CompiledModel
+from harness.cli.npu_convolutions import convolution_lines
+from harness.cli.npu_report import Made, Run, chain_layers, compile_fields, json_fields, reorder_gain
 from harness.cli.output import milliseconds, print_table
 from harness.text import printable
 
@@ -60,6 +60,7 @@ def _summary(run: Run) -> Iterator[tuple[str, str]]:
     yield "MACs", f"{found['macs']:,}" + ("" if extra is None else f", {extra:,} of them computed again")
     yield from _memory_lines(run, found["memories"], found["tensor_classes"])
     yield from _size_lines(found)
+    yield from convolution_lines(found)
     if run.in_order_cycles is not None:
         yield "re-ordering", f"saves {reorder_gain(run):.2%} of {run.in_order_cycles:,.0f} cycles"
     if found["max_rel_error"] is not None:
@@ -113,9 +114,9 @@ def _size_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "program", f"{counts['total']:,} instructions ({kinds}){issued}"
 
 
-def show_compiled(source: CompiledModel, explain: bool) -> None:
+def show_compiled(made: Made, explain: bool) -> None:
     """Size of the program and every decision, with `explain` also what was not chosen."""
-    found = compile_fields(source, explain)
+    found, source = compile_fields(made, explain), made.source
     rows = []
     for decision in source.compiled.decisions:
         names = [source.compiled.graph.layers[place].name for place in chain_layers(decision.chosen)]
@@ -141,7 +142,7 @@ def show_compiled(source: CompiledModel, explain: bool) -> None:
     print()
     predicted, took = milliseconds(found["predicted_s"]), found["compile_s"]
     print(f"{'predicted':<13}{predicted} ms on {printable(found['machine'])}, compiled in {took:.2f} s")
-    for label, text in _size_lines(found):
+    for label, text in (*_size_lines(found), *convolution_lines(found)):
         print(f"{label:<13}{printable(text)}")
 
 

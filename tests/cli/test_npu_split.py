@@ -11,6 +11,9 @@ import npu_inputs
 import pytest
 from test_npu_commands import Npu
 
+from device_agents.emulated_npu.errors import Deadlock
+from device_agents.emulated_npu.many_cores import split_study
+
 KINDS = ("one", "batch", "rows", "outputs", "inputs")
 
 
@@ -36,7 +39,8 @@ def test_every_layer_has_its_candidates(npu: Npu, network: Path) -> None:
     for layer in found["layers"]:
         times = {one["split"]: one for one in layer["candidates"]}
         assert sorted((*times, *layer["refused"])) == sorted(KINDS)
-        assert all(0.5 < one["predicted_cycles"] / one["cycles"] < 1.5 for one in times.values())
+        # 0.989 to 1.091: a run issues instructions as well, and overlaps more of what memories have to wait for.
+        assert all(0.97 < one["predicted_cycles"] / one["cycles"] < 1.11 for one in times.values())
         assert all(1 <= one["cores"] <= 4 for one in times.values())
         assert layer["predicted_best"] == min(times, key=lambda name: times[name]["predicted_cycles"])
         least = min(one["cycles"] for one in times.values())
@@ -101,6 +105,16 @@ def test_table_and_file(npu: Npu, network: Path, tmp_path: Path) -> None:
     best = [row["split"] for row in rows if row["predicted_best"] == "True"]
     assert best == [layer["predicted_best"] for layer in found["layers"]]
     assert "Kendall's tau-b" in text and f"{found['agreement']['well_chosen']:.1%} of 3 layers" in text
+
+
+def test_a_program_that_does_not_run_is_a_bug(npu: Npu, network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the user gave is not at fault where the compiler has made a program that cannot run."""
+
+    def deadlock(*_: object, **__: object) -> None:
+        raise Deadlock("core 1 waits for a message", "nobody sends it", "")
+
+    monkeypatch.setattr(split_study, "study_splits", deadlock)
+    npu.refuses(1, "split", network, "--cores", 2, mentions=("compiled is faulty", "core 1 waits", "Report it"))
 
 
 def test_one_core_has_nothing_to_split(npu: Npu, network: Path) -> None:

@@ -153,6 +153,7 @@ def test_choices_and_names_are_parameters_too(npu: Npu, network: Path) -> None:
         (2, ("--preset", "edge", "--preset", "edge"), ("edge", "twice")),
         (2, ("--set", "mfu.rows=1,2", "--set", "mfu.columns=1:20:+1", "--plot", "p.svg"), ("20 lines", "12")),
         (2, ("--set", "mfu.rows=8,16", "--chains", "long"), ("--chains",)),
+        (2, ("--set", "cores.per_chip=1,2"), ("cores.per_chip changes nothing", "one core", "--groups")),
         (3, ("--set", "mfu.rows=8,16,0"), ("mfu.rows is 0", "from 1 to 65536")),
         (3, ("--set", "mfu.rows=8,16.5"), ("mfu.rows is 16.5", "whole number")),
         (3, ("--set", "nb_bytes=1M,2T"), ("nb_bytes is 2199023255552",)),

@@ -8,11 +8,14 @@ from typing import Any
 from networks_on_npu import Network, execute, network_of, relative_error
 from small_models import node, values
 
+from device_agents.emulated_npu.command import Command
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
+from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
 
 EDGE = find_machine("edge")
+DIRECT = Options(conv_algorithm="direct")
 
 
 def convolution(shape: Sequence[int], weights: Sequence[int], **attributes: Any) -> Network:
@@ -24,6 +27,20 @@ def convolution(shape: Sequence[int], weights: Sequence[int], **attributes: Any)
 def by_dft(network: Network, block: int | None = None, machine: Machine = EDGE, **options: Any) -> Compiled:
     """The network with every convolution that can be by DFT."""
     return compile_model(network.model, machine, Options(conv_algorithm="odd-dft", dft_block=block, **options))
+
+
+def commands_of(compiled: Compiled) -> list[Command]:
+    """What a run issues, loops unrolled."""
+    return _commands(compiled.program.code, compiled.program.layer_of)
+
+
+def setup_commands_of(compiled: Compiled) -> list[Command]:
+    """What the setup issues."""
+    return _commands(compiled.program.setup.code, compiled.program.setup.layer_of)
+
+
+def _commands(code: bytes, layer_of: tuple[int, ...]) -> list[Command]:
+    return [step.item for step in sequence(code, layer_of=layer_of) if isinstance(step.item, Command)]
 
 
 def error_of(network: Network, compiled: Compiled) -> float:

@@ -21,7 +21,7 @@ from device_agents.emulated_npu.compiler.placement import Buffer, dense_strides,
 from device_agents.emulated_npu.compiler.regions import Region
 from device_agents.emulated_npu.compiler.synchronise import synchronise
 from device_agents.emulated_npu.errors import Deadlock, ExecutionFault
-from device_agents.emulated_npu.execution.many_cores import GroupProgram, run_cores
+from device_agents.emulated_npu.execution.many_cores import GroupProgram, run_cores, run_stream
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
 from device_agents.emulated_npu.many_cores.messages import Place, with_receives
 
@@ -190,6 +190,47 @@ def test_word_of_a_payload_is_as_good_as_the_payload() -> None:
     sender = _program([LOAD, _send(1, 0), _send(2, 0, payload=False)], inputs=["x"])
     told = _program([_receive(0, 0), LOAD, STORE], outputs=["y"])
     np.testing.assert_array_equal(_run({0: sender}, {2: told, 1: _program([_receive(0, 0)])})["y"], X)
+
+
+_STREAM = [{"x": X + 10 * number} for number in range(5)]
+
+
+def test_senders_run_ahead() -> None:
+    """Messages of five inputs are under way before the first is taken; each has the values of its input."""
+    first = _program([LOAD, _send(1, 32), _send(2, 0)], inputs=["x"])
+    second = _program([_receive(0, 32), replace(LOAD, first=_ddr(32, 4)), _send(2, 48)])
+    both = [_receive(1, 48), replace(LOAD, first=_ddr(48, 4)), STORE, _receive(0, 0), LOAD]
+    third = _program([*both, Command(Function.STORE, _ddr(32, 4), _nb(0, 4))], outputs=["y"])
+    third = replace(third, outputs=(*third.outputs, replace(third.outputs[0], name="z", address=32)))
+    groups = [GroupProgram({core: program}, ()) for core, program in enumerate((first, second, third))]
+    for run in (run_stream(groups, MACHINE, _STREAM), run_stream(groups[::-1], MACHINE, _STREAM)):
+        for inputs, outputs in zip(_STREAM, run.outputs, strict=True):
+            np.testing.assert_array_equal(outputs["y"], inputs["x"])
+            np.testing.assert_array_equal(outputs["z"], inputs["x"])
+
+
+def test_cores_of_a_group_take_the_next_input_together() -> None:
+    """What they share is of one input at a time: a core that needs nothing of the others waits for them to end."""
+    writer = _program(
+        [LOAD, Command(Function.STORE, _ddr(32, 4), _nb(0, 4)), _send(1, 32, payload=False)], inputs=["x"]
+    )
+    reader = _program([_receive(0, 32), replace(LOAD, first=_ddr(32, 4)), STORE], outputs=["y"])
+    for programs in ({0: writer, 1: reader}, {1: reader, 0: writer}):
+        run = run_stream([GroupProgram(programs, ())], MACHINE, _STREAM)
+        for inputs, outputs in zip(_STREAM, run.outputs, strict=True):
+            np.testing.assert_array_equal(outputs["y"], inputs["x"])
+
+
+def test_messages_that_nobody_takes_are_not_the_next_input_s() -> None:
+    """A RECEIVE takes a message of its own input; where that has none left, nobody can go on."""
+    sender = _program([LOAD, _send(1, 0), _send(1, 0)], inputs=["x"])
+    once = _program([_receive(0, 0), LOAD, STORE], outputs=["y"])
+    groups = [GroupProgram({0: sender}, ()), GroupProgram({1: once}, ())]
+    outputs = run_stream(groups, MACHINE, _STREAM).outputs
+    assert [output["y"][0] for output in outputs] == [0, 10, 20, 30, 40]
+    thrice = _program([_receive(0, 0)] * 3)
+    with pytest.raises(Deadlock, match=r"core 1: instruction \d+ in queue IO waits for a message of core 0"):
+        run_stream([groups[0], GroupProgram({1: thrice}, ())], MACHINE, _STREAM)
 
 
 def test_a_message_of_something_else_is_a_fault() -> None:

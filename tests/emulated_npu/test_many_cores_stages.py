@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 from networks_on_npu import (
+    ORDERS,
     Network,
     all_options,
     builtin_network,
@@ -16,6 +18,7 @@ from networks_on_npu import (
     machines_for,
     network_of,
     random_networks,
+    relative_error,
     small_machine,
 )
 from small_models import node, values
@@ -32,14 +35,24 @@ from systems_of_cores import (
 from device_agents.emulated_npu.command import Command, Function, Space
 from device_agents.emulated_npu.compiler.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import compile_graph
+from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_graph
+from device_agents.emulated_npu.compiler.splitting import split_layer
 from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.execution.interleaving import Order
+from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.many_cores import placing
 from device_agents.emulated_npu.many_cores.assignment import Assignment, Group
-from device_agents.emulated_npu.many_cores.running import run_system
+from device_agents.emulated_npu.many_cores.mapping import contended, fabric_of, form_groups
+from device_agents.emulated_npu.many_cores.running import run_system, run_system_on_stream
 from device_agents.emulated_npu.many_cores.system import CompiledSystem, compile_system
+from device_agents.emulated_npu.many_cores.workload import network_nodes
+from device_agents.emulated_npu.partition.greedy import partition_by_score
+from device_agents.emulated_npu.partition.score import ShareScore
+from device_agents.emulated_npu.partition.splitting import SplitRule
+from device_agents.emulated_npu.partition.traversal import traverse
 
 MACHINE = with_cores(small_machine(), 6)
 DIRECT = Options(conv_algorithm="direct")
@@ -310,14 +323,59 @@ def test_a_group_whose_share_is_too_small_is_named() -> None:
         assert caught.value.why == "there are 19007"
 
 
-def test_inputs_one_after_the_other() -> None:
-    """Counters are those of each core: what one sends, the other writes."""
+def test_counters_are_those_of_each_core() -> None:
+    """What one core sends, another writes."""
     network = _convolutions(4)
     compiled = compiled_for(network, MACHINE, in_turn(import_model(network.model), 2))
     first, second = run_system(compiled, network.weights, network.inputs).counters.values()
     assert first.written_bytes[Space.DDR] == 0
     assert second.written_bytes[Space.DDR] == 2 * 6144  # what it receives, and the output
     assert second.read_bytes[Space.DDR] == 6144 + 2 * 4 * 4 * 9 * 4
+
+
+def test_a_group_is_sent_what_its_cores_read_once() -> None:
+    """A payload counts as written by the core that it is sent to alone, though all of the group wait for it."""
+    network = _convolutions(4)
+    graph = import_model(network.model)
+    groups = Assignment((Group((0,), (0, 1)), Group((1, 2), (2, 3))))
+    rows = {place: split_layer(graph.layers[place], graph.values, "rows", 2) for place in (2, 3)}
+    compiled = compile_system(graph, MACHINE, groups, DIRECT, splits=rows)
+    assert compiled.groups[1].received_bytes == 6144
+    first, *both = run_system(compiled, network.weights, network.inputs).counters.values()
+    assert first.written_bytes[Space.DDR] == 0
+    # What is received goes to the first core; then half of the rows of t2 and half of those of t3 to each.
+    assert [core.written_bytes[Space.DDR] for core in both] == [2 * 6144, 6144]
+    assert all(_commands(core.program, Function.RECEIVE) for core in compiled.groups[1].cores)
+
+
+def _crossing_two_stages() -> Network:
+    """A value that the second and the third of three layers read."""
+    nodes = [node("Conv", "x w", "a", pads=[1, 1, 1, 1]), node("Relu", "a", "b"), node("Sub", "b a", "y")]
+    return network_of(nodes, {"x": values((1, 4, 12, 12))}, {"w": values((4, 4, 3, 3))}, ["y"])
+
+
+@pytest.mark.parametrize("cores", [((0,), (1,), (2,)), ((5,), (3,), (0,)), ((0, 1), (2, 3), (4, 5))], ids=str)
+@pytest.mark.parametrize("order", ORDERS)
+def test_inputs_one_after_the_other(cores: tuple[tuple[int, ...], ...], order: Order) -> None:
+    """Each of five inputs has the outputs that it has alone, though senders are as far ahead as they can be."""
+    network = _crossing_two_stages()
+    graph = import_model(network.model)
+    assert len(graph.layers) == 3
+    groups = tuple(Group(own, (place,)) for place, own in enumerate(cores))
+    parts = len(cores[0])
+    rows = {each.index: split_layer(each, graph.values, "rows", parts) for each in graph.layers if parts > 1}
+    compiled = compile_system(graph, MACHINE, Assignment(groups), DIRECT, splits=rows)
+    assert [group.depth for group in compiled.groups] == [1, 2, 3]
+    stream = [{"x": values((1, 4, 12, 12), seed)} for seed in range(5)]
+    found = run_system_on_stream(compiled, network.weights, stream, order=order)
+    singles = [run_system(compiled, network.weights, inputs) for inputs in stream]
+    for together, single in zip(found.outputs, singles, strict=True):
+        assert together["y"].tobytes() == single.outputs["y"].tobytes()
+    assert len({output["y"].tobytes() for output in found.outputs}) == 5
+    for core, counters in found.counters.items():
+        assert counters.written_bytes == {
+            space: sum(single.counters[core].written_bytes[space] for single in singles) for space in Space
+        }
 
 
 @given(st.data())
@@ -360,18 +418,36 @@ LARGE = ("resnet50", "densenet121", "inception_v1")
 
 
 @pytest.mark.parametrize(
-    ("name", "groups"),
+    ("name", "count"),
     [
         ("squeezenet", 4),
-        *(pytest.param(name, groups, marks=pytest.mark.long) for name in LARGE for groups in (2, 4, 8, 16)),
+        *(pytest.param(name, count, marks=pytest.mark.long) for name in LARGE for count in (2, 4, 8, 16)),
     ],
 )
-def test_whole_networks(name: str, groups: int) -> None:
-    """The outputs of one core; each group sends on."""
+def test_whole_networks(name: str, count: int) -> None:
+    """Divided by score and in balance, on chips that share nothing, two inputs have the outputs of one core."""
+    network, compiled = _whole(name)
+    graph, machine = compiled.graph, compiled.machine
+    groups = form_groups(fabric_of(machine), str(count))
+    crowded = contended(machine, groups)
+    here = compile_graph(graph, crowded, DIRECT)
+    nodes = network_nodes(graph, crowded, time_program(here.program, crowded).timing)
+    alone_ps = time_program(compiled.program, machine).timing.makespan_ps
+    ground = placing.Ground(graph, machine, DIRECT, nodes, traverse(nodes.graph), alone_ps)
+    by_score = partition_by_score(nodes.graph, ground.traversal, groups, SplitRule(ShareScore()))
+    stream = [network.inputs, {each: array[..., ::-1].copy() for each, array in network.inputs.items()}]
+    expected = [execute(compiled, replace(network, inputs=inputs)) for inputs in stream]
+    for placed in (placing.place(ground, by_score), placing.place_balanced(ground, groups)):
+        assert len(placed.timed.compiled.groups) == count
+        assert {group.chip for group in placed.timed.compiled.groups} == set(range(min(4, count)))
+        found = run_system_on_stream(placed.timed.compiled, network.weights, stream)
+        for outputs, wanted in zip(found.outputs, expected, strict=True):
+            assert relative_error(outputs, wanted) <= 1e-5
+
+
+@cache
+def _whole(name: str) -> tuple[Network, Compiled]:
+    """A built-in network as one core of a machine of four chips runs it."""
     network = builtin_network(name)
-    graph = import_model(network.model)
-    count = len(graph.layers)
-    machine = with_cores(find_machine("edge"), groups)
-    compiled = compile_system(graph, machine, in_turn(graph, *(count * place // groups for place in range(1, groups))))
-    checked_run(network, compiled)
     builtin_network.cache_clear()
+    return network, compile_graph(import_model(network.model), find_machine("chiplets-64"), DIRECT)

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 from networks_on_npu import TOLERANCE, Network, execute, network_of, relative_error, small_machine
-from odd_dft_networks import EDGE, by_dft, convolution
+from odd_dft_networks import EDGE, by_dft, convolution, error_of
 from small_models import node, values
 
 from device_agents.emulated_npu.compiler.odd_dft_blocks import Blocks
 from device_agents.emulated_npu.compiler.odd_dft_levels import Levels, largest_length, levels
+from device_agents.emulated_npu.compiler.odd_dft_obstacles import Direct, direct_convolutions
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
-from device_agents.emulated_npu.errors import UnsupportedOperator
+from device_agents.emulated_npu.errors import DoesNotFit, UnsupportedOperator
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import find_machine
 from harness.cli.npu_options import read_options
@@ -63,17 +64,56 @@ def test_a_network_is_not_slower_by_the_choice() -> None:
     assert relative_error(execute(chosen, network), network.expected) <= TOLERANCE
 
 
-@pytest.mark.parametrize("attributes", [{"strides": [2, 1]}, {"dilations": [1, 2]}], ids=["stride", "dilation"])
-def test_other_convolutions_stay_direct(attributes: dict[str, Any]) -> None:
-    """Where a convolution has a stride or a dilation the forced DFT leaves it as it is."""
-    network = convolution((1, 3, 20, 20), (4, 3, 3, 3), **attributes)
-    assert not by_dft(network).graph.dft
+@pytest.mark.parametrize(
+    ("shape", "weights", "attributes", "reason"),
+    [
+        ((1, 3, 20, 20), (4, 3, 3, 3), {"strides": [2, 1]}, "stride 2 x 1"),
+        ((1, 3, 20, 20), (4, 3, 3, 3), {"dilations": [1, 2]}, "dilation 1 x 2"),
+        ((1, 3, 20), (4, 3, 3), {}, "1 spatial axis, not 2"),
+        ((1, 3, 9, 9, 9), (4, 3, 3, 3, 3), {}, "3 spatial axes, not 2"),
+    ],
+    ids=str,
+)
+def test_convolutions_that_stay_direct(
+    shape: tuple[int, ...], weights: tuple[int, ...], attributes: dict[str, Any], reason: str
+) -> None:
+    """What the DFT cannot compute the forced one leaves as it is, and the reason is known."""
+    compiled = by_dft(convolution(shape, weights, **attributes))
+    assert not compiled.graph.dft
+    assert direct_convolutions(compiled.graph) == (Direct("y", reason),)
 
 
-def test_machines_of_other_types_stay_direct() -> None:
-    """Spectra of bytes mean nothing: a machine that computes in int8 convolves directly."""
-    network = convolution((1, 3, 20, 20), (4, 3, 3, 3))
-    assert not by_dft(network, machine=find_machine("nvdla-32")).graph.dft
+def test_machines_of_other_types() -> None:
+    """Spectra of bytes mean nothing: a machine that computes in int8 convolves directly, and refuses to be forced."""
+    network, machine = convolution((1, 3, 20, 20), (4, 3, 3, 3)), find_machine("nvdla-32")
+    assert not compile_model(network.model, machine).graph.dft
+    with pytest.raises(UnsupportedOperator, match="nvdla-32 computes in int8") as caught:
+        by_dft(network, machine=machine)
+    assert "float32" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("shape", "weights", "group", "depthwise"),
+    [((1, 128, 14, 14), (128, 1, 7, 7), 128, True), ((1, 130, 6, 6), (65, 2, 3, 3), 65, False)],
+    ids=["one channel", "two channels"],
+)
+def test_many_groups(shape: tuple[int, ...], weights: tuple[int, ...], group: int, depthwise: bool) -> None:
+    """A forced DFT takes any number of groups; those of one channel each are one layer for all of them."""
+    network = convolution(shape, weights, group=group, pads=[weights[2] // 2] * 4)
+    compiled = by_dft(network, 13 if depthwise else 5)
+    assert [one.blocks.groups for one in compiled.graph.dft] == [group]
+    assert (len(compiled.graph.dft[0].products) < group) is depthwise
+    assert not direct_convolutions(compiled.graph)
+    assert error_of(network, compiled) <= TOLERANCE
+
+
+def test_no_room_for_kernel_dfts() -> None:
+    """Where the last-level cache cannot keep them although it is told to, the error says what they take."""
+    machine = replace(EDGE, llc=replace(EDGE.llc, bytes=4 << 10))
+    with pytest.raises(DoesNotFit, match="kernel DFTs of y do not fit the last-level cache") as caught:
+        by_dft(convolution((1, 8, 20, 20), (8, 8, 3, 3)), 9, machine, dft_kernels="llc")
+    # 5 x 9 complex numbers of 4 bytes a part for each of 64 kernels, and 4 x 1024 free.
+    assert "23040 bytes" in caught.value.why and "4096 are free" in caught.value.why
 
 
 def test_what_is_forced_about_chains_is_about_the_networks_own_layers() -> None:
@@ -139,11 +179,19 @@ def test_tiles_that_would_divide_columns_of_blocks_are_passed_over() -> None:
     assert any(plan.passes > 1 for plan in compiled.plans)
 
 
-def test_the_option_of_the_command_line() -> None:
-    """It takes the three words, and tells them for any other."""
+def test_the_options_of_the_command_line() -> None:
+    """They take their words, tell them for any other, and may not contradict each other."""
     plain: dict[str, Any] = {"chains": "auto", "halo": "auto", "tile": None, "residency": "auto"}
     chosen = read_options(**plain, no_reorder=False, fences=False, conv_algorithm="odd-dft")
     assert chosen == Options(conv_algorithm="odd-dft")
     with pytest.raises(UsageError, match="--conv-algorithm fft is unknown") as caught:
         read_options(**plain, no_reorder=False, fences=False, conv_algorithm="fft")
     assert "auto, direct, odd-dft" in str(caught.value.next_step)
+    given: dict[str, Any] = {**plain, "no_reorder": False, "fences": False, "dft_block": 9, "dft_kernels": "ddr"}
+    assert read_options(**given) == Options(dft_block=9, dft_kernels="ddr")
+    with pytest.raises(UsageError, match="--dft-block 9 and --dft-kernels ddr contradict --conv-algorithm direct"):
+        read_options(**given, conv_algorithm="direct")
+    with pytest.raises(UsageError, match="--dft-block 9 and --dft-kernels ddr contradict --tile and --fences"):
+        read_options(**{**given, "tile": "4x4", "fences": True})
+    with pytest.raises(UsageError, match="--dft-kernels l2 is unknown"):
+        read_options(**{**given, "dft_kernels": "l2"})

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from anchors.published import read_anchor
 from networks_on_npu import TOLERANCE
-from odd_dft_networks import EDGE, by_dft, convolution
+from odd_dft_networks import DIRECT, EDGE, by_dft, commands_of, convolution, setup_commands_of
 
-from device_agents.emulated_npu.command import Space
-from device_agents.emulated_npu.compiler.odd_dft_blocks import Blocks
+from device_agents.emulated_npu.command import Command, Space
+from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.machine import Memory
 from device_agents.emulated_npu.reports.dft_counters import dft_counters
+from device_agents.emulated_npu.timing.cost import macs
 
-# Kernel, block: direct multiplications over those of the pointwise product, four for each complex one.
-PUBLISHED = {
-    (3, 9): 2.69, (3, 15): 3.37, (3, 21): 3.68, (3, 33): 3.97, (5, 15): 6.69, (5, 33): 9.64, (7, 15): 8.78,
-    (7, 33): 16.4, (11, 21): 16.6,
-}  # fmt: skip
+ANCHOR = read_anchor("odd_dft")
 
 
-@pytest.mark.parametrize(("kernel", "length"), PUBLISHED)
-def test_multiplications_and_bins_of_a_block(kernel: int, length: int) -> None:
-    """By hand for kernel 3 and length 9: 7 x 7 outputs of 9 taps are 441, 41 bins of 4 are 164: 2.69 times as many."""
-    blocks = Blocks(length, (kernel, kernel), (length - kernel + 1,) * 2, channels=1, outputs=1)
-    assert blocks.number == 1
-    assert blocks.bins == (length * length + 1) // 2
-    assert blocks.stored == (length // 2 + 1) * length
-    ratio = blocks.direct_multiplications / blocks.multiplications
-    assert ratio == pytest.approx(PUBLISHED[kernel, length], rel=5e-3)
+@pytest.mark.parametrize("row", ANCHOR["blocks"], ids=lambda row: f"{row['kernel']}-{row['block']}")
+def test_multiplications_and_bins_of_a_block(row: dict[str, Any]) -> None:
+    """Those of the commands of one block beside those of the commands of the direct convolution, as in the table.
+
+    By hand for kernel 3 and length 9: 7 x 7 outputs of 9 taps are 441, 41 bins of 4 are 164: 2.69 times as many.
+    """
+    kernel, length = row["kernel"], row["block"]
+    network = convolution((1, 1, length, length), (1, 1, kernel, kernel))
+    (counters,) = dft_counters(by_dft(network, length))
+    direct = sum(macs(command) for command in commands_of(compile_model(network.model, EDGE, DIRECT)))
+    assert counters.blocks == 1
+    assert direct / counters.multiplications == pytest.approx(row["four"], rel=ANCHOR["relative_tolerance"])
+    assert direct / (3 * counters.bins) == pytest.approx(row["three"], rel=ANCHOR["relative_tolerance"])
 
 
 @pytest.mark.parametrize(
@@ -39,6 +43,7 @@ def test_multiplications_and_bins_of_a_block(kernel: int, length: int) -> None:
         ((1, 4, 20, 22), (6, 4, 3, 3), 1, 9),  # 3 x 3 blocks of 7 x 7 outputs
         ((1, 3, 40, 40), (2, 3, 5, 5), 1, 15),  # 4 x 4 blocks of 11 x 11 outputs
         ((2, 4, 12, 12), (6, 2, 2, 4), 2, 7),  # even and rectangular kernels, groups, two pictures
+        ((1, 5, 12, 12), (10, 1, 3, 3), 5, 7),  # groups of one channel
     ],
 )
 def test_counters_of_commands(shape: tuple[int, ...], weights: tuple[int, ...], group: int, length: int) -> None:
@@ -90,6 +95,22 @@ def test_the_level_of_the_kernel_dfts(level: str) -> None:
     fetched = {space for space in (Space.LLC, Space.DDR) if counters.moves[space, Space.SB] >= 61 * 4 * 3 * 2 * 4}
     assert Space[level.upper()] in fetched
     assert (Space.LLC in fetched) is (level == "llc")
+    kernels = [each for layer in compiled.graph.dft[0].kernels for each in _written(setup_commands_of(compiled), layer)]
+    assert {space for space, _, _ in kernels} == {Space[level.upper()]} == {counters.kernel_level}
+    assert sum(end - first for _, first, end in kernels) >= 66 * 4 * 3 * 2 * 4
+    runs = list(_written(commands_of(compiled)))
+    assert runs
+    for space, first, end in kernels:
+        assert not any(space is other and low < end and first < high for other, low, high in runs)
+
+
+def _written(commands: list[Command], layer: int | None = None) -> Iterator[tuple[Space, int, int]]:
+    """Memory, first address and end of everything that commands write off chip, those between its parts included."""
+    for command in commands:
+        descriptor, first = command.target.descriptor, command.target.address
+        if layer in (None, command.layer) and descriptor.space in (Space.DDR, Space.LLC):
+            steps = zip(descriptor.dims, descriptor.strides, strict=True)
+            yield descriptor.space, first, first + sum((n - 1) * step for n, step in steps) + descriptor.dtype.bytes
 
 
 def test_the_same_program_runs_again_and_again() -> None:

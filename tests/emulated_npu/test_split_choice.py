@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -289,21 +290,23 @@ def test_memory_that_cores_share_sets_the_pace(edge: Machine) -> None:
 
 
 def test_the_study_ranks_what_it_runs(graph: Graph, edge: Machine) -> None:
-    """The predicted best of most layers is the true best or close to it; excess and agreement follow from the times."""
+    """The predicted best of every layer is close to the true best; excess and agreement follow from the times."""
     study = study_splits(graph, edge, 4)
-    assert study.well_chosen == sum(layer.excess <= 0.03 for layer in study.layers) / len(study.layers)
-    assert study.well_chosen >= 0.8
+    assert study.well_chosen == sum(layer.excess <= 0.03 for layer in study.layers) / len(study.layers) == 1
     for layer in study.layers:
         times = layer.true_ps
         assert set(times) == {candidate.name for candidate in layer.choice.candidates}
         assert times[layer.true_best] == min(times.values())
         assert layer.excess == times[layer.choice.best.name] / min(times.values()) - 1 >= 0
+        assert all(
+            0.93 < one.predicted_ps / times[one.name] < 1.08 for one in layer.choice.candidates
+        )  # 0.941 to 1.065
     names = [network.name for network in study.networks]
     assert names == ["one", "rows", "outputs", "inputs", "best"]
     for network in study.networks:
         assert network.true_ps is not None
-        assert 0.7 < network.predicted_ps / network.true_ps < 1.5
-    assert study.network_tau is not None
+        assert 0.99 < network.predicted_ps / network.true_ps < 1.07  # 1.006 to 1.056
+    assert study.network_tau == study.layer_tau == 1
 
 
 def test_layers_alone_are_studied_without_the_network(graph: Graph, edge: Machine) -> None:
@@ -379,14 +382,22 @@ def test_a_group_of_cores_is_faster_where_it_computes(edge: Machine) -> None:
 @pytest.mark.parametrize("name", ["resnet50", "mobilenetv2"])
 @pytest.mark.parametrize("cores", [2, 4, 8])
 def test_predictions_choose_well_on_networks(name: str, cores: int, edge: Machine) -> None:
-    """For 95 % of the layers the predicted best is the true best or within 3 % of it, and ways to split all agree."""
+    """For 95 % of the layers the predicted best is the true best or within 3 % of it; 98.2 % for the worst of these.
+
+    Ways to split all of the network are ranked as they run, where they are more than 3 % apart.
+    """
     study = study_splits(import_model(builtin_model(name)), edge, cores)
     assert study.well_chosen >= 0.95
     assert study.layer_tau is not None and study.layer_tau > 0.9
-    assert study.network_tau is not None and study.network_tau > 0.9
+    ratios = [one.predicted_ps / layer.true_ps[one.name] for layer in study.layers for one in layer.choice.candidates]
+    assert min(ratios) > 0.97 and max(ratios) < 1.15  # 0.981 to 1.131
+    ways = []
     for network in study.networks:
         assert network.true_ps is not None
-        assert 0.9 < network.predicted_ps / network.true_ps < 1.1
+        assert 0.93 < network.predicted_ps / network.true_ps < 1.07  # 0.946 to 1.055
+        ways.append((network.true_ps, network.predicted_ps))
+    for (fast, expected), (slow, other) in itertools.combinations(sorted(ways), 2):
+        assert slow <= 1.03 * fast or expected < other
 
 
 # --- rank agreement -------------------------------------------------------------------------------------------------

@@ -306,6 +306,27 @@ def test_windows_that_see_only_padding_belong_to_the_slice_before() -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["batch", "rows", "outputs", "inputs"])
+def test_a_vector_is_refused_or_split(kind: Kind) -> None:
+    """A layer with inputs of one axis, which has no channels and is no product, has the kinds that it can have."""
+    network = network_of([node("Add", "x b", "y")], {"x": values((12,), 1)}, {"b": values((12,), 2)}, ["y"])
+    graph = import_model(network.model)
+    (layer,) = graph.layers
+    assert {len(view.axes) for view in layer.inputs} == {1}
+    if kind == "inputs":
+        with pytest.raises(CannotSplit) as caught:
+            split_layer(layer, graph.values, kind, 3)
+        assert caught.value.why == "BINARY makes no sum of products over input channels"
+        return
+    try:
+        split = split_layer(layer, graph.values, kind, 3)
+    except CannotSplit as error:
+        assert layer.name in error.what
+        return
+    outputs = execute(compile_graph(_with(graph, layer, split), find_machine("edge")), network)
+    assert relative_error(outputs, network.expected) == 0
+
+
 @given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 40))
 def test_parts_are_as_equal_as_units_let_them(size: int, parts: int, unit: int) -> None:
     """The parts follow each other, are at most so many, and differ by one unit at most, but for a cut last one."""

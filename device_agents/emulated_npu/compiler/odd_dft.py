@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from device_agents.emulated_npu.command import DataType, Function
+from device_agents.emulated_npu.command import DataType
 from device_agents.emulated_npu.compiler.layers import Graph, Layer, View
 from device_agents.emulated_npu.compiler.odd_dft_estimate import Estimates
 from device_agents.emulated_npu.compiler.odd_dft_graph import Plan, blocks_of, rewritten
 from device_agents.emulated_npu.compiler.odd_dft_levels import Sizes, largest_length, levels
+from device_agents.emulated_npu.compiler.odd_dft_obstacles import NoDft, check_options, is_convolution, obstacle
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.errors import DoesNotFit, UnsupportedOperator
+from device_agents.emulated_npu.errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
 
@@ -30,7 +31,7 @@ class Predictions(Protocol):
 
 
 MOST_GROUPS = 64
-"""Groups of a convolution that may be computed by DFT: each has a layer of its own for the product."""
+"""Groups of several channels of a convolution that is tried by DFT without being told: each is a layer of its own."""
 
 LONGEST_BLOCK = 63
 """Blocks beyond this gain nothing: transforms cost more than they save."""
@@ -56,12 +57,13 @@ def choose_convolutions(graph: Graph, machine: Machine, options: Options, predic
     """The graph with every convolution that is to be computed by DFT written out as the layers for it.
 
     Spectra need float32: on machines of other types all stays direct. So it does where the user forces how layers are
-    cut and chained but not how they are computed: those experiments are about the network's own layers.
-    Raises UnsupportedOperator where a forced way is impossible: a block that is even, larger than what the buffers
-    hold, or smaller than a kernel.
+    cut and chained but not how they are computed: those experiments are about the network's own layers. Where the DFT
+    is forced, convolutions that cannot be computed by it stay direct (`direct_convolutions`).
+    Raises NoDft where a forced way is impossible: a machine of another type, a block that is even, larger than what
+    the buffers hold, or smaller than a kernel; DoesNotFit where the memory that is to keep the kernel DFTs has no room.
     """
-    limit = _limit(machine)
-    _check(options, limit)
+    limit = min(LONGEST_BLOCK, largest_length(machine))
+    check_options(options, machine, limit)
     if options.conv_algorithm == "direct" or machine.data_type is not DataType.FLOAT32:
         return graph
     if options.conv_algorithm == "auto" and not _is_free(options):
@@ -84,35 +86,6 @@ def _is_free(options: Options) -> bool:
     )
 
 
-def _limit(machine: Machine) -> int:
-    return min(LONGEST_BLOCK, largest_length(machine))
-
-
-def _check(options: Options, limit: int) -> None:
-    length = options.dft_block
-    if length is None:
-        return
-    if options.conv_algorithm == "direct":
-        what = f"A block of {length} contradicts direct convolution"
-        raise UnsupportedOperator(what, "blocks are those of the DFT", "Leave one of them out")
-    if length < 3 or length % 2 == 0:
-        what = f"A block of {length} is not possible"
-        raise UnsupportedOperator(what, "the length of a block is odd and at least 3", f"Choose {max(3, length | 1)}")
-    if length > limit:
-        why = f"the longest that the buffers of this machine hold is {limit}"
-        raise UnsupportedOperator(f"A block of {length} is not possible", why, f"Choose at most {limit}")
-
-
-def suits(layer: Layer, graph: Graph) -> bool:
-    """Whether a layer is a convolution that can be computed by DFT: stride and dilation 1, two spatial axes."""
-    windowed = layer.function in (Function.CONVOLVE, Function.DEPTHWISE) and not layer.matrix
-    if not windowed or layer.weights is None or len(layer.output.axes) != 4 or layer.groups > MOST_GROUPS:
-        return False
-    plain = layer.settings.stride == (1, 1, 1) and layer.settings.dilation == (1, 1, 1)
-    kinds = {graph.values[view.value].dtype for view in (layer.output, *layer.reads)}
-    return plain and kinds == {DataType.FLOAT32} and layer.weights.dtype is DataType.FLOAT32
-
-
 @dataclass
 class _Choice:
     """Chooses layer by layer; equal layers are looked at once. kernel DFTs in the cache take room for good."""
@@ -130,7 +103,7 @@ class _Choice:
 
     def plan(self, layer: Layer) -> Plan | None:
         """How a layer is computed by DFT; None for directly."""
-        if not suits(layer, self.graph):
+        if not is_convolution(layer) or obstacle(layer, self.graph):
             return None
         key = _key(layer, self.graph, self.machine), self._kernel_bytes
         if key not in self._known:
@@ -146,16 +119,27 @@ class _Choice:
         if kernel > most:
             what = f"{layer.name} has a kernel of {kernel}, which no block of at most {most} holds"
             step = "Let the compiler choose the algorithm" if most == self.limit else f"Choose a block of {kernel | 1}"
-            raise UnsupportedOperator(what, "a block is at least as long as the kernel (S4.1)", step)
+            raise NoDft(what, "a block is at least as long as the kernel (S4.1)", step)
         candidates = list(self._candidates(layer))
+        if not candidates and self.options.dft_kernels == "llc":
+            raise self._no_room(layer, max(3, kernel | 1))
         plans = candidates if len(candidates) == 1 else self._planned(layer, candidates)
         if not plans:
             what = f"{layer.name} cannot be computed by DFT on {self.machine.name}"
             raise DoesNotFit(what, "no block that holds its kernel fits the buffers", "Raise nb_bytes of the machine")
         return plans[0][1]
 
+    def _no_room(self, layer: Layer, shortest: int) -> DoesNotFit:
+        """Of the last-level cache for kernel DFTs that are to lie there."""
+        least = Sizes.of(blocks_of(layer, self.options.dft_block or shortest), self.machine)
+        free = max(0, self.machine.llc.bytes - self._kernel_bytes)
+        what = f"The kernel DFTs of {layer.name} do not fit the last-level cache of {self.machine.name}"
+        why = f"they take at least {least.kernels} bytes beside blocks of {least.blocks}, and {free} are free"
+        return DoesNotFit(what, why, "Let the kernel DFTs lie in DDR")
+
     def _best(self, layer: Layer) -> Plan | None:
-        if max(layer.fixed_weights.shape[2:]) == 1:
+        _, channels, *kernel = layer.fixed_weights.shape
+        if max(kernel) == 1 or (channels > 1 and layer.groups > MOST_GROUPS):
             return None
         most_ps = _FAR * self._estimates.direct_ps(layer)
         candidates = [candidate for candidate in self._candidates(layer) if candidate[0] < most_ps]

@@ -30,6 +30,11 @@ class Blocks:
         return self.length // 2
 
     @property
+    def is_depthwise(self) -> bool:
+        """Whether groups have one channel each: products have nothing to sum up, and all groups are one layer."""
+        return self.groups > 1 and self.channels == 1
+
+    @property
     def valid(self) -> tuple[int, int]:
         """Outputs of a block in height and width that the ends of the block do not spoil."""
         return self.length - self.kernel[0] + 1, self.length - self.kernel[1] + 1

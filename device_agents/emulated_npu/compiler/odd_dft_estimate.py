@@ -104,9 +104,12 @@ class Estimates:
         backward = self._matrix_ps(
             lines * number * blocks.groups * blocks.outputs, (1, 1, 2, length, blocks.valid[0]), pair
         )
-        products = self._matrix_ps(2 * number, (1, 1, 1, blocks.channels, 2 * blocks.outputs))
         bins = blocks.bins * blocks.groups
-        return 2 * forward + 2 * backward + bins * products + self._vector_ps(2 * bins * number * blocks.outputs)
+        if blocks.is_depthwise:
+            products_ps = self._vector_ps(4 * bins * number * blocks.outputs)
+        else:
+            products_ps = bins * self._matrix_ps(2 * number, (1, 1, 1, blocks.channels, 2 * blocks.outputs))
+        return 2 * forward + 2 * backward + products_ps + self._vector_ps(2 * bins * number * blocks.outputs)
 
     def _outputs_ps(self, blocks: Blocks) -> int:
         pixels = blocks.map_size[0] * blocks.counts[1] * blocks.groups * blocks.outputs

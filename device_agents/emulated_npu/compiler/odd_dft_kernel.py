@@ -44,17 +44,14 @@ def transform_kernels(layer: Layer, blocks: Blocks, kernels: Value) -> Rewriting
         weights=made.matrix("lines/conjugate", matrices.lines(length, width, _CONJUGATE)),
         matrix=True,
     )
-    for group in range(blocks.groups):
+    # Groups of one channel are transformed together, in the place of the channels.
+    together = blocks.is_depthwise
+    across, axis = (ViewAxis(blocks.groups, 3, outputs), 2) if together else (ViewAxis(channels, 2), 3)
+    for group in range(1 if together else blocks.groups):
         part = View(
             rows,
             (0, 0, 0, group * outputs),
-            (
-                ViewAxis(lines, 0, 2),
-                ViewAxis(height, 1),
-                ViewAxis(channels, 2),
-                ViewAxis(outputs, 3),
-                ViewAxis(2, 0),
-            ),
+            (ViewAxis(lines, 0, 2), ViewAxis(height, 1), across, ViewAxis(outputs, 3), ViewAxis(2, 0)),
         )
         for place, (kind, make) in enumerate(
             (("real", matrices.across_real), ("imaginary", matrices.across_imaginary))
@@ -62,7 +59,7 @@ def transform_kernels(layer: Layer, blocks: Blocks, kernels: Value) -> Rewriting
             target = View(
                 kernels.name,
                 (0, 0, group, 0, place * outputs),
-                (ViewAxis(lines, 0), ViewAxis(length, 1), ViewAxis(channels, 3), ViewAxis(outputs, 4), UNIT),
+                (ViewAxis(lines, 0), ViewAxis(length, 1), ViewAxis(across.size, axis), ViewAxis(outputs, 4), UNIT),
             )
             matrix = made.window(f"across/conjugate/{kind}", make(length, height, _CONJUGATE))
             made.transforms.append(len(made.layers))

@@ -142,6 +142,9 @@ class _Part:
             f"product of {self.what}", (self.lines, self.bins, 2, rows, columns, groups * 2 * outputs)
         )
         bins = (ViewAxis(self.lines, 0), ViewAxis(self.bins, 1))
+        if blocks.is_depthwise:
+            self._products_of_one(transform, kernels, products)
+            return self._complex(products)
         for group in range(groups):
             first = View(
                 transform,
@@ -167,6 +170,31 @@ class _Part:
             made.products.append(len(made.layers))
             made.add(f"product of {self.what}", Function.CONVOLVE, [first, second], target, matrix=True)
         return self._complex(products)
+
+    def _products_of_one(self, transform: str, kernels: str, products: str) -> None:
+        """Where groups have one channel there is nothing to sum up: each part of the map times both of the kernel."""
+        blocks, made = self.made.blocks, self.made
+        rows, columns = blocks.counts
+        groups, both = blocks.groups, ViewAxis(2 * blocks.outputs, 5)
+        bins = (ViewAxis(self.lines, 0), ViewAxis(self.bins, 1))
+        repeated = (ViewAxis(rows), ViewAxis(columns))
+        for part in range(2):
+            first = View(
+                transform,
+                (0, 0, part, 0, 0),
+                (*bins, ViewAxis(rows, 3), ViewAxis(columns, 4, groups), ViewAxis(groups, 4), ViewAxis(both.size)),
+            )
+            second = View(
+                kernels, (self.first, 0, 0, 0, 0), (*bins, *repeated, ViewAxis(groups, 2), replace(both, base=4))
+            )
+            target = View(
+                products,
+                (0, 0, part, 0, 0, 0),
+                (*bins, ViewAxis(rows, 3), ViewAxis(columns, 4), ViewAxis(groups, 5, both.size), both),
+            )
+            made.products.append(len(made.layers))
+            multiply = Settings(mode=Binary.MULTIPLY)
+            made.add(f"product of {self.what}", Function.BINARY, [first, second], target, multiply)
 
     def _complex(self, products: str) -> str:
         """Of the products of parts the parts of the product."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from device_agents.emulated_npu.execution.interleaving import Order
-from device_agents.emulated_npu.execution.many_cores import GroupProgram, SystemRun, run_cores
+from device_agents.emulated_npu.execution.many_cores import GroupProgram, StreamRun, SystemRun, run_cores, run_stream
 from device_agents.emulated_npu.execution.memory import Array
 from device_agents.emulated_npu.many_cores.system import CompiledSystem
 
@@ -16,10 +16,24 @@ def run_system(
     """Runs all cores functionally: `weights` by initializer, `inputs` by input of the network.
 
     Raises DoesNotFit where the host lacks memory, EmulatorError for a machine that has timing but no values, and what
-    `run_cores` raises.
+    `run_stream` raises.
     """
-    groups = [
+    return run_cores(_programs(compiled, weights), compiled.machine, inputs, order=order)
+
+
+def run_system_on_stream(
+    compiled: CompiledSystem,
+    weights: Mapping[str, Array],
+    stream: Sequence[Mapping[str, Array]],
+    *,
+    order: Order = "program",
+) -> StreamRun:
+    """Runs all cores on several inputs of the network, which they work on at the same time; raises as `run_system`."""
+    return run_stream(_programs(compiled, weights), compiled.machine, stream, order=order)
+
+
+def _programs(compiled: CompiledSystem, weights: Mapping[str, Array]) -> list[GroupProgram]:
+    return [
         GroupProgram({core.core: core.program for core in group.cores}, group.image(weights))
         for group in compiled.groups
     ]
-    return run_cores(groups, compiled.machine, inputs, order=order)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.command import Command, Function, Space
+from device_agents.emulated_npu.command import Binary, Command, Descriptor, Function, Space
 from device_agents.emulated_npu.compiler.odd_dft_blocks import Transformed
 from device_agents.emulated_npu.compiler.pipeline import Compiled
 from device_agents.emulated_npu.isa.sequencer import sequence
@@ -20,14 +20,17 @@ Moves = Mapping[tuple[Space, Space], int]
 class DftCounters:
     """Of one convolution.
 
-    `kernel_transforms` are two-dimensional DFTs of kernels that the setup computes, `bins` the frequencies of a block
-    whose kernel DFTs are fetched, `stored` the complex numbers that the DFT leaves of a block, `multiplications` the
+    `length` is that of a block, `kernel_level` the memory that keeps the kernel DFTs; `kernel_transforms` are
+    two-dimensional DFTs of kernels that the setup computes, `bins` the frequencies of a block whose kernel DFTs are
+    fetched, `stored` the complex numbers that the DFT leaves of a block, `multiplications` the
     real ones of the pointwise product of a run. `moves` are of a run, `setup_moves` of all kernel DFTs; the matrix
     unit reads NB and SB and writes NB.
     """
 
     name: str
+    length: int
     blocks: int
+    kernel_level: Space
     kernel_transforms: int
     bins: int
     stored: int
@@ -60,14 +63,17 @@ def _counted(one: Transformed, runs: _Commands, setup: _Commands) -> DftCounters
     complex_of_transforms = _written(_of(runs, one.transforms), Function.CONVOLVE) // 2
     complex_of_kernels = _written(_of(setup, one.kernels), Function.CONVOLVE) // 2
     products = list(_of(runs, one.products))
-    fetched = {element for command in products if command.function is Function.LOAD for element in _kernels(command)}
+    level, kernels = _kernel_dfts(_of(setup, one.kernels))
+    fetched = {part for command in products for part in _fetched(command, level, kernels)}
     return DftCounters(
         one.name,
+        blocks.length,
         blocks.number,
+        level,
         complex_of_kernels // blocks.stored,
         sum(size for _, size in fetched) // (2 * blocks.kernel_transforms),
         complex_of_transforms // (blocks.number * blocks.groups * blocks.channels),
-        sum(macs(command) for command in products),
+        sum(map(_multiplications, products)),
         _moves(_of(runs, one.layers)),
         _moves(command for commands in setup.values() for command in commands),
     )
@@ -82,15 +88,37 @@ def _written(commands: Iterable[Command], function: Function) -> int:
     return sum(command.target.descriptor.elements for command in commands if command.function is function)
 
 
-def _kernels(command: Command) -> Iterator[tuple[int, int]]:
-    """Address and number of elements of every part of kernel DFTs that a load fetches into SB."""
-    if command.target.descriptor.space is not Space.SB or command.first is None:
+def _multiplications(command: Command) -> int:
+    """Those of a product, which is the vector unit's where groups have one channel and the matrix unit's elsewhere."""
+    if command.function is Function.BINARY:
+        return command.target.descriptor.elements if command.settings.mode == Binary.MULTIPLY else 0
+    return macs(command)
+
+
+def _kernel_dfts(setup: Iterable[Command]) -> tuple[Space, range]:
+    """The memory that the kernel DFTs of a convolution are stored in, and the addresses that they take there."""
+    stores = [command.target for command in setup if command.function is Function.STORE]
+    (level,) = {target.descriptor.space for target in stores}
+    ends = [target.address + _extent_bytes(target.descriptor) for target in stores]
+    return level, range(min(target.address for target in stores), max(ends))
+
+
+def _extent_bytes(descriptor: Descriptor) -> int:
+    """From the first byte of an operand to behind its last."""
+    steps = zip(descriptor.dims, descriptor.strides, strict=True)
+    return sum((size - 1) * stride for size, stride in steps) + descriptor.dtype.bytes
+
+
+def _fetched(command: Command, level: Space, kernels: range) -> Iterator[tuple[int, int]]:
+    """Address and number of elements of every part of the kernel DFTs that a load fetches."""
+    source = command.first
+    if command.function is not Function.LOAD or source is None or source.descriptor.space is not level:
         return
-    descriptor = command.first.descriptor
-    batch = descriptor.dims[0] if len(descriptor.dims) > 2 else 1
-    for place in range(batch):
-        step = descriptor.strides[0] if batch > 1 else 0
-        yield command.first.address + place * step, descriptor.elements // batch
+    if source.address in kernels:
+        descriptor = source.descriptor
+        batch = descriptor.dims[0] if len(descriptor.dims) > 2 else 1
+        for place in range(batch):
+            yield source.address + place * descriptor.strides[0] * (batch > 1), descriptor.elements // batch
 
 
 def _moves(commands: Iterable[Command]) -> Moves:

@@ -38,7 +38,7 @@ __all__ = [
     "step_times",
 ]
 
-_NO_LIMIT_PS = 1 << 62
+NO_LIMIT_PS = 1 << 62
 _NO_RUN = -1
 
 
@@ -113,7 +113,7 @@ def simulate_cores(
     *,
     inputs: int,
     depths: Mapping[int, int],
-    limit_ps: int = _NO_LIMIT_PS,
+    limit_ps: int = NO_LIMIT_PS,
     costs: CostModel | None = None,
 ) -> StreamTiming:
     """Runs the programs of all cores once for each input. `depths`: slots of the ring of each group.
@@ -164,7 +164,7 @@ def step_times(
     translation = _translated(cores, machine, inputs, depths, costs)
     if not 0 <= run < inputs:
         raise ExecutionFault(f"there is no input {run}", f"the stream has {inputs}", "Name one from 0 on")
-    engine = Engine(translation, machine, inputs, _NO_LIMIT_PS, run)
+    engine = Engine(translation, machine, inputs, NO_LIMIT_PS, run)
     engine.run()
     return tuple(_by_step(code.source, code.kinds, engine.kept[index]) for index, code in enumerate(translation.codes))
 

@@ -1,0 +1,152 @@
+"""The predictor on convolutions measured on a V100: accuracy, coverage of intervals, and what each part is worth.
+
+Run from the root of the repository: the figures are data of the tests. Prints the tables of docs/accuracy.md; takes
+about half an hour on one core.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import betabinom, binomtest
+from sklearn.ensemble import HistGradientBoostingRegressor
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests" / "predictor")]
+
+from v100_convolutions import split  # noqa: E402
+
+from harness.predictor.columns import feature_columns  # noqa: E402
+from harness.predictor.coverage import Coverage  # noqa: E402
+from harness.predictor.fit import fit_predictor  # noqa: E402
+from harness.predictor.intervals import LEVEL  # noqa: E402
+from harness.predictor.layers import LayerFeatures, Sample  # noqa: E402
+from harness.predictor.predictor import Prediction  # noqa: E402
+from harness.predictor.step_search import find_steps  # noqa: E402
+from harness.predictor.steps import Steps  # noqa: E402
+from harness.predictor.training import WAYS, Training  # noqa: E402
+from harness.predictor.trees import VotingTrees  # noqa: E402
+from harness.predictor.work import Floats, Work, index_of, work_of  # noqa: E402
+
+TEST_ROWS = 15_000
+POOLED_DRAWS = 1_000
+SEEDS = {3_000: 5, 10_000: 3}
+NO_STEPS = Steps(1, 1, 1, ((1, 1, 1),))
+
+
+def within_10_percent(log_latency: Floats, test: Sequence[Sample]) -> float:
+    """Share of predictions within 10 % of the measured latency."""
+    measured = np.array([sample.latency_s for sample in test])
+    return float(np.mean(np.abs(np.exp(log_latency) / measured - 1.0) <= 0.1))
+
+
+def accuracy(rows: int) -> None:
+    """The predictor as users get it, over several seeds."""
+    print(f"\n{rows} rows known, {TEST_ROWS} others predicted\n")
+    print(
+        f"| seed | within 10 % | median error | intervals hold | p of {LEVEL:.0%}, {POOLED_DRAWS} draws | p, all |",
+        end="",
+    )
+    print(" width inside, edge | units | MB | training s |\n|---|---|---|---|---|---|---|---|---|---|")
+    shares, held_shares = [], []
+    for seed in range(SEEDS[rows]):
+        train, test = split(seed, rows, TEST_ROWS)
+        started_s = time.perf_counter()
+        predictor = fit_predictor(train, seed=seed)
+        elapsed_s = time.perf_counter() - started_s
+        found = predictor.predict_all([sample.layer for sample in test])
+        log_latency = np.log([each.latency_s for each in found])
+        error = np.abs(np.expm1(log_latency - np.log([sample.latency_s for sample in test])))
+        held = [each.low_s <= sample.latency_s <= each.high_s for each, sample in zip(found, test, strict=True)]
+        shares.append(within_10_percent(log_latency, test))
+        held_shares.append(statistics.mean(held))
+        draws_p = binomtest(sum(held[:POOLED_DRAWS]), POOLED_DRAWS, LEVEL).pvalue
+        print(
+            f"| {seed} | {shares[-1]:.1%} | {np.median(error):.2%} | {held_shares[-1]:.1%} "
+            f"| {draws_p:.2g} | {calibration_p(sum(held), rows):.2g} "
+            f"| ±{width(found, Coverage.INSIDE):.1%}, ±{width(found, Coverage.EDGE):.1%} "
+            f"| {predictor.steps.units} | {len(predictor.model) / 1e6:.1f} | {elapsed_s:.0f} |",
+            flush=True,
+        )
+    spread = statistics.stdev(shares)
+    print(f"\nwithin 10 %: mean {statistics.mean(shares):.1%}, standard deviation {spread:.1%}; ", end="")
+    print(f"intervals hold in {statistics.mean(held_shares):.1%} over all seeds")
+
+
+def calibration_p(held: int, rows: int) -> float:
+    """Two-sided p of so many held intervals: calibrated on `rows` layers, their true share is itself uncertain."""
+    law = betabinom(TEST_ROWS, LEVEL * (rows + 1), (1.0 - LEVEL) * (rows + 1))
+    return float(min(1.0, 2.0 * min(law.cdf(held), law.sf(held - 1))))
+
+
+def width(found: Sequence[Prediction], coverage: Coverage) -> float:
+    """Median half width of intervals of a class, relative."""
+    return statistics.median([math.sqrt(each.high_s / each.low_s) - 1.0 for each in found if each.coverage is coverage])
+
+
+def plain_columns(work: Work) -> Floats:
+    """Sizes, work and bytes, without anything that was fitted."""
+    derived = (work.macs, work.in_bytes, work.out_bytes, work.weight_bytes, work.moved_bytes, work.rows)
+    return np.stack([*work.sizes.values(), *map(np.log, derived), np.log(work.macs / work.moved_bytes)], axis=1)
+
+
+def ablation(rows: int) -> None:
+    """What each part is worth, on seed 0."""
+    train, test = split(0, rows, TEST_ROWS)
+    work, asked = (work_of([sample.layer for sample in part]) for part in (train, test))
+    latency_s = np.array([sample.latency_s for sample in train])
+    print(f"\nwhat each part is worth ({rows} rows known)\n\n| model | within 10 % |\n|---|---|")
+    boosting = HistGradientBoostingRegressor(max_iter=600, learning_rate=0.06, random_state=0)
+    plain = boosting.fit(plain_columns(work), np.log(latency_s)).predict(plain_columns(asked))
+    print(f"| plain gradient boosting of log latency on sizes, work, bytes | {within_10_percent(plain, test):.1%} |")
+    for label, steps in (("roofline without steps", NO_STEPS), ("roofline with steps", find_steps(work, latency_s, 0))):
+        training = Training(work, latency_s, steps, seed=0)
+        roofline, columns, log_ratio = training.roofline()
+        asked_columns, base = feature_columns(asked, roofline)
+        for way, grow in WAYS.items():
+            log_latency, mean = base.copy(), base.copy()
+            for operator in sorted(set(work.operators)):
+                own, there = index_of(work, operator), index_of(asked, operator)
+                trees = grow(columns[own], log_ratio[own], 0)
+                log_latency[there] += trees.correct(asked_columns[there]).log_ratio
+                if isinstance(trees, VotingTrees):
+                    mean[there] += trees.forest.predict(asked_columns[there])
+            print(f"| {label}, correction: {way} | {within_10_percent(log_latency, test):.1%} |", flush=True)
+            if way == "voting":
+                print(f"| {label}, mean of the same trees | {within_10_percent(mean, test):.1%} |", flush=True)
+
+
+def order(rows: int) -> None:
+    """Twice the batch and everything else equal: how often latency falls, measured and predicted."""
+    train, test = split(0, rows, 80_000)
+    predictor = fit_predictor(train)
+    known = {sample.layer: sample.latency_s for sample in test}
+    pairs = [(layer, twice_batch(layer, known)) for layer in known]
+    both = [(layer, twice) for layer, twice in pairs if twice is not None]
+    small, large = (predictor.predict_all(part) for part in zip(*both, strict=True))
+    measured = [known[twice] < 0.95 * known[layer] for layer, twice in both]
+    predicted = [after.latency_s < 0.95 * before.latency_s for before, after in zip(small, large, strict=True)]
+    print(
+        f"\n{len(both)} pairs of one layer with a batch and twice the batch; more than 5 % faster with twice the batch:"
+    )
+    print(f"measured {np.mean(measured):.2%}, predicted {np.mean(predicted):.2%}")
+
+
+def twice_batch(layer: LayerFeatures, known: Mapping[LayerFeatures, float]) -> LayerFeatures | None:
+    """The same layer with twice the batch, if it was measured."""
+    twice = replace(layer, batch=2 * layer.batch)
+    return twice if twice in known else None
+
+
+if __name__ == "__main__":
+    ablation(3_000)
+    ablation(10_000)
+    order(3_000)
+    for count in SEEDS:
+        accuracy(count)

@@ -1,0 +1,75 @@
+"""Features that corrections are learnt from: sizes, work, bytes, steps and the terms of the roofline."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.predictor.roofline import Roofline
+from harness.predictor.work import Floats, Work
+
+_CHANNEL_WIDTHS = (8, 16, 32, 64, 128, 256)
+_PIXEL_WIDTHS = (2, 4, 6, 8)
+_LOGARITHMS = ("batch", "in_channels", "out_channels", "in_height", "in_width", "out_height", "out_width")
+_PLAIN = ("kernel_height", "kernel_width", "stride_height", "stride_width", "extra_operands", "element_bytes")
+
+Columns = NDArray[np.float32]
+"""Single precision, (layers, features): thresholds then mean the same here and in the stored form."""
+
+
+def feature_columns(work: Work, roofline: Roofline) -> tuple[Columns, Floats]:
+    """Features of layers, and the logarithm of their roofline in seconds.
+
+    Terms of the roofline enter relative to the roofline. Columns that increase latency by the laws of
+    physics when nothing else changes come last, see `rising_columns`.
+    """
+    terms = roofline.terms(work)
+    sizes = work.sizes
+    depth = work.group_channels * work.taps
+    columns = [
+        *(np.log(sizes[name]) for name in _LOGARITHMS),
+        *(sizes[name] for name in _PLAIN[:4]),
+        *(np.log(value) for value in (work.macs, work.rows, depth, work.groups, work.moved_bytes)),
+        *(np.log(value) for value in (work.in_bytes, work.out_bytes, 1.0 + work.weight_bytes)),
+        np.log(work.macs / work.moved_bytes),
+        sizes["kernel_height"] / sizes["in_height"],
+        sizes["kernel_width"] / sizes["in_width"],
+        _share_inside(work, "height") * _share_inside(work, "width"),
+        sizes["in_channels"] % 8,
+        *(_filled(sizes["out_channels"], width) for width in _CHANNEL_WIDTHS),
+        *(_filled(sizes["in_channels"], width) for width in _CHANNEL_WIDTHS),
+        *(_filled(sizes["out_height"], width) * _filled(sizes["out_width"], width) for width in _PIXEL_WIDTHS),
+        *np.log(roofline.steps.waves(work)).T,
+        *(terms.tiles - terms.latency[:, None]).T,
+        terms.kernel - terms.latency,
+        terms.memory - terms.latency,
+        terms.latency,
+        *roofline.steps.padded_work(work).T,
+        *(sizes[name] for name in _PLAIN[4:]),
+    ]
+    return np.stack(columns, axis=1).astype(np.float32), terms.latency
+
+
+def rising_columns(count: int) -> list[int]:
+    """1 for the features, out of `count`, that cannot make a layer faster: more operands, more bytes an element."""
+    return [0] * (count - 2) + [1, 1]
+
+
+def _filled(size: Floats, width: int) -> Floats:
+    """Useful share of tiles of `width`."""
+    return np.asarray(size / (np.ceil(size / width) * width))
+
+
+def _share_inside(work: Work, axis: str) -> Floats:
+    """Share of kernel positions that lie on the image and not on its padding, along one axis."""
+    size, taps = work.sizes[f"in_{axis}"], work.sizes[f"kernel_{axis}"]
+    count, stride = work.sizes[f"out_{axis}"], work.sizes[f"stride_{axis}"]
+    padding = np.maximum((count - 1) * stride + taps - size, 0.0)
+    # All positions but those over the edges: with p of padding at an end, windows overhang by p, p - s, ...
+    share = 1.0 - (_overhang(padding // 2, stride) + _overhang(padding - padding // 2, stride)) / (count * taps)
+    return np.asarray(np.clip(share, 0.0, 1.0))
+
+
+def _overhang(padding: Floats, stride: Floats) -> Floats:
+    windows = np.ceil(padding / stride)
+    return np.asarray(windows * padding - stride * windows * (windows - 1.0) / 2.0)

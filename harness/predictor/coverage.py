@@ -1,0 +1,101 @@
+"""Where a layer lies among the layers that a predictor has learnt from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from harness.predictor.work import Floats, Ints, Work
+
+_EDGE_QUANTILE = 0.95
+_BLOCK = 256
+_APART = 1e3
+_VARIANT_WEIGHT = 2.0
+_SAME = 1e-4
+
+
+class Coverage(StrEnum):
+    """How far a prediction had to reach.
+
+    inside: all sizes between those learnt from, and a learnt layer near
+    edge: all sizes between those learnt from, but the nearest learnt layer is further than is usual among them
+    outside: a size smaller or larger than any learnt one, or an operator never learnt
+    """
+
+    INSIDE = "inside"
+    EDGE = "edge"
+    OUTSIDE = "outside"
+
+
+@dataclass(frozen=True)
+class Hull:
+    """The learnt layers of all operators in doublings of their sizes.
+
+    operators: the order in which arrays list operators
+    places: one row per learnt layer, (layers, axes)
+    owner: index of each learnt layer's operator
+    low, high: the range of every axis per operator, (operators, axes)
+    near: up to which distance to a learnt layer a place counts as inside, per operator
+    """
+
+    operators: tuple[str, ...]
+    places: Floats
+    owner: Ints
+    low: Floats
+    high: Floats
+    near: Floats
+
+    def locate(self, work: Work) -> tuple[list[Coverage], Floats]:
+        """Coverage of each layer, and by how many doublings it lies beyond the hull, (layers,)."""
+        operator = operator_index(self.operators, work)
+        known = operator >= 0
+        place = places_of(work)
+        beyond = np.maximum(np.maximum(self.low[operator] - place, place - self.high[operator]), 0.0).max(axis=1)
+        beyond = np.where(known, np.where(beyond > _SAME, beyond, 0.0), 1.0)
+        far = nearest(place, operator, self.places, self.owner) > self.near[operator] + _SAME
+        classes = np.where(beyond > 0.0, Coverage.OUTSIDE, np.where(far, Coverage.EDGE, Coverage.INSIDE))
+        return [Coverage(name) for name in classes], beyond
+
+
+def hull_of(work: Work, operators: tuple[str, ...]) -> Hull:
+    """The hull of learnt layers; `operators` must name all of theirs."""
+    place, owner = places_of(work), operator_index(operators, work)
+    own = [place[owner == index] for index in range(len(operators))]
+    distance = nearest(place, owner, place, owner, itself=True)
+    near = [float(np.quantile(distance[owner == index], _EDGE_QUANTILE)) for index in range(len(operators))]
+    low = np.stack([part.min(axis=0) for part in own])
+    high = np.stack([part.max(axis=0) for part in own])
+    return Hull(operators, place, owner, low, high, np.minimum(near, _APART / 2))
+
+
+def operator_index(operators: tuple[str, ...], work: Work) -> Ints:
+    """Index of each layer's operator, -1 where it is none of `operators`."""
+    known = {name: index for index, name in enumerate(operators)}
+    return np.array([known.get(name, -1) for name in work.operators], dtype=np.int64)
+
+
+def places_of(work: Work) -> Floats:
+    """Layers as places whose axes are doublings, window axes counting more, (layers, axes)."""
+    sizes = work.sizes
+    axes = [sizes["batch"], sizes["in_channels"], sizes["out_channels"], sizes["groups"]]
+    axes += [sizes["in_height"], sizes["in_width"]]
+    window = [sizes["kernel_height"], sizes["kernel_width"], sizes["stride_height"], sizes["stride_width"]]
+    other = [1.0 + sizes["extra_operands"], sizes["element_bytes"]]
+    weighted = [_VARIANT_WEIGHT * np.log2(axis) for axis in [*window, *other]]
+    return np.stack([*(np.log2(axis) for axis in axes), *weighted], axis=1)
+
+
+def nearest(place: Floats, operator: Ints, learnt: Floats, owner: Ints, *, itself: bool = False) -> Floats:
+    """Distance to the nearest learnt layer of the same operator; with `itself` the places are the learnt ones."""
+    found = np.empty(len(place))
+    for start in range(0, len(place), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        squares = (place[part] ** 2).sum(axis=1)[:, None] + (learnt**2).sum(axis=1) - 2.0 * place[part] @ learnt.T
+        distance = np.sqrt(np.maximum(squares, 0.0)) + _APART * (operator[part][:, None] != owner)
+        if itself:
+            rows = np.arange(distance.shape[0])
+            distance[rows, rows + start] = _APART
+        found[part] = distance.min(axis=1)
+    return found

@@ -1,0 +1,89 @@
+"""Training: steps, roofline, corrections chosen on held-out layers, intervals calibrated on the same."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from harness.errors import HarnessError, UsageError
+from harness.predictor.columns import Columns
+from harness.predictor.coverage import Coverage, hull_of
+from harness.predictor.intervals import Calibration, calibrate, joined
+from harness.predictor.layers import LayerFeatures, Sample
+from harness.predictor.parameters import METADATA_KEY, Parameters, text_of
+from harness.predictor.predictor import Predictor
+from harness.predictor.step_search import find_steps
+from harness.predictor.stored import model_of
+from harness.predictor.training import JUDGED_FOLDS, WAYS, Training, best_way
+from harness.predictor.trees import Corrector
+from harness.predictor.work import index_of, work_of
+
+LEAST_SAMPLES = 20
+_STORED_DIFFERENCE = 1e-4
+
+
+def fit_predictor(samples: Sequence[Sample], *, seed: int = 0) -> Predictor:
+    """Learns from measured layers of one device; the same samples and seed give the same predictor.
+
+    A layer measured several times counts once, with its median. Raises UsageError below `LEAST_SAMPLES` layers.
+    """
+    repeats: dict[LayerFeatures, list[float]] = defaultdict(list)
+    for sample in samples:
+        repeats[sample.layer].append(sample.latency_s)
+    if len(repeats) < LEAST_SAMPLES:
+        raise UsageError(
+            f"{len(repeats)} measured layers are too few for a predictor",
+            why=f"it needs at least {LEAST_SAMPLES}",
+            next_step="Measure more layers",
+        )
+    work = work_of(list(repeats))
+    latency_s = np.array([np.median(latencies_s) for latencies_s in repeats.values()])
+    training = Training(work, latency_s, find_steps(work, latency_s, seed), seed)
+    ways, calibration = _judge(training)
+    return _stored(training, ways, calibration)
+
+
+def _judge(training: Training) -> tuple[dict[str, str], Calibration]:
+    """How each operator is corrected, and intervals, both from layers that were left out of training.
+
+    Intervals learn extrapolation from the extreme layers that were outside the hull of the others.
+    """
+    folds, operators = training.folds(), sorted(set(training.work.operators))
+    held_out = [training.held_out(part, dict.fromkeys(operators, tuple(WAYS))) for part in folds[:JUDGED_FOLDS]]
+    ways = {operator: best_way(held_out, operator) for operator in operators}
+    chosen = {operator: (way,) for operator, way in ways.items()}
+    held_out += [training.held_out(part, chosen) for part in folds[JUDGED_FOLDS:]]
+    residuals = [part.residuals(ways) for part in held_out]
+    outside = [training.held_out(part, chosen).residuals(ways).only(Coverage.OUTSIDE) for part in training.extremes()]
+    return ways, calibrate(joined([*residuals, *outside]))
+
+
+def _stored(training: Training, ways: Mapping[str, str], calibration: Calibration) -> Predictor:
+    """Trains on all layers and writes the result down."""
+    operators = tuple(ways)
+    roofline, columns, log_ratio = training.roofline()
+    trees = []
+    for operator in operators:
+        own = index_of(training.work, operator)
+        trees.append(WAYS[ways[operator]](columns[own], log_ratio[own], training.seed))
+    parameters = Parameters(roofline, hull_of(training.work, operators), calibration)
+    model = model_of(trees, columns.shape[1], {METADATA_KEY: text_of(parameters)})
+    predictor = Predictor(model.SerializeToString())
+    for operator, grown in zip(operators, trees, strict=True):
+        _compare(predictor, training, operator, grown, columns)
+    return predictor
+
+
+def _compare(predictor: Predictor, training: Training, operator: str, grown: Corrector, columns: Columns) -> None:
+    """The stored trees say what the grown ones say, whatever version of scikit-learn grew them."""
+    own = index_of(training.work, operator)
+    stored = predictor.corrections(training.work.take(own), columns[own])
+    difference = float(np.max(np.abs(grown.correct(columns[own]).log_ratio - stored.log_ratio)))
+    if difference > _STORED_DIFFERENCE:
+        raise HarnessError(
+            "The stored predictor is not the one that was trained",
+            why=f"their logarithms of latency differ by up to {difference:.2g} for {operator}",
+            next_step="Use the version of scikit-learn in constraints.txt and report this",
+        )

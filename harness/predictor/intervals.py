@@ -1,0 +1,118 @@
+"""Split conformal intervals on normalised residuals of held-out layers, by operator and coverage."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.predictor.coverage import Coverage
+from harness.predictor.work import Floats
+
+LEVEL = 0.9
+"""Share of latencies that lie in their intervals."""
+ANY = ""
+"""Stands for all operators."""
+_LEAST_SCORES = 20
+_LEAST_FLOOR = 1e-3
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Held-out layers, one entry each.
+
+    `errors` are |log latency - log prediction|; `spread` is that of the trees' votes, `beyond` the doublings
+    outside the hull.
+    """
+
+    operators: tuple[str, ...]
+    classes: tuple[Coverage, ...]
+    errors: Floats
+    spread: Floats
+    beyond: Floats
+
+    def only(self, coverage: Coverage) -> Residuals:
+        """Those of one class."""
+        kept = [place for place, found in enumerate(self.classes) if found is coverage]
+        operators = tuple(self.operators[place] for place in kept)
+        return Residuals(operators, (coverage,) * len(kept), self.errors[kept], self.spread[kept], self.beyond[kept])
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Half widths of intervals in units of a scale.
+
+    `floors` is the scale of a layer that all trees agree on, by operator, `quantiles` the half width by
+    operator and coverage; `ANY` is for operators that were never learnt.
+    """
+
+    floors: dict[str, float]
+    quantiles: dict[tuple[str, Coverage], float]
+
+    def half_widths(
+        self, operators: Sequence[str], classes: Sequence[Coverage], spread: Floats, beyond: Floats
+    ) -> Floats:
+        """Half widths of intervals in logarithms of latency."""
+        known = self.quantiles
+        quantile = [known.get((name, where), known[ANY, where]) for name, where in zip(operators, classes, strict=True)]
+        return np.asarray(np.array(quantile) * _scales(self.floors, operators, spread, beyond))
+
+
+def joined(parts: Sequence[Residuals]) -> Residuals:
+    """All of them."""
+    return Residuals(
+        tuple(name for part in parts for name in part.operators),
+        tuple(name for part in parts for name in part.classes),
+        np.concatenate([part.errors for part in parts]),
+        np.concatenate([part.spread for part in parts]),
+        np.concatenate([part.beyond for part in parts]),
+    )
+
+
+def calibrate(residuals: Residuals) -> Calibration:
+    """Quantiles of scores, errors in units of their scale, by operator and coverage.
+
+    A class with few layers of an operator gets the quantile of all operators, of classes further out as well
+    where these are few, too; one further out is never narrower.
+    """
+    errors: dict[str, list[float]] = defaultdict(list)
+    for operator, error in zip(residuals.operators, residuals.errors.tolist(), strict=True):
+        errors[operator].append(error)
+    floors = {operator: _floor(part) for operator, part in errors.items()} | {ANY: _floor(residuals.errors)}
+    scale = _scales(floors, residuals.operators, residuals.spread, residuals.beyond)
+    scores: dict[tuple[str, Coverage], list[float]] = defaultdict(list)
+    scored = zip(residuals.operators, residuals.classes, (residuals.errors / scale).tolist(), strict=True)
+    for operator, place, score in scored:
+        scores[operator, place].append(score)
+        scores[ANY, place].append(score)
+    places = list(Coverage)
+    quantiles: dict[tuple[str, Coverage], float] = {}
+    for operator in (ANY, *sorted(errors)):
+        least = 0.0
+        for rank, place in enumerate(places):
+            further = [score for other in places[rank:] for score in scores[ANY, other]]
+            everything = [score for other in places for score in scores[ANY, other]]
+            sources = (scores[operator, place], scores[ANY, place], further)
+            enough = next((source for source in sources if len(source) >= _LEAST_SCORES), everything)
+            least = max(least, conformal_quantile(enough))
+            quantiles[operator, place] = least
+    return Calibration(floors, quantiles)
+
+
+def _floor(errors: Sequence[float] | Floats) -> float:
+    return max(float(np.median(errors)) / 2.0, _LEAST_FLOOR)
+
+
+def conformal_quantile(scores: Sequence[float] | Floats) -> float:
+    """The score that a further one stays below with probability LEVEL; infinite where too few are known."""
+    rank = math.ceil(LEVEL * (len(scores) + 1))
+    return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else math.inf
+
+
+def _scales(floors: Mapping[str, float], operators: Sequence[str], spread: Floats, beyond: Floats) -> Floats:
+    """How far off a prediction may be expected to be: it grows with disagreement and with each doubling outside."""
+    floor = np.array([floors.get(operator, floors[ANY]) for operator in operators])
+    return np.asarray(np.hypot(spread, floor) * (1.0 + beyond))

@@ -1,0 +1,191 @@
+"""Descriptions of layers that a predictor learns from: operator, shapes, window, groups; and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.errors import UsageError
+
+Pair = tuple[int, int]
+"""Height and width."""
+
+
+@dataclass(frozen=True)
+class LayerFeatures:
+    """One layer as a loop nest over batch, groups, channels, output pixels and kernel taps.
+
+    `operator` is any name that tells layers apart that run different code, for instance "Conv" and "MaxPool".
+    Sizes of layers without a batch, pixels or a window are 1. `weight_elements` is 0 for operators without
+    weights, `extra_operands` counts further tensors of the output's shape that are read, such as the other
+    summand of a residual addition fused into the layer.
+    """
+
+    operator: str
+    batch: int
+    in_channels: int
+    out_channels: int
+    in_size: Pair
+    out_size: Pair
+    kernel: Pair = (1, 1)
+    stride: Pair = (1, 1)
+    groups: int = 1
+    weight_elements: int = 0
+    extra_operands: int = 0
+    element_bytes: int = 4
+
+    def __post_init__(self) -> None:
+        sizes = (self.batch, self.in_channels, self.out_channels, self.groups, self.element_bytes)
+        if min(*sizes, *self.in_size, *self.out_size, *self.kernel, *self.stride) < 1:
+            raise UsageError(
+                f"Layer {self.operator} has a size below 1", why=str(self), next_step="Give every size as 1 or more"
+            )
+        if min(self.weight_elements, self.extra_operands) < 0:
+            raise UsageError(f"Layer {self.operator} has a negative count", why=str(self), next_step="Give 0 or more")
+        if self.in_channels % self.groups or self.out_channels % self.groups:
+            raise UsageError(
+                f"{self.groups} groups do not divide the channels of {self.operator}",
+                why=f"{self.in_channels} input and {self.out_channels} output channels",
+                next_step="Give a number of groups that divides both",
+            )
+
+    @property
+    def rows(self) -> int:
+        """Output pixels over the whole batch."""
+        return self.batch * self.out_size[0] * self.out_size[1]
+
+    @property
+    def columns(self) -> int:
+        """Output channels of a group."""
+        return self.out_channels // self.groups
+
+    @property
+    def taps(self) -> int:
+        """Positions of the kernel."""
+        return self.kernel[0] * self.kernel[1]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds, padding counted, or the operations of the same loop nest without weights."""
+        return self.rows * self.out_channels * (self.in_channels // self.groups) * self.taps
+
+    @property
+    def in_bytes(self) -> int:
+        """Bytes of the main input."""
+        return self.batch * self.in_channels * self.in_size[0] * self.in_size[1] * self.element_bytes
+
+    @property
+    def out_bytes(self) -> int:
+        """Bytes of the output."""
+        return self.rows * self.out_channels * self.element_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights."""
+        return self.weight_elements * self.element_bytes
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes read and written at least once."""
+        return self.in_bytes + self.weight_bytes + self.out_bytes * (1 + self.extra_operands)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A measured layer."""
+
+    layer: LayerFeatures
+    latency_s: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.latency_s < float("inf"):
+            raise UsageError(
+                f"Latency {self.latency_s!r} s of {self.layer.operator} is no time",
+                why="a predictor learns from logarithms of positive, finite latencies",
+                next_step="Leave layers out that were not measured",
+            )
+
+
+def convolution(
+    *,
+    batch: int,
+    in_channels: int,
+    out_channels: int,
+    size: Pair,
+    kernel: Pair,
+    stride: Pair = (1, 1),
+    padding: Pair = (0, 0),
+    groups: int = 1,
+    extra_operands: int = 0,
+    element_bytes: int = 4,
+) -> LayerFeatures:
+    """A convolution of an image of `size`, padded by `padding` on either side of each axis.
+
+    Depthwise ones (as many groups as channels) count as an operator of their own: they run other kernels.
+    """
+    out_size = tuple(
+        (edge + 2 * pad - taps) // step + 1 for edge, pad, taps, step in zip(size, padding, kernel, stride, strict=True)
+    )
+    depthwise = groups > 1 and groups == in_channels
+    return LayerFeatures(
+        operator="DepthwiseConv" if depthwise else "Conv",
+        batch=batch,
+        in_channels=in_channels,
+        out_channels=out_channels,
+        in_size=size,
+        out_size=(out_size[0], out_size[1]),
+        kernel=kernel,
+        stride=stride,
+        groups=groups,
+        weight_elements=out_channels * in_channels // max(groups, 1) * kernel[0] * kernel[1],
+        extra_operands=extra_operands,
+        element_bytes=element_bytes,
+    )
+
+
+def matrix_product(
+    *, rows: int, depth: int, columns: int, batch: int = 1, extra_operands: int = 0, element_bytes: int = 4
+) -> LayerFeatures:
+    """`batch` products of matrices (rows, depth) and (depth, columns), each with a right-hand side of its own."""
+    return LayerFeatures(
+        operator="MatMul",
+        batch=1,
+        in_channels=batch * depth,
+        out_channels=batch * columns,
+        in_size=(rows, 1),
+        out_size=(rows, 1),
+        groups=batch,
+        weight_elements=batch * depth * columns,
+        extra_operands=extra_operands,
+        element_bytes=element_bytes,
+    )
+
+
+def window(
+    operator: str,
+    *,
+    batch: int,
+    channels: int,
+    in_size: Pair,
+    out_size: Pair,
+    kernel: Pair = (1, 1),
+    stride: Pair = (1, 1),
+    extra_operands: int = 0,
+    element_bytes: int = 4,
+) -> LayerFeatures:
+    """An operator without weights that treats channels alike: pooling, activations, additions.
+
+    An addition of two tensors has one extra operand.
+    """
+    return LayerFeatures(
+        operator=operator,
+        batch=batch,
+        in_channels=channels,
+        out_channels=channels,
+        in_size=in_size,
+        out_size=out_size,
+        kernel=kernel,
+        stride=stride,
+        groups=channels,
+        extra_operands=extra_operands,
+        element_bytes=element_bytes,
+    )

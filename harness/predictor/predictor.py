@@ -1,0 +1,105 @@
+"""Predictions for layers that were never measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from harness.errors import LutCorrupt
+from harness.predictor.columns import Columns, feature_columns
+from harness.predictor.coverage import Coverage, operator_index
+from harness.predictor.layers import LayerFeatures
+from harness.predictor.parameters import METADATA_KEY, parameters_from
+from harness.predictor.steps import Steps
+from harness.predictor.trees import Corrections
+from harness.predictor.work import Work, work_of
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A latency, the interval that holds it with probability `intervals.LEVEL`, and how far it had to reach."""
+
+    latency_s: float
+    low_s: float
+    high_s: float
+    coverage: Coverage
+
+
+class Predictor:
+    """A predictor in its stored form, which is the form that it predicts with."""
+
+    def __init__(self, model: bytes) -> None:
+        """Takes the bytes of the ONNX file; raises LutCorrupt where they are no predictor."""
+        os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # the wheels report to their vendor unless told before import
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = 1
+        try:
+            self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # the runtime's exceptions share no narrower base
+            raise _corrupt(str(error).splitlines()[0]) from error
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        if METADATA_KEY not in metadata:
+            raise _corrupt(f"it has no metadata {METADATA_KEY!r}")
+        try:
+            self._parameters = parameters_from(metadata[METADATA_KEY])
+        except (ValueError, KeyError, TypeError) as error:
+            raise _corrupt(f"its metadata {METADATA_KEY!r} cannot be read ({error})") from error
+        self.model = model
+
+    @classmethod
+    def load(cls, path: Path) -> Predictor:
+        """Reads a stored predictor; raises OSError or LutCorrupt."""
+        return cls(path.read_bytes())
+
+    def save(self, path: Path) -> None:
+        """Writes the stored form."""
+        path.write_bytes(self.model)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Operators that were learnt."""
+        return self._parameters.hull.operators
+
+    @property
+    def steps(self) -> Steps:
+        """Where the device's latency steps up, as far as the data showed."""
+        return self._parameters.roofline.steps
+
+    def predict(self, layer: LayerFeatures) -> Prediction:
+        """The latency of one layer."""
+        return self.predict_all([layer])[0]
+
+    def predict_all(self, layers: Sequence[LayerFeatures]) -> tuple[Prediction, ...]:
+        """The latencies of many layers, much faster than one by one."""
+        if not layers:
+            return ()
+        work, known = work_of(layers), self._parameters
+        columns, roofline = feature_columns(work, known.roofline)
+        fix = self.corrections(work, columns)
+        classes, beyond = known.hull.locate(work)
+        half_width = known.calibration.half_widths(work.operators, classes, fix.spread, beyond)
+        log_latency = roofline + fix.log_ratio
+        with np.errstate(over="ignore"):
+            bounds = np.exp(np.stack([log_latency, log_latency - half_width, log_latency + half_width]))
+        return tuple(
+            Prediction(latency_s, low_s, high_s, place)
+            for (latency_s, low_s, high_s), place in zip(bounds.T.tolist(), classes, strict=True)
+        )
+
+    def corrections(self, work: Work, columns: Columns) -> Corrections:
+        """What the stored trees say of layers with these features."""
+        operator = operator_index(self.operators, work)
+        features = np.hstack([operator[:, None].astype(np.float32), columns])
+        log_ratio, spread = self._session.run(["log_ratio", "spread"], {"features": features})
+        return Corrections(log_ratio[:, 0].astype(np.float64), spread[:, 0].astype(np.float64))
+
+
+def _corrupt(why: str) -> LutCorrupt:
+    return LutCorrupt("This file is not a predictor", why=why, next_step="Build the table again to make a new one")

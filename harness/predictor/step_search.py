@@ -1,0 +1,87 @@
+"""Which steps a device has: units, depth, channel padding and tiles, chosen by rooflines on held-out layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from harness.predictor.roofline import fit_roofline
+from harness.predictor.steps import ALL_TILES, Steps
+from harness.predictor.work import Floats, Ints, Work
+
+_MOST_SAMPLES = 2000
+_MOST_UNITS = 1024
+_DEPTHS = (1, 8, 16, 32, 64)
+_CHANNELS = (1, 4, 8, 16, 32)
+_PER_OCTAVE = 4
+_REFINEMENTS = (0.08, 0.04, 0.02, 0.01, 0.0)
+_ITERATIONS, _STRICT_ITERATIONS = 60, 200
+_LEAST_SHARE = 0.005
+_SEARCHED_TILES = tuple(tile for tile in ALL_TILES if tile[2] == 1)
+_MOST_FOLDS = 4
+_HALF_LOSS = 0.1
+
+
+def find_steps(work: Work, latency_s: Floats, seed: int) -> Steps:
+    """The steps whose roofline is nearest to layers that it was not fitted to.
+
+    Units are searched on a grid of quarter octaves, then finer and with better fits about the best; depth and
+    channel padding one after the other; tiles that are hardly ever the fastest are dropped. A device of n units
+    that hold two tiles each may be found as 2 n units, which predicts the same.
+    """
+    order = np.random.default_rng(seed).permutation(len(work))[:_MOST_SAMPLES]
+    judge, strict = _Judge(work, latency_s, order, _ITERATIONS), _Judge(work, latency_s, order, _STRICT_ITERATIONS)
+    exponents = range(int(_PER_OCTAVE * np.log2(_MOST_UNITS)) + 1)
+    coarse = sorted({round(2 ** (exponent / _PER_OCTAVE)) for exponent in exponents})
+    best = judge.best([Steps(units, 32, 8, _SEARCHED_TILES) for units in coarse])
+    for spread in _REFINEMENTS:
+        step = max(1, round(spread * best.units))
+        near = (best.units - step, best.units, best.units + step)
+        best = strict.best([replace(best, units=units) for units in near if units >= 1])
+    best = judge.best([replace(best, depth=depth) for depth in _DEPTHS])
+    best = judge.best([replace(best, channels=channels) for channels in _CHANNELS])
+    return judge.pruned(replace(best, tiles=ALL_TILES))
+
+
+class _Judge:
+    """Errors of rooflines on held-out layers, each candidate judged once.
+
+    Few layers are judged by cross-validation over all of them, many by a part of them: the cost is the same.
+    """
+
+    def __init__(self, work: Work, latency_s: Floats, order: Ints, iterations: int) -> None:
+        count = max(1, min(_MOST_FOLDS, _MOST_SAMPLES // order.size))
+        parts = [order[place :: max(count, 2)] for place in range(count)]
+        self._folds = [(np.setdiff1d(order, part), part) for part in parts]
+        self._work, self._latency_s, self._iterations = work, latency_s, iterations
+        self._errors: dict[Steps, float] = {}
+
+    def best(self, candidates: list[Steps]) -> Steps:
+        """The candidate with the least mean loss."""
+        return min(candidates, key=self._loss)
+
+    def pruned(self, steps: Steps) -> Steps:
+        """Without the tiles that are hardly ever the fastest."""
+        fastest = []
+        for fitted, held_out in self._folds:
+            roofline = fit_roofline(
+                self._work.take(fitted), self._latency_s[fitted], steps, iterations=self._iterations
+            )
+            fastest.append(np.argmin(roofline.terms(self._work.take(held_out)).tiles, axis=1))
+        count = np.bincount(np.concatenate(fastest), minlength=len(steps.tiles))
+        share = count / count.sum()
+        kept = tuple(tile for tile, part in zip(steps.tiles, share, strict=True) if part >= _LEAST_SHARE)
+        return replace(steps, tiles=kept)
+
+    def _loss(self, steps: Steps) -> float:
+        if steps not in self._errors:
+            self._errors[steps] = float(np.mean(np.concatenate([self._losses(steps, *fold) for fold in self._folds])))
+        return self._errors[steps]
+
+    def _losses(self, steps: Steps, fitted: Ints, held_out: Ints) -> Floats:
+        """Between 0 and 1, half at an error of `_HALF_LOSS`: strays say nothing about steps."""
+        roofline = fit_roofline(self._work.take(fitted), self._latency_s[fitted], steps, iterations=self._iterations)
+        predicted = roofline.terms(self._work.take(held_out)).latency
+        error = np.abs(predicted - np.log(self._latency_s[held_out]))
+        return np.asarray(error / (error + _HALF_LOSS))

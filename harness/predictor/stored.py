@@ -1,0 +1,160 @@
+"""The stored form of a predictor: one ONNX file with its trees as a graph and everything else as metadata.
+
+The graph has one `TreeEnsemble` (ai.onnx.ml, version 5) with `VOTES` + 1 targets: one for each voting tree and
+one for the sum of boosted trees. Each tree starts with branches on feature 0, the operator's index, so that
+every operator has trees of its own; an unknown operator, -1, gets zeros. Median and quartiles of the votes are
+standard operators (TopK, Gather). Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.predictor.trees import VOTES, BoostedTrees, Corrector, Tree, VotingTrees
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+_BOOSTED = VOTES
+_OPSET, _ML_OPSET, _IR = 21, 5, 10
+
+
+@dataclass
+class _Nodes:
+    """Attributes of a `TreeEnsemble` while it is put together."""
+
+    feature: list[int] = field(default_factory=list)
+    split: list[float] = field(default_factory=list)
+    true: list[tuple[int, bool]] = field(default_factory=list)
+    false: list[tuple[int, bool]] = field(default_factory=list)
+    roots: list[int] = field(default_factory=list)
+    target: list[int] = field(default_factory=list)
+    weight: list[float] = field(default_factory=list)
+
+    def leaf(self, target: int, weight: float) -> tuple[int, bool]:
+        self.target.append(target)
+        self.weight.append(weight)
+        return len(self.target) - 1, True
+
+    def branch(self, feature: int, split: float) -> int:
+        self.feature.append(feature)
+        self.split.append(split)
+        self.true.append((0, True))
+        self.false.append((0, True))
+        return len(self.feature) - 1
+
+    def add(self, tree: Tree, target: int) -> tuple[int, bool]:
+        """A tree without a dispatch; returns where it starts."""
+        inner = tree.left >= 0
+        node = np.cumsum(inner) - 1 + len(self.feature)
+        leaf = np.cumsum(~inner) - 1 + len(self.target)
+        place = [(int(node[i]), False) if inner[i] else (int(leaf[i]), True) for i in range(inner.size)]
+        self.feature.extend((tree.feature[inner] + 1).tolist())
+        self.split.extend(tree.threshold[inner].tolist())
+        self.true.extend(place[i] for i in tree.left[inner])
+        self.false.extend(place[i] for i in tree.right[inner])
+        self.target.extend([target] * int((~inner).sum()))
+        self.weight.extend(tree.value[~inner].tolist())
+        return place[0]
+
+
+def model_of(corrections: Sequence[Corrector], features: int, metadata: dict[str, str]) -> ModelProto:
+    """The model of the corrections of all operators, in order of their indices."""
+    from onnx import TensorProto, checker, helper
+
+    nodes = _Nodes()
+    votes = [part.trees if isinstance(part, VotingTrees) else () for part in corrections]
+    sums = [part.trees if isinstance(part, BoostedTrees) else () for part in corrections]
+    for place in range(VOTES):
+        _dispatch(nodes, [trees[place] if trees else None for trees in votes], place)
+    for place in range(max(map(len, sums), default=0)):
+        _dispatch(nodes, [trees[place] if place < len(trees) else None for trees in sums], _BOOSTED)
+    half, quarter = VOTES // 2, VOTES // 4
+    graph = helper.make_graph(
+        [
+            _ensemble(nodes),
+            helper.make_node("Split", ["targets", "parts"], ["votes", "boosted"], axis=1),
+            helper.make_node("TopK", ["votes", "count"], ["ordered", "order"], axis=1),
+            helper.make_node("Gather", ["ordered", "middle"], ["middles"], axis=1),
+            helper.make_node("ReduceMean", ["middles", "one"], ["median"], keepdims=1),
+            helper.make_node("Add", ["median", "boosted"], ["log_ratio"]),
+            helper.make_node("Gather", ["ordered", "upper"], ["high"], axis=1),
+            helper.make_node("Gather", ["ordered", "lower"], ["low"], axis=1),
+            helper.make_node("Sub", ["high", "low"], ["distance"]),
+            helper.make_node("Mul", ["distance", "half"], ["spread"]),
+        ],
+        "predictor",
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["layers", features + 1])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["layers", 1]) for name in ("log_ratio", "spread")],
+        initializer=[
+            _ints("parts", [VOTES, 1]),
+            _ints("count", [VOTES]),
+            _ints("one", [1]),
+            _ints("middle", [half - 1, half]),
+            _ints("upper", [quarter]),
+            _ints("lower", [VOTES - 1 - quarter]),
+            helper.make_tensor("half", TensorProto.FLOAT, [1], [0.5]),
+        ],
+    )
+    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid("ai.onnx.ml", _ML_OPSET)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR, producer_name="harness")
+    helper.set_model_props(model, metadata)
+    checker.check_model(model)
+    return model
+
+
+def _dispatch(nodes: _Nodes, trees: Sequence[Tree | None], target: int) -> None:
+    """One tree that leads each operator's layers to that operator's own."""
+    root = nodes.branch(0, -0.5)
+    nodes.roots.append(root)
+    nodes.true[root] = nodes.leaf(target, 0.0)
+    above = root
+    for index, tree in enumerate(trees):
+        start = nodes.leaf(target, 0.0) if tree is None else nodes.add(tree, target)
+        if index == len(trees) - 1:
+            nodes.false[above] = start
+        else:
+            branch = nodes.branch(0, index + 0.5)
+            nodes.false[above] = (branch, False)
+            nodes.true[branch] = start
+            above = branch
+
+
+def _ensemble(nodes: _Nodes) -> Any:
+    from onnx import helper
+
+    modes = np.zeros(len(nodes.feature), np.uint8)  # "at most", everywhere
+    return helper.make_node(
+        "TreeEnsemble",
+        ["features"],
+        ["targets"],
+        domain="ai.onnx.ml",
+        n_targets=VOTES + 1,
+        aggregate_function=1,  # sum
+        post_transform=0,
+        tree_roots=nodes.roots,
+        nodes_featureids=nodes.feature,
+        nodes_splits=_tensor("splits", np.array(nodes.split, np.float32)),
+        nodes_modes=_tensor("modes", modes),
+        nodes_truenodeids=[place for place, _ in nodes.true],
+        nodes_falsenodeids=[place for place, _ in nodes.false],
+        nodes_trueleafs=[int(leaf) for _, leaf in nodes.true],
+        nodes_falseleafs=[int(leaf) for _, leaf in nodes.false],
+        leaf_targetids=nodes.target,
+        leaf_weights=_tensor("weights", np.array(nodes.weight, np.float32)),
+    )
+
+
+def _tensor(name: str, values: NDArray[Any]) -> Any:
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(values, name)
+
+
+def _ints(name: str, values: list[int]) -> Any:
+    return _tensor(name, np.array(values, np.int64))

@@ -1,0 +1,160 @@
+"""Regression trees as arrays, and the two ways they are grown: by vote and by boosting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.predictor.columns import Columns, rising_columns
+from harness.predictor.work import Floats
+
+VOTES = 64
+_BOOSTS = 150
+_FEATURES_TRIED = 0.5
+_LEAF = -1
+_QUARTERS = (VOTES // 4, VOTES - 1 - VOTES // 4)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One tree; node 0 is its root.
+
+    A layer goes from node `i` to `left[i]` when its feature `feature[i]` is at most `threshold[i]`, else to
+    `right[i]`; nodes with `left` -1 are leaves and hold `value`. Thresholds are in single precision.
+    """
+
+    feature: NDArray[np.int64]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+    value: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """Logarithms of latency over roofline: the correction and the spread of opinions about it, (layers,)."""
+
+    log_ratio: Floats
+    spread: Floats
+
+
+@dataclass(frozen=True)
+class NoTrees:
+    """The roofline as it is."""
+
+    trees: tuple[Tree, ...] = ()
+
+    def correct(self, columns: Columns) -> Corrections:
+        """No correction, and no spread."""
+        return Corrections(np.zeros(len(columns)), np.zeros(len(columns)))
+
+
+@dataclass(frozen=True)
+class VotingTrees:
+    """Trees grown with random thresholds down to single layers; the median of their votes is the correction.
+
+    Latency jumps where a device changes its kernel. A mean over trees lands between the sides of a jump, the
+    median lands on one of them.
+    """
+
+    trees: tuple[Tree, ...]
+    forest: Any
+
+    def correct(self, columns: Columns) -> Corrections:
+        """Median of the votes; the spread is half the distance between their quartiles."""
+        return corrections_of(np.stack([tree.predict(columns) for tree in self.forest.estimators_], axis=1))
+
+
+@dataclass(frozen=True)
+class BoostedTrees:
+    """Gradient boosting; the sum of all trees is the correction, and there is no spread."""
+
+    trees: tuple[Tree, ...]
+    model: Any
+
+    def correct(self, columns: Columns) -> Corrections:
+        """The sum of the trees."""
+        return Corrections(self.model.predict(columns.astype(np.float64)), np.zeros(len(columns)))
+
+
+Corrector = NoTrees | VotingTrees | BoostedTrees
+
+
+def corrections_of(votes: Floats) -> Corrections:
+    """Median and half the quartile distance of `VOTES` votes for each layer, (layers, VOTES)."""
+    ordered = np.sort(votes, axis=1)
+    middle = (ordered[:, VOTES // 2 - 1] + ordered[:, VOTES // 2]) / 2.0
+    low, high = _QUARTERS
+    return Corrections(middle, (ordered[:, high] - ordered[:, low]) / 2.0)
+
+
+def no_trees(columns: Columns, log_ratio: Floats, seed: int) -> NoTrees:  # noqa: ARG001 - grown like the others
+    """No trees, for operators with few layers or a perfect roofline."""
+    return NoTrees()
+
+
+def grow_voting(columns: Columns, log_ratio: Floats, seed: int) -> VotingTrees:
+    """Voting trees on logarithms of latency over roofline."""
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    forest = ExtraTreesRegressor(VOTES, max_features=_FEATURES_TRIED, random_state=seed).fit(columns, log_ratio)
+    return VotingTrees(tuple(_from_forest(tree.tree_) for tree in forest.estimators_), forest)
+
+
+def grow_boosted(columns: Columns, log_ratio: Floats, seed: int) -> BoostedTrees:
+    """Boosted trees on logarithms of latency over roofline, rising where physics says so."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    model = HistGradientBoostingRegressor(
+        max_iter=_BOOSTS,
+        learning_rate=0.1,
+        max_leaf_nodes=20,
+        min_samples_leaf=5,
+        l2_regularization=1.0,
+        max_features=_FEATURES_TRIED,
+        monotonic_cst=rising_columns(columns.shape[1]),
+        early_stopping=False,
+        random_state=seed,
+    ).fit(columns.astype(np.float64), log_ratio)
+    # scikit-learn has no public view of these trees; `fit` compares what is stored with the model.
+    base = float(np.ravel(model._baseline_prediction)[0])
+    nodes = [step[0].nodes for step in model._predictors]
+    return BoostedTrees((_constant(base), *(_from_boosting(part) for part in nodes)), model)
+
+
+def _from_forest(tree: Any) -> Tree:
+    leaf = tree.children_left == _LEAF
+    return Tree(
+        np.where(leaf, 0, tree.feature).astype(np.int64),
+        _rounded_down(np.where(leaf, 0.0, tree.threshold)),
+        tree.children_left.astype(np.int64),
+        tree.children_right.astype(np.int64),
+        tree.value.ravel().astype(np.float32),
+    )
+
+
+def _from_boosting(nodes: Any) -> Tree:
+    leaf = nodes["is_leaf"].astype(bool)
+    return Tree(
+        np.where(leaf, 0, nodes["feature_idx"]).astype(np.int64),
+        _rounded_down(np.where(leaf, 0.0, nodes["num_threshold"])),
+        np.where(leaf, _LEAF, nodes["left"].astype(np.int64)),
+        np.where(leaf, _LEAF, nodes["right"].astype(np.int64)),
+        nodes["value"].astype(np.float32),
+    )
+
+
+def _constant(value: float) -> Tree:
+    no_node = np.full(1, _LEAF, dtype=np.int64)
+    return Tree(np.zeros(1, np.int64), np.zeros(1, np.float32), no_node, no_node, np.full(1, value, np.float32))
+
+
+def _rounded_down(threshold: Sequence[float] | Floats) -> NDArray[np.float32]:
+    """The largest single below or at each threshold: the same singles are at most this as at most the double."""
+    exact = np.clip(np.asarray(threshold, dtype=np.float64), np.finfo(np.float32).min, np.finfo(np.float32).max)
+    single = exact.astype(np.float32)
+    return np.where(single > exact, np.nextafter(single, np.float32(-np.inf)), single).astype(np.float32)

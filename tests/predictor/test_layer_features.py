@@ -1,0 +1,59 @@
+"""Descriptions of layers and what follows from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import UsageError
+from harness.predictor.layers import Sample, convolution, matrix_product, window
+
+
+def test_a_convolution_by_hand() -> None:
+    """Output sizes, work and bytes of a 3x3 convolution are those of paper and pencil."""
+    layer = convolution(
+        batch=2, in_channels=8, out_channels=4, size=(10, 7), kernel=(3, 3), stride=(2, 2), padding=(1, 1)
+    )
+    assert layer.out_size == (5, 4)  # (10 + 2 - 3) // 2 + 1, (7 + 2 - 3) // 2 + 1
+    assert layer.rows == 2 * 5 * 4
+    assert layer.macs == 40 * 4 * 8 * 9
+    assert layer.weight_elements == 4 * 8 * 9
+    assert layer.moved_bytes == 4 * (2 * 8 * 70 + 40 * 4 + 288)
+
+
+def test_depthwise_convolutions_are_an_operator_of_their_own() -> None:
+    """One group per channel runs other code than one group; both know their work."""
+    layer = convolution(batch=1, in_channels=8, out_channels=8, size=(4, 4), kernel=(3, 3), padding=(1, 1), groups=8)
+    assert layer.operator == "DepthwiseConv"
+    assert layer.macs == 16 * 8 * 9
+    assert layer.columns == 1
+
+
+def test_an_extra_operand_is_read_once_more() -> None:
+    """A fused residual addition reads one more tensor of the output's size."""
+    plain = window("Relu", batch=1, channels=3, in_size=(5, 5), out_size=(5, 5))
+    fused = window("Relu", batch=1, channels=3, in_size=(5, 5), out_size=(5, 5), extra_operands=1)
+    assert fused.moved_bytes - plain.moved_bytes == 3 * 25 * 4
+
+
+def test_batched_products_are_groups() -> None:
+    """Twelve products of (49, 32) and (32, 49) are twelve times one."""
+    one = matrix_product(rows=49, depth=32, columns=49)
+    many = matrix_product(rows=49, depth=32, columns=49, batch=12)
+    assert one.macs == 49 * 32 * 49
+    assert many.macs == 12 * one.macs
+    assert many.moved_bytes == 12 * one.moved_bytes
+
+
+@pytest.mark.parametrize("wrong", [{"batch": 0}, {"groups": 3}, {"size": (1, 1)}, {"extra_operands": -1}])
+def test_impossible_layers_are_refused(wrong: dict[str, object]) -> None:
+    """Sizes below 1, negative counts and groups that do not divide the channels are the caller's mistake."""
+    given: dict[str, object] = {"batch": 1, "in_channels": 8, "out_channels": 4, "size": (8, 8), "kernel": (3, 3)}
+    with pytest.raises(UsageError):
+        convolution(**(given | wrong))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("latency_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_sample_needs_a_time(latency_s: float) -> None:
+    """What was not measured is no sample."""
+    with pytest.raises(UsageError, match="no time"):
+        Sample(matrix_product(rows=1, depth=1, columns=1), latency_s)

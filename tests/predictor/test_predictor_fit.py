@@ -1,0 +1,133 @@
+"""Training and predicting, from samples to intervals, on measured convolutions and on a made-up machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tiled_machine
+import v100_convolutions
+from scipy.stats import binomtest
+
+from harness.errors import LutCorrupt, UsageError
+from harness.predictor.coverage import Coverage
+from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
+from harness.predictor.intervals import LEVEL
+from harness.predictor.layers import Sample, matrix_product
+from harness.predictor.parameters import METADATA_KEY
+from harness.predictor.predictor import Predictor
+
+
+@pytest.fixture(scope="module")
+def machine() -> Predictor:
+    """Trained on 100 layers of three operators of the made-up machine."""
+    return fit_predictor(tiled_machine.measured(100, seed=1))
+
+
+def within(predictor: Predictor, samples: list[Sample], share: float) -> float:
+    """How many predictions are within `share` of the measured latency."""
+    predicted = predictor.predict_all([sample.layer for sample in samples])
+    errors = [abs(each.latency_s / sample.latency_s - 1.0) for each, sample in zip(predicted, samples, strict=True)]
+    return float(np.mean(np.array(errors) <= share))
+
+
+def held(predictor: Predictor, samples: list[Sample]) -> int:
+    """How many intervals hold the measured latency."""
+    predicted = predictor.predict_all([sample.layer for sample in samples])
+    return sum(each.low_s <= sample.latency_s <= each.high_s for each, sample in zip(predicted, samples, strict=True))
+
+
+def test_layers_never_measured_are_predicted(machine: Predictor) -> None:
+    """100 layers of three operators suffice to predict most others within 10 %, and intervals hold."""
+    samples = tiled_machine.measured(400, seed=2)
+    assert machine.operators == ("Conv", "MatMul", "MaxPool")
+    assert within(machine, samples, 0.10) >= 0.8
+    assert held(machine, samples) / 400 == pytest.approx(LEVEL, abs=0.1)  # calibrated on 100: a spread of 4 %
+
+
+def test_beyond_what_was_learnt_intervals_are_wider(machine: Predictor) -> None:
+    """A product sixteen times deeper than any learnt is outside, and its interval is wider than a usual one's."""
+    usual = machine.predict(matrix_product(rows=30, depth=512, columns=512))
+    deep = machine.predict(matrix_product(rows=30, depth=16 * 1024, columns=512))
+    assert deep.coverage is Coverage.OUTSIDE
+    assert deep.high_s / deep.low_s > usual.high_s / usual.low_s
+    assert deep.low_s < tiled_machine.latency_s(matrix_product(rows=30, depth=16 * 1024, columns=512)) < deep.high_s
+
+
+def test_an_operator_never_learnt_falls_back_to_the_roofline(machine: Predictor) -> None:
+    """There is a latency, an interval about it, and the word that it is outside."""
+    layer = replace(matrix_product(rows=40, depth=256, columns=256), operator="Gemm")
+    prediction = machine.predict(layer)
+    assert prediction.coverage is Coverage.OUTSIDE
+    assert 0.0 <= prediction.low_s < prediction.latency_s < prediction.high_s
+    assert prediction.latency_s == pytest.approx(tiled_machine.latency_s(layer), rel=1.0)
+
+
+def test_the_stored_form_predicts_the_same(machine: Predictor, tmp_path: Path) -> None:
+    """What is read back from the file gives the same predictions to the last bit; many are as one by one."""
+    machine.save(tmp_path / "predictor.onnx")
+    layers = tiled_machine.random_layers(50, seed=3)
+    loaded = Predictor.load(tmp_path / "predictor.onnx")
+    assert loaded.predict_all(layers) == machine.predict_all(layers)
+    one_by_one = [loaded.predict(layer) for layer in layers[:5]]
+    for single, together in zip(one_by_one, loaded.predict_all(layers)[:5], strict=True):
+        assert single.latency_s == pytest.approx(together.latency_s)
+    assert loaded.predict_all([]) == ()
+
+
+def test_files_that_are_no_predictor_are_refused(machine: Predictor, tmp_path: Path) -> None:
+    """Neither bytes, nor another network, nor a predictor with broken metadata is taken for one."""
+    path = tmp_path / "predictor.onnx"
+    path.write_bytes(b"not a model")
+    with pytest.raises(LutCorrupt, match="not a predictor"):
+        Predictor.load(path)
+    model = onnx.load_from_string(machine.model)
+    onnx.helper.set_model_props(model, {METADATA_KEY: '{"schema_version":99}'})
+    with pytest.raises(LutCorrupt, match="schema version 99"):
+        Predictor(model.SerializeToString())
+    del model.metadata_props[:]
+    with pytest.raises(LutCorrupt, match="no metadata"):
+        Predictor(model.SerializeToString())
+
+
+def test_training_is_deterministic_and_repeats_count_once(machine: Predictor) -> None:
+    """Every sample twice, with the same seed, gives the same bytes as every sample once."""
+    assert fit_predictor(tiled_machine.measured(100, seed=1) * 2).model == machine.model
+
+
+def test_too_few_samples_are_refused() -> None:
+    """Below the least number of different layers there is nothing to learn."""
+    samples = tiled_machine.measured(LEAST_SAMPLES - 1, seed=5)
+    with pytest.raises(UsageError, match=f"at least {LEAST_SAMPLES}"):
+        fit_predictor(samples * 3)
+
+
+@pytest.mark.long
+def test_intervals_hold_over_many_trainings() -> None:
+    """Pooled over eight trainings on 150 layers each, intervals of others hold in 88 to 92 %."""
+    parts = [
+        (fit_predictor(tiled_machine.measured(150, seed)), tiled_machine.measured(400, 100 + seed)) for seed in range(8)
+    ]
+    assert sum(held(predictor, samples) for predictor, samples in parts) / 3200 == pytest.approx(LEVEL, abs=0.02)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("known", "least"), [(3_000, 0.65), (10_000, 0.75)])
+def test_measured_convolutions(known: int, least: float) -> None:
+    """Of 15,000 convolutions on a real device, the named share is predicted within 10 %, and intervals hold."""
+    train, test = v100_convolutions.split(0, known, 15_000)
+    predictor = fit_predictor(train)
+    assert within(predictor, test, 0.10) >= least
+    assert binomtest(held(predictor, test[:1000]), 1000, LEVEL).pvalue > 0.01
+
+
+@pytest.mark.long
+def test_few_measured_convolutions() -> None:
+    """100 of them predict a quarter of the others within 10 %."""
+    train, test = v100_convolutions.split(1, 100, 1500)
+    predictor = fit_predictor(train)
+    assert within(predictor, test, 0.10) >= 0.25
+    assert held(predictor, test) / len(test) == pytest.approx(LEVEL, abs=0.1)

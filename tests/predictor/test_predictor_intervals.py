@@ -1,0 +1,85 @@
+"""Conformal intervals and coverage classes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tiled_machine
+from scipy.stats import binomtest
+
+from harness.predictor.coverage import Coverage, hull_of
+from harness.predictor.intervals import ANY, LEVEL, Residuals, calibrate, conformal_quantile
+from harness.predictor.layers import convolution
+from harness.predictor.work import work_of
+
+
+def residuals(errors: list[float], coverage: Coverage = Coverage.INSIDE, operator: str = "Conv") -> Residuals:
+    """Held-out layers of one operator and class, without spread."""
+    count = len(errors)
+    return Residuals((operator,) * count, (coverage,) * count, np.array(errors), np.zeros(count), np.zeros(count))
+
+
+def test_quantiles_by_hand() -> None:
+    """Of 9 scores the highest is the 90 % quantile; 8 are too few for any."""
+    assert conformal_quantile([5.0, 9.0, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0]) == 9.0
+    assert conformal_quantile([1.0] * 8) == math.inf
+
+
+def test_intervals_hold_as_often_as_they_say() -> None:
+    """Over 2,000 calibrations on 60 layers of any law, further layers lie inside in 90 %."""
+    generator = np.random.default_rng(7)
+    held = 0
+    for _ in range(2000):
+        errors = generator.pareto(2.0, 61)
+        calibration = calibrate(residuals(errors[:60].tolist()))
+        width = calibration.half_widths(["Conv"], [Coverage.INSIDE], np.zeros(1), np.zeros(1))
+        held += bool(errors[60] <= width[0])
+    # 55 of 61 places lie at or below the 55th of 60 scores
+    assert binomtest(held, 2000, 55 / 61).pvalue > 0.01
+    assert pytest.approx(LEVEL, abs=0.005) == 55 / 61
+
+
+def test_disagreement_and_distance_widen() -> None:
+    """Where trees disagree, and with every doubling outside the hull, an interval is wider."""
+    calibration = calibrate(residuals([0.01 * step for step in range(1, 101)]))
+    near, unsure, far = calibration.half_widths(
+        ["Conv"] * 3,
+        [Coverage.INSIDE, Coverage.INSIDE, Coverage.OUTSIDE],
+        np.array([0.0, 1.0, 0.0]),
+        np.array([0, 0, 2.0]),
+    )
+    assert near < unsure
+    assert far >= 3.0 * near
+
+
+def test_further_out_is_never_narrower() -> None:
+    """A class that happened to err less than a nearer one gets the nearer one's quantile."""
+    lucky = residuals([0.01] * 60, Coverage.EDGE)
+    inside = residuals([0.1] * 60)
+    both = Residuals(
+        inside.operators + lucky.operators, inside.classes + lucky.classes, np.append(inside.errors, lucky.errors),
+        np.zeros(120), np.zeros(120),
+    )  # fmt: skip
+    quantiles = calibrate(both).quantiles
+    assert quantiles["Conv", Coverage.INSIDE] == quantiles["Conv", Coverage.EDGE] == quantiles[ANY, Coverage.OUTSIDE]
+
+
+def test_coverage_classes() -> None:
+    """Learnt layers are inside, gaps are edges, larger ones and new operators are outside."""
+    layers = [layer for layer in tiled_machine.random_layers(200, seed=5) if layer.operator == "Conv"]
+    hull = hull_of(work_of(layers), ("Conv",))
+
+    def conv(channels: int, operator_kernel: int = 1) -> object:
+        return convolution(
+            batch=1, in_channels=channels, out_channels=64, size=(20, 20), kernel=(operator_kernel, operator_kernel)
+        )
+
+    known, beyond = hull.locate(work_of(layers[:20]))
+    assert set(known) == {Coverage.INSIDE}
+    assert not beyond.any()
+    pool = next(layer for layer in tiled_machine.random_layers(50, seed=6) if layer.operator == "MaxPool")
+    classes, beyond = hull.locate(work_of([conv(1024), conv(20, 2), pool]))  # type: ignore[list-item]
+    assert classes == [Coverage.OUTSIDE, Coverage.EDGE, Coverage.OUTSIDE]
+    assert beyond.tolist() == pytest.approx([2.0, 0.0, 1.0])  # 256 channels were the most; one for the operator
