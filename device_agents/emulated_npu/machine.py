@@ -312,13 +312,14 @@ def _contradictions_of_cores(cores: Cores) -> Iterator[tuple[str, str, str]]:
     if cores.count > MAX_CORES:
         what = f"cores.per_chip {cores.per_chip} x cores.chips {cores.chips} are more than {MAX_CORES} cores"
         yield what, "An instruction names another core by 16 bits", "Lower one of them"
-    for key, count, link in (("link", cores.per_chip, cores.link), ("chip_link", cores.chips, cores.chip_link)):
+    # What goes to another chip passes the links of both.
+    for key, count, link in (("link", cores.count, cores.link), ("chip_link", cores.chips, cores.chip_link)):
         if count > 1 and link.bytes_per_s < 1:
             what = f"cores.{key}.bytes_per_s is {link.bytes_per_s:g}, but there are {count} to be joined"
             yield (
                 what,
                 "A link without bandwidth never delivers",
-                f"Set it, or {'chips' if key == 'chip_link' else 'per_chip'} = 1",
+                f"Set it, or {'chips = 1' if key == 'chip_link' else 'per_chip = 1 and chips = 1'}",
             )
 
 

@@ -363,11 +363,7 @@ def _setup_cycles(program: Program, machine: Machine, source: CompiledModel | No
 def _checked(source: CompiledModel) -> Checked | None:
     from harness.cli import npu_values
 
-    if npu_values.has_values(source):
-        return npu_values.check_values(source)
-    computed = source.compiled.machine.data_type.name.lower()
-    note(f"{source.compiled.machine.name} computes in {computed}: it has a time but no values")
-    return None
+    return npu_values.check_values(source) if npu_values.can_compare(source) else None
 
 
 def _in_order_cycles(source: CompiledModel, choices: Options, cycle_budget: int | None) -> float:

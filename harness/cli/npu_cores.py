@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from harness.cli.npu_errors import errors_of_compiler, errors_of_user
 from harness.cli.npu_source import CompiledModel
-from harness.cli.npu_values import has_values, system_error
+from harness.cli.npu_values import can_compare, system_error
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,6 +54,12 @@ class CoreChoices:
     def wanted(self) -> bool:
         """Whether more than the one core of a plain run is asked for."""
         return self.cores is not None or self.groups is not None
+
+    @property
+    def says_of_score(self) -> bool:
+        """Whether anything is said of the partition by score."""
+        said = (self.threshold, self.node_limit, self.period_ms, self.start)
+        return self.method in ("score", "absolute") or bool(self.coefficients) or self.add_groups or said != (None,) * 4
 
     def check(self) -> None:
         """Raises UsageError for options of the partition without groups, and for words that mean nothing."""
@@ -124,12 +130,12 @@ def run_on_cores(source: CompiledModel, choices: CoreChoices, with_values: bool)
 
     with errors_of_user():
         fabric = fabric_of(source.compiled.machine, choices.core_storage_bytes)
-        groups = form_groups(fabric, choices.groups or "1", choices.cores)
+        groups = form_groups(fabric, "1" if choices.groups is None else choices.groups, choices.cores)
         rule = None if choices.method == "balanced" else _split_rule(choices)
         ground = _ground(source, groups, choices)
     with errors_of_compiler():
         runs = tuple(_runs(ground, groups, fabric, rule, choices))
-    if with_values and has_values(source):
+    if with_values and can_compare(source):
         with errors_of_compiler():
             runs = tuple(replace(each, max_rel_error=system_error(source.model, each.timed.compiled)) for each in runs)
     return CoresRun(source, ground.single_core_ps, ground.nodes, runs)
@@ -164,7 +170,7 @@ def _runs(
     from device_agents.emulated_npu.partition.greedy import partition_by_score, partition_by_score_adding_groups
 
     by_score = None
-    if rule is not None and (len(groups) > 1 or choices.method != "both"):
+    if rule is not None and (len(groups) > 1 or choices.says_of_score):
         if choices.add_groups:
             by_score = partition_by_score_adding_groups(ground.nodes.graph, ground.traversal, groups, rule, fabric)
         else:

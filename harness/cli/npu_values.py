@@ -34,11 +34,14 @@ class Checked:
     max_rel_error: float | None
 
 
-def has_values(compiled: CompiledModel) -> bool:
-    """Whether the machine computes values: those that compute in another type than float32 have timing alone."""
+def can_compare(source: CompiledModel) -> bool:
+    """Whether the machine computes values; says so where it has timing alone, as with another type than float32."""
     from device_agents.emulated_npu.command import DataType
 
-    return compiled.compiled.machine.data_type is DataType.FLOAT32
+    machine = source.compiled.machine
+    if machine.data_type is not DataType.FLOAT32:
+        note(f"{machine.name} computes in {machine.data_type.name.lower()}: it has a time but no values")
+    return machine.data_type is DataType.FLOAT32
 
 
 def check_values(source: CompiledModel) -> Checked:

@@ -116,6 +116,30 @@ def test_groups_are_added_on_another_chip(npu: Npu, network: Path, tmp_path: Pat
     assert by_score["max_rel_error"] < 1e-4
 
 
+def test_one_group_obeys_what_is_said_of_the_score(npu: Npu, network: Path) -> None:
+    """A single group is split again and gets company where that is asked for."""
+    found = npu("run", network, "--groups", "1", "--add-groups", "--max-nodes", "3", "--no-values", "--json").json
+    assert [each["method"] for each in found["partitions"]] == ["balanced", "score"]
+    assert len(found["partitions"][1]["groups"]) > 1
+
+
+def test_a_machine_of_another_type_has_no_values(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """Where nothing is compared, it is said why."""
+    machine = npu_inputs.save(npu_inputs.machine_text(data_type='"int8"'), tmp_path / "int8.toml")
+    outcome = npu("run", network, "--groups", "2", "--machine", machine, "--json")
+    assert all(each["max_rel_error"] is None for each in outcome.json["partitions"])
+    assert "int8" in outcome.stderr and "no values" in outcome.stderr
+
+
+def test_chips_are_joined_by_both_links(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """A machine whose chips have no link inside, which a message between them passes, is refused."""
+    text = npu_inputs.machine_text(per_chip="1", chips="3").replace(
+        "bytes_per_s = 64_000_000_000  # Choice: as", "bytes_per_s = 0  # as"
+    )
+    machine = npu_inputs.save(text, tmp_path / "three.toml")
+    npu.refuses(3, "run", network, "--groups", "3", "--machine", machine, mentions=("cores.link.bytes_per_s", "3"))
+
+
 @pytest.mark.parametrize("inputs", [1, 2, 5, 40])
 def test_short_streams_are_lengthened(npu: Npu, network: Path, inputs: int) -> None:
     """However few inputs are asked for, the interval is that of the steady state: nothing is used more than always."""
@@ -171,6 +195,8 @@ def test_a_group_computes_no_more_than_its_period(npu: Npu, network: Path) -> No
         (("--groups", "a/b"), ("a/b",)),
         (("--groups", "2", "--threshold", "-1"), ("-1", "at least 0")),
         (("--groups", "2", "--threshold", "nan"), ("nan",)),
+        (("--groups", "2", "--threshold", "inf", "--json"), ("inf", "finite")),
+        (("--groups", ""), ("empty",)),
         (("--groups", "2", "--max-nodes", "0"), ("0", "at least 1")),
         (("--groups", "2", "--score", "compute=1.5"), ("1.5", "between 0 and 1")),
         (("--groups", "2", "--score", "compute=-0.1"), ("-0.1", "between 0 and 1")),

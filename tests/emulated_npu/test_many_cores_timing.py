@@ -172,6 +172,16 @@ def test_a_group_takes_the_next_input_together() -> None:
         assert tuple(core.runs[2].begin_ps for core in timing.cores) == begins_ps
 
 
+def test_groups_that_do_not_depend_on_each_other_keep_together() -> None:
+    """Two groups may have six inputs under way: a fast one begins its seventh when the slow one has ended the first."""
+    steps = [steps_of(compute(1)), steps_of(compute(100))]
+    cores = [CoreSteps(core, core, steps[core]) for core in range(2)]
+    timing = simulate_cores(cores, machine(cores=ONE_CHIP), inputs=9, depths={0: 1, 1: 1})
+    begins_ps = [run.begin_ps for run in timing.cores[0].runs]
+    assert begins_ps == [*(1_000 * number for number in range(6)), 100_000, 200_000, 300_000]
+    assert [run.end_ps for run in timing.cores[1].runs] == [100_000 * number for number in range(1, 10)]
+
+
 def test_semaphores_start_afresh_with_every_input() -> None:
     """A unit that is left over does not serve the next input's WAIT."""
     items: list[Item] = [Wait(Queue.CP, 0), compute(1), load(10), Post(Queue.IO, 0, 2)]

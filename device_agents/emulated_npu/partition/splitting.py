@@ -34,8 +34,9 @@ class SplitRule:
     period_s: float | None = None
 
     def __post_init__(self) -> None:
-        if self.threshold is not None and not self.threshold >= 0:
-            raise InvalidPartition(f"a split threshold of {self.threshold}", "at least 0: no score is negative")
+        if self.threshold is not None and not 0 <= self.threshold < math.inf:
+            why = "at least 0, since no score is negative, and finite"
+            raise InvalidPartition(f"a split threshold of {self.threshold}", why)
         if self.node_limit is not None and self.node_limit < 1:
             raise InvalidPartition(f"at most {self.node_limit} nodes in a sub-structure", "the limit is at least 1")
         if self.period_s is not None and not 0 < self.period_s < math.inf:

@@ -26,7 +26,7 @@ class Engine:
 
     def __init__(self, translation: Translation, machine: Machine, inputs: int, limit_ps: int, kept_run: int) -> None:
         self._translation = translation
-        self._stream = Stream(len(translation.codes), machine, inputs, limit_ps, kept_run)
+        self._stream = Stream(len(translation.codes), len(translation.groups), machine, inputs, limit_ps, kept_run)
         self.resources = [SharedResource() for _ in range(translation.resources)]
         self.runs: list[list[Run]] = self._stream.runs
         self.kept: dict[int, EntryTimes] = self._stream.kept

@@ -39,10 +39,15 @@ class Stream:
     `events`: a heap of time and, in the lowest TICKET_BITS, the ticket of a transfer that begins its data phase (or a
     resource, for the engine). `ready`: cores that go on, with the time that they have waited for. `pending`: how many
     transfers of the command that a core's IO queue serves have not ended. `stops`: the entry of its IO queue at which
-    a core waits for another. `runs`: by core; `kept`: the times of run `kept_run` by core.
+    a core waits for another. `runs`: by core; `kept`: the times of run `kept_run` by core. `ahead`: the inputs that may
+    be under way at a time; `ended`: how many groups have ended each input, and when the last did; `held`: groups that
+    wait for an input to be through.
     """
 
-    def __init__(self, cores: int, machine: Machine, inputs: int, limit_ps: int, kept_run: int) -> None:
+    def __init__(self, cores: int, groups: int, machine: Machine, inputs: int, limit_ps: int, kept_run: int) -> None:
+        self.groups, self.ahead = groups, 2 * groups + 2
+        self.ended: dict[int, tuple[int, int]] = {}
+        self.held: list[Group] = []
         self.machine, self.inputs, self.limit_ps, self.kept_run = machine, inputs, limit_ps, kept_run
         self.events: list[int] = []
         self.ready: list[tuple[int, int]] = []
@@ -59,7 +64,7 @@ def begin_input(stream: Stream, group: Group, now_ps: int) -> None:
 
 
 def end_run(stream: Stream, code: CoreCode, run: Run) -> None:
-    """Notes a run; with the last core's a ring slot is free and the group takes the next input."""
+    """Notes a run; with the last core's a ring slot is free, and the group takes the next input once it may."""
     stream.runs[code.index].append(run)
     group = code.group
     group.latest_ps = max(group.latest_ps, run.end_ps)
@@ -67,6 +72,17 @@ def end_run(stream: Stream, code: CoreCode, run: Run) -> None:
     if group.running:
         return
     stream.ready.extend((index, group.latest_ps) for index in group.waiting.pop(len(group.ends_ps), ()))
+    number = len(group.ends_ps)
     group.ends_ps.append(group.latest_ps)
-    if len(group.ends_ps) < stream.inputs:
-        begin_input(stream, group, group.latest_ps)
+    if number + 1 < stream.inputs:
+        stream.held.append(group)
+    groups, latest_ps = stream.ended.get(number, (0, 0))
+    stream.ended[number] = groups + 1, max(latest_ps, group.latest_ps)
+    held, stream.held = stream.held, []
+    for each in held:
+        awaited = len(each.ends_ps) - stream.ahead
+        groups, through_ps = stream.ended.get(awaited, (0, 0))
+        if awaited < 0 or groups == stream.groups:
+            begin_input(stream, each, max(each.latest_ps, through_ps))
+        else:
+            stream.held.append(each)

@@ -8,8 +8,9 @@
   to; between chips the links of both, and the sender's way out. Its message arrives the latency of the links later.
   A SEND that moves nothing takes no time.
 - RECEIVE stands at the head of its IO queue until the next message of its peer, for the same input, has arrived.
-- A core begins the next input when all cores of its group have ended the last. A SEND with payload of input i to
-  another group begins when that has ended input i - depth.
+- A core begins the next input when all cores of its group have ended the last, and all groups the one that is two
+  for each group and two more before: nobody runs far ahead of others that do not depend on it.
+- A SEND with payload of input i to another group begins when that has ended input i - depth.
 """
 
 from __future__ import annotations
