@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from harness.cli.npu_errors import errors_of_compiler, errors_of_user
 from harness.cli.npu_source import CompiledModel
 from harness.cli.npu_values import can_compare, system_error
+from harness.cli.output import note
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ def _runs(
     ground: Ground, groups: Sequence[CoreGroup], fabric: Fabric, rule: SplitRule | None, choices: CoreChoices
 ) -> Iterator[PartitionRun]:
     """The balanced partition first, on the same groups as that by score, those that were added included."""
+    from device_agents.emulated_npu.errors import DoesNotFit
     from device_agents.emulated_npu.many_cores.placing import place, place_balanced
     from device_agents.emulated_npu.partition.greedy import partition_by_score, partition_by_score_adding_groups
 
@@ -177,8 +179,13 @@ def _runs(
             by_score = partition_by_score(ground.nodes.graph, ground.traversal, groups, rule)
     if choices.method in ("both", "balanced"):
         start = time.perf_counter()
-        placed = place_balanced(ground, groups if by_score is None else by_score.groups)
-        yield PartitionRun("balanced", placed, time.perf_counter() - start, None)
+        try:
+            placed = place_balanced(ground, groups if by_score is None else by_score.groups)
+            yield PartitionRun("balanced", placed, time.perf_counter() - start, None)
+        except DoesNotFit as error:  # it needs a node in every group; by score groups may stay empty
+            if by_score is None:
+                raise
+            note(f"No balanced partition: {error.what}: {error.why}")
     if by_score is not None:
         start = time.perf_counter()
         placed = place(ground, by_score)

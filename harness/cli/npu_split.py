@@ -43,7 +43,7 @@ def split_command(
     from harness.cli.npu_files import check_folder, write_file
 
     choices = npu_options.read_options(
-        chains="layers", halo=halo, tile=None, residency=residency, no_reorder=no_reorder, fences=False
+        chains="auto", halo=halo, tile=None, residency=residency, no_reorder=no_reorder, fences=False
     )
     target = npu_options.choose_machine(preset, machine)
     npu_split_report.check_cores(cores, target)
