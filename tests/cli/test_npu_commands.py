@@ -8,15 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import npu_inputs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from npu_command import Npu
 
 from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.isa.assembly import assemble
@@ -25,56 +24,6 @@ from device_agents.emulated_npu.machine import load_preset
 from harness.cli.app import main
 from harness.network.assemble import assemble_network
 from harness.network.models import load_network
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one command left behind."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """The one object on stdout of a command that succeeded."""
-        assert self.code == 0, self.stderr
-        found: dict[str, Any] = json.loads(self.stdout)
-        assert found["schema_version"] == 1
-        return found
-
-
-class Npu:
-    """Runs `harness npu` in this process."""
-
-    def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
-        self._capture = capture
-
-    def __call__(self, *words: object) -> Outcome:
-        """One command to its end; nothing that moves a cursor may reach the terminal."""
-        self._capture.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main(["npu", *map(str, words)])
-        outcome = Outcome(int(end.value.code or 0), *self._capture.readouterr())
-        for text in (outcome.stdout, outcome.stderr):
-            assert all(character.isprintable() or character == "\n" for character in text), repr(text)
-        return outcome
-
-    def refuses(self, code: int, *words: object, mentions: tuple[str, ...]) -> None:
-        """The command ends with this code, without a result, and its error mentions all of this."""
-        outcome = self(*words)
-        assert outcome.code == code and outcome.stdout == "", outcome
-        assert outcome.stderr.startswith("error: ") and outcome.stderr.count("error: ") == 1, outcome.stderr
-        for word in mentions:
-            assert word.lower() in outcome.stderr.lower(), f"{word!r} is not in {outcome.stderr}"
-
-
-@pytest.fixture
-def npu(capsys: pytest.CaptureFixture[str]) -> Iterator[Npu]:
-    """The commands; the process handles Ctrl-C afterwards as it did before."""
-    handler = signal.getsignal(signal.SIGINT)
-    yield Npu(capsys)
-    signal.signal(signal.SIGINT, handler)
 
 
 @pytest.fixture(scope="module")

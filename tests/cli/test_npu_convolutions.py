@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import re
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import npu_inputs
 import numpy as np
 import pytest
+from npu_command import Npu
 from onnx import TensorProto, helper, numpy_helper
-from test_npu_commands import Npu
 
 FORCED = ("--conv-algorithm", "odd-dft")
-
-
-@pytest.fixture
-def npu(capsys: pytest.CaptureFixture[str]) -> Iterator[Npu]:
-    """The commands; the process handles Ctrl-C afterwards as it did before."""
-    handler = signal.getsignal(signal.SIGINT)
-    yield Npu(capsys)
-    signal.signal(signal.SIGINT, handler)
 
 
 @pytest.fixture(scope="module")

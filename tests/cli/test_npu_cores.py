@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import npu_inputs
 import numpy as np
 import pytest
+from npu_command import Npu
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from test_npu_commands import Npu
-
-
-@pytest.fixture
-def npu(capsys: pytest.CaptureFixture[str]) -> Iterator[Npu]:
-    """The commands; the process handles Ctrl-C afterwards as it did before."""
-    handler = signal.getsignal(signal.SIGINT)
-    yield Npu(capsys)
-    signal.signal(signal.SIGINT, handler)
 
 
 def _branches() -> ModelProto:

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import csv
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import npu_inputs
 import pytest
-from test_npu_commands import Npu
+from npu_command import Npu
 
 from device_agents.emulated_npu.errors import Deadlock
 from device_agents.emulated_npu.many_cores import split_study
 
 KINDS = ("one", "batch", "rows", "outputs", "inputs")
-
-
-@pytest.fixture
-def npu(capsys: pytest.CaptureFixture[str]) -> Iterator[Npu]:
-    """The commands; the process handles Ctrl-C afterwards as it did before."""
-    handler = signal.getsignal(signal.SIGINT)
-    yield Npu(capsys)
-    signal.signal(signal.SIGINT, handler)
 
 
 @pytest.fixture(scope="module")

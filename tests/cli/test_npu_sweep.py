@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import csv
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import npu_inputs
 import pytest
-from test_npu_commands import Npu
+from npu_command import Npu
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.fixture
-def npu(capsys: pytest.CaptureFixture[str]) -> Iterator[Npu]:
-    """The commands; the process handles Ctrl-C afterwards as it did before."""
-    handler = signal.getsignal(signal.SIGINT)
-    yield Npu(capsys)
-    signal.signal(signal.SIGINT, handler)
 
 
 @pytest.fixture(scope="module")
