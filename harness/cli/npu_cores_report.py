@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.cli.npu_cores import CoresRun, PartitionRun
 from harness.cli.output import milliseconds, print_table
 from harness.text import printable
-
-if TYPE_CHECKING:
-    from device_agents.emulated_npu.reports.pipeline import GroupLoad
 
 _PS_PER_S = 1e12
 _WIDTH = 28
@@ -78,7 +75,7 @@ def _partition_fields(run: CoresRun, each: PartitionRun) -> dict[str, Any]:
 
 def _group_fields(run: CoresRun, each: PartitionRun, number: int) -> dict[str, Any]:
     part = each.partition.sub_structures[number]
-    group, load = each.timed.compiled.groups[number], _load(each, number)
+    group, load = each.timed.compiled.groups[number], each.timed.report.groups[number]
     return {
         "group": part.group,
         "chip": group.chip,
@@ -97,10 +94,6 @@ def _group_fields(run: CoresRun, each: PartitionRun, number: int) -> dict[str, A
         "received_bytes": group.received_bytes,
         "slots": group.depth,
     }
-
-
-def _load(each: PartitionRun, number: int) -> GroupLoad:
-    return next(load for load in each.timed.report.groups if load.group == number)
 
 
 def show(run: CoresRun) -> None:
@@ -150,7 +143,7 @@ def _group_rows(run: CoresRun, each: PartitionRun) -> Iterator[tuple[str, ...]]:
     from device_agents.emulated_npu.partition.groups import name_cores
 
     for number, part in enumerate(each.partition.sub_structures):
-        found, load = each.timed.compiled.groups[number], _load(each, number)
+        found, load = each.timed.compiled.groups[number], each.timed.report.groups[number]
         yield (
             str(part.group),
             name_cores(each.partition.groups[part.group]),

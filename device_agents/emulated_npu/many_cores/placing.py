@@ -91,8 +91,7 @@ def _scaled(nodes: NetworkNodes, placed: Placed, expected_ps: Sequence[float]) -
     """The nodes with times that sum, by stage, to what the stage took instead of what was expected."""
     times = list(nodes.times_ps)
     for number, part in enumerate(placed.partition.sub_structures):
-        load = next(load for load in placed.timed.report.groups if load.group == number)
-        factor = load.own_ps / max(1.0, expected_ps[number])
+        factor = placed.timed.report.groups[number].own_ps / max(1.0, expected_ps[number])
         for node in part.nodes:
             times[node] = round(times[node] * factor)
     return replace(nodes, times_ps=tuple(times))

@@ -8,11 +8,11 @@ from dataclasses import replace
 from device_agents.emulated_npu.compiler.layers import Graph, Layer
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.splitting import LayerSplit
-from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.assignment import Assignment, Group
+from device_agents.emulated_npu.many_cores.streaming import core_steps
 from device_agents.emulated_npu.many_cores.system import compile_system
-from device_agents.emulated_npu.timing.many_cores import CoreSteps, simulate_cores
+from device_agents.emulated_npu.timing.many_cores import simulate_cores
 
 
 def layer_ps(
@@ -34,11 +34,7 @@ def network_ps(
     """
     group = Group(tuple(range(cores)), tuple(range(len(graph.layers))))
     compiled = compile_system(graph, machine, Assignment((group,)), options, splits=splits)
-    steps = [
-        CoreSteps(core.core, 0, tuple(sequence(core.program.code, layer_of=core.program.layer_of)))
-        for core in compiled.cores
-    ]
-    return simulate_cores(steps, machine, inputs=1, depths={0: 1}).makespan_ps
+    return simulate_cores(core_steps(compiled), machine, inputs=1, depths={0: 1}).makespan_ps
 
 
 def _alone(layer: Layer, graph: Graph) -> Graph:

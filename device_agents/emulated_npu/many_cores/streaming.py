@@ -31,6 +31,15 @@ class TimedSystem:
         return sum(len(core.steps) for core in self.cores)
 
 
+def core_steps(compiled: CompiledSystem) -> tuple[CoreSteps, ...]:
+    """What every core issues for an input, loops unrolled; groups are numbered in their order."""
+    return tuple(
+        CoreSteps(core.core, number, tuple(sequence(core.program.code, layer_of=core.program.layer_of)))
+        for number, group in enumerate(compiled.groups)
+        for core in group.cores
+    )
+
+
 def enough_inputs(groups: int) -> int:
     """Inputs that fill a pipeline, keep it full for as many again and more, and drain it."""
     return 4 * groups + 4
@@ -47,11 +56,7 @@ def time_system(
     Raises BudgetExceeded for more items than can be timed, and what `simulate_cores` raises.
     """
     count = max(inputs or 0, enough_inputs(len(compiled.groups)))
-    cores = []
-    for number, group in enumerate(compiled.groups):
-        for core in group.cores:
-            steps = tuple(sequence(core.program.code, layer_of=core.program.layer_of))
-            cores.append(CoreSteps(core.core, number, steps))
+    cores = core_steps(compiled)
     items = sum(len(core.steps) for core in cores)
     if items * count > MOST_ITEMS:
         raise BudgetExceeded(
@@ -64,4 +69,4 @@ def time_system(
     limit = NO_LIMIT_PS if limit_ps is None else limit_ps
     alone = simulate_cores(cores, compiled.machine, inputs=1, depths=depths, limit_ps=limit, costs=costs)
     stream = simulate_cores(cores, compiled.machine, inputs=count, depths=depths, costs=costs)
-    return TimedSystem(compiled, tuple(cores), alone, stream, pipeline_report(stream, alone, single_core_ps))
+    return TimedSystem(compiled, cores, alone, stream, pipeline_report(stream, alone, single_core_ps))

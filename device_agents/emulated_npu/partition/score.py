@@ -12,6 +12,7 @@ routing share is estimated from the same inputs (73, 78); the absolute score tak
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -60,13 +61,7 @@ class ShareScore:
     dynamic_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_weights(
-            {
-                "compute_weight": self.compute_weight,
-                "storage_weight": self.storage_weight,
-                "routing_weight": self.routing_weight,
-            }
-        )
+        _check_weights(vars(self))
         for name, factor in (("static_factor", self.static_factor), ("dynamic_factor", self.dynamic_factor)):
             if not 0 < factor <= _LARGEST_FACTOR:
                 raise InvalidPartition(f"{name} is {factor}", f"above 0 and at most {_LARGEST_FACTOR:g}")
@@ -102,14 +97,7 @@ class AbsoluteScore:
     routing_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_weights(
-            {
-                "compute_weight": self.compute_weight,
-                "dynamic_weight": self.dynamic_weight,
-                "static_weight": self.static_weight,
-                "routing_weight": self.routing_weight,
-            }
-        )
+        _check_weights(vars(self))
 
     def score(self, accumulated: Workload, _network: Workload, group: CoreGroup, /) -> float:
         """The weighted sum over the cores of the group; how large the network is does not matter."""
@@ -125,7 +113,8 @@ class AbsoluteScore:
         return float(workload.stored_bytes)
 
 
-def _check_weights(weights: dict[str, float]) -> None:
+def _check_weights(coefficients: Mapping[str, float]) -> None:
+    weights = {name: value for name, value in coefficients.items() if name.endswith("_weight")}
     for name, weight in weights.items():
         if not 0 <= weight <= 1:
             raise InvalidPartition(f"{name} is {weight}", "a weight of the split score lies between 0 and 1")
