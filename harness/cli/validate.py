@@ -27,6 +27,9 @@ def validate(
     naive: Annotated[
         bool, typer.Option("--naive", help="Time every layer alone as well, and show the plain sum.")
     ] = False,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, help="Separate processes that measure each network.")
+    ] = 3,
     html: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
     dim: options.Dims = None,
     workspace: options.WorkspaceFolder = None,
@@ -44,8 +47,9 @@ def validate(
 
     with show_progress(device) as observe, stop_on_interrupt() as stop:
         result = validation.validate(
-            models, device=device, lut=lut, workspace=place, naive=naive, dims=dims, observe=observe, stop=stop
-        )
+            models, device=device, lut=lut, workspace=place, processes=processes, naive=naive, dims=dims,
+            observe=observe, stop=stop,
+        )  # fmt: skip
     if html is not None:
         from harness.lut.store import open_table
         from harness.network.models import load_networks
@@ -63,7 +67,7 @@ def validate(
 def show_validation(result: Validation) -> None:
     """The table of errors and their summary."""
     naive = any(network.naive_s is not None for network in result.networks)
-    header = ("network", "estimated ms", "95 % interval", "measured ms", "± 95 %", "error")
+    header = ("network", "estimated ms", "95 % interval", "measured ms", "± 95 %", "error", "floor")
     rows = []
     for network in result.networks:
         row = [
@@ -73,6 +77,7 @@ def show_validation(result: Validation) -> None:
             milliseconds(network.measured_s),
             milliseconds(network.measured_halfwidth_s),
             percent(network.error),
+            "" if network.repeatability is None else f"{network.repeatability:.1%}",
         ]
         if naive:
             row.append("" if network.naive_error is None else percent(network.naive_error))
@@ -82,6 +87,11 @@ def show_validation(result: Validation) -> None:
         f"mean absolute error {result.mape:.1%}  within 5 %: {result.within_5:.0%}  within 10 %: {result.within_10:.0%}"
         f"  intervals hold: {result.interval_coverage:.0%}  clock: {result.clock}  table: {result.lut}"
     )
+    if result.floor is not None:
+        print(
+            f"repeatability from process to process {result.floor:.1%} (median); mean absolute error beyond each"
+            f" network's own {result.mape_beyond_floor:.1%}"
+        )
     if result.oracle is not None:
         _show_oracle(result.oracle)
     if result.fingerprint_changes:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.device.inventory import find_device, load_inventory
-from harness.device.session import AgentSession, Sample, Truth, open_session
-from harness.errors import BackendError, CoverageError, LutMismatch, UsageError
+from harness.device.session import Truth
+from harness.errors import CoverageError, UsageError
 from harness.estimation.networks import NetworkEstimate, estimate_network
 from harness.estimation.oracle import OracleReport, compare_network, report_truth
+from harness.estimation.whole import Taken, measure_processes, whole_latency
 from harness.lut.store import open_table
 from harness.lut.table import Lut
-from harness.measure.campaign import CampaignRun, payload_of
-from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
-from harness.measure.profiling import holder
 from harness.measure.progress import Observer, ignore
 from harness.measure.summary import summarise
 from harness.network.graph import Network
@@ -30,6 +28,7 @@ from harness.probe.probe import Probe, network_probe, reference_probe, single_pr
 from harness.workspace import Workspace, find_workspace
 
 VALIDATION_POLICY = RepeatPolicy(min_rounds=6, max_rounds=20)
+DEFAULT_PROCESSES = 3
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,8 @@ class NetworkValidation:
 
     `naive_s` is the sum of its layers timed alone in a warm loop, without auxiliary layer and without
     overhead taken off, where that was asked for. `wall_s` is the measured wall time beside the clock.
+    `processes_s` are the medians of separate processes and `repeatability` their standard deviation as a fraction,
+    None for one process; `error_beyond_floor` is what the absolute error exceeds it by.
     """
 
     name: str
@@ -48,6 +49,9 @@ class NetworkValidation:
     wall_s: float
     error: float
     within_interval: bool
+    processes_s: tuple[float, ...]
+    repeatability: float | None
+    error_beyond_floor: float
     naive_s: float | None
     naive_error: float | None
 
@@ -56,8 +60,9 @@ class NetworkValidation:
 class Validation:
     """All networks; errors and shares are fractions.
 
-    `fingerprint_changes` names what differs between the device now and the device of the table. `oracle` is
-    there where an emulated device tells the truth.
+    `floor` is the median of the networks' repeatability, None after one process, and `mape_beyond_floor` the mean of
+    what errors exceed their network's by. `fingerprint_changes` names what differs between the device now and the
+    device of the table. `oracle` is there where the device tells the truth.
     """
 
     device: str
@@ -68,6 +73,8 @@ class Validation:
     within_5: float
     within_10: float
     interval_coverage: float
+    floor: float | None
+    mape_beyond_floor: float
     fingerprint_changes: tuple[str, ...]
     oracle: OracleReport | None = None
 
@@ -79,6 +86,7 @@ def validate(
     lut: Path | None = None,
     workspace: Workspace | None = None,
     policy: RepeatPolicy = VALIDATION_POLICY,
+    processes: int = DEFAULT_PROCESSES,
     naive: bool = False,
     dims: Mapping[str, int] | None = None,
     observe: Observer = ignore,
@@ -86,20 +94,24 @@ def validate(
 ) -> Validation:
     """Measures whole networks on the device, on the table's clock, and compares with their estimates.
 
+    Each network is measured in as many separate `processes` of the worker.
     Raises CoverageError where the table does not hold a layer; nothing is measured then.
     """
     if not models:
         raise UsageError("There is no network to validate", next_step="Name one or more models")
+    if processes < 1:
+        raise UsageError(f"{processes} processes cannot measure anything", next_step="Give 1 or more")
     place = workspace or find_workspace()
     table = open_table(device, lut, place)
     networks = load_networks(models, dims)
     estimates = [estimate_network(network, table) for network in networks]
     _check_covered(estimates, table.name)
     cases = [_case(network, cut(network, table.rules) if naive else ()) for network in networks]
-    taken = _measure(device, table.clock, place, _plan(cases), policy, observe, stop or threading.Event())
+    asked = stop or threading.Event()
+    taken = measure_processes(device, table.clock, place, _plan(cases), processes, policy, observe, asked)
     results = [_compare(estimated, case, taken, table.clock) for estimated, case in zip(estimates, cases, strict=True)]
-    oracle = _report_oracle(table, networks, estimates, cases, taken.truths)
-    return _summary(device, table, results, taken.fingerprint, oracle)
+    oracle = _report_oracle(table, networks, estimates, cases, taken[0].truths)
+    return _summary(device, table, results, taken[0].fingerprint, oracle)
 
 
 @dataclass(frozen=True)
@@ -111,55 +123,9 @@ class _Case:
     counts: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class _Taken:
-    """All samples by probe, the device they were taken on, and where it has an oracle the truth by probe."""
-
-    samples: Mapping[str, Sequence[Sample]]
-    fingerprint: Mapping[str, str]
-    truths: Mapping[str, Truth]
-
-
 def _case(network: Network, layers: Sequence[Layer]) -> _Case:
     singles = {layer.key.digest: single_probe(network, layer) for layer in layers}
     return _Case(network_probe(network), singles, Counter(layer.key.digest for layer in layers))
-
-
-def _measure(
-    device: str,
-    clock: str,
-    place: Workspace,
-    plan: ProbePlan,
-    policy: RepeatPolicy,
-    observe: Observer,
-    stop: threading.Event,
-) -> _Taken:
-    """Runs the plan as a campaign of its own; raises BackendError where the device refuses a whole network."""
-    known = find_device(load_inventory(place.devices), device)
-    with open_session(known, "validation") as session, Journal(place.journal) as journal:
-        session.acquire(holder())
-        hello = session.hello
-        if hello.clock != clock:
-            why = f"The table's clock is {clock}, the device's is {hello.clock}"
-            step = "Profile the device as it is now and build a table, or restore its options"
-            raise LutMismatch(f"The table and {device} have different clocks", why=why, next_step=step)
-        campaign = journal.begin(device, plan, 0, policy.settings("validate", 0), hello.fingerprint, hello.clock)
-        CampaignRun(session, journal, campaign, plan, policy, observe, stop).run()
-        for record in journal.probes(campaign.id).values():
-            if record.refused and record.role == "network":
-                raise BackendError(f"{device} refuses to run {record.label}", why=record.refused)
-        return _Taken(journal.samples(campaign.id), hello.fingerprint, _ask_oracle(session, plan))
-
-
-def _ask_oracle(session: AgentSession, plan: ProbePlan) -> dict[str, Truth]:
-    """The truth about each whole network; nothing where the device has none to tell."""
-    truths: dict[str, Truth] = {}
-    wholes = [probe for probe in plan.probes.values() if probe.role == "network"]
-    for probe in wholes if "oracle" in session.hello.tells else ():
-        session.put(payload_of(probe))
-        truths[probe.id] = session.oracle(probe.id)
-        session.drop([probe.id])
-    return truths
 
 
 def _report_oracle(
@@ -191,6 +157,7 @@ def _summary(
     oracle: OracleReport | None,
 ) -> Validation:
     errors = [abs(result.error) for result in results]
+    floors = [result.repeatability for result in results if result.repeatability is not None]
     return Validation(
         device=device,
         lut=table.name,
@@ -200,6 +167,8 @@ def _summary(
         within_5=sum(error <= 0.05 for error in errors) / len(errors),
         within_10=sum(error <= 0.10 for error in errors) / len(errors),
         interval_coverage=sum(result.within_interval for result in results) / len(results),
+        floor=statistics.median(floors) if floors else None,
+        mape_beyond_floor=sum(result.error_beyond_floor for result in results) / len(results),
         fingerprint_changes=tuple(
             name
             for name in sorted({*fingerprint, *table.fingerprint})
@@ -232,7 +201,7 @@ def _plan(cases: Sequence[_Case]) -> ProbePlan:
     return ProbePlan(probes, (), tuple(batches), reference.id, (), DEFAULT_AUXILIARY)
 
 
-def _naive_s(case: _Case, taken: _Taken, clock: str) -> float | None:
+def _naive_s(case: _Case, taken: Taken, clock: str) -> float | None:
     """The plain sum over layers timed alone; None where that was not asked for or one could not be timed."""
     if not case.singles or any(probe.id not in taken.samples for probe in case.singles.values()):
         return None
@@ -241,22 +210,25 @@ def _naive_s(case: _Case, taken: _Taken, clock: str) -> float | None:
     )
 
 
-def _compare(estimated: NetworkEstimate, case: _Case, taken: _Taken, clock: str) -> NetworkValidation:
+def _compare(estimated: NetworkEstimate, case: _Case, taken: Sequence[Taken], clock: str) -> NetworkValidation:
     if estimated.latency_s is None or estimated.interval_s is None:
         raise ValueError(f"{estimated.name} is not covered")
     low, high = estimated.interval_s
-    samples = taken.samples[case.whole.id]
-    measured, wall_s = summarise(samples, clock), summarise(samples, "wall").latency_s
-    naive_s = _naive_s(case, taken, clock)
+    measured = whole_latency(taken, case.whole.id, clock)
+    error = estimated.latency_s / measured.latency_s - 1
+    naive_s = _naive_s(case, taken[0], clock)
     return NetworkValidation(
         name=estimated.name,
         estimated_s=estimated.latency_s,
         interval_s=estimated.interval_s,
         measured_s=measured.latency_s,
         measured_halfwidth_s=measured.halfwidth_s,
-        wall_s=wall_s,
-        error=estimated.latency_s / measured.latency_s - 1,
+        wall_s=measured.wall_s,
+        error=error,
         within_interval=low <= measured.latency_s <= high,
+        processes_s=measured.processes_s,
+        repeatability=measured.repeatability,
+        error_beyond_floor=max(0.0, abs(error) - (measured.repeatability or 0.0)),
         naive_s=naive_s,
         naive_error=None if naive_s is None else naive_s / measured.latency_s - 1,
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from pathlib import Path
 
 import pytest
 from nullbench import DEVICE, Bench, build_network
 
 from harness import validate
-from harness.errors import CoverageError, LutNotFound
+from harness.errors import CoverageError, LutNotFound, UsageError
 from harness.estimation.validation import Validation
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
@@ -81,6 +82,31 @@ def test_networks_of_the_same_name_are_kept_apart(bench: Bench) -> None:
     assert [one.naive_s for one in together] == pytest.approx([one.naive_s for one in alone])
 
 
+def test_the_floor_is_what_processes_differ_by(bench: Bench) -> None:
+    """Each network's time is the median over processes, and errors are shown with and without their spread."""
+    bench.profile(policy=RepeatPolicy(runs=20))
+    bench.build()
+    (one,) = checked(bench, bench.model, processes=4, policy=RepeatPolicy(runs=3)).networks
+    assert len(one.processes_s) == 4
+    assert one.measured_s == statistics.median(one.processes_s)
+    spread = statistics.stdev(one.processes_s) / one.measured_s
+    assert one.repeatability is not None
+    assert spread < one.repeatability < 1.3 * spread
+    assert one.error_beyond_floor == max(0.0, abs(one.error) - one.repeatability)
+    assert one.measured_halfwidth_s > one.repeatability * one.measured_s / 2
+
+
+def test_one_process_tells_no_floor(bench: Bench) -> None:
+    """After one process nothing is known of repeatability, and the error stands as it is; none at all is refused."""
+    bench.profile(policy=RepeatPolicy(runs=3))
+    bench.build()
+    result = checked(bench, bench.model, processes=1)
+    assert (result.floor, result.networks[0].repeatability) == (None, None)
+    assert result.networks[0].error_beyond_floor == abs(result.networks[0].error)
+    with pytest.raises(UsageError, match="0 processes"):
+        checked(bench, bench.model, processes=0)
+
+
 def test_validation_never_feeds_a_table(bench: Bench) -> None:
     """Whole networks measured by `validate` are in the journal and change nothing in the next table."""
     bench.profile(policy=RepeatPolicy(runs=6))
@@ -88,7 +114,7 @@ def test_validation_never_feeds_a_table(bench: Bench) -> None:
     checked(bench, bench.model)
     with Journal(bench.workspace.journal) as journal:
         purposes = [known.settings["purpose"] for known in journal.campaigns(DEVICE)]
-    assert purposes == ["profile", "validate"]
+    assert purposes == ["profile", "validate", "validate", "validate"]
     assert bench.build().entries == before.entries
 
 
