@@ -1,0 +1,117 @@
+"""The joint system: exact where totals are exact, never negative, honest about errors, robust, and refusing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import nnls
+
+from harness.errors import IllConditionedDesign
+from harness.latency.system import Equation, Solution, solve
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def probes(truth: dict[str, float], seed: int, relative: float, outliers: float = 0.0) -> list[Equation]:
+    """Layers behind three shared producers, each layer also alone, null probes of both, all with a run's overhead."""
+    draw = np.random.default_rng(seed)
+    layers = [name for name in truth if name.startswith("layer")]
+    held: list[dict[str, float]] = [{"run": 1.0} for _ in range(4)]
+    held += [{f"producer{at}": 1.0, "run": 1.0} for at in range(3) for _ in range(2)]
+    held += [{name: 1.0, f"producer{at % 3}": 1.0, "run": 1.0} for at, name in enumerate(layers)]
+    held += [{name: float(copies), "run": 1.0} for name in layers for copies in (1, 2, 4)]
+    equations = []
+    for amounts in held:
+        total_s = sum(truth[name] * amount for name, amount in amounts.items())
+        stderr_s = max(relative, 1e-9) * total_s
+        slow = 1.5 if draw.random() < outliers else 1.0
+        seen_s = slow * total_s + relative * total_s * draw.standard_normal()
+        equations.append(Equation(amounts, seen_s, stderr_s))
+    return equations
+
+
+def times(seed: int, layers: int = 12) -> dict[str, float]:
+    """True times between a microsecond and ten milliseconds."""
+    draw = np.random.default_rng(seed)
+    names = ["run", *(f"producer{at}" for at in range(3)), *(f"layer{at}" for at in range(layers))]
+    return dict(zip(names, 10 ** draw.uniform(-6, -2, len(names)), strict=True))
+
+
+def found(solution: Solution) -> dict[str, float]:
+    """The values by name."""
+    return dict(zip(solution.names, solution.values, strict=True))
+
+
+@given(SEEDS)
+@settings(max_examples=15, deadline=None)
+def test_exact_totals_give_the_exact_times(seed: int) -> None:
+    """Without noise every unknown comes out as it went in, over four orders of magnitude."""
+    truth = times(seed)
+    solution = solve(probes(truth, seed, 0.0))
+    assert found(solution) == pytest.approx(truth, rel=1e-5)
+    assert solution.scale < 1
+
+
+@given(SEEDS)
+@settings(max_examples=25, deadline=None)
+def test_no_time_is_negative_and_the_bound_is_the_optimum(seed: int) -> None:
+    """Where noise asks for negative times, the solution is that of non-negative least squares."""
+    draw = np.random.default_rng(seed)
+    design = draw.uniform(0, 2, (14, 8)) * (draw.random((14, 8)) < 0.5) + np.eye(14, 8)
+    total = design @ (draw.uniform(0, 1, 8) * (draw.random(8) < 0.5)) + 0.01 * draw.standard_normal(14)
+    equations = [
+        Equation(
+            {f"x{at}": amount for at, amount in enumerate(row)}, value, 1.0
+        )  # errors so large that none stands out
+        for row, value in zip(design.tolist(), total.tolist(), strict=True)
+    ]
+    solution = solve(equations)
+    best, _ = nnls(design, total)
+    assert (solution.values >= 0).all()
+    assert solution.values == pytest.approx(best, abs=1e-7)
+
+
+def test_intervals_hold_as_often_as_they_say() -> None:
+    """Of the times of 40 noisy campaigns, 95 % lie within 1.96 standard errors."""
+    held = []
+    for seed in range(40):
+        truth = times(seed)
+        solution = solve(probes(truth, seed, 0.01))
+        stderr = np.sqrt(np.diag(solution.covariance))
+        true = np.array([truth[name] for name in solution.names])
+        held.extend(abs(solution.free - true) < 1.96 * stderr)
+    assert 0.92 < np.mean(held) < 0.985
+
+
+def test_slow_totals_among_many_do_little_harm() -> None:
+    """With a tenth of the totals half as long again, most times stay within a few percent, and the spread says so."""
+    errors = []
+    for seed in range(20):
+        truth = times(seed)
+        solution = solve(probes(truth, seed, 0.01, outliers=0.1))
+        errors.extend(abs(found(solution)[name] / truth[name] - 1) for name in truth if truth[name] > 1e-4)
+    assert np.median(errors) < 0.03
+
+
+def test_the_covariance_is_that_of_the_normal_equations() -> None:
+    """For two unknowns the covariance is what the textbook says: (AᵀWA)⁻¹."""
+    equations = [Equation({"a": 1, "b": 1}, 3.0, 0.1), Equation({"a": 1}, 1.0, 0.2), Equation({"b": 2}, 4.0, 0.3)]
+    design, weight = np.array([[1, 1], [1, 0], [0, 2]]), np.diag([100.0, 25.0, 1 / 0.09])
+    solution = solve(equations)
+    assert solution.covariance == pytest.approx(np.linalg.inv(design.T @ weight @ design))
+    assert solution.values == pytest.approx([1.0, 2.0])
+
+
+def test_layers_that_never_occur_apart_are_refused_by_name() -> None:
+    """Two unknowns that always come together cannot be told apart; the error names them and what would mend it."""
+    equations = [
+        Equation({"conv": 1, "relu": 1, "run": 1}, 3.0, 0.1),
+        Equation({"conv": 2, "relu": 2, "run": 1}, 5.0, 0.1),
+        Equation({"run": 1}, 1.0, 0.1),
+    ]
+    with pytest.raises(IllConditionedDesign) as refusal:
+        solve(equations)
+    assert "conv and relu" in str(refusal.value.why)
+    assert "without" in str(refusal.value.next_step)
