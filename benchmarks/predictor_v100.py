@@ -106,7 +106,7 @@ def ablation(rows: int) -> None:
     plain = boosting.fit(plain_columns(work), np.log(latency_s)).predict(plain_columns(asked))
     print(f"| plain gradient boosting of log latency on sizes, work, bytes | {within_10_percent(plain, test):.1%} |")
     for label, steps in (("roofline without steps", NO_STEPS), ("roofline with steps", find_steps(work, latency_s, 0))):
-        training = Training(work, latency_s, steps, seed=0)
+        training = Training(work, latency_s, np.zeros(len(work)), (frozenset(),) * len(work), steps, seed=0)
         roofline, columns, log_ratio = training.roofline()
         asked_columns, base = feature_columns(asked, roofline)
         for way, grow in WAYS.items():

@@ -20,6 +20,7 @@ def hardware() -> Dict[str, str]:
         "system": platform.system(),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "core_cache_bytes": str(_core_cache_bytes()),
         "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or "none",
         "agent": agent_digest(),
     }
@@ -61,6 +62,13 @@ def _cpu_model() -> Optional[str]:
     except OSError:
         return None
     return None
+
+
+def _core_cache_bytes() -> int:
+    """The second-level cache, which on most processors each core has for itself; 0 where nothing tells."""
+    size = _first_line("/sys/devices/system/cpu/cpu0/cache/index2/size") or ""
+    factor = {"K": 1 << 10, "M": 1 << 20}.get(size[-1:], 0)
+    return int(size[:-1]) * factor if factor and size[:-1].isdigit() else 0
 
 
 def _first_line(path: str) -> Optional[str]:

@@ -60,12 +60,13 @@ class TrueLayer:
 
 @dataclass(frozen=True)
 class Truth:
-    """What an emulated device knows of a loaded probe and a real one could not tell, all without noise.
+    """What only the device itself knows of a loaded probe.
 
-    The latencies of the layers add up to `makespan_s`, the device's own time.
+    An emulated device tells it without noise; a runtime tells its own profile of the layers, and no
+    `overhead`. The latencies of the layers add up to `makespan_s`, the device's own time.
     """
 
-    overhead: TrueOverhead
+    overhead: Optional[TrueOverhead]
     makespan_s: float
     layers: Tuple[TrueLayer, ...]
 
@@ -116,6 +117,10 @@ def _create(name: str, options: Dict[str, Any]) -> Backend:
         from device_agents.backends.onnxruntime import OnnxRuntimeBackend
 
         return OnnxRuntimeBackend(options)
+    if name == "openvino":
+        from device_agents.backends.openvino import OpenVinoBackend
+
+        return OpenVinoBackend(options)
     if name == "null":
         from device_agents.backends.null import NullBackend
 

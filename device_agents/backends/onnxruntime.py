@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 import os
-import resource
-import time
-from typing import Any, Dict, Optional, Tuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # the wheels report to their vendor unless told before import
 
-import numpy as np
 import onnxruntime
 
 from device_agents import arrays
-from device_agents.backends import LoadRequest, Refused, Revealed, Sample
+from device_agents.backends import LoadRequest, Refused, Revealed, Sample, TrueLayer, Truth
+from device_agents.backends.clocks import clock_of, timed
+from device_agents.backends.inputs import InputBuffer
+from device_agents.backends.onnx_bytes import chain_model
+from device_agents.backends.onnxruntime_profile import WARMUP_RUNS, read_profile, stands_for
+from device_agents.backends.profiles import makespan_s, rounds, truth_of, undisturbed_mean
 
 _OPTIONS = {"threads", "optimization"}
 _LEVELS = {"all", "extended", "basic", "disabled"}
 _EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
 _EXTERNAL_FROM_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
+_RESOLUTION_US = 1.0
+_CHAIN = 60
 
 
-class _InputBuffer:
-    """One region of memory that the inputs of all probes are views of, as a network's inputs would be."""
+@dataclass(frozen=True)
+class _Loaded:
+    """A session ready to run, and what it was made of."""
 
-    def __init__(self) -> None:
-        self._views: Dict[str, "np.ndarray[Any, Any]"] = {}
-
-    def view(self, spec: Dict[str, Any], index: int) -> "np.ndarray[Any, Any]":
-        values = {name: spec.get(name) for name in ("dtype", "distribution", "low", "high", "scale")}
-        key = f"{index} {sorted(values.items(), key=str)}"
-        count = int(np.prod([int(size) for size in spec["shape"]], dtype=np.int64))
-        held = self._views.get(key)
-        if held is None or held.size < count:
-            held = arrays.make({**spec, "shape": [count], "seed": index})
-            self._views[key] = held
-        return held[:count].reshape([int(size) for size in spec["shape"]])
+    session: Any
+    request: LoadRequest
+    run: Callable[[], Any]
 
 
 class OnnxRuntimeBackend:
@@ -52,10 +50,10 @@ class OnnxRuntimeBackend:
         self._level = str(options.get("optimization", "all"))
         if self._threads < 1 or self._level not in _LEVELS:
             raise Refused(f"threads must be 1 or more and optimization one of {', '.join(sorted(_LEVELS))}")
-        # Thread CPU time is blind to the other threads of a pool.
-        self.clock = "cpu" if self._threads == 1 else "wall"
-        self._sessions: Dict[str, Tuple[Any, Dict[str, Any]]] = {}
-        self._inputs = _InputBuffer()
+        self.clock = clock_of(self._threads)
+        self._loaded: Dict[str, _Loaded] = {}
+        self._inputs = InputBuffer()
+        self._profiling_us: Optional[float] = None
         onnxruntime.set_default_logger_severity(4)
         memory = onnxruntime.OrtMemoryInfo(
             "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
@@ -72,56 +70,103 @@ class OnnxRuntimeBackend:
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:
         """Loads a session and runs it once, which allocates what the first run allocates."""
-        feeds = {spec["name"]: self._inputs.view(spec, index) for index, spec in enumerate(request.inputs)}
-        graph = os.path.join(os.getcwd(), "optimized.onnx")
+        if not request.reveal:
+            self._loaded[request.probe] = self._open(request, self._session_options())
+            return None
+        loaded, graph = self._open_revealing(request, self._session_options())
+        self._loaded[request.probe] = loaded
+        return Revealed("onnxruntime", graph)
+
+    def unload(self, probe: str) -> None:
+        """Drops the session."""
+        self._loaded.pop(probe, None)
+
+    def run(self, probe: str) -> Sample:
+        """One run, from input arrays to output arrays."""
+        return timed(self._loaded[probe].run, self._threads)
+
+    def oracle(self, probe: str) -> Truth:
+        """The layers of a loaded probe by the runtime's own profile, which a session of its own takes.
+
+        Its runs alternate with those of the loaded session. What profiling adds to a node is known from a
+        chain of nodes that do next to nothing, and taken off each; the rest of the difference to a run that is
+        not profiled is in proportion to the layers.
+        """
+        loaded = self._loaded[probe]
+        if self._profiling_us is None:
+            self._profiling_us = self._measure_profiling_us()
+        plain, times, graph = self._profile(loaded, self._session_options())
+        nodes = stands_for(loaded.request.model, graph, [name for name, _ in times])
+        layers = []
+        for at, (name, taken) in enumerate(times):
+            latency_us = undisturbed_mean(taken, _RESOLUTION_US) - self._profiling_us
+            layers.append(TrueLayer(name, nodes[at], max(0.0, latency_us) / 1e6))
+        return truth_of(layers, makespan_s(plain))
+
+    def _measure_profiling_us(self) -> float:
+        """What profiling adds to the time of a node, in microseconds, by a chain of nodes beside itself unprofiled."""
+        shape = {"name": "t0", "dtype": "float32", "shape": [1, 1, 1, 1], "distribution": "constant", "low": 1.0}
+        options = partial(self._session_options, "disabled")
+        loaded = self._open(LoadRequest("chain", chain_model(_CHAIN), [], [shape], 4), options())
+        plain, times, _ = self._profile(loaded, options())
+        profiled_us = sum(undisturbed_mean(taken, _RESOLUTION_US) for _, taken in times)
+        return max(0.0, profiled_us - makespan_s(plain) * 1e6) / len(times)
+
+    def _profile(self, loaded: _Loaded, options: Any) -> Tuple[List[Sample], List[Tuple[str, List[float]]], bytes]:
+        """Plain runs, times of the executed nodes in as many profiled ones, and the graph of the runtime."""
+        options.enable_profiling = True
+        options.profile_file_prefix = os.path.join(os.getcwd(), "profile")
+        profiled, graph = self._open_revealing(loaded.request, options)
+        for _ in range(WARMUP_RUNS - 1):  # the first one was at opening
+            profiled.run()
+        plain = []
+        for _ in rounds():
+            plain.append(timed(loaded.run, self._threads))
+            profiled.run()
+        path = profiled.session.end_profiling()
         try:
-            options = self._session_options()
-            if request.reveal:
-                options.optimized_model_filepath = graph
-                # Weights the runtime has rearranged go to a file of their own, which nobody reads.
-                options.add_session_config_entry(_EXTERNAL_FILE, "optimized.weights")
-                options.add_session_config_entry(_EXTERNAL_FROM_BYTES, "1024")
+            with open(path, "rb") as content:
+                return plain, read_profile(content.read(), len(plain)), graph
+        finally:
+            os.unlink(path)
+
+    def _open(self, request: LoadRequest, options: Any) -> _Loaded:
+        feeds = {spec["name"]: self._inputs.view(spec, index) for index, spec in enumerate(request.inputs)}
+        try:
             # The values must outlive the creation of the session, which copies or packs them.
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(arrays.make(spec)) for spec in request.weights]
             if values:
                 options.add_external_initializers([spec["name"] for spec in request.weights], values)
             session = onnxruntime.InferenceSession(request.model, options, providers=["CPUExecutionProvider"])
-            session.run(None, feeds)
-            self._sessions[request.probe] = (session, feeds)
-            if not request.reveal:
-                return None
-            with open(graph, "rb") as content:
-                return Revealed("onnxruntime", content.read())
+            run = partial(session.run, None, feeds)
+            run()
         except Exception as error:  # the runtime's exceptions share no narrower base
             raise Refused(str(error)) from error
+        return _Loaded(session, request, run)
+
+    def _open_revealing(self, request: LoadRequest, options: Any) -> Tuple[_Loaded, bytes]:
+        """An opened session with the graph that the runtime made of the model."""
+        graph, weights = (os.path.join(os.getcwd(), f"optimized.{ending}") for ending in ("onnx", "weights"))
+        options.optimized_model_filepath = graph
+        # Weights the runtime has rearranged go to a file of their own, which nobody reads.
+        options.add_session_config_entry(_EXTERNAL_FILE, "optimized.weights")
+        options.add_session_config_entry(_EXTERNAL_FROM_BYTES, "1024")
+        try:
+            loaded = self._open(request, options)
+            with open(graph, "rb") as content:
+                return loaded, content.read()
         finally:
-            for path in (graph, os.path.join(os.getcwd(), "optimized.weights")):
+            for path in (graph, weights):
                 if os.path.exists(path):
                     os.unlink(path)
 
-    def unload(self, probe: str) -> None:
-        """Drops the session."""
-        self._sessions.pop(probe, None)
-
-    def run(self, probe: str) -> Sample:
-        """One run, from input arrays to output arrays."""
-        session, feeds = self._sessions[probe]
-        switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
-        wall = time.perf_counter_ns()
-        cpu = time.thread_time_ns()
-        outputs = session.run(None, feeds)
-        cpu = time.thread_time_ns() - cpu
-        wall = time.perf_counter_ns() - wall
-        del outputs
-        switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - switches
-        return Sample(wall, cpu if self._threads == 1 else None, None, switches)
-
-    def _session_options(self) -> Any:
+    def _session_options(self, level: Optional[str] = None) -> Any:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 4
-        level = "ORT_DISABLE_ALL" if self._level == "disabled" else f"ORT_ENABLE_{self._level.upper()}"
-        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+        level = level or self._level
+        constant = "ORT_DISABLE_ALL" if level == "disabled" else f"ORT_ENABLE_{level.upper()}"
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, constant)
         options.add_session_config_entry("session.use_env_allocators", "1")
         return options

@@ -34,8 +34,8 @@ Table = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a table, o
 def build(
     device: options.DeviceName = "cpu01",
     method: Annotated[
-        str, typer.Option("--method", help="Estimator of layer latencies: context, regression or difference.")
-    ] = "context",
+        str, typer.Option("--method", help="Estimator of layer latencies: joint, chain, difference or regression.")
+    ] = "joint",
     workspace: options.WorkspaceFolder = None,
     json: options.Json = False,
 ) -> None:
@@ -43,7 +43,7 @@ def build(
 
     Example: harness lut build --device cpu01
     """
-    from harness.latency.layers import METHODS
+    from harness.latency.estimators import METHODS
     from harness.lut.build import build_lut
 
     chosen = next((known for known in METHODS if known == method), None)
@@ -75,11 +75,12 @@ def show(
     if json:
         print_json(
             lut=str(table.path), device=table.device, created=table.created, clock=table.clock, method=table.method,
-            visit=table.visit, fingerprint=dict(table.fingerprint), overhead=_overhead_json(table),
+            visits=table.visits, fingerprint=dict(table.fingerprint), overhead=_overhead_json(table),
             rules=[asdict(rule) for rule in table.rules], entries=[asdict(entry) for entry in table.entries],
         )  # fmt: skip
         return
-    print(printable(f"{table.path}  {table.created}  method {table.method}  clock {table.clock}  visits {table.visit}"))
+    made = f"method {table.method}  clock {table.clock}  visits {table.visits}"
+    print(printable(f"{table.path}  {table.created}  {made}"))
     print(printable("  ".join(f"{name}: {value}" for name, value in sorted(table.fingerprint.items()))))
     _show_overhead(table)
     entries = sorted(table.entries, key=lambda entry: -entry.latency_s)
@@ -87,7 +88,7 @@ def show(
         ("key", "operators", "context", "latency ms", "95 % interval", "n", ""),
         [
             (entry.key, entry.op, entry.context, milliseconds(entry.latency_s), interval_ms(entry.interval_s),
-             str(entry.samples), "" if entry.resolved else "below resolution")
+             str(entry.samples), entry.flags if entry.resolved else "below resolution")
             for entry in entries[: limit or None]
         ],
         left=3,

@@ -29,6 +29,23 @@ def profile(
         str, typer.Option("--runs", help="Samples per probe, or auto: until the interval is within 1 %.")
     ] = "auto",
     budget: options.Budget = None,
+    space: Annotated[
+        str | None,
+        typer.Option("--space", help="Measure layers of a space in place of networks: a TOML file, or builtin:vision."),
+    ] = None,
+    count: Annotated[
+        int | None,
+        typer.Option("--count", min=20, max=100_000, help="With --space: at most so many layers (default 500)."),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            "--target",
+            min=0.0,
+            max=100.0,
+            help="With --space: stop once layers at random are predicted within so many percent (median, default 5).",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the random order.")] = 0,
     dry_run: Annotated[
         bool,
@@ -39,22 +56,35 @@ def profile(
     workspace: options.WorkspaceFolder = None,
     json: options.Json = False,
 ) -> None:
-    """Measure probes of every layer of networks on a device; the same command resumes.
+    """Measure probes of every layer of networks, or of a space of layers, on a device; the same command resumes.
 
     Example: harness profile --device cpu01 builtin:resnet50 model.onnx
     """
     place = find_workspace(workspace)
-    dims, count, budget_s = options.parse_dims(dim), options.parse_runs(runs), options.parse_budget(budget)
+    dims, run_count, budget_s = options.parse_dims(dim), options.parse_runs(runs), options.parse_budget(budget)
+    if space is None and (count is not None or target is not None):
+        raise UsageError("--count and --target go with --space", next_step="Give --space FILE, or leave them out")
+    if space is not None and (models or dims or dry_run):
+        why = "Its layers are chosen as results come in" if dry_run else "It says all sizes itself"
+        raise UsageError("--space goes without networks, --dim and --dry-run", why=why)
 
     from harness.measure import profiling
     from harness.measure.policy import RepeatPolicy
     from harness.probe.auxiliary import AUXILIARY_KINDS
 
-    policy = RepeatPolicy(runs=count, budget_s=budget_s)
+    policy = RepeatPolicy(runs=run_count, budget_s=budget_s)
     kind = next((kind for kind in AUXILIARY_KINDS if kind == aux), None)
     if kind is None and aux != "auto":
         choices = ", ".join(("auto", *AUXILIARY_KINDS))
         raise UsageError(f"--aux {aux[:40]} is unknown", next_step=f"Choose from {choices}")
+    if space is not None:
+        from harness.cli.profile_space import profile_space
+
+        profile_space(
+            space, device=device, workspace=place, auxiliary=kind, policy=policy, count=count, target=target, seed=seed,
+            fresh=fresh, json=json,
+        )  # fmt: skip
+        return
     with show_progress(device) as observe:
         if dry_run:
             plan = profiling.dry_run(

@@ -27,6 +27,9 @@ def validate(
     naive: Annotated[
         bool, typer.Option("--naive", help="Time every layer alone as well, and show the plain sum.")
     ] = False,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Compare layers with the runtime's own profile as well.")
+    ] = False,
     processes: Annotated[
         int, typer.Option("--processes", min=1, help="Separate processes that measure each network.")
     ] = 3,
@@ -47,7 +50,7 @@ def validate(
 
     with show_progress(device) as observe, stop_on_interrupt() as stop:
         result = validation.validate(
-            models, device=device, lut=lut, workspace=place, processes=processes, naive=naive, dims=dims,
+            models, device=device, lut=lut, workspace=place, processes=processes, naive=naive, layers=layers, dims=dims,
             observe=observe, stop=stop,
         )  # fmt: skip
     if html is not None:
@@ -109,7 +112,11 @@ def _show_oracle(report: OracleReport) -> None:
         (name, f"{one.true:.4g}", f"{one.fitted:.4g}", "" if one.error is None else percent(one.error))
         for name, one in report.overhead.items()
     ]
-    print_table(("overhead", "true", "fitted", "error"), rows)
+    if rows:
+        print_table(("overhead", "true", "fitted", "error"), rows)
+    if report.time_weighted_error is not None:
+        long = "" if report.mean_error_long is None else f", mean of those above 50 µs {report.mean_error_long:.1%}"
+        print(f"all layers: time-weighted error {report.time_weighted_error:.1%}{long}")
     if report.median_error is None or report.p95_error is None:
         return
     print(

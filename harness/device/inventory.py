@@ -8,7 +8,7 @@
     user = "harness"
     identity = "keys/board"      # relative to the folder of devices.toml
     known_hosts = "known_hosts"  # this is the default
-    backend = "onnxruntime"      # this is the default
+    backend = "onnxruntime"      # this is the default; or "openvino"
 
     [devices.board.options]
     threads = 1
@@ -82,7 +82,7 @@ class Device(_Settings):
     """One device: what executes on it, what it occupies, and how to reach it."""
 
     name: str
-    backend: Literal["onnxruntime", "emulated-npu", "null"] = "onnxruntime"
+    backend: Literal["onnxruntime", "openvino", "emulated-npu", "null"] = "onnxruntime"
     options: Mapping[str, int | float | str] = Field(default_factory=dict)
     resource: Annotated[str, AfterValidator(_resource)]
     transport: Local | Ssh = Field(default_factory=Local, discriminator="kind")
@@ -98,6 +98,7 @@ BUILT_IN: Mapping[str, Device] = MappingProxyType(
             resource="npu01-blind",
         ),
         "cpu01": Device(name="cpu01", options={"threads": 1}, resource="cpu"),
+        "cpu-openvino": Device(name="cpu-openvino", backend="openvino", options={"threads": 1}, resource="cpu"),
         "null01": Device(name="null01", backend="null", resource="null01"),
     }
 )

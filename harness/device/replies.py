@@ -51,6 +51,15 @@ class Series:
 
 
 @dataclass(frozen=True)
+class TrueOverhead:
+    """What an emulated device takes apart from the layers: a, b and c without noise."""
+
+    a_s_per_byte: float
+    b_s_per_byte: float
+    c_s: float
+
+
+@dataclass(frozen=True)
 class TrueLayer:
     """A layer as the device executes it: the nodes of the model that was sent, and its true latency."""
 
@@ -61,11 +70,13 @@ class TrueLayer:
 
 @dataclass(frozen=True)
 class Truth:
-    """What an emulated device knows of a probe: true a, b, c, its own time, and the layers that make it up."""
+    """What only the device knows of a probe: its own time and the layers that make it up.
 
-    a_s_per_byte: float
-    b_s_per_byte: float
-    c_s: float
+    An emulated device tells the truth, a runtime its profile of the layers; `overhead` is None where the device
+    does not know it apart.
+    """
+
+    overhead: TrueOverhead | None
     makespan_s: float
     layers: tuple[TrueLayer, ...]
 
@@ -136,7 +147,7 @@ class _TrueLayerReply(_Reply):
 
 class _TruthReply(_Reply):
     probe: str
-    overhead: _TrueOverheadReply
+    overhead: _TrueOverheadReply | None
     makespan_s: Annotated[float, Field(gt=0, le=_LONGEST_S, allow_inf_nan=False)]
     layers: Annotated[tuple[_TrueLayerReply, ...], Field(min_length=1, max_length=100_000)]
 
@@ -252,7 +263,8 @@ def read_truth(payload: bytes, probe: str, device: str) -> Truth:
     if abs(sum_s - reply.makespan_s) > _ROUNDING * reply.makespan_s:
         why = f"They add up to {sum_s:.9g} s, the whole takes {reply.makespan_s:.9g} s"
         raise ProtocolError(f"The layers that the oracle of {device} tells are not the whole", why=why)
-    return Truth(**reply.overhead.model_dump(), makespan_s=reply.makespan_s, layers=layers)
+    overhead = None if reply.overhead is None else TrueOverhead(**reply.overhead.model_dump())
+    return Truth(overhead, reply.makespan_s, layers)
 
 
 def agent_error(device: str, fields: Mapping[str, Any]) -> DeviceError:

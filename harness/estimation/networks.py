@@ -86,7 +86,7 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     covered_s = sum(entry.latency_s for entry in known) + overhead_s
     complete = len(known) == len(layers)
     coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in estimates))
-    stderr_s = math.sqrt(_variance(known) + overhead_variance + (table.overhead.scatter * covered_s) ** 2)
+    stderr_s = math.sqrt(_variance(table, known) + overhead_variance + (table.overhead.scatter * covered_s) ** 2)
     return NetworkEstimate(
         name=network.name,
         latency_s=covered_s if complete else None,
@@ -105,8 +105,9 @@ def _layer(layer: Layer, context: str, entry: Entry | None) -> LayerEstimate:
     return LayerEstimate(layer.name, layer.op, layer.key.digest, latency_s, stderr_s, source, context)
 
 
-def _variance(entries: Sequence[Entry]) -> float:
-    """Of the sum: errors of different entries are independent, a repeated entry errs the same way each time."""
-    counts = Counter((entry.key, entry.context) for entry in entries)
-    stderr = {(entry.key, entry.context): entry.stderr_s for entry in entries}
-    return sum((count * stderr[place]) ** 2 for place, count in counts.items())
+def _variance(table: Lut, entries: Sequence[Entry]) -> float:
+    """Of the sum: a repeated entry errs the same way each time, others as far as the table says."""
+    if not entries:
+        return 0.0
+    at = {(entry.key, entry.context): number for number, entry in enumerate(table.entries)}
+    return table.variance(Counter(at[entry.key, entry.context] for entry in entries))

@@ -1,5 +1,6 @@
-"""A table beside the truth: what an emulated device tells of itself in a session for validation.
+"""A table beside what the device tells of itself in a session for validation.
 
+An emulated device tells the truth; a runtime tells its own profile of the layers, which is nearest to it.
 Never read by anything that measures or builds tables.
 """
 
@@ -18,6 +19,8 @@ from harness.network.partition import Partition
 
 COUNTED_SHARE = 0.01
 """Layers that take less than this share of their network's time are left out of the summary."""
+LONG_LAYER_S = 50e-6
+"""Layers that take longer have a mean error of their own in the summary."""
 _HIGH = 0.95
 
 
@@ -65,8 +68,11 @@ class NetworkTruth:
 class OracleReport:
     """True a, b, c beside the fitted ones, and every layer beside its entry.
 
-    `median_error` and `p95_error` are over the absolute errors of the `counted` layers, those above
-    COUNTED_SHARE of their network's time; None where there is none.
+    `overhead` is empty where the device does not know a, b and c. `median_error` and `p95_error` are over the
+    absolute errors of the `counted` layers, those above COUNTED_SHARE of their network's time. Over all layers,
+    `time_weighted_error` is the sum of |estimated - true| over the sum of the true latencies, and
+    `mean_error_long` the mean absolute error of those that take longer than LONG_LAYER_S. Each is None where
+    there is no such layer.
     """
 
     overhead: Mapping[str, CoefficientTruth]
@@ -74,6 +80,8 @@ class OracleReport:
     counted: int
     median_error: float | None
     p95_error: float | None
+    time_weighted_error: float | None
+    mean_error_long: float | None
 
     def worst(self, count: int) -> tuple[tuple[str, LayerTruth], ...]:
         """The counted layers that are furthest off, each with its network's name."""
@@ -113,19 +121,30 @@ def compare_network(
 
 def report_truth(fitted: Overhead, truth: Truth, networks: Sequence[NetworkTruth]) -> OracleReport:
     """The summary over networks of one device; the true overhead is the same in each of its answers."""
-    pairs = {
-        "a_s_per_byte": (truth.a_s_per_byte, fitted.a.value),
-        "b_s_per_byte": (truth.b_s_per_byte, fitted.b.value),
-        "c_s": (truth.c_s, fitted.c.value),
-    }
+    layers = [layer for network in networks for layer in network.layers]
     errors = sorted(abs(layer.error or 0.0) for network in networks for layer in _counted(network))
+    long = [abs(layer.error or 0.0) for layer in layers if layer.true_s > LONG_LAYER_S]
+    true_s = sum(layer.true_s for layer in layers)
     return OracleReport(
-        overhead={name: CoefficientTruth(true, value, _error(value, true)) for name, (true, value) in pairs.items()},
+        overhead=_compare_overhead(fitted, truth),
         networks=tuple(networks),
         counted=len(errors),
         median_error=_quantile(errors, 0.5) if errors else None,
         p95_error=_quantile(errors, _HIGH) if errors else None,
+        time_weighted_error=sum(abs(one.estimated_s - one.true_s) for one in layers) / true_s if true_s else None,
+        mean_error_long=sum(long) / len(long) if long else None,
     )
+
+
+def _compare_overhead(fitted: Overhead, truth: Truth) -> dict[str, CoefficientTruth]:
+    if truth.overhead is None:
+        return {}
+    pairs = {
+        "a_s_per_byte": (truth.overhead.a_s_per_byte, fitted.a.value),
+        "b_s_per_byte": (truth.overhead.b_s_per_byte, fitted.b.value),
+        "c_s": (truth.overhead.c_s, fitted.c.value),
+    }
+    return {name: CoefficientTruth(true, value, _error(value, true)) for name, (true, value) in pairs.items()}
 
 
 def _compare(estimates: Sequence[LayerEstimate], true_s: float, makespan_s: float) -> LayerTruth:

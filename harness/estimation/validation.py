@@ -23,12 +23,14 @@ from harness.network.graph import Network
 from harness.network.layers import Layer, cut
 from harness.network.models import load_networks
 from harness.probe.auxiliary import DEFAULT_AUXILIARY
+from harness.probe.batches import Batch
 from harness.probe.plan import ProbePlan
 from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
 from harness.workspace import Workspace, find_workspace
 
 VALIDATION_POLICY = RepeatPolicy(min_rounds=6, max_rounds=20)
 DEFAULT_PROCESSES = 3
+RUNS_PER_VISIT = 3
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,15 @@ def validate(
     policy: RepeatPolicy = VALIDATION_POLICY,
     processes: int = DEFAULT_PROCESSES,
     naive: bool = False,
+    layers: bool = False,
     dims: Mapping[str, int] | None = None,
     observe: Observer = ignore,
     stop: threading.Event | None = None,
 ) -> Validation:
     """Measures whole networks on the device, on the table's clock, and compares with their estimates.
 
-    Each network is measured in as many separate `processes` of the worker.
+    Each network is measured in as many separate `processes` of the worker. With `naive` each layer is timed alone as
+    well, with `layers` the runtime's own profile is taken; a device that knows the truth is asked for it anyway.
     Raises CoverageError where the table does not hold a layer; nothing is measured then.
     """
     if not models:
@@ -108,7 +112,7 @@ def validate(
     _check_covered(estimates, table.name)
     cases = [_case(network, cut(network, table.rules) if naive else ()) for network in networks]
     asked = stop or threading.Event()
-    taken = measure_processes(device, table.clock, place, _plan(cases), processes, policy, observe, asked)
+    taken = measure_processes(device, table.clock, place, _plan(cases), processes, policy, observe, asked, layers)
     results = [_compare(estimated, case, taken, table.clock) for estimated, case in zip(estimates, cases, strict=True)]
     oracle = _report_oracle(table, networks, estimates, cases, taken[0].truths)
     return _summary(device, table, results, taken[0].fingerprint, oracle)
@@ -191,13 +195,13 @@ def _plan(cases: Sequence[_Case]) -> ProbePlan:
     """Every network in a batch of its own, its layers alone in the next; equal probes once."""
     reference = reference_probe()
     probes = {reference.id: reference}
-    batches: list[tuple[str, ...]] = []
+    batches: list[Batch] = []
     for case in cases:
         for group in ((case.whole,), tuple(case.singles.values())):
             fresh = {probe.id: probe for probe in group if probe.id not in probes}
             probes.update(fresh)
             if fresh:
-                batches.append(tuple(fresh))
+                batches.append(Batch(tuple(fresh), "warm", RUNS_PER_VISIT))
     return ProbePlan(probes, (), tuple(batches), reference.id, (), DEFAULT_AUXILIARY)
 
 

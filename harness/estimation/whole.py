@@ -61,9 +61,12 @@ def measure_processes(
     policy: RepeatPolicy,
     observe: Observer,
     stop: threading.Event,
+    layers: bool = False,
 ) -> tuple[Taken, ...]:
     """Runs the plan in one process, and its whole networks in as many more as wanted.
 
+    With `layers` the first asks for the time of each layer, too, which a device with a clock of its own is always
+    asked for, as it need not run anything for that.
     Raises LutMismatch for a device of another clock and BackendError where the device refuses a whole network.
     """
     known = find_device(load_inventory(place.devices), device)
@@ -81,7 +84,8 @@ def measure_processes(
                 for record in journal.probes(campaign.id).values():
                     if record.refused and record.role == "network":
                         raise BackendError(f"{device} refuses to run {record.label}", why=record.refused)
-                truths = _ask_oracle(session, chosen) if number == 0 else {}
+                asked = number == 0 and (layers or clock == "device")
+                truths = _ask_oracle(session, chosen) if asked else {}
                 taken.append(Taken(journal.samples(campaign.id), hello.fingerprint, truths))
     return tuple(taken)
 
@@ -104,9 +108,9 @@ def whole_latency(taken: Sequence[Taken], probe: str, clock: str) -> WholeLatenc
 
 def _networks_only(plan: ProbePlan) -> ProbePlan:
     wholes = {probe.id for probe in plan.probes.values() if probe.role == "network"}
-    batches = [tuple(probe for probe in batch if probe in wholes) for batch in plan.batches]
+    batches = [replace(batch, loads=tuple(load for load in batch.loads if load in wholes)) for batch in plan.batches]
     kept = {name: probe for name, probe in plan.probes.items() if name in wholes or name == plan.reference}
-    return replace(plan, probes=kept, batches=tuple(batch for batch in batches if batch))
+    return replace(plan, probes=kept, batches=tuple(batch for batch in batches if batch.loads))
 
 
 def _check_clock(session: AgentSession, device: str, clock: str) -> None:

@@ -1,11 +1,11 @@
-"""Layer latencies: what is left of a total when everything that is not the layer is subtracted (S1.5, S1.7).
+"""Layer latencies by subtraction: what is left of a total when everything that is not the layer is taken off.
 
-All estimators are one subtraction, `total - baseline - overhead(total's terms - baseline's terms)`; they
-differ in the probe and its baseline:
+Two estimators follow the sources as they stand, `total - baseline - overhead(total's terms - baseline's terms)`:
 
-- `regression`: layer + auxiliary layer, no baseline; the overhead model carries the whole difference;
-- `difference`: layer + auxiliary layer, minus the auxiliary layer alone on the layer's output;
-- `context`: producers + layer + auxiliary layer, minus the same without the layer.
+- `regression` (S1.5): layer + auxiliary layer, no baseline; the overhead model carries the whole difference;
+- `difference` (S1.7): layer + auxiliary layer, minus the auxiliary layer alone on the layer's output.
+
+A third, `chain`, needs no overhead at all: copies of the layer behind each other, whose totals rise by one layer each.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal, get_args
+from typing import Literal
 
 from harness.latency.overhead import Overhead, row_of
 from harness.measure.summary import Measurement
-from harness.probe.plan import LayerProbes
+from harness.probe.plan import STACK_COPIES, LayerProbes
 from harness.probe.terms import Terms
 
-Method = Literal["context", "regression", "difference"]
-METHODS: tuple[Method, ...] = get_args(Method)
+Subtraction = Literal["regression", "difference"]
 RESOLUTION_SIGMAS = 3.0
 _NORMAL = NormalDist()
 
@@ -42,37 +41,45 @@ class Latency:
     samples: int
 
 
-def probes_of(layer: LayerProbes, method: Method) -> tuple[str, str | None]:
-    """The probe that holds the layer, and its baseline."""
-    if method == "context":
-        return layer.in_context, layer.null
-    return layer.layer, layer.auxiliary if method == "difference" else None
-
-
-def layer_latency(
+def subtracted(
     layer: LayerProbes,
-    method: Method,
+    method: Subtraction,
     terms: Mapping[str, Terms],
     measured: Mapping[str, Measurement],
     overhead: Overhead,
 ) -> Latency | None:
-    """The latency of a layer by one estimator, or None where a probe it needs was not measured."""
-    probe, baseline = probes_of(layer, method)
-    if probe not in measured or (baseline is not None and baseline not in measured):
+    """The latency of a layer by one subtraction, or None where a probe it needs was not measured."""
+    baseline = layer.auxiliary if method == "difference" else None
+    if layer.layer not in measured or (baseline is not None and baseline not in measured):
         return None
-    total = measured[probe]
+    total = measured[layer.layer]
     left, variance, samples = total.latency_s, total.stderr_s**2, total.samples
-    row = row_of(terms[probe])
+    row = row_of(terms[layer.layer])
     if baseline is not None:
         without = measured[baseline]
         left, variance = left - without.latency_s, variance + without.stderr_s**2
         row = tuple(one - other for one, other in zip(row, row_of(terms[baseline]), strict=True))
         samples = min(samples, without.samples)
     expected, uncertainty = overhead.of(row)
-    return _positive(left - expected, math.sqrt(variance + uncertainty), samples)
+    return positive(left - expected, math.sqrt(variance + uncertainty), samples)
 
 
-def _positive(value: float, stderr: float, samples: int) -> Latency:
+def chained(layer: LayerProbes, measured: Mapping[str, Measurement]) -> Latency | None:
+    """The weighted slope of totals over copies; None where the layer cannot follow itself or was not measured so."""
+    if not layer.stacks or any(stack not in measured for stack in layer.stacks):
+        return None
+    totals = [measured[stack] for stack in layer.stacks]
+    weights = [1 / total.stderr_s**2 for total in totals]
+    centre = sum(weight * copies for weight, copies in zip(weights, STACK_COPIES, strict=True)) / sum(weights)
+    spread = sum(weight * (copies - centre) ** 2 for weight, copies in zip(weights, STACK_COPIES, strict=True))
+    rise = sum(
+        weight * (copies - centre) * total.latency_s
+        for weight, copies, total in zip(weights, STACK_COPIES, totals, strict=True)
+    )
+    return positive(rise / spread, math.sqrt(1 / spread), min(total.samples for total in totals))
+
+
+def positive(value: float, stderr: float, samples: int) -> Latency:
     """The value where it is resolved, else the mean and spread of its normal distribution above zero.
 
     A negative value contradicts the subtraction, which then is off by at least as much as it lacks.

@@ -3,6 +3,9 @@
 `total = a * input_bytes + b * output_bytes + c` plus the null probes' own operators (auxiliary layers and
 slices, see `Terms`), fitted twice: by plain least squares, and robustly with coefficients that cannot be
 negative. The robust one is used, the plain one shown beside it.
+
+Intervals hold three errors: of sampling and of the model, both as the null probes scatter about the fit, and of
+drift, which all null probes of a campaign share and which therefore shows in no scatter (see `drift`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import IllConditionedDesign
+from harness.latency.drift import SLOW_DRIFT
+from harness.latency.nonnegative import robust_fits
 from harness.measure.summary import MAD_TO_SIGMA, Z_95, Measurement
 from harness.probe.terms import TERM_NAMES, Terms
 
@@ -25,10 +30,11 @@ COLUMNS = ("runs", *TERM_NAMES)
 MAX_CONDITION = 100.0
 MODEL_NOISE = 0.01
 """Relative error that every total is believed to have beyond its standard error, so that none dominates."""
-_HUBER = 1.345
 _REFITS = 400
 _CONFIDENCE = 95.0
 _ROUNDING = 1e-18
+_WITHIN_ONE_SIGMA = 0.6827
+_SIGNIFICANT = 0.01
 
 
 @dataclass(frozen=True)
@@ -45,8 +51,11 @@ class Coefficient:
 class Overhead:
     """The fitted overhead.
 
-    `covariance` is over `COLUMNS`, `least_squares` the plain fit beside the robust one, `scatter` the robust
-    relative spread of the null probes about the fit: how far the additive model is off on this device.
+    `covariance` is over `COLUMNS` and holds within the campaign: `drift`, the relative error that all its totals have
+    in common, cancels where one is taken from another and is in the coefficients' errors alone. `least_squares` is the
+    plain fit beside the robust one, `scatter` the robust relative spread of the null probes about the fit. `misfit` is
+    what of it their measured errors leave unexplained: how far the additive model is off on this device; `misfit_p` is
+    how likely an additive device scatters so much.
     """
 
     coefficients: Mapping[str, Coefficient]
@@ -57,6 +66,9 @@ class Overhead:
     condition: float
     scatter: float
     probes: int
+    misfit: float = 0.0
+    misfit_p: float = 1.0
+    drift: float = 0.0
 
     @property
     def a(self) -> Coefficient:
@@ -72,6 +84,11 @@ class Overhead:
     def c(self) -> Coefficient:
         """Seconds per run."""
         return self.coefficients["runs"]
+
+    @property
+    def contradicts_model(self) -> bool:
+        """Whether the null probes contradict the additive model, beyond chance and by more than any fit forgives."""
+        return self.misfit_p < _SIGNIFICANT and self.misfit > MODEL_NOISE
 
     def of(self, row: Sequence[float]) -> tuple[float, float]:
         """Seconds, and their variance, of a row of amounts in the order of `COLUMNS`."""
@@ -89,11 +106,12 @@ def row_of(terms: Terms, runs: int = 1) -> tuple[float, ...]:
     return (float(runs), *(float(amount) for amount in astuple(terms)))
 
 
-def fit_overhead(nulls: Sequence[tuple[Terms, Measurement]], seed: int = 0) -> Overhead:
+def fit_overhead(nulls: Sequence[tuple[Terms, Measurement]], seed: int = 0, drift: float = SLOW_DRIFT) -> Overhead:
     """Fits a, b, c and the null probes' own operators.
 
     Intervals are percentiles over refits to totals drawn anew, which holds where a coefficient sits at zero
-    and where long totals scatter more. Raises IllConditionedDesign where the sizes do not tell the columns apart.
+    and where long totals scatter more. `drift` is the relative standard error that all totals have in common.
+    Raises IllConditionedDesign where the sizes do not tell the columns apart.
     """
     import numpy as np
 
@@ -103,15 +121,19 @@ def fit_overhead(nulls: Sequence[tuple[Terms, Measurement]], seed: int = 0) -> O
     stderr = np.array([min(measurement.stderr_s, measurement.latency_s) for _, measurement in nulls])
     weight = 1 / np.hypot(stderr, MODEL_NOISE * total)
     condition = _check_design(design, weight, used)
-    fitted = _robust(design[:, used], total, weight)
-    draws = _refits(design[:, used], total, weight, fitted, np.random.default_rng(seed))
+    fitted = robust_fits(design[:, used], total[None], weight)[0]
+    random = np.random.default_rng(seed)
+    draws = _refits(design[:, used], total, weight, fitted, random)
+    residual = total - design[:, used] @ fitted
+    misfit, misfit_p = _misfit(residual, total, stderr, len(used))
     covariance = np.zeros((len(COLUMNS), len(COLUMNS)))
     covariance[np.ix_(used, used)] = np.cov(draws, rowvar=False).reshape(len(used), len(used))
-    bounds = np.percentile(draws, [50 - _CONFIDENCE / 2, 50 + _CONFIDENCE / 2], axis=0)
+    drifted = draws * np.exp(drift * random.standard_normal((_REFITS, 1)))
+    bounds = np.percentile(drifted, [50 - _CONFIDENCE / 2, 50 + _CONFIDENCE / 2], axis=0)
     coefficients = {name: Coefficient(0.0, 0.0, 0.0, 0.0) for name in COLUMNS}
     for at, column in enumerate(used):
         low, high = min(bounds[0][at], fitted[at]), max(bounds[1][at], fitted[at])
-        spread = float(np.sqrt(covariance[column, column]))
+        spread = float(np.std(drifted[:, at], ddof=1))
         coefficients[COLUMNS[column]] = Coefficient(float(fitted[at]), spread, float(low), float(high))
     plain, plain_r2 = _least_squares(design[:, used], total, weight)
     return Overhead(
@@ -121,8 +143,11 @@ def fit_overhead(nulls: Sequence[tuple[Terms, Measurement]], seed: int = 0) -> O
         r2=_r2(total, design[:, used] @ fitted, weight),
         least_squares_r2=plain_r2,
         condition=condition,
-        scatter=float(MAD_TO_SIGMA * np.median(abs(total - design[:, used] @ fitted) / total)),
+        scatter=float(MAD_TO_SIGMA * np.median(abs(residual) / total)),
         probes=len(nulls),
+        misfit=misfit,
+        misfit_p=misfit_p,
+        drift=drift,
     )
 
 
@@ -152,33 +177,6 @@ def _check_design(design: Array, weight: Array, used: np.ndarray[Any, Any]) -> f
     return condition
 
 
-def _nonnegative(design: Array, total: Array, weight: Array) -> Array:
-    import numpy as np
-    from scipy.optimize import nnls
-
-    weighted = design * weight[:, None]
-    scale = np.linalg.norm(weighted, axis=0)
-    solution, _ = nnls(weighted / scale, total * weight)
-    fitted: Array = solution / scale
-    return fitted
-
-
-def _robust(design: Array, total: Array, weight: Array) -> Array:
-    """Huber's estimate by iteratively reweighted non-negative least squares."""
-    import numpy as np
-
-    fitted = _nonnegative(design, total, weight)
-    for _ in range(30):
-        residual = (total - design @ fitted) * weight
-        scale = max(1e-12, MAD_TO_SIGMA * float(np.median(abs(residual))))
-        trust = np.minimum(1.0, _HUBER * scale / np.maximum(abs(residual), 1e-300))
-        renewed = _nonnegative(design, total, weight * np.sqrt(trust))
-        if np.allclose(renewed, fitted, rtol=1e-9, atol=0):
-            break
-        fitted = renewed
-    return fitted
-
-
 def _refits(design: Array, total: Array, weight: Array, fitted: Array, random: np.random.Generator) -> Array:
     """Fits to totals drawn about the fitted ones, with the robust spread of the weighted residuals.
 
@@ -194,7 +192,24 @@ def _refits(design: Array, total: Array, weight: Array, fitted: Array, random: n
     freedom = len(total) - columns
     spread = MAD_TO_SIGMA * float(np.median(residual[columns:])) * float(t.ppf(0.975, freedom)) / Z_95
     noise = random.standard_normal((_REFITS, len(total))) * spread / weight
-    return np.array([_robust(design, expected + one, weight) for one in noise])
+    return robust_fits(design, expected + noise, weight)
+
+
+def _misfit(residual: Array, total: Array, stderr: Array, columns: int) -> tuple[float, float]:
+    """The relative scatter that measured errors do not explain, and how likely an additive device has so much.
+
+    A binomial test of how many probes lie further from the fit than their standard error: a few that were
+    disturbed do not decide it.
+    """
+    import numpy as np
+    from scipy.stats import binom
+
+    beyond = int(np.count_nonzero(abs(residual) > stderr))
+    likely = float(binom.sf(beyond - 1, len(residual), 1 - _WITHIN_ONE_SIGMA))
+    # The fit takes one degree of freedom a column out of the residuals.
+    spread = MAD_TO_SIGMA * float(np.median(np.sort(abs(residual) / total)[columns // 2 :]))
+    explained = float(np.median(stderr / total))
+    return float(np.sqrt(max(0.0, spread**2 - explained**2))), likely
 
 
 def _least_squares(design: Array, total: Array, weight: Array) -> tuple[Array, float]:

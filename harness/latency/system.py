@@ -6,7 +6,7 @@ active set for the bounds, on the normal matrix with columns of unit length.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,15 +43,13 @@ class Equation:
 class Solution:
     """The unknowns by name.
 
-    `values` are never negative, `free` what each would be by itself, were it allowed to be negative while the others
-    stay. `covariance` has the order of `names`, and is that of the unknowns without their bounds. `residuals` are in
+    `values` are never negative but for those that may be. `covariance` has the order of `names`, and is that of the unknowns without their bounds. `residuals` are in
     standard errors, one for each equation; `redundant` tells which equations others could contradict, and `scale` the
     robust spread of these residuals, 1 where totals scatter as much as their standard errors say.
     """
 
     names: tuple[str, ...]
     values: Array
-    free: Array
     covariance: Array
     residuals: Array
     redundant: Mask
@@ -71,8 +69,8 @@ class Solution:
         return found
 
 
-def solve(equations: Sequence[Equation]) -> Solution:
-    """Solves for all unknowns at once.
+def solve(equations: Sequence[Equation], signed: Set[str] = frozenset()) -> Solution:
+    """Solves for all unknowns at once; those in `signed` may come out negative.
 
     Standard errors are enlarged by `scale` where it exceeds 1. Raises IllConditionedDesign where the equations do
     not tell unknowns apart, and names these.
@@ -88,12 +86,14 @@ def solve(equations: Sequence[Equation]) -> Solution:
     condition = _check(scaled, names)
     wanted = total / stderr
     trust = np.ones(len(total))
+    bounded = np.array([name not in signed for name in names])
     values = np.zeros(len(names))
     leverage = _leverage(scaled, trust)
     redundant = leverage < 1 - _DETERMINED
     scale = 1.0
     for _ in range(_REWEIGHTINGS):
-        before, values = values, _nonnegative(_rows(scaled, np.sqrt(trust)), wanted * np.sqrt(trust), values > 0)
+        weight = np.sqrt(trust)
+        before, values = values, _bounded(_rows(scaled, weight), wanted * weight, bounded, values != 0)
         residuals = wanted - scaled @ values
         # A fit makes its residuals smaller than the errors are, most where an equation decides almost alone.
         honest = residuals / np.sqrt(np.maximum(1 - leverage, _DETERMINED))
@@ -102,11 +102,9 @@ def solve(equations: Sequence[Equation]) -> Solution:
         if np.allclose(values, before, rtol=1e-9, atol=0):
             break
     normal = _normal(_rows(scaled, np.sqrt(trust)))
-    gradient = (scaled.T * trust) @ residuals
-    free = values + gradient / normal.diagonal()
     covariance = _inverse(normal) * max(1.0, scale) ** 2
     return Solution(
-        names, values / lengths, free / lengths, covariance / np.outer(lengths, lengths),
+        names, values / lengths, covariance / np.outer(lengths, lengths),
         residuals, redundant, scale, condition,
     )  # fmt: skip
 
@@ -177,17 +175,17 @@ def _spread(residuals: Array) -> float:
     return MAD_TO_SIGMA * float(np.median(abs(residuals))) if len(residuals) > 3 else 1.0
 
 
-def _nonnegative(design: csc_array, wanted: Array, start: Mask) -> Array:
-    """Least squares under `values >= 0` by block pivoting: unknowns change sides until none is on the wrong one.
+def _bounded(design: csc_array, wanted: Array, bounded: Mask, start: Mask) -> Array:
+    """Least squares with some values not below zero, by block pivoting: unknowns change sides until none is wrong.
 
-    `start` tells which unknowns are believed to be above zero. Where whole blocks circle, the last unknown alone
+    `start` tells which unknowns are believed to be off their bound. Where whole blocks circle, the last unknown alone
     changes sides, which ends (Portugal, Judice and Vicente 1994).
     """
     import numpy as np
     from scipy.sparse.linalg import splu
 
     normal, goal = _normal(design), design.T @ wanted
-    free = start.copy() if start.any() else np.ones(len(start), bool)
+    free = start | ~bounded if start.any() else np.ones(len(start), bool)
     patience, fewest = 3, len(free) + 1
     values = np.zeros(len(free))
     tolerance = 1e-10 * max(1e-300, float(np.max(abs(goal), initial=0.0)))
@@ -197,7 +195,7 @@ def _nonnegative(design: csc_array, wanted: Array, start: Mask) -> Array:
             inside = np.flatnonzero(free)
             values[inside] = splu(normal[:, inside][inside, :].tocsc()).solve(goal[inside])
         slope = normal @ values - goal
-        wrong = np.flatnonzero((free & (values < 0)) | (~free & (slope < -tolerance)))
+        wrong = np.flatnonzero(bounded & ((free & (values < 0)) | (~free & (slope < -tolerance))))
         if not len(wrong):
             break
         if len(wrong) < fewest:
@@ -207,7 +205,7 @@ def _nonnegative(design: csc_array, wanted: Array, start: Mask) -> Array:
         else:
             wrong = wrong[-1:]
         free[wrong] = ~free[wrong]
-    return np.maximum(values, 0.0)
+    return np.where(bounded, np.maximum(values, 0.0), values)
 
 
 def _check(design: csc_array, names: Sequence[str]) -> float:

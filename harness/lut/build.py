@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import CampaignIncomplete, LutNotFound
-from harness.latency.layers import Method, layer_latency, probes_of
-from harness.latency.overhead import Overhead, fit_overhead
+from harness.latency.calibrate import overhead_of_samples
+from harness.latency.estimators import LayerLatencies, Measured, Method, estimate_layers
+from harness.latency.joint import Place
+from harness.latency.overhead import Overhead
+from harness.lut.correlation import pack
 from harness.lut.store import publish
 from harness.lut.table import Entry, Lut
 from harness.measure.journal import Campaign, Journal
 from harness.measure.summary import Measurement, summarise
 from harness.network.fusion import FusionRule
+from harness.probe.plan import LayerProbes
 from harness.workspace import Workspace, find_workspace
 
-DEFAULT_METHOD: Method = "context"
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, np.dtype[np.float64]]
+
+DEFAULT_METHOD: Method = "joint"
 
 
 def build_lut(
@@ -42,23 +53,21 @@ def build_lut(
         if not measured_here:
             raise _nothing_measured(place, device)
         campaigns = _comparable(measured_here, device, note)
-        newest = campaigns[-1]
-        entries: dict[tuple[str, str], Entry] = {}
-        for campaign in campaigns:
-            measured = measurements_of(journal, campaign)
-            overhead = overhead_of(journal, campaign, measured)
-            entries.update(_entries(journal, campaign, measured, overhead, method))
+        sources = [_Source.read(journal, campaign, method) for campaign in campaigns]
+    newest = campaigns[-1]
+    entries, covariance = _entries(sources, method)
     draft = Lut(
         path=Path(),
         device=device,
         created=datetime.now(UTC).isoformat(timespec="milliseconds"),
         clock=newest.clock,
         method=method,
-        visit=str(newest.settings["visit"]),
         fingerprint=newest.fingerprint,
-        overhead=overhead,
+        overhead=sources[-1].overhead,
         rules=_merged(campaigns),
-        entries=tuple(entries[place] for place in sorted(entries)),
+        entries=entries,
+        additivity=sources[-1].latencies.additivity,
+        correlations=pack(covariance),
     )
     return publish(draft, place.lut)
 
@@ -72,10 +81,10 @@ def measurements_of(journal: Journal, campaign: Campaign) -> dict[str, Measureme
 def overhead_of(journal: Journal, campaign: Campaign, measured: dict[str, Measurement]) -> Overhead:
     """The overhead fitted on a campaign's calibration probes."""
     probes = journal.probes(campaign.id).values()
-    nulls = [
-        (probe.terms, measured[probe.id]) for probe in probes if probe.role == "calibration" and probe.id in measured
-    ]
-    return fit_overhead(nulls)
+    terms = {probe.id: probe.terms for probe in probes if probe.role == "calibration" and probe.id in measured}
+    samples = journal.samples(campaign.id)
+    nulls = {probe: samples[probe] for probe in terms}
+    return overhead_of_samples(nulls, terms, campaign.clock, spans_drift=False)
 
 
 def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str], None]) -> list[Campaign]:
@@ -100,37 +109,75 @@ def _nothing_measured(place: Workspace, device: str) -> LutNotFound:
     return LutNotFound(f"Nothing was measured on {device} in this workspace", next_step=step)
 
 
-def _entries(
-    journal: Journal, campaign: Campaign, measured: dict[str, Measurement], overhead: Overhead, method: Method
-) -> dict[tuple[str, str], Entry]:
-    terms = {probe: record.terms for probe, record in journal.probes(campaign.id).items()}
-    entries = {}
-    for layer in journal.layers(campaign.id):
-        latency = layer_latency(layer, method, terms, measured, overhead)
-        if latency is not None:
-            probe, baseline = probes_of(layer, method)
-            entries[layer.key.digest, layer.context] = Entry(
-                key=layer.key.digest,
-                context=layer.context,
-                op=layer.op,
-                latency_s=latency.latency_s,
-                stderr_s=latency.stderr_s,
-                samples=latency.samples,
-                resolved=latency.resolved,
-                campaign=campaign.id,
-                probe=probe,
-                baseline=baseline or "",
-                signature=layer.key.text,
-            )
-    return entries
+@dataclass(frozen=True)
+class _Source:
+    """A campaign, its layers by place, its overhead and what one estimator makes of it."""
+
+    campaign: Campaign
+    layers: Mapping[Place, LayerProbes]
+    visits: Mapping[str, str]
+    overhead: Overhead
+    latencies: LayerLatencies
+
+    @classmethod
+    def read(cls, journal: Journal, campaign: Campaign, method: Method) -> _Source:
+        summaries = measurements_of(journal, campaign)
+        overhead = overhead_of(journal, campaign, summaries)
+        probes = journal.probes(campaign.id)
+        layers = journal.layers(campaign.id)
+        roles = {name: probe.role for name, probe in probes.items()}
+        terms = {name: probe.terms for name, probe in probes.items()}
+        latencies = estimate_layers(Measured(layers, roles, terms, summaries), method, overhead)
+        visits = {name: probe.visits for name, probe in probes.items()}
+        return cls(campaign, {(one.key.digest, one.context): one for one in layers}, visits, overhead, latencies)
+
+
+def _entries(sources: Sequence[_Source], method: Method) -> tuple[tuple[Entry, ...], Array]:
+    """Of each place the newest campaign's entry, sorted, with the covariance of all; campaigns err independently."""
+    newest = {place: number for number, source in enumerate(sources) for place in source.latencies.latencies}
+    places = sorted(newest)
+    covariance = np.zeros((len(places), len(places)))
+    for number, source in enumerate(sources):
+        rows = {place: row for row, place in enumerate(source.latencies.latencies)}
+        mine = [at for at, place in enumerate(places) if newest[place] == number]
+        taken = [rows[places[at]] for at in mine]
+        covariance[np.ix_(mine, mine)] = source.latencies.covariance[np.ix_(taken, taken)]
+    return tuple(_entry(sources[newest[place]], place, method) for place in places), covariance
+
+
+def _entry(source: _Source, place: Place, method: Method) -> Entry:
+    layer, latency = source.layers[place], source.latencies.latencies[place]
+    probe, baseline = _probes_of(layer, method)
+    return Entry(
+        key=layer.key.digest,
+        context=layer.context,
+        op=layer.op,
+        latency_s=latency.latency_s,
+        stderr_s=latency.stderr_s,
+        samples=latency.samples,
+        resolved=latency.resolved,
+        visit=source.visits[probe],
+        flags=source.latencies.flags.get(place, ""),
+        campaign=source.campaign.id,
+        probe=probe,
+        baseline=baseline,
+        signature=layer.key.text,
+    )
+
+
+def _probes_of(layer: LayerProbes, method: Method) -> tuple[str, str]:
+    """The probe that holds the layer, and what it is compared with."""
+    if method == "joint":
+        return layer.in_context, layer.null
+    if method == "chain":
+        return layer.stacks[-1], layer.stacks[0]
+    return layer.layer, layer.auxiliary if method == "difference" else ""
 
 
 def _merged(campaigns: Sequence[Campaign]) -> tuple[FusionRule, ...]:
     """The rules of all campaigns, evidence for and against summed."""
     merged: dict[str, FusionRule] = {}
     for rule in (rule for campaign in campaigns for rule in campaign.rules):
-        known = merged.get(rule.pattern, FusionRule(rule.pattern, 0, 0, rule.source))
-        merged[rule.pattern] = FusionRule(
-            rule.pattern, known.matched + rule.matched, known.fused + rule.fused, rule.source
-        )
+        known = merged.get(rule.pattern, replace(rule, matched=0, fused=0))
+        merged[rule.pattern] = replace(rule, matched=known.matched + rule.matched, fused=known.fused + rule.fused)
     return tuple(merged.values())

@@ -1,7 +1,7 @@
-"""Tables on disk: an immutable folder of `entries.csv` and `manifest.json`, written aside and renamed.
+"""Tables on disk: an immutable folder, written aside and renamed.
 
-`manifest.json` holds the sha256 of `entries.csv` and its own digest is part of the folder's name, so that
-a table that was edited is noticed.
+In it are `entries.csv`, `correlation.bin` and `predictor.onnx` where there are such, and `manifest.json`, which holds
+the sha256 of each; its own digest is part of the folder's name, so that a table that was edited is noticed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import math
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,17 +23,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound
-from harness.latency.layers import Method
+from harness.latency.estimators import Method
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
+from harness.lut.correlation import unpack
 from harness.lut.table import Entry, Lut
 from harness.network.fusion import FusionRule
 from harness.text import read_file
 from harness.version import VERSION
 from harness.workspace import Workspace, find_workspace
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 DEFAULT_DEVICE = "cpu01"
-ENTRIES, MANIFEST = "entries.csv", "manifest.json"
+ENTRIES, MANIFEST, CORRELATION, PREDICTOR = "entries.csv", "manifest.json", "correlation.bin", "predictor.onnx"
 MAX_FILE_BYTES = 1 << 30
 _COLUMNS = tuple(field.name for field in fields(Entry))
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -59,6 +61,9 @@ class _Overhead(_Strict):
     condition: _Number
     scatter: _Amount
     probes: int
+    misfit: _Amount = 0.0
+    misfit_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    drift: _Amount = 0.0
 
 
 class _Rule(_Strict):
@@ -66,16 +71,18 @@ class _Rule(_Strict):
     matched: int
     fused: int
     source: str
+    saving: _Number | None = None
+    p_value: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class _Manifest(_Strict):
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     tool_version: str
     device: str
     created: str
     clock: Literal["cpu", "wall", "device"]
     method: Method
-    visit: str
+    additivity: _Amount | None
     fingerprint: dict[str, str]
     overhead: _Overhead
     rules: list[_Rule]
@@ -87,12 +94,14 @@ class _Row(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    context: Annotated[str, Field(pattern=r"^(outside|chip)(,(outside|chip))*$")]
+    context: Annotated[str, Field(pattern=r"^(outside|chip)(,(outside|chip))*(@[0-9a-f]{8})?$")]
     op: Annotated[str, Field(min_length=1)]
     latency_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     stderr_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     samples: Annotated[int, Field(ge=1)]
     resolved: Literal["0", "1"]
+    visit: Annotated[str, Field(pattern=r"^[a-z0-9 -]{1,40}$")]
+    flags: Annotated[str, Field(max_length=200)]
     campaign: int
     probe: str
     baseline: str
@@ -101,15 +110,16 @@ class _Row(BaseModel):
 
 def publish(lut: Lut, root: Path) -> Lut:
     """Writes a table under `root/<device>/` and returns it with its path; readers never see half of it."""
-    rows = _entries_csv(lut.entries)
-    manifest = _manifest_json(lut, rows)
+    files = {ENTRIES: _entries_csv(lut.entries), CORRELATION: lut.correlations, PREDICTOR: lut.predictor}
+    files = {name: content for name, content in files.items() if content}
+    manifest = _manifest_json(lut, files)
     folder = root / lut.device / f"{lut.created[:10]}-{hashlib.sha256(manifest).hexdigest()[:8]}"
-    checked = _parse(folder, manifest, rows)
+    checked = _parse(folder, manifest, files)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
         try:
-            for name, content in ((ENTRIES, rows), (MANIFEST, manifest)):
+            for name, content in (*files.items(), (MANIFEST, manifest)):
                 _write_synced(aside / name, content)
             aside.chmod(0o755)
             _rename(aside, folder)
@@ -166,24 +176,34 @@ def _created(folder: Path) -> str:
 
 def read_lut(folder: Path, device: str | None = None) -> Lut:
     """Reads and checks a table; raises LutNotFound, LutCorrupt, and LutMismatch where it is not `device`'s."""
-    table = _parse(folder, _read(folder / MANIFEST), _read(folder / ENTRIES))
+    held = (CORRELATION, PREDICTOR)
+    files = {name: _read(folder / name) for name in (ENTRIES, *(name for name in held if (folder / name).exists()))}
+    table = _parse(folder, _read(folder / MANIFEST), files)
     if device is not None and table.device != device:
         step = f"Give --device {table.device}, or the table of {device}"
         raise LutMismatch(f"{folder} is the table of {table.device}, not of {device}", next_step=step)
     return table
 
 
-def _parse(folder: Path, manifest_bytes: bytes, rows: bytes) -> Lut:
+def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes]) -> Lut:
     """The table that these files hold; raises LutCorrupt."""
     manifest = _parse_manifest(folder, manifest_bytes)
     digest = hashlib.sha256(manifest_bytes).hexdigest()[:8]
     if not folder.resolve().name.endswith(f"-{digest}"):
         raise _corrupt(folder, f"{MANIFEST} does not match the folder's name")
-    if manifest.sha256 != {ENTRIES: hashlib.sha256(rows).hexdigest()}:
-        raise _corrupt(folder, f"{ENTRIES} does not have the hash that {MANIFEST} states")
-    entries = _parse_entries(folder, rows)
+    hashes = _hashes(files)
+    for name in sorted({*hashes, *manifest.sha256}):
+        if hashes.get(name) != manifest.sha256.get(name):
+            raise _corrupt(folder, f"{name} does not have the hash that {MANIFEST} states")
+    entries = _parse_entries(folder, files[ENTRIES])
     if len(entries) != manifest.entries:
         raise _corrupt(folder, f"it holds {len(entries)} entries where {manifest.entries} are stated")
+    correlations = files.get(CORRELATION, b"")
+    try:
+        if correlations:
+            unpack(correlations, len(entries))
+    except ValueError as error:
+        raise _corrupt(folder, f"{CORRELATION}: {error}") from error
     overhead = manifest.overhead.model_dump()
     coefficients = {name: Coefficient(**value) for name, value in overhead.pop("coefficients").items()}
     if set(coefficients) != set(COLUMNS) or [len(row) for row in overhead["covariance"]] != [len(COLUMNS)] * len(
@@ -201,12 +221,18 @@ def _parse(folder: Path, manifest_bytes: bytes, rows: bytes) -> Lut:
         created=manifest.created,
         clock=manifest.clock,
         method=manifest.method,
-        visit=manifest.visit,
         fingerprint=manifest.fingerprint,
         overhead=Overhead(coefficients=coefficients, covariance=covariance, **overhead),
         rules=_parse_rules(folder, manifest),
         entries=entries,
+        additivity=manifest.additivity,
+        correlations=correlations,
+        predictor=files.get(PREDICTOR, b""),
     )
+
+
+def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
 def _entries_csv(entries: tuple[Entry, ...]) -> bytes:
@@ -222,16 +248,16 @@ def _entries_csv(entries: tuple[Entry, ...]) -> bytes:
     return text.getvalue().encode()
 
 
-def _manifest_json(lut: Lut, rows: bytes) -> bytes:
+def _manifest_json(lut: Lut, files: Mapping[str, bytes]) -> bytes:
     content = {
         "schema_version": SCHEMA_VERSION,
         "tool_version": VERSION,
-        **{name: getattr(lut, name) for name in ("device", "created", "clock", "method", "visit")},
+        **{name: getattr(lut, name) for name in ("device", "created", "clock", "method", "additivity")},
         "fingerprint": dict(lut.fingerprint),
         "overhead": asdict(lut.overhead),
         "rules": [asdict(rule) for rule in lut.rules],
         "entries": len(lut.entries),
-        "sha256": {ENTRIES: hashlib.sha256(rows).hexdigest()},
+        "sha256": _hashes(files),
     }
     return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 

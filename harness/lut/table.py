@@ -6,9 +6,13 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from harness.latency.layers import Method
+import numpy as np
+
+from harness.latency.estimators import Method
 from harness.latency.overhead import Overhead
+from harness.lut.correlation import unpack, variance
 from harness.measure.summary import Z_95
 from harness.network.fusion import FusionRule
 
@@ -18,8 +22,9 @@ class Entry:
     """One layer in one context.
 
     `key` is the digest of `signature`. `stderr_s` covers the samples and the overhead fit. `resolved` is
-    false where the layer is too short to be told from noise. `campaign`, `probe` and `baseline` lead back
-    to the samples in the journal.
+    false where the layer is too short to be told from noise. `visit` is how its probes were visited. `flags` names
+    the estimators that disagree by more than all errors, each with its difference. `campaign`, `probe` and `baseline`
+    lead back to the samples in the journal.
     """
 
     key: str
@@ -29,6 +34,8 @@ class Entry:
     stderr_s: float
     samples: int
     resolved: bool
+    visit: str
+    flags: str
     campaign: int
     probe: str
     baseline: str
@@ -42,18 +49,30 @@ class Entry:
 
 @dataclass(frozen=True)
 class Lut:
-    """A published table; `path` is its folder."""
+    """A published table; `path` is its folder.
+
+    `correlations` are those of the entries' errors as `harness.lut.correlation` packs them, `predictor` is the ONNX
+    model for layers that were not measured, or nothing. `additivity` is the robust spread of what the additive model
+    leaves unexplained, in standard errors, None where the method does not tell.
+    """
 
     path: Path
     device: str
     created: str
     clock: str
     method: Method
-    visit: str
     fingerprint: Mapping[str, str]
     overhead: Overhead
     rules: tuple[FusionRule, ...]
     entries: tuple[Entry, ...]
+    additivity: float | None = None
+    correlations: bytes = b""
+    predictor: bytes = b""
+
+    @property
+    def visits(self) -> str:
+        """How probes were visited, where that differs separated by commas."""
+        return ",".join(sorted({entry.visit for entry in self.entries}))
 
     @property
     def name(self) -> str:
@@ -69,6 +88,15 @@ class Lut:
     def by_key(self) -> Mapping[str, Entry]:
         """For each key digest one entry, whatever its context; that from on-chip neighbours if there is one."""
         return {entry.key: entry for entry in sorted(self.entries, key=lambda entry: entry.context, reverse=True)}
+
+    def variance(self, counts: Mapping[int, int]) -> float:
+        """In s², of a sum of entries, each by its index as often as `counts` says."""
+        spread = np.array([entry.stderr_s for entry in self.entries])
+        return variance(self._correlation, spread, counts)
+
+    @functools.cached_property
+    def _correlation(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return unpack(self.correlations, len(self.entries)) if self.correlations else np.eye(len(self.entries))
 
     def find(self, key: str, context: str) -> Entry | None:
         """The entry of a layer, in its context or else in another."""

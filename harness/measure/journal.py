@@ -19,23 +19,23 @@ from harness.probe.plan import LayerProbes, ProbePlan
 from harness.probe.probe import Role
 from harness.probe.terms import Terms
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE campaigns (
     id INTEGER PRIMARY KEY, device TEXT NOT NULL, plan TEXT NOT NULL, seed INTEGER NOT NULL, settings TEXT NOT NULL,
     fingerprint TEXT NOT NULL, clock TEXT NOT NULL, auxiliary TEXT NOT NULL, reference TEXT NOT NULL,
     rules TEXT NOT NULL, created TEXT NOT NULL, complete INTEGER NOT NULL DEFAULT 0,
-    settled INTEGER NOT NULL DEFAULT 0, token INTEGER NOT NULL DEFAULT 0);
+    settled INTEGER NOT NULL DEFAULT 0, token INTEGER NOT NULL DEFAULT 0, untimed_s REAL NOT NULL DEFAULT 0);
 CREATE TABLE probes (
     campaign INTEGER NOT NULL REFERENCES campaigns, probe TEXT NOT NULL, role TEXT NOT NULL, label TEXT NOT NULL,
-    auxiliary TEXT, terms TEXT NOT NULL, refused TEXT, deaths INTEGER NOT NULL DEFAULT 0,
+    auxiliary TEXT, terms TEXT NOT NULL, visits TEXT NOT NULL, refused TEXT, deaths INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (campaign, probe)) WITHOUT ROWID;
 CREATE TABLE layers (
     campaign INTEGER NOT NULL REFERENCES campaigns, key TEXT NOT NULL, context TEXT NOT NULL, op TEXT NOT NULL,
     name TEXT NOT NULL, layer TEXT NOT NULL, auxiliary TEXT NOT NULL, in_context TEXT NOT NULL, "null" TEXT NOT NULL,
-    PRIMARY KEY (campaign, key, context)) WITHOUT ROWID;
-CREATE TABLE batches (
-    campaign INTEGER NOT NULL REFERENCES campaigns, batch INTEGER NOT NULL,
+    stacks TEXT NOT NULL, PRIMARY KEY (campaign, key, context)) WITHOUT ROWID;
+CREATE TABLE rounds (
+    campaign INTEGER NOT NULL REFERENCES campaigns, batch INTEGER NOT NULL, finished INTEGER NOT NULL,
     PRIMARY KEY (campaign, batch)) WITHOUT ROWID;
 CREATE TABLE series (
     id INTEGER PRIMARY KEY, campaign INTEGER NOT NULL REFERENCES campaigns, probe TEXT NOT NULL,
@@ -83,6 +83,7 @@ class ProbeRecord:
     label: str
     auxiliary: str | None
     terms: Terms
+    visits: str
     refused: str | None
 
 
@@ -153,6 +154,7 @@ class Journal:
         clock: str,
     ) -> Campaign:  # fmt: skip
         """Records a new campaign with its probes and layers."""
+        visits = {probe: batch.visits for batch in reversed(plan.batches) for probe in batch.probes}
         with self._transaction():
             cursor = self._db.execute(
                 "INSERT INTO campaigns (device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules,"
@@ -162,15 +164,26 @@ class Journal:
             )  # fmt: skip
             campaign = cursor.lastrowid
             self._db.executemany(
-                "INSERT INTO probes (campaign, probe, role, label, auxiliary, terms) VALUES (?,?,?,?,?,?)",
+                "INSERT INTO probes (campaign, probe, role, label, auxiliary, terms, visits) VALUES (?,?,?,?,?,?,?)",
                 [
-                    (campaign, probe.id, probe.role, probe.label, probe.auxiliary, _json(asdict(probe.terms)))
+                    (
+                        campaign,
+                        probe.id,
+                        probe.role,
+                        probe.label,
+                        probe.auxiliary,
+                        _json(asdict(probe.terms)),
+                        visits.get(probe.id, "cold"),
+                    )
                     for probe in plan.probes.values()
                 ],
             )
             self._db.executemany(
-                "INSERT INTO layers VALUES (?,?,?,?,?,?,?,?,?)",
-                [(campaign, layer.key.text, *list(asdict(layer).values())[1:]) for layer in plan.layers],
+                "INSERT INTO layers VALUES (?,?,?,?,?,?,?,?,?,?)",
+                [
+                    (campaign, layer.key.text, *list(asdict(layer).values())[1:-1], _json(layer.stacks))
+                    for layer in plan.layers
+                ],
             )
         return self.campaign(int(campaign or 0))
 
@@ -222,21 +235,22 @@ class Journal:
         """The probes of a campaign by id."""
         with self._reading():
             rows = self._db.execute(
-                "SELECT probe, role, label, auxiliary, terms, refused FROM probes WHERE campaign=?", (campaign,)
+                "SELECT probe, role, label, auxiliary, terms, visits, refused FROM probes WHERE campaign=?", (campaign,)
             )
             return {
-                probe: ProbeRecord(probe, role, label, auxiliary, Terms(**json.loads(terms)), refused)
-                for probe, role, label, auxiliary, terms, refused in rows
+                probe: ProbeRecord(probe, role, label, auxiliary, Terms(**json.loads(terms)), visits, refused)
+                for probe, role, label, auxiliary, terms, visits, refused in rows
             }
 
     def layers(self, campaign: int) -> tuple[LayerProbes, ...]:
         """The layers of a campaign with their probes."""
         with self._reading():
             rows = self._db.execute(
-                'SELECT key, context, op, name, layer, auxiliary, in_context, "null" FROM layers WHERE campaign=?',
+                'SELECT key, context, op, name, layer, auxiliary, in_context, "null", stacks FROM layers'
+                " WHERE campaign=?",
                 (campaign,),
             )
-            return tuple(LayerProbes(LayerKey(row[0]), *row[1:]) for row in rows)
+            return tuple(_layer(*row) for row in rows)
 
     def refuse(self, campaign: int, probe: str, reason: str) -> None:
         """Records that the device does not accept a probe."""
@@ -280,11 +294,12 @@ class Journal:
                     [(cursor.lastrowid, ordinal, *asdict(sample).values()) for ordinal, sample in enumerate(samples)],
                 )
 
-    def places(self, campaign: int, batch: int) -> set[Place]:
-        """Places of a batch that have a series."""
+    def places(self, campaign: int, batch: int, round: int) -> set[Place]:
+        """Places of a round that have a series."""
         with self._reading():
             rows = self._db.execute(
-                "SELECT batch, round, position FROM series WHERE campaign=? AND batch=?", (campaign, batch)
+                "SELECT batch, round, position FROM series WHERE campaign=? AND batch=? AND round=?",
+                (campaign, batch, round),
             )
             return {Place(*row) for row in rows}
 
@@ -301,15 +316,29 @@ class Journal:
                 found.setdefault(probe, []).append(Sample(*values))
             return found
 
-    def finish_batch(self, campaign: int, batch: int) -> None:
-        """Marks a batch as measured well enough."""
+    def finish_round(self, campaign: int, batch: int, finished: int) -> None:
+        """Records that a batch has so many whole rounds."""
         with self._transaction():
-            self._db.execute("INSERT OR IGNORE INTO batches VALUES (?,?)", (campaign, batch))
+            self._db.execute("INSERT OR REPLACE INTO rounds VALUES (?,?,?)", (campaign, batch, finished))
 
-    def finished_batches(self, campaign: int) -> set[int]:
-        """Batches that need no more visits."""
+    def rounds(self, campaign: int, batch: int) -> int:
+        """Whole rounds of a batch."""
         with self._reading():
-            return {number for (number,) in self._db.execute("SELECT batch FROM batches WHERE campaign=?", (campaign,))}
+            row = self._db.execute(
+                "SELECT finished FROM rounds WHERE campaign=? AND batch=?", (campaign, batch)
+            ).fetchone()
+            return int(row[0]) if row else 0
+
+    def spend(self, campaign: int, seconds: float) -> None:
+        """Adds time on the device that no sample tells: untimed runs."""
+        with self._transaction():
+            self._db.execute("UPDATE campaigns SET untimed_s=untimed_s+? WHERE id=?", (seconds, campaign))
+
+    def untimed_s(self, campaign: int) -> float:
+        """Time of a campaign on the device that no sample tells."""
+        with self._reading():
+            row = self._db.execute("SELECT untimed_s FROM campaigns WHERE id=?", (campaign,)).fetchone()
+            return float(row[0])
 
     def complete(self, campaign: int, settled: bool = True) -> None:
         """Marks a campaign as complete; one that the budget cut short is not `settled` and may go on."""
@@ -331,6 +360,12 @@ def _is_new(path: Path) -> bool:
         why = f"It has schema {version}; this version reads schema {SCHEMA_VERSION}"
         raise JournalError(f"{path} is not a journal of this version", why=why, next_step="Move it away")
     return bool(version != SCHEMA_VERSION)
+
+
+def _layer(
+    key: str, context: str, op: str, name: str, layer: str, auxiliary: str, in_context: str, null: str, stacks: str
+) -> LayerProbes:
+    return LayerProbes(LayerKey(key), context, op, name, layer, auxiliary, in_context, null, tuple(json.loads(stacks)))
 
 
 def _json(value: Any) -> str:

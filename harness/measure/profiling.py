@@ -6,6 +6,7 @@ import getpass
 import os
 import platform
 import re
+import statistics
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.session import AgentSession, Revealed, Sample, Visit, open_session
 from harness.errors import BackendError, CampaignIncomplete, Interrupted, UnsupportedNetwork
-from harness.measure.campaign import CampaignRun, payload_of
+from harness.measure.campaign import CampaignRun, device_s, payload_of
+from harness.measure.fusion import FusionSearch
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy, unsettled
 from harness.measure.progress import Observer, Progress, ignore
@@ -30,15 +32,21 @@ from harness.probe.plan import CutNetwork, ProbePlan, plan_probes
 from harness.probe.probe import Probe, network_probe
 from harness.workspace import Workspace, find_workspace
 
+DEFAULT_CACHE_BYTES = 512 << 10
+"""The cache of a core where the device does not tell: what small cores have."""
 PROBES_PER_LAYER_RUN = 3.0
 """Device time of one round, as a multiple of one run of the networks: a layer is run alone and in context."""
 
+NULL_BACKEND = "null"
 _EMITTED_NODE = re.compile(r"\bn[0-9]+\b")
 
 
 @dataclass(frozen=True)
 class ProfileResult:
-    """What one sitting of a campaign did; `unsettled` probes missed the target interval."""
+    """What one sitting of a campaign did.
+
+    `unsettled` probes missed the target interval; `median_runs` is the median number of timed runs of a probe.
+    """
 
     campaign: int
     device: str
@@ -49,6 +57,7 @@ class ProfileResult:
     resumed: bool
     refused: int
     unsettled: int
+    median_runs: float
     drift: float
 
 
@@ -94,10 +103,15 @@ def profile(
         session.acquire(holder())
         asked = stop or threading.Event()
         kind = auxiliary or auxiliary_for(session.hello.clock)
-        plan = plan_probes(*cut_as_told(session, networks, observe, asked), kind)
+        if "fusion" in session.hello.tells or session.hello.backend == NULL_BACKEND:
+            cuts, rules = cut_as_told(session, networks, observe, asked)
+        else:
+            search = FusionSearch(session, journal, known.name, kind, seed, fresh, observe, asked)
+            cuts, rules = cut_as_probed(search, networks)
+        plan = plan_probes(cuts, rules, kind, _cache_bytes(session))
         campaign, resumed = _campaign(journal, session, known, plan, seed, policy, fresh)
         CampaignRun(session, journal, campaign, plan, policy, observe, asked).run()
-        return _result(journal, campaign, policy, time.monotonic() - started_s, resumed)
+        return _result(journal, campaign, plan, policy, time.monotonic() - started_s, resumed)
 
 
 def dry_run(
@@ -119,7 +133,8 @@ def dry_run(
         cuts, rules = cut_as_told(session, networks, observe, threading.Event())
         seconds = sum(_run_seconds(session, network) for network in networks)
         kind = auxiliary or auxiliary_for(session.hello.clock)
-    return DryRun(plan_probes(cuts, rules, kind), tuple(cuts), PROBES_PER_LAYER_RUN * seconds, policy or RepeatPolicy())
+        plan = plan_probes(cuts, rules, kind, _cache_bytes(session))
+    return DryRun(plan, tuple(cuts), PROBES_PER_LAYER_RUN * seconds, policy or RepeatPolicy())
 
 
 def holder() -> str:
@@ -127,11 +142,20 @@ def holder() -> str:
     return f"{getpass.getuser()}@{platform.node()} pid {os.getpid()}"
 
 
+def _cache_bytes(session: AgentSession) -> int | None:
+    """The cache of a core, None on a device whose clock is its own: that one does not depend on caches."""
+    if session.hello.clock == "device":
+        return None
+    told = session.hello.fingerprint.get("core_cache_bytes", "")
+    return (int(told) if told.isdigit() else 0) or DEFAULT_CACHE_BYTES
+
+
 def cut_as_told(
     session: AgentSession, networks: Sequence[Network], observe: Observer, stop: threading.Event
 ) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
     """Cuts networks by the fusion that the device tells, or by the default rules where it does not.
 
+    The default serves where nothing may be probed, and where there is nothing to find: a null device fuses nothing.
     Raises UnsupportedNetwork where the device refuses one.
     """
     if "fusion" not in session.hello.tells:
@@ -150,6 +174,12 @@ def cut_as_told(
         CutNetwork(network, cut(network, rules), graph.blocked) for network, graph in zip(networks, told, strict=True)
     ]
     return cuts, rules
+
+
+def cut_as_probed(search: FusionSearch, networks: Sequence[Network]) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
+    """Cuts networks by the fusion that probes of neighbouring operators show."""
+    rules = search.run(networks)
+    return [CutNetwork(network, cut(network, rules), _convolutional(network)) for network in networks], rules
 
 
 def _told(session: AgentSession, network: Network) -> ToldGraph:
@@ -213,14 +243,17 @@ def _is_spent(journal: Journal, campaign: Campaign, policy: RepeatPolicy) -> boo
     """Whether a complete campaign has used up the budget: the same command then measures anew."""
     if not campaign.complete or policy.budget_s is None:
         return False
-    return _device_s(journal.samples(campaign.id)) >= policy.budget_s
+    return _spent_s(journal, campaign, journal.samples(campaign.id)) >= policy.budget_s
 
 
-def _device_s(samples: Mapping[str, Sequence[Sample]]) -> float:
-    return sum(sample.device_ns or sample.wall_ns for taken in samples.values() for sample in taken) / 1e9
+def _spent_s(journal: Journal, campaign: Campaign, samples: Mapping[str, Sequence[Sample]]) -> float:
+    """Time on the device, untimed runs included."""
+    return sum(map(device_s, samples.values())) + journal.untimed_s(campaign.id)
 
 
-def _result(journal: Journal, campaign: Campaign, policy: RepeatPolicy, wall_s: float, resumed: bool) -> ProfileResult:
+def _result(
+    journal: Journal, campaign: Campaign, plan: ProbePlan, policy: RepeatPolicy, wall_s: float, resumed: bool
+) -> ProfileResult:
     probes = journal.probes(campaign.id)
     samples = journal.samples(campaign.id)
     few = [
@@ -235,18 +268,19 @@ def _result(journal: Journal, campaign: Campaign, policy: RepeatPolicy, wall_s: 
         step = "Run the same command with a larger --budget; it goes on from here"
         raise CampaignIncomplete("The budget was spent before every probe was measured", why=why, next_step=step)
     measurements = {
-        probe: summarise(taken, campaign.clock) for probe, taken in samples.items() if probe != campaign.reference
+        probe: summarise(taken, campaign.clock) for probe, taken in samples.items() if probe in plan.weights
     }
     return ProfileResult(
         campaign=campaign.id,
         device=campaign.device,
         probes=len(probes),
         samples=sum(len(taken) for taken in samples.values()),
-        device_seconds=_device_s(samples),
+        device_seconds=_spent_s(journal, campaign, samples),
         wall_seconds=wall_s,
         resumed=resumed,
         refused=sum(record.refused is not None for record in probes.values()),
         unsettled=len(unsettled(measurements, policy.target)) if policy.runs is None else 0,
+        median_runs=statistics.median(len(samples.get(one, ())) for one in probes if one != campaign.reference),
         drift=_drift(samples.get(campaign.reference, ()), campaign.clock),
     )
 

@@ -14,11 +14,14 @@ Z_95 = 1.959964
 MAD_TO_SIGMA = 1.4826
 _MEDIAN_EFFICIENCY = math.sqrt(math.pi / 2)
 _CLOCK_GRAIN_S = 50e-9
-# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
-_STUDENT_95 = (
+# Of a normal distribution: from the lowest tenth to the median, and the error of the quartile, in sigmas.
+_TENTH_TO_MEDIAN = 1.2816
+_QUARTILE_EFFICIENCY = 1.3626
+STUDENT_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
+"""Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ def summarise(samples: Sequence[Sample], clock: str) -> Measurement:
     """
     clean = [sample for sample in samples if not sample.preemptions]
     used = clean if len(clean) >= max(2, MIN_CLEAN_SHARE * len(samples)) else list(samples)
-    values = [_seconds(sample, clock) for sample in used]
+    values = [seconds_of(sample, clock) for sample in used]
     if not values:
         raise ValueError("no samples")
     centre = statistics.median(values)
@@ -50,11 +53,38 @@ def summarise(samples: Sequence[Sample], clock: str) -> Measurement:
     if len(values) == 1:  # one sample tells nothing of its error
         return Measurement(centre, centre, math.inf, 1, len(samples) - 1, clock)
     stderr = _MEDIAN_EFFICIENCY * spread / math.sqrt(len(values))
-    quantile = _STUDENT_95[min(len(values) - 1, len(_STUDENT_95)) - 1]
+    quantile = STUDENT_95[min(len(values) - 1, len(STUDENT_95)) - 1]
     return Measurement(centre, stderr, quantile * stderr, len(values), len(samples) - len(used), clock)
 
 
-def _seconds(sample: Sample, clock: str) -> float:
+def undisturbed(samples: Sequence[Sample], clock: str) -> Measurement:
+    """The lower quartile of the samples with its standard error, for differences on a machine that others use.
+
+    Neighbours only ever make a run longer, by turns more and less: differences of medians drown in that. The error
+    is judged by the distance from the lowest tenth to the median, so that it grows where half of the runs were
+    disturbed. Raises as `summarise` does.
+    """
+    values = sorted(seconds_of(sample, clock) for sample in samples)
+    if not values:
+        raise ValueError("no samples")
+    if len(values) == 1:
+        return Measurement(values[0], values[0], math.inf, 1, 0, clock)
+    lowest, quartile, median = (_quantile(values, share) for share in (0.1, 0.25, 0.5))
+    spread = max((median - lowest) / _TENTH_TO_MEDIAN, _CLOCK_GRAIN_S)
+    stderr = _QUARTILE_EFFICIENCY * spread / math.sqrt(len(values))
+    student = STUDENT_95[min(len(values) - 1, len(STUDENT_95)) - 1]
+    return Measurement(quartile, stderr, student * stderr, len(values), 0, clock)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def seconds_of(sample: Sample, clock: str) -> float:
+    """A sample on one clock; raises ValueError where that clock was not recorded."""
     value = {"cpu": sample.cpu_ns, "wall": sample.wall_ns, "device": sample.device_ns}[clock]
     if value is None:
         raise ValueError(f"the clock {clock!r} was not recorded")

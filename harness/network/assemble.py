@@ -167,6 +167,10 @@ class ModelBuilder:
             self._nodes.append(_copy(node, inputs, [names.get(name, "") for name in node.outputs], len(self._nodes)))
         return names
 
+    def renew_weights(self) -> None:
+        """Constants copied from here on are new ones: a second copy of a layer has weights of its own."""
+        self._constants.clear()
+
     def build(self, outputs: Sequence[str]) -> AssembledModel:
         """The checked model; raises HarnessError (a bug of ours) where it is not valid ONNX."""
         import onnx

@@ -41,20 +41,41 @@ def read_npu(
     where that leaves a group with one result; else it stays by itself. Raises ProtocolError where the
     content is malformed, names unknown nodes, leaves nodes out, or contradicts itself.
     """
+    told = _parsed(content)
+    working = [_indices(names, layer.nodes) for layer in told.layers]
+    free = _indices(names, told.free_nodes)
+    _check(network, working, free)
+    groups = _Groups(network, [group for group in working if group], free)
+    groups.absorb_into_readers()
+    groups.absorb_into_makers()
+    pictures = frozenset(name for name, kind in network.types.items() if len(kind.shape) == _PICTURE_RANK)
+    return groups.all(), pictures
+
+
+def read_chains(names: EmittedNames, content: bytes) -> tuple[tuple[frozenset[int], ...], frozenset[int]]:
+    """For each chain the nodes whose layers hand over on chip, and the nodes that cost nothing.
+
+    What was sent may hold more than nodes of the network: chains of nothing else are left out. No chains where the
+    device does not tell them. Raises ProtocolError where the content is malformed or contradicts itself.
+    """
+    told = _parsed(content)
+    chains = [[name for layer in chain for name in told.layers[layer].nodes] for chain in told.chains]
+    found = [frozenset(names.nodes[name] for name in chain if name in names.nodes) for chain in chains]
+    views = frozenset(names.nodes[name] for name in told.free_nodes if name in names.nodes)
+    return tuple(chain for chain in found if chain), views
+
+
+def _parsed(content: bytes) -> _Told:
     try:
         told = _Told.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part)[:40] for part in first["loc"])
         raise _unreadable(f"{place}: {first['msg'][:200]}") from None
-    working = [_indices(names, layer.nodes) for layer in told.layers]
-    free = _indices(names, told.free_nodes)
-    _check(network, told, working, free)
-    groups = _Groups(network, [group for group in working if group], free)
-    groups.absorb_into_readers()
-    groups.absorb_into_makers()
-    pictures = frozenset(name for name, kind in network.types.items() if len(kind.shape) == _PICTURE_RANK)
-    return groups.all(), pictures
+    chained = [index for chain in told.chains for index in chain]
+    if len(chained) != len(set(chained)) or any(index >= len(told.layers) for index in chained):
+        raise _unreadable("Its chains share layers or have layers that it does not tell")
+    return told
 
 
 def _indices(names: EmittedNames, nodes: Sequence[str]) -> frozenset[int]:
@@ -64,16 +85,13 @@ def _indices(names: EmittedNames, nodes: Sequence[str]) -> frozenset[int]:
     return frozenset(names.nodes[name] for name in nodes)
 
 
-def _check(network: Network, told: _Told, working: Sequence[frozenset[int]], free: frozenset[int]) -> None:
+def _check(network: Network, working: Sequence[frozenset[int]], free: frozenset[int]) -> None:
     executed = frozenset().union(*working)
     missing = {node.index for node in network.nodes} - executed - free
     if missing:
         raise _unreadable(f"It leaves {len(missing)} of {len(network.nodes)} nodes out")
     if executed & free:
         raise _unreadable("A node is executed and costs nothing")
-    chained = [index for chain in told.chains for index in chain]
-    if len(chained) != len(set(chained)) or any(index >= len(told.layers) for index in chained):
-        raise _unreadable("Its chains share layers or have layers that it does not tell")
 
 
 def _unreadable(why: str) -> ProtocolError:

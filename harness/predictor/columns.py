@@ -11,6 +11,7 @@ from harness.predictor.work import Floats, Work
 _CHANNEL_WIDTHS = (8, 16, 32, 64, 128, 256)
 _PIXEL_WIDTHS = (2, 4, 6, 8)
 _LOGARITHMS = ("batch", "in_channels", "out_channels", "in_height", "in_width", "out_height", "out_width")
+_HARDLY = -10.0
 _PLAIN = ("kernel_height", "kernel_width", "stride_height", "stride_width", "extra_operands", "element_bytes")
 
 Columns = NDArray[np.float32]
@@ -43,6 +44,7 @@ def feature_columns(work: Work, roofline: Roofline) -> tuple[Columns, Floats]:
         *(terms.tiles - terms.latency[:, None]).T,
         terms.kernel - terms.latency,
         terms.memory - terms.latency,
+        np.maximum(terms.weights - terms.latency, _HARDLY),
         terms.latency,
         *roofline.steps.padded_work(work).T,
         *(sizes[name] for name in _PLAIN[4:]),

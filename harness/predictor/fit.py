@@ -14,14 +14,17 @@ from harness.predictor.intervals import Calibration, calibrate, joined
 from harness.predictor.layers import LayerFeatures, Sample
 from harness.predictor.parameters import METADATA_KEY, Parameters, text_of
 from harness.predictor.predictor import Predictor
+from harness.predictor.shared import HeldOutTogether, shares_of
 from harness.predictor.step_search import find_steps
 from harness.predictor.stored import model_of
-from harness.predictor.training import JUDGED_FOLDS, WAYS, Training, best_way
+from harness.predictor.training import JUDGED_FOLDS, WAYS, HeldOut, Training, best_way
 from harness.predictor.trees import Corrector
 from harness.predictor.work import index_of, work_of
 
 LEAST_SAMPLES = 20
 _STORED_DIFFERENCE = 1e-4
+_STRAY = 10.0
+"""Scores are cut here before they are correlated."""
 
 
 def fit_predictor(samples: Sequence[Sample], *, seed: int = 0) -> Predictor:
@@ -29,9 +32,9 @@ def fit_predictor(samples: Sequence[Sample], *, seed: int = 0) -> Predictor:
 
     A layer measured several times counts once, with its median. Raises UsageError below `LEAST_SAMPLES` layers.
     """
-    repeats: dict[LayerFeatures, list[float]] = defaultdict(list)
+    repeats: dict[LayerFeatures, list[Sample]] = defaultdict(list)
     for sample in samples:
-        repeats[sample.layer].append(sample.latency_s)
+        repeats[sample.layer].append(sample)
     if len(repeats) < LEAST_SAMPLES:
         raise UsageError(
             f"{len(repeats)} measured layers are too few for a predictor",
@@ -39,28 +42,50 @@ def fit_predictor(samples: Sequence[Sample], *, seed: int = 0) -> Predictor:
             next_step="Measure more layers",
         )
     work = work_of(list(repeats))
-    latency_s = np.array([np.median(latencies_s) for latencies_s in repeats.values()])
-    training = Training(work, latency_s, find_steps(work, latency_s, seed), seed)
-    ways, calibration = _judge(training)
-    return _stored(training, ways, calibration)
+    latency_s = np.array([np.median([sample.latency_s for sample in part]) for part in repeats.values()])
+    noise = np.array([np.median([sample.stderr_s / sample.latency_s for sample in part]) for part in repeats.values()])
+    sources = tuple(frozenset[str]().union(*(sample.sources for sample in part)) for part in repeats.values())
+    training = Training(work, latency_s, noise, sources, find_steps(work, latency_s, seed, noise), seed)
+    return _stored(training, *_judge(training))
 
 
-def _judge(training: Training) -> tuple[dict[str, str], Calibration]:
-    """How each operator is corrected, and intervals, both from layers that were left out of training.
+def _judge(training: Training) -> tuple[dict[str, str], Calibration, dict[str, float]]:
+    """How each operator is corrected, intervals, and shares of errors, all from layers left out of training.
 
-    Intervals learn extrapolation from the extreme layers that were outside the hull of the others.
+    Networks are held out whole. Layers of no network are held out at random; intervals then learn extrapolation
+    from the extreme layers that were outside the hull of the others.
     """
-    folds, operators = training.folds(), sorted(set(training.work.operators))
-    held_out = [training.held_out(part, dict.fromkeys(operators, tuple(WAYS))) for part in folds[:JUDGED_FOLDS]]
+    networks, folds, operators = training.networks(), training.folds(), sorted(set(training.work.operators))
+    everything = dict.fromkeys(operators, tuple(WAYS))
+    held_out = [training.held_out(part, everything) for part in [*networks, *folds[:JUDGED_FOLDS]]]
     ways = {operator: best_way(held_out, operator) for operator in operators}
     chosen = {operator: (way,) for operator, way in ways.items()}
     held_out += [training.held_out(part, chosen) for part in folds[JUDGED_FOLDS:]]
     residuals = [part.residuals(ways) for part in held_out]
-    outside = [training.held_out(part, chosen).residuals(ways).only(Coverage.OUTSIDE) for part in training.extremes()]
-    return ways, calibrate(joined([*residuals, *outside]))
+    extremes = [] if networks else training.extremes()
+    outside = [training.held_out(part, chosen).residuals(ways).only(Coverage.OUTSIDE) for part in extremes]
+    calibration = calibrate(joined([*residuals, *outside]))
+    return ways, calibration, shares_of(_together(held_out, ways, calibration))
 
 
-def _stored(training: Training, ways: Mapping[str, str], calibration: Calibration) -> Predictor:
+def _together(held_out: Sequence[HeldOut], ways: Mapping[str, str], calibration: Calibration) -> HeldOutTogether:
+    """Normalised errors of the parts that are networks."""
+    parts = [part for part in held_out if part.source]
+    scores = []
+    for part in parts:
+        known = part.residuals(ways)
+        scale = calibration.scales(known.operators, known.spread, known.beyond, known.predicted_s)
+        scores.append(np.clip(part.signed(ways) / scale, -_STRAY, _STRAY))
+    return HeldOutTogether(
+        tuple(operator for part in parts for operator in part.work.operators),
+        tuple(part.source for part in parts for _ in part.index),
+        np.concatenate([np.zeros(0), *scores]),
+    )
+
+
+def _stored(
+    training: Training, ways: Mapping[str, str], calibration: Calibration, shares: Mapping[str, float]
+) -> Predictor:
     """Trains on all layers and writes the result down."""
     operators = tuple(ways)
     roofline, columns, log_ratio = training.roofline()
@@ -68,7 +93,7 @@ def _stored(training: Training, ways: Mapping[str, str], calibration: Calibratio
     for operator in operators:
         own = index_of(training.work, operator)
         trees.append(WAYS[ways[operator]](columns[own], log_ratio[own], training.seed))
-    parameters = Parameters(roofline, hull_of(training.work, operators), calibration)
+    parameters = Parameters(roofline, hull_of(training.work, operators), calibration, shares)
     model = model_of(trees, columns.shape[1], {METADATA_KEY: text_of(parameters)})
     predictor = Predictor(model.SerializeToString())
     for operator, grown in zip(operators, trees, strict=True):

@@ -14,10 +14,13 @@ from harness.predictor.work import Floats
 
 LEVEL = 0.9
 """Share of latencies that lie in their intervals."""
+NORMAL_90 = 1.6448536269514722
+"""Half the width of an interval of LEVEL, in standard errors."""
 ANY = ""
 """Stands for all operators."""
 _LEAST_SCORES = 20
 _LEAST_FLOOR = 1e-3
+_SHORTEST = 0.25
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Residuals:
     """Held-out layers, one entry each.
 
     `errors` are |log latency - log prediction|; `spread` is that of the trees' votes, `beyond` the doublings
-    outside the hull.
+    outside the hull, `predicted_s` the prediction.
     """
 
     operators: tuple[str, ...]
@@ -33,12 +36,14 @@ class Residuals:
     errors: Floats
     spread: Floats
     beyond: Floats
+    predicted_s: Floats
 
     def only(self, coverage: Coverage) -> Residuals:
         """Those of one class."""
         kept = [place for place, found in enumerate(self.classes) if found is coverage]
         operators = tuple(self.operators[place] for place in kept)
-        return Residuals(operators, (coverage,) * len(kept), self.errors[kept], self.spread[kept], self.beyond[kept])
+        arrays = (self.errors, self.spread, self.beyond, self.predicted_s)
+        return Residuals(operators, (coverage,) * len(kept), *(array[kept] for array in arrays))
 
 
 @dataclass(frozen=True)
@@ -46,19 +51,25 @@ class Calibration:
     """Half widths of intervals in units of a scale.
 
     `floors` is the scale of a layer that all trees agree on, by operator, `quantiles` the half width by
-    operator and coverage; `ANY` is for operators that were never learnt.
+    operator and coverage; `ANY` is for operators that were never learnt. `least_s` is what the shortest layers
+    are off by: latencies about as long are known that much worse.
     """
 
     floors: dict[str, float]
     quantiles: dict[tuple[str, Coverage], float]
+    least_s: float
 
     def half_widths(
-        self, operators: Sequence[str], classes: Sequence[Coverage], spread: Floats, beyond: Floats
+        self, operators: Sequence[str], classes: Sequence[Coverage], spread: Floats, beyond: Floats, predicted_s: Floats
     ) -> Floats:
         """Half widths of intervals in logarithms of latency."""
         known = self.quantiles
         quantile = [known.get((name, where), known[ANY, where]) for name, where in zip(operators, classes, strict=True)]
-        return np.asarray(np.array(quantile) * _scales(self.floors, operators, spread, beyond))
+        return np.array(quantile) * self.scales(operators, spread, beyond, predicted_s)
+
+    def scales(self, operators: Sequence[str], spread: Floats, beyond: Floats, predicted_s: Floats) -> Floats:
+        """How far off predictions may be expected to be: more with disagreement and with each doubling outside."""
+        return _scales(self.floors, self.least_s, operators, spread, beyond, predicted_s)
 
 
 def joined(parts: Sequence[Residuals]) -> Residuals:
@@ -69,6 +80,7 @@ def joined(parts: Sequence[Residuals]) -> Residuals:
         np.concatenate([part.errors for part in parts]),
         np.concatenate([part.spread for part in parts]),
         np.concatenate([part.beyond for part in parts]),
+        np.concatenate([part.predicted_s for part in parts]),
     )
 
 
@@ -82,7 +94,8 @@ def calibrate(residuals: Residuals) -> Calibration:
     for operator, error in zip(residuals.operators, residuals.errors.tolist(), strict=True):
         errors[operator].append(error)
     floors = {operator: _floor(part) for operator, part in errors.items()} | {ANY: _floor(residuals.errors)}
-    scale = _scales(floors, residuals.operators, residuals.spread, residuals.beyond)
+    least_s = _least(residuals)
+    scale = _scales(floors, least_s, residuals.operators, residuals.spread, residuals.beyond, residuals.predicted_s)
     scores: dict[tuple[str, Coverage], list[float]] = defaultdict(list)
     scored = zip(residuals.operators, residuals.classes, (residuals.errors / scale).tolist(), strict=True)
     for operator, place, score in scored:
@@ -99,7 +112,16 @@ def calibrate(residuals: Residuals) -> Calibration:
             enough = next((source for source in sources if len(source) >= _LEAST_SCORES), everything)
             least = max(least, conformal_quantile(enough))
             quantiles[operator, place] = least
-    return Calibration(floors, quantiles)
+    return Calibration(floors, quantiles, least_s)
+
+
+def _least(residuals: Residuals) -> float:
+    """What the shortest quarter is off by in seconds, beyond the relative error that the others have."""
+    short = residuals.predicted_s <= np.quantile(residuals.predicted_s, _SHORTEST)
+    if short.all():
+        return 0.0
+    excess = float(np.median(residuals.errors[short]) ** 2 - np.median(residuals.errors[~short]) ** 2)
+    return math.sqrt(max(0.0, excess)) * float(np.median(residuals.predicted_s[short]))
 
 
 def _floor(errors: Sequence[float] | Floats) -> float:
@@ -112,7 +134,13 @@ def conformal_quantile(scores: Sequence[float] | Floats) -> float:
     return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else math.inf
 
 
-def _scales(floors: Mapping[str, float], operators: Sequence[str], spread: Floats, beyond: Floats) -> Floats:
-    """How far off a prediction may be expected to be: it grows with disagreement and with each doubling outside."""
+def _scales(
+    floors: Mapping[str, float],
+    least_s: float,
+    operators: Sequence[str],
+    spread: Floats,
+    beyond: Floats,
+    predicted_s: Floats,
+) -> Floats:
     floor = np.array([floors.get(operator, floors[ANY]) for operator in operators])
-    return np.asarray(np.hypot(spread, floor) * (1.0 + beyond))
+    return np.asarray(np.sqrt(spread**2 + floor**2 + (least_s / predicted_s) ** 2) * (1.0 + beyond))

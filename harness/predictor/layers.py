@@ -8,13 +8,16 @@ from harness.errors import UsageError
 
 Pair = tuple[int, int]
 """Height and width."""
+CODE_LEVELS = 3
+"""So many levels of a class name the code that a device runs; finer ones only what is fused to it."""
 
 
 @dataclass(frozen=True)
 class LayerFeatures:
     """One layer as a loop nest over batch, groups, channels, output pixels and kernel taps.
 
-    `operator` is any name that tells layers apart that run different code, for instance "Conv" and "MaxPool".
+    `operator` is any name that tells layers apart that run different code, for instance "Conv" and "MaxPool", or
+    a path of ever finer classes such as "mac/conv/dense/Relu": what is rare is learnt with its coarser classes.
     Sizes of layers without a batch, pixels or a window are 1. `weight_elements` is 0 for operators without
     weights, `extra_operands` counts further tensors of the output's shape that are read, such as the other
     summand of a residual addition fused into the layer.
@@ -91,10 +94,16 @@ class LayerFeatures:
 
 @dataclass(frozen=True)
 class Sample:
-    """A measured layer."""
+    """A measured layer.
+
+    `stderr_s` is the standard error of its latency. `sources` names the networks that it occurs in: layers of
+    one network are held out together, as those of a network that was never measured will be.
+    """
 
     layer: LayerFeatures
     latency_s: float
+    stderr_s: float = 0.0
+    sources: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not 0.0 < self.latency_s < float("inf"):
@@ -103,6 +112,17 @@ class Sample:
                 why="a predictor learns from logarithms of positive, finite latencies",
                 next_step="Leave layers out that were not measured",
             )
+
+
+def classes_of(operator: str) -> tuple[str, ...]:
+    """The classes of an operator, coarse to fine, itself last."""
+    parts = operator.split("/")
+    return tuple("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def code_of(operator: str) -> str:
+    """The class that names the code of an operator."""
+    return classes_of(operator)[:CODE_LEVELS][-1]
 
 
 def convolution(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +16,17 @@ from harness.predictor.roofline import Roofline
 from harness.predictor.steps import Steps
 
 METADATA_KEY = "harness.predictor"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """How features, coverage and intervals of a predictor are computed."""
+    """How features, coverage and intervals of a predictor are computed; `shares` is that of `shares_of`."""
 
     roofline: Roofline
     hull: Hull
     calibration: Calibration
+    shares: Mapping[str, float]
 
 
 def text_of(parameters: Parameters) -> str:
@@ -34,7 +36,7 @@ def text_of(parameters: Parameters) -> str:
     content = {
         "schema_version": _VERSION,
         "steps": {"units": steps.units, "depth": steps.depth, "channels": steps.channels, "tiles": steps.tiles},
-        "roofline": {"names": roofline.names, "tables": [table.tolist() for table in roofline.tables]},
+        "roofline": {"names": roofline.names, "table": roofline.table.tolist(), "overlap": roofline.overlap},
         "hull": {
             "operators": hull.operators,
             "places": hull.places.tolist(),
@@ -45,11 +47,13 @@ def text_of(parameters: Parameters) -> str:
         },
         "calibration": {
             "floors": calibration.floors,
+            "least_s": calibration.least_s,
             "quantiles": [
                 [operator, coverage, None if math.isinf(value) else value]
                 for (operator, coverage), value in calibration.quantiles.items()
             ],
         },
+        "shares": parameters.shares,
     }
     return json.dumps(content, allow_nan=False, separators=(",", ":"))
 
@@ -63,8 +67,9 @@ def parameters_from(text: str) -> Parameters:
     return Parameters(
         Roofline(
             Steps(steps["units"], steps["depth"], steps["channels"], tuple((a, b, c) for a, b, c in steps["tiles"])),
-            tuple(map(tuple, content["roofline"]["names"])),
-            tuple(np.array(table, dtype=np.float64) for table in content["roofline"]["tables"]),
+            tuple(content["roofline"]["names"]),
+            np.array(content["roofline"]["table"], dtype=np.float64),
+            content["roofline"]["overlap"],
         ),
         Hull(
             tuple(hull["operators"]),
@@ -78,5 +83,7 @@ def parameters_from(text: str) -> Parameters:
                 (operator, Coverage(coverage)): math.inf if value is None else value
                 for operator, coverage, value in content["calibration"]["quantiles"]
             },
+            content["calibration"]["least_s"],
         ),
+        content["shares"],
     )

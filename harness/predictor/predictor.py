@@ -14,6 +14,7 @@ from harness.predictor.columns import Columns, feature_columns
 from harness.predictor.coverage import Coverage, operator_index
 from harness.predictor.layers import LayerFeatures
 from harness.predictor.parameters import METADATA_KEY, parameters_from
+from harness.predictor.shared import share_of
 from harness.predictor.steps import Steps
 from harness.predictor.trees import Corrections
 from harness.predictor.work import Work, work_of
@@ -21,12 +22,18 @@ from harness.predictor.work import Work, work_of
 
 @dataclass(frozen=True)
 class Prediction:
-    """A latency, the interval that holds it with probability `intervals.LEVEL`, and how far it had to reach."""
+    """A latency, the interval that holds it with probability `intervals.LEVEL`, and how far it had to reach.
+
+    `operator` is the class that was learnt together, `shared` the share of the error's variance that all layers
+    of that class in one network have in common, see `shared.stderr_of_sum`.
+    """
 
     latency_s: float
     low_s: float
     high_s: float
     coverage: Coverage
+    operator: str
+    shared: float
 
 
 class Predictor:
@@ -84,13 +91,15 @@ class Predictor:
         columns, roofline = feature_columns(work, known.roofline)
         fix = self.corrections(work, columns)
         classes, beyond = known.hull.locate(work)
-        half_width = known.calibration.half_widths(work.operators, classes, fix.spread, beyond)
         log_latency = roofline + fix.log_ratio
+        half_width = known.calibration.half_widths(work.operators, classes, fix.spread, beyond, np.exp(log_latency))
         with np.errstate(over="ignore"):
             bounds = np.exp(np.stack([log_latency, log_latency - half_width, log_latency + half_width]))
         return tuple(
-            Prediction(latency_s, low_s, high_s, place)
-            for (latency_s, low_s, high_s), place in zip(bounds.T.tolist(), classes, strict=True)
+            Prediction(latency_s, low_s, high_s, place, operator, share_of(known.shares, operator))
+            for (latency_s, low_s, high_s), place, operator in zip(
+                bounds.T.tolist(), classes, work.operators, strict=True
+            )
         )
 
     def corrections(self, work: Work, columns: Columns) -> Corrections:

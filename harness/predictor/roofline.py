@@ -1,32 +1,38 @@
-"""The roofline that a predictor corrects: launch, memory, and the fastest of several tiled kernels.
+"""The roofline that a predictor corrects: launch, memory, weights, and the fastest of several tiled kernels.
 
-    latency = launch + (kernel^p + memory^p)^(1/p)
+    latency = launch + (kernel^p + memory^p + weights^p)^(1/p)
     kernel  = softest minimum over tiles of: waves * (start + turns * turn)
-    memory  = bytes * seconds_per_byte
+    memory  = bytes of activations * seconds_per_byte
+    weights = bytes of weights * seconds_per_byte, at a rate of their own: they come from further away
 
-All constants are fitted to logarithms of latencies with a robust loss. Each has a value for the device and,
-drawn towards it, an offset for each operator and for each variant of one (kernel, stride). Latency grows with
-every size of a layer by construction, since waves, turns and bytes do.
+p says how far the three overlap, from 1 (one after the other) up. All constants are fitted to logarithms of
+latencies with a robust loss. Each has a value for the device and, drawn towards it, an offset for each class of
+operators and for each variant of one (kernel, stride); an operator that was never seen gets what is known of
+its coarser classes. Latency grows with every size of a layer by construction, since waves, turns and bytes do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
 
+from harness.predictor.layers import classes_of
 from harness.predictor.steps import Steps
-from harness.predictor.work import Floats, Ints, Work
+from harness.predictor.work import Floats, Work
 
-_JOIN = 3.0
 _CHOICE = 12.0
 _HUBER = 0.05
 _PULL_DEVICE = 3e-3
 _PULL_OFFSET = 0.1
+_PULL_OVERLAP = 0.02
+_USUAL_OVERLAP = 0.5
 _FASTEST, _SLOWEST = 0.95, 0.05
+_DEVICE = ""
+_NOTHING = -200.0
+"""Logarithm of the time that no weights take."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,7 @@ class Terms:
     latency: Floats
     kernel: Floats
     memory: Floats
+    weights: Floats
     tiles: Floats
 
 
@@ -43,51 +50,54 @@ class Terms:
 class Roofline:
     """Fitted logarithms of seconds.
 
-    `tables` has one array (names + 1, constants) for the device, the operators and their variants, whose last
-    row, zeros, stands for names that were not seen. Constants in order: start and turn of each tile, memory
-    per byte, launch.
+    `table` has one row per name, (names, constants): the device's values and the offsets of classes and
+    variants. Constants in order: start and turn of each tile, memory per byte, weights per byte, launch.
+    `overlap` is the logarithm of p - 1.
     """
 
     steps: Steps
-    names: tuple[tuple[str, ...], ...]
-    tables: tuple[Floats, ...]
+    names: tuple[str, ...]
+    table: Floats
+    overlap: float
 
     def terms(self, work: Work) -> Terms:
-        """The roofline of some layers."""
-        inputs = _Inputs(self.steps, work)
-        constants = sum(table[index] for table, index in zip(self.tables, self._indices(work), strict=True))
-        return _forward(inputs, np.asarray(constants)).terms
-
-    def _indices(self, work: Work) -> list[Ints]:
-        return [_index(names, level) for names, level in zip(self.names, _levels(work), strict=True)]
+        """The roofline of some layers; names that were not seen add no offset."""
+        place = {name: index for index, name in enumerate(self.names)}
+        constants = _membership(work, place) @ self.table
+        return _forward(_Inputs(self.steps, work), np.asarray(constants), self.overlap).terms
 
 
-def fit_roofline(work: Work, latency_s: Floats, steps: Steps, *, iterations: int = 400) -> Roofline:
-    """Fits the roofline of `steps` to measured latencies."""
-    levels = _levels(work)
-    names = tuple(tuple(sorted(set(level))) for level in levels)
-    groups = [_indicator(_index(known, level), len(known)) for known, level in zip(names, levels, strict=True)]
+def fit_roofline(
+    work: Work, latency_s: Floats, steps: Steps, *, noise: Floats | None = None, iterations: int = 400
+) -> Roofline:
+    """Fits the roofline of `steps` to measured latencies; `noise` is the relative standard error of each."""
+    names = tuple(dict.fromkeys([_DEVICE, *sorted({name for level in _levels(work) for name in level})]))
+    members = _membership(work, {name: index for index, name in enumerate(names)})
+    columns = csr_matrix(members.T)
     inputs = _Inputs(steps, work)
     start = _start(inputs, work, latency_s)
-    pull = np.concatenate([np.full(g.shape[0] * start.size, p) for g, p in zip(groups, _pulls(groups), strict=True)])
+    pull = np.where(np.arange(len(names)) == 0, _PULL_DEVICE, _PULL_OFFSET)[:, None]
     log_latency = np.log(latency_s)
-    split = np.cumsum([group.shape[0] for group in groups])[:-1]
-    stacked = _stack(groups)
+    scale = np.hypot(_HUBER, np.zeros(len(work)) if noise is None else noise)
+    weight = _HUBER**2 / scale / len(work)
 
-    def loss(offsets: Floats) -> tuple[float, Floats]:
-        tables = offsets.reshape(-1, start.size)
-        state = _forward(inputs, np.asarray(start + stacked.T @ tables))
-        error = state.terms.latency - log_latency
-        bend = np.sqrt(1.0 + (error / _HUBER) ** 2)
-        slope = (error / bend)[:, None] * state.gradient / (_HUBER * len(work))
-        value = _HUBER * float(np.mean(bend - 1.0)) + float(pull @ offsets**2) / len(work)
-        return value, np.asarray((stacked @ slope).ravel() + 2.0 * pull * offsets / len(work))
+    def loss(variables: Floats) -> tuple[float, Floats]:
+        offsets, overlap = variables[:-1].reshape(-1, start.size), float(variables[-1])
+        state = _forward(inputs, np.asarray(start + members @ offsets), overlap)
+        error = (state.terms.latency - log_latency) / scale
+        bend = np.sqrt(1.0 + error**2)
+        slope = weight * error / bend / scale
+        drawn = pull * offsets / len(work)
+        away = _PULL_OVERLAP * (overlap - _USUAL_OVERLAP) / len(work)
+        value = weight @ (bend - 1.0) + np.sum(drawn * offsets) + away * (overlap - _USUAL_OVERLAP)
+        gradient = np.asarray(columns @ (slope[:, None] * state.gradient)) + 2.0 * drawn
+        return float(value), np.append(gradient, slope @ state.overlap + 2.0 * away)
 
-    found = minimize(loss, np.zeros(pull.size), jac=True, method="L-BFGS-B", options={"maxiter": iterations})
-    tables = np.split(found.x.reshape(-1, start.size), split)
-    tables[0] = tables[0] + start
-    unseen = np.zeros((1, start.size))
-    return Roofline(steps, names, tuple(np.vstack([table, unseen]) for table in tables))
+    first = np.append(np.zeros(len(names) * start.size), _USUAL_OVERLAP)
+    found = minimize(loss, first, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
+    table = found.x[:-1].reshape(-1, start.size)
+    table[0] += start
+    return Roofline(steps, names, table, float(found.x[-1]))
 
 
 class _Inputs:
@@ -98,17 +108,19 @@ class _Inputs:
         self.turns = self.waves * steps.turns(work)[:, None]
         self.area = np.array([rows * columns * together for rows, columns, together in steps.tiles], dtype=np.float64)
         self.turn_macs = self.area * steps.depth * steps.units
-        self.log_bytes = np.log(work.moved_bytes)
+        self.log_bytes = np.log(work.moved_bytes - work.weight_bytes)
+        self.log_weights = np.where(work.weight_bytes > 0.0, np.log(np.maximum(work.weight_bytes, 1.0)), _NOTHING)
 
 
 @dataclass(frozen=True)
 class _State:
     terms: Terms
     gradient: Floats
+    overlap: Floats
 
 
-def _forward(inputs: _Inputs, constants: Floats) -> _State:
-    """Terms and the gradient of the logarithm of latency with respect to the constants, (layers, constants)."""
+def _forward(inputs: _Inputs, constants: Floats, overlap: float) -> _State:
+    """Terms, and the gradients of the logarithm of latency: (layers, constants) and by overlap, (layers,)."""
     count = inputs.waves.shape[1]
     starts = np.exp(constants[:, :count]) * inputs.waves
     turns = np.exp(constants[:, count : 2 * count]) * inputs.turns
@@ -118,14 +130,21 @@ def _forward(inputs: _Inputs, constants: Floats) -> _State:
     weight = np.exp(choice - peak)
     total = weight.sum(axis=1, keepdims=True)
     kernel = -(peak + np.log(total))[:, 0] / _CHOICE
-    memory = inputs.log_bytes + constants[:, -2]
-    joined = np.logaddexp(_JOIN * kernel, _JOIN * memory)
-    kernel_share = np.exp(_JOIN * kernel - joined)
-    latency = np.logaddexp(joined / _JOIN, constants[:, -1])
-    run_share = np.exp(joined / _JOIN - latency)
-    weight *= (run_share * kernel_share)[:, None] / total / (starts + turns)
-    sides = np.stack([run_share * (1.0 - kernel_share), 1.0 - run_share], axis=1)
-    return _State(Terms(latency, kernel, memory, tiles), np.hstack([weight * starts, weight * turns, sides]))
+    memory, weights = inputs.log_bytes + constants[:, -3], inputs.log_weights + constants[:, -2]
+    power = 1.0 + np.exp(overlap)
+    parts = np.stack([kernel, memory, weights], axis=1)
+    longest = parts.max(axis=1, keepdims=True)
+    share = np.exp(power * (parts - longest))
+    sum_of_shares = share.sum(axis=1, keepdims=True)
+    joined = (longest + np.log(sum_of_shares) / power)[:, 0]
+    share /= sum_of_shares
+    latency = np.logaddexp(joined, constants[:, -1])
+    run_share = np.exp(joined - latency)
+    weight *= (run_share * share[:, 0])[:, None] / total / (starts + turns)
+    sides = np.column_stack([run_share[:, None] * share[:, 1:], 1.0 - run_share])
+    by_overlap = run_share * ((share * parts).sum(axis=1) - joined) * (power - 1.0) / power
+    terms = Terms(latency, kernel, memory, weights, tiles)
+    return _State(terms, np.hstack([weight * starts, weight * turns, sides]), by_overlap)
 
 
 def _start(inputs: _Inputs, work: Work, latency_s: Floats) -> Floats:
@@ -134,28 +153,23 @@ def _start(inputs: _Inputs, work: Work, latency_s: Floats) -> Floats:
     mac_s = 1.0 / float(np.quantile(work.macs / latency_s, _FASTEST))
     byte_s = 1.0 / float(np.quantile(work.moved_bytes / latency_s, _FASTEST))
     start = np.full(inputs.area.size, np.log(shortest_s / 4.0))
-    return np.concatenate([start, np.log(inputs.turn_macs * mac_s), [np.log(byte_s), np.log(shortest_s / 2.0)]])
+    sides = [np.log(byte_s), np.log(byte_s), np.log(shortest_s / 2.0)]
+    return np.concatenate([start, np.log(inputs.turn_macs * mac_s), sides])
 
 
-def _levels(work: Work) -> tuple[tuple[str, ...], ...]:
-    variants = tuple(" ".join(map(str, variant)) for variant in work.variants)
-    return (("device",) * len(work), work.operators, variants)
+def _levels(work: Work) -> list[tuple[str, ...]]:
+    """For each layer the names whose offsets it has: the device, classes from coarse to fine, its variant."""
+    variants = [" ".join(map(str, variant)) for variant in work.variants]
+    return [(_DEVICE, *classes_of(path), variant) for path, variant in zip(work.paths, variants, strict=True)]
 
 
-def _pulls(groups: Sequence[csr_matrix]) -> list[float]:
-    return [_PULL_DEVICE] + [_PULL_OFFSET] * (len(groups) - 1)
-
-
-def _index(names: Sequence[str], level: Sequence[str]) -> Ints:
-    place = {name: index for index, name in enumerate(names)}
-    return np.array([place.get(name, len(names)) for name in level], dtype=np.int64)
-
-
-def _indicator(index: Ints, count: int) -> csr_matrix:
-    return csr_matrix((np.ones(index.size), (index, np.arange(index.size))), shape=(count, index.size))
-
-
-def _stack(groups: Sequence[csr_matrix]) -> csr_matrix:
-    from scipy.sparse import vstack
-
-    return csr_matrix(vstack(groups))
+def _membership(work: Work, place: dict[str, int]) -> csr_matrix:
+    """Which layer has which names, (layers, names)."""
+    pairs = [
+        (layer, place[name])
+        for layer, level in enumerate(_levels(work))
+        for name in dict.fromkeys(level)
+        if name in place
+    ]
+    rows, columns = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return csr_matrix((np.ones(rows.size), (rows, columns)), shape=(len(work), len(place)))

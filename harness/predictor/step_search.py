@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 
-from harness.predictor.roofline import fit_roofline
+from harness.predictor.roofline import Roofline, fit_roofline
 from harness.predictor.steps import ALL_TILES, Steps
 from harness.predictor.work import Floats, Ints, Work
 
@@ -18,20 +19,22 @@ _PER_OCTAVE = 4
 _REFINEMENTS = (0.08, 0.04, 0.02, 0.01, 0.0)
 _ITERATIONS, _STRICT_ITERATIONS = 60, 200
 _LEAST_SHARE = 0.005
+_STREAMED_DEPTHS, _STREAMED_COLUMNS = (1, 16, 32), (1, 8, 16, 32, 64)
 _SEARCHED_TILES = tuple(tile for tile in ALL_TILES if tile[2] == 1)
 _MOST_FOLDS = 4
 _HALF_LOSS = 0.1
 
 
-def find_steps(work: Work, latency_s: Floats, seed: int) -> Steps:
+def find_steps(work: Work, latency_s: Floats, seed: int, noise: Floats | None = None) -> Steps:
     """The steps whose roofline is nearest to layers that it was not fitted to.
 
     Units are searched on a grid of quarter octaves, then finer and with better fits about the best; depth and
     channel padding one after the other; tiles that are hardly ever the fastest are dropped. A device of n units
-    that hold two tiles each may be found as 2 n units, which predicts the same.
+    that hold two tiles each may be found as 2 n units, which predicts the same. Units that take pixel after
+    pixel, with no tiles of rows, are judged beside.
     """
     order = np.random.default_rng(seed).permutation(len(work))[:_MOST_SAMPLES]
-    judge, strict = _Judge(work, latency_s, order, _ITERATIONS), _Judge(work, latency_s, order, _STRICT_ITERATIONS)
+    judge, strict = (_Judge(work, latency_s, order, count, noise) for count in (_ITERATIONS, _STRICT_ITERATIONS))
     exponents = range(int(_PER_OCTAVE * np.log2(_MOST_UNITS)) + 1)
     coarse = sorted({round(2 ** (exponent / _PER_OCTAVE)) for exponent in exponents})
     best = judge.best([Steps(units, 32, 8, _SEARCHED_TILES) for units in coarse])
@@ -41,7 +44,13 @@ def find_steps(work: Work, latency_s: Floats, seed: int) -> Steps:
         best = strict.best([replace(best, units=units) for units in near if units >= 1])
     best = judge.best([replace(best, depth=depth) for depth in _DEPTHS])
     best = judge.best([replace(best, channels=channels) for channels in _CHANNELS])
-    return judge.pruned(replace(best, tiles=ALL_TILES))
+    return judge.best([judge.pruned(replace(best, tiles=ALL_TILES)), *_streamed()])
+
+
+def _streamed() -> list[Steps]:
+    """One unit that takes pixel after pixel: vector units and systolic arrays."""
+    sizes = itertools.product(_STREAMED_DEPTHS, _STREAMED_COLUMNS)
+    return [Steps(1, depth, 1, ((1, columns, 1),)) for depth, columns in sizes]
 
 
 class _Judge:
@@ -50,11 +59,14 @@ class _Judge:
     Few layers are judged by cross-validation over all of them, many by a part of them: the cost is the same.
     """
 
-    def __init__(self, work: Work, latency_s: Floats, order: Ints, iterations: int) -> None:
+    def __init__(
+        self, work: Work, latency_s: Floats, order: Ints, iterations: int, noise: Floats | None = None
+    ) -> None:
         count = max(1, min(_MOST_FOLDS, _MOST_SAMPLES // order.size))
         parts = [order[place :: max(count, 2)] for place in range(count)]
         self._folds = [(np.setdiff1d(order, part), part) for part in parts]
         self._work, self._latency_s, self._iterations = work, latency_s, iterations
+        self._noise = np.zeros(len(work)) if noise is None else noise
         self._errors: dict[Steps, float] = {}
 
     def best(self, candidates: list[Steps]) -> Steps:
@@ -65,9 +77,7 @@ class _Judge:
         """Without the tiles that are hardly ever the fastest."""
         fastest = []
         for fitted, held_out in self._folds:
-            roofline = fit_roofline(
-                self._work.take(fitted), self._latency_s[fitted], steps, iterations=self._iterations
-            )
+            roofline = self._fit(steps, fitted)
             fastest.append(np.argmin(roofline.terms(self._work.take(held_out)).tiles, axis=1))
         count = np.bincount(np.concatenate(fastest), minlength=len(steps.tiles))
         share = count / count.sum()
@@ -81,7 +91,10 @@ class _Judge:
 
     def _losses(self, steps: Steps, fitted: Ints, held_out: Ints) -> Floats:
         """Between 0 and 1, half at an error of `_HALF_LOSS`: strays say nothing about steps."""
-        roofline = fit_roofline(self._work.take(fitted), self._latency_s[fitted], steps, iterations=self._iterations)
-        predicted = roofline.terms(self._work.take(held_out)).latency
+        predicted = self._fit(steps, fitted).terms(self._work.take(held_out)).latency
         error = np.abs(predicted - np.log(self._latency_s[held_out]))
-        return np.asarray(error / (error + _HALF_LOSS))
+        return np.asarray(error / (error + np.hypot(_HALF_LOSS, self._noise[held_out])))
+
+    def _fit(self, steps: Steps, index: Ints) -> Roofline:
+        work, latency_s, noise = self._work.take(index), self._latency_s[index], self._noise[index]
+        return fit_roofline(work, latency_s, steps, noise=noise, iterations=self._iterations)

@@ -29,15 +29,26 @@ WAYS: Mapping[str, Grow] = {"none": no_trees, "boosted": grow_boosted, "voting":
 
 
 @dataclass(frozen=True)
+class Part:
+    """Positions of layers to hold out together, and the network that they are, if they are one."""
+
+    index: Ints
+    source: str = ""
+
+
+@dataclass(frozen=True)
 class HeldOut:
     """Predictions for layers that were left out of training, one entry per layer.
 
     `errors` are log latency - log prediction by way of correcting, `spread` likewise, for the ways that were
-    tried for a layer's operator; `beyond` and `classes` are those of `Hull.locate`.
+    tried for a layer's operator; `beyond` and `classes` are those of `Hull.locate`. `source` is the network
+    that the layers were held out with, "" where they are random ones.
     """
 
     index: Ints
     work: Work
+    latency_s: Floats
+    source: str
     errors: Mapping[str, Floats]
     spread: Mapping[str, Floats]
     classes: Sequence[Coverage]
@@ -46,30 +57,45 @@ class HeldOut:
     def residuals(self, ways: Mapping[str, str]) -> Residuals:
         """The residuals where each operator is corrected in its own way."""
         chosen = [(ways[operator], place) for place, operator in enumerate(self.work.operators)]
-        errors = np.array([abs(self.errors[way][place]) for way, place in chosen])
         spread = np.array([self.spread[way][place] for way, place in chosen])
-        return Residuals(self.work.operators, tuple(self.classes), errors, spread, self.beyond)
+        errors = self.signed(ways)
+        predicted_s = self.latency_s / np.exp(errors)
+        return Residuals(self.work.operators, tuple(self.classes), np.abs(errors), spread, self.beyond, predicted_s)
+
+    def signed(self, ways: Mapping[str, str]) -> Floats:
+        """log latency - log prediction where each operator is corrected in its own way."""
+        return np.array([self.errors[ways[operator]][place] for place, operator in enumerate(self.work.operators)])
 
 
 @dataclass(frozen=True)
 class Training:
-    """Measured layers with the steps of their device; `latency_s` is (layers,)."""
+    """Measured layers with the steps of their device.
+
+    `latency_s` and `noise`, the relative standard error, are (layers,); `sources` names the networks of each.
+    """
 
     work: Work
     latency_s: Floats
+    noise: Floats
+    sources: tuple[frozenset[str], ...]
     steps: Steps
     seed: int
 
     def roofline(self) -> tuple[Roofline, Columns, Floats]:
         """The roofline of all layers, their features and logarithms of latency over roofline."""
-        roofline = fit_roofline(self.work, self.latency_s, self.steps)
+        roofline = fit_roofline(self.work, self.latency_s, self.steps, noise=self.noise)
         columns, base = feature_columns(self.work, roofline)
         return roofline, columns, np.log(self.latency_s) - base
 
-    def held_out(self, index: Ints, tried: Mapping[str, Sequence[str]]) -> HeldOut:
-        """Trains on all other layers and predicts those at `index`, in the ways `tried` for each operator."""
-        others = np.setdiff1d(np.arange(len(self.work)), index)
-        train = Training(self.work.take(others), self.latency_s[others], self.steps, self.seed)
+    def take(self, index: Ints) -> Training:
+        """The layers at these positions."""
+        sources = tuple(self.sources[place] for place in index)
+        return Training(self.work.take(index), self.latency_s[index], self.noise[index], sources, self.steps, self.seed)
+
+    def held_out(self, part: Part, tried: Mapping[str, Sequence[str]]) -> HeldOut:
+        """Trains on all other layers and predicts those of a part, in the ways `tried` for each operator."""
+        index = part.index
+        train = self.take(np.setdiff1d(np.arange(len(self.work)), index))
         roofline, columns, log_ratio = train.roofline()
         test = self.work.take(index)
         test_columns, base = feature_columns(test, roofline)
@@ -82,21 +108,31 @@ class Training:
                 errors[name][asked] -= found.log_ratio
                 spread[name][asked] = found.spread
         hull = hull_of(train.work, tuple(sorted(set(train.work.operators))))
-        return HeldOut(index, test, errors, spread, *hull.locate(test))
+        return HeldOut(index, test, self.latency_s[index], part.source, errors, spread, *hull.locate(test))
 
-    def folds(self) -> list[Ints]:
-        """The layers in `FOLDS` random parts."""
-        order = np.random.default_rng(self.seed).permutation(len(self.work))
-        return [np.sort(order[place::FOLDS]) for place in range(FOLDS)]
+    def networks(self) -> list[Part]:
+        """The layers of each network, all others of which are known: what predicting a new network is like.
 
-    def extremes(self) -> list[Ints]:
+        Only networks that leave enough layers to learn from.
+        """
+        names = sorted(set().union(*self.sources))
+        parts = [Part(np.flatnonzero([name in sources for sources in self.sources]), name) for name in names]
+        return [part for part in parts if len(self.work) - part.index.size >= LEAST_FOR_TREES]
+
+    def folds(self) -> list[Part]:
+        """The layers that belong to no network in `FOLDS` random parts."""
+        loose = np.flatnonzero([not sources for sources in self.sources])
+        order = np.random.default_rng(self.seed).permutation(loose)
+        return [Part(np.sort(order[place::FOLDS])) for place in range(FOLDS) if order[place::FOLDS].size]
+
+    def extremes(self) -> list[Part]:
         """The smallest and largest layers by pixels, output channels and depth: what extrapolation looks like."""
         parts = []
         for column in (self.work.rows, self.work.sizes["out_channels"], self.work.group_channels * self.work.taps):
             low, high = np.quantile(column, [_EXTREME_SHARE, 1.0 - _EXTREME_SHARE])
-            part = np.flatnonzero((column < low) | (column > high))
-            if part.size:
-                parts.append(part)
+            index = np.flatnonzero((column < low) | (column > high))
+            if index.size:
+                parts.append(Part(index))
         return parts
 
 

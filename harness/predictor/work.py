@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.predictor.layers import LayerFeatures
+from harness.predictor.layers import LayerFeatures, code_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -25,11 +25,13 @@ _SIZES = (
 class Work:
     """Layers by column; every array has one entry per layer.
 
+    `operators` are the classes that name the layers' code, `paths` their finest ones.
     `sizes` holds the columns of `_SIZES`; `rows`, `columns`, `depth` and `groups` are the matrix products that
     the layer comes to: `groups` products of (rows, depth) and (depth, columns).
     """
 
     operators: tuple[str, ...]
+    paths: tuple[str, ...]
     variants: tuple[Variant, ...]
     sizes: dict[str, Floats]
     rows: Floats
@@ -62,6 +64,7 @@ class Work:
         """The layers at these positions."""
         return Work(
             tuple(self.operators[place] for place in index),
+            tuple(self.paths[place] for place in index),
             tuple(self.variants[place] for place in index),
             {name: column[index] for name, column in self.sizes.items()},
             self.rows[index],
@@ -82,7 +85,8 @@ def work_of(layers: Sequence[LayerFeatures]) -> Work:
         return np.array([getattr(layer, name) for layer in layers], dtype=np.float64)
 
     return Work(
-        operators=tuple(layer.operator for layer in layers),
+        operators=tuple(code_of(layer.operator) for layer in layers),
+        paths=tuple(layer.operator for layer in layers),
         variants=tuple((layer.operator, *layer.kernel, *layer.stride) for layer in layers),
         sizes={name: np.ascontiguousarray(table[:, place]) for place, name in enumerate(_SIZES)},
         rows=column("rows"),

@@ -36,17 +36,20 @@ def auxiliary_for(clock: str) -> AuxiliaryKind:
     return "rowpool" if clock == "device" else DEFAULT_AUXILIARY
 
 
-def attach(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, plain: bool = False) -> tuple[str, Terms]:
-    """Puts an auxiliary layer behind a tensor; returns its result and what it adds to the overhead terms.
+Layout = Literal["outside", "plain", "private"]
+"""How a device keeps a tensor: as it came from outside, in the plain layout, or in one of its own."""
 
-    `plain` tells that the device keeps the tensor in the plain layout, where it has one of its own.
-    """
+
+def attach(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, layout: Layout = "outside") -> tuple[str, Terms]:
+    """Puts an auxiliary layer behind a tensor; returns its result and what it adds to the overhead terms."""
     source, terms = _as_float(builder, tensor)
-    shaped = _shaped(builder, source, kind, plain)
+    shaped = _shaped(builder, source, kind, layout == "plain")
     terms += Terms(views=int(shaped != source))
     spatial = builder.type_of(shaped).shape[2:]
     if kind == "avgpool":
         result, own = pool(builder, shaped, spatial)
+        if layout == "private":  # one pixel is picked where all channels of it lie together
+            own = Terms(auxiliaries=1)
     elif kind == "rowpool":
         result, own = _pool_rows(builder, shaped, (1, *spatial[1:]) if len(spatial) > 1 else spatial)
     else:

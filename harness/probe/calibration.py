@@ -7,7 +7,8 @@ a small part of a large input), and stacks of auxiliary layers (their fixed cost
 
 A device that works beside its host (`rowpool`) stores what it hands back in a memory of its own first, and
 that time would pass for b. A fourth family has it compute so much that it stores while it computes: stacks of
-convolutions, all alike, with windows at their end that read everything and hand back more or less.
+convolutions, all alike, with windows at their end that read everything and hand back more or less. Each load and
+store also waits for that memory, which would pass for c: a fifth family has several of them in one run.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ EDGES = (8, 16, 32, 64, 128, 256, 512)
 ALWAYS_UP_TO_EDGE = 128
 STACKS = (2, 4, 8)
 BUSY_EDGE = 256
-BUSY_CHANNELS = (CHANNELS, 16, 16, CHANNELS)
-"""Channels between the convolutions of a busy stack: at this edge 4 MB, which no core keeps, so that it computes part
-by part and stores one part while it computes the next."""
+BUSY_CHANNELS = (1, 32, 32, CHANNELS)
+"""Channels between the 1x1 convolutions of a busy stack: at this edge 8 MB, which no core keeps, so that it computes
+part by part and stores one part while it computes the next. One channel goes in, as input only adds noise to b."""
+BUSY_ROWS = (64, BUSY_EDGE)
+"""Nothing hides the store of the last part, which is the same of few rows as of many: b is what grows with the rows."""
 BUSY_STRIDES = (1, 2, 4, 8, 16)
 _OPSET = 13
 
@@ -51,7 +54,8 @@ def calibration_probes(auxiliary: AuxiliaryKind, largest_bytes: int) -> tuple[Pr
         *(_sliced(edge, part, auxiliary) for edge in edges if edge >= 64 for part in sorted({EDGES[0], edge // 4})),
         *(_stacked(edge, depth, auxiliary) for edge in (EDGES[0], 64) for depth in STACKS),
         *(_viewed(edge, auxiliary) for edge in edges),
-        *(_busy(stride, auxiliary) for stride in BUSY_STRIDES if auxiliary == "rowpool"),
+        *(_side_by_side(count) for count in STACKS if auxiliary == "rowpool"),
+        *(_busy(rows, stride) for rows in BUSY_ROWS for stride in BUSY_STRIDES if auxiliary == "rowpool"),
     )
 
 
@@ -78,7 +82,7 @@ def _finish(
 ) -> Probe:
     """The null probe; `loaded` is the part of its input that is read."""
     if kind == "rowpool":
-        terms += Terms(loaded_bytes=loaded.bytes, stored_bytes=builder.type_of(result).bytes)
+        terms += Terms(loaded_bytes=loaded.bytes, stored_bytes=builder.type_of(result).bytes, accesses=2)
     return finish("calibration", label, builder.build([result]), terms, kind)
 
 
@@ -110,6 +114,19 @@ def _stacked(edge: int, depth: int, auxiliary: AuxiliaryKind) -> Probe:
     return _finish(f"null {CHANNELS}x{edge}x{edge} x{depth}", builder, _picture(edge), tensor, terms, auxiliary)
 
 
+def _side_by_side(count: int) -> Probe:
+    """Several small inputs, each with an auxiliary layer and an output of its own."""
+    builder = ModelBuilder(_OPSET)
+    picture = _picture(EDGES[0])
+    results, terms = [], Terms()
+    for _ in range(count):
+        result, added = pool_all(builder, builder.input(picture), (1, 1))
+        results.append(result)
+        terms += added + Terms(loaded_bytes=picture.bytes, stored_bytes=builder.type_of(result).bytes, accesses=2)
+    label = f"null {count} of {CHANNELS}x{EDGES[0]}x{EDGES[0]}"
+    return finish("calibration", label, builder.build(results), terms, "rowpool")
+
+
 def _viewed(edge: int, auxiliary: AuxiliaryKind) -> Probe:
     """A picture handed over without its leading dimension, which is put in before the auxiliary layer."""
     builder = ModelBuilder(_OPSET)
@@ -119,14 +136,18 @@ def _viewed(edge: int, auxiliary: AuxiliaryKind) -> Probe:
     return _finish(label, builder, _picture(edge), result, terms + Terms(views=1), auxiliary)
 
 
-def _busy(stride: int, auxiliary: AuxiliaryKind) -> Probe:
+def _busy(rows: int, stride: int) -> Probe:
     """Convolutions in a row and windows that read all of their result: loads and stores hide behind the computing."""
     builder = ModelBuilder(_OPSET)
-    tensor = builder.input(_picture(BUSY_EDGE))
+    tensor = builder.input(_busy_picture(rows, BUSY_CHANNELS[0]))
     for inputs, outputs in itertools.pairwise(BUSY_CHANNELS):
-        weight = builder.weight(TensorType("float32", (outputs, inputs, 3, 3)), 9 * inputs)
-        window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
-        tensor = builder.operator("Conv", [tensor, weight], _picture(BUSY_EDGE, outputs), window)
+        weight = builder.weight(TensorType("float32", (outputs, inputs, 1, 1)), inputs)
+        attributes = {"kernel_shape": [1, 1]}
+        tensor = builder.operator("Conv", [tensor, weight], _busy_picture(rows, outputs), attributes)
     result, terms = pool_all(builder, tensor, (stride, stride))
-    label = f"busy {CHANNELS}x{BUSY_EDGE}x{BUSY_EDGE} /{stride}"
-    return finish("calibration", label, builder.build([result]), terms + Terms(stacks=1), auxiliary)
+    terms += Terms(stacks=1, stacked_rows=rows, last_bytes=builder.type_of(result).bytes // rows)
+    return finish("calibration", f"busy {rows}x{BUSY_EDGE} /{stride}", builder.build([result]), terms, "rowpool")
+
+
+def _busy_picture(rows: int, channels: int) -> TensorType:
+    return TensorType("float32", (1, channels, rows, BUSY_EDGE))

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from harness.network.assemble import index_bound
 from harness.network.fusion import FusionRule
-from harness.network.graph import Network
+from harness.network.graph import Network, TensorType
 from harness.network.key import LayerKey
 from harness.network.layers import Layer
-from harness.probe.auxiliary import AuxiliaryKind
+from harness.probe.auxiliary import AuxiliaryKind, Layout
+from harness.probe.batches import NODE_BYTES, SESSION_BYTES, Batch, Visits, batched, pools
 from harness.probe.calibration import calibration_probes
-from harness.probe.probe import Probe, layer_probe, null_probe, reference_probe
+from harness.probe.probe import Probe, can_stack, layer_probe, null_probe, reference_probe, stack_probe
 from harness.probe.producer import producers_of
 
-MAX_BATCH_PROBES = 256
-MAX_BATCH_WEIGHT_BYTES = 1 << 30
-_VISITED_TOGETHER = (("context", "null"), ("layer", "auxiliary"))
+STACK_COPIES = (1, 2, 4)
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,10 @@ class CutNetwork:
 
 @dataclass(frozen=True)
 class LayerProbes:
-    """The probes that tell the latency of one layer in one context, by their ids."""
+    """The probes that tell the latency of one layer in one context, by their ids.
+
+    `stacks` hold as many copies of the layer as STACK_COPIES says; there are none where it cannot follow itself.
+    """
 
     key: LayerKey
     context: str
@@ -42,18 +45,24 @@ class LayerProbes:
     auxiliary: str
     in_context: str
     null: str
+    stacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """All probes of a campaign; those of one batch are loaded and visited together."""
+    """All probes of a campaign, and the batches in which they are visited.
+
+    `weights` say how many times a probe's total enters an estimate of the networks; those that serve as a check or for
+    another estimator are not in it.
+    """
 
     probes: Mapping[str, Probe]
     layers: tuple[LayerProbes, ...]
-    batches: tuple[tuple[str, ...], ...]
+    batches: tuple[Batch, ...]
     reference: str
     rules: tuple[FusionRule, ...]
     auxiliary: AuxiliaryKind
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -66,57 +75,130 @@ def context_of(network: Network, layer: Layer) -> str:
     return ",".join("outside" if name in network.inputs else "chip" for name in layer.graph.inputs)
 
 
-def plan_probes(networks: Sequence[CutNetwork], rules: Sequence[FusionRule], auxiliary: AuxiliaryKind) -> ProbePlan:
+def plan_probes(
+    networks: Sequence[CutNetwork],
+    rules: Sequence[FusionRule],
+    auxiliary: AuxiliaryKind,
+    cache_bytes: int | None = None,
+) -> ProbePlan:
     """Probes for every layer of the networks and for the overhead, equal ones once.
 
-    One network's probes are visited together, every weight of it once among them, so that caches are as warm
-    or cold as in that network.
+    `cache_bytes` is the cache of a core of the device, None where times do not depend on caches: then all are visited
+    cold, equal ones once. Else each network's probes are visited together, those that another network has, too,
+    so that caches are as warm or cold as in that network, and what is compared with them is visited warm.
     """
+    plans = [_plan_network(cut, auxiliary) for cut in networks]
     reference = reference_probe()
     largest = max(max(cut.network.input_bytes, cut.network.output_bytes) for cut in networks)
-    calibration = calibration_probes(auxiliary, largest)
+    calibration = tuple({probe.id: probe for probe in calibration_probes(auxiliary, largest)}.values())
+    alone: Visits = "cold" if cache_bytes is None else "warm"
+    batches = [Batch(tuple(probe.id for probe in calibration), alone)]
+    seen: set[str] = set()
+    for cut, plan in zip(networks, plans, strict=True):
+        if cache_bytes is None:
+            batches.extend(batched(_fresh(seen, [one for group, _ in plan.in_context for one in group]), "cold"))
+        else:
+            batches.extend(_visited_as_in(cut, plan, cache_bytes))
+        batches.extend(batched(_fresh(seen, plan.alone), alone))
+        batches.extend(batched(_fresh(seen, plan.stacks), "cold"))
     probes = {probe.id: probe for probe in (reference, *calibration)}
-    batches = [tuple(dict.fromkeys(probe.id for probe in calibration))]
-    layers: dict[tuple[LayerKey, str], LayerProbes] = {}
-    for cut in networks:
-        added: list[Probe] = []
-        for layer in cut.layers:
-            place = (layer.key, context_of(cut.network, layer))
-            if place not in layers:
-                built = _layer_probes(cut, layer, auxiliary)
-                added.extend(built)
-                layers[place] = LayerProbes(*place, layer.op, layer.name, *(probe.id for probe in built))
-        for roles in _VISITED_TOGETHER:
-            fresh = {probe.id: probe for probe in added if probe.role in roles and probe.id not in probes}
-            probes.update(fresh)
-            batches.extend(_batches(tuple(fresh.values())))
-    return ProbePlan(probes, tuple(layers.values()), tuple(batches), reference.id, tuple(rules), auxiliary)
+    probes.update((probe.id, probe) for plan in plans for probe in plan.probes)
+    layers = {(layer.key, layer.context): layer for plan in reversed(plans) for layer in plan.layers}
+    ordered = dict.fromkeys((layer.key, layer.context) for plan in plans for layer in plan.layers)
+    weights = Counter(probe for plan in plans for probe in plan.entering.elements())
+    return ProbePlan(
+        probes, tuple(layers[place] for place in ordered), tuple(batches), reference.id, tuple(rules), auxiliary,
+        {probe: float(count) for probe, count in weights.items()},
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _NetworkPlan:
+    """One network's probes: those in context by layer with how often it occurs, the layers alone, and stacks.
+
+    `entering` counts how often a probe's total enters the sum of the network's layers.
+    """
+
+    layers: tuple[LayerProbes, ...]
+    in_context: tuple[tuple[tuple[Probe, ...], int], ...]
+    alone: tuple[Probe, ...]
+    stacks: tuple[Probe, ...]
+    entering: Counter[str]
+
+    @property
+    def probes(self) -> Iterator[Probe]:
+        """All of them."""
+        yield from (probe for group, _ in self.in_context for probe in group)
+        yield from (*self.alone, *self.stacks)
+
+
+def _plan_network(cut: CutNetwork, auxiliary: AuxiliaryKind) -> _NetworkPlan:
+    places: dict[tuple[LayerKey, str], list[Layer]] = {}
+    for layer in cut.layers:
+        places.setdefault((layer.key, context_of(cut.network, layer)), []).append(layer)
+    layers: list[LayerProbes] = []
+    in_context: list[tuple[tuple[Probe, ...], int]] = []
+    alone: list[Probe] = []
+    stacks: list[Probe] = []
+    entering: Counter[str] = Counter()
+    for (key, context), same in places.items():
+        layer = same[0]
+        whole, without, within, null = _layer_probes(cut, layer, auxiliary)
+        repeated = _stacks(cut, layer, auxiliary)
+        ids = tuple(probe.id for probe in repeated)
+        layers.append(LayerProbes(key, context, layer.op, layer.name, whole.id, without.id, within.id, null.id, ids))
+        in_context.append(((within, null), len(same)))
+        alone += [whole, without]
+        stacks += repeated
+        entering.update({within.id: len(same), null.id: len(same)})
+    return _NetworkPlan(tuple(layers), tuple(in_context), tuple(alone), tuple(stacks), entering)
+
+
+def _visited_as_in(cut: CutNetwork, plan: _NetworkPlan, cache_bytes: int) -> Iterator[Batch]:
+    weight_bytes = sum(kind.bytes for kind in _weights_of(cut.network))
+    network_bytes = weight_bytes + SESSION_BYTES + NODE_BYTES * len(cut.layers)
+    if network_bytes <= cache_bytes:
+        yield from batched(_fresh(set(), [probe for group, _ in plan.in_context for probe in group]), "warm")
+    else:
+        yield from pools(plan.in_context, network_bytes)
+
+
+def _weights_of(network: Network) -> list[TensorType]:
+    """Types of the constants that its nodes read, each once."""
+    read = dict.fromkeys(name for node in network.nodes for name in node.inputs if name in network.constants)
+    return [network.constants[name].type for name in read]
+
+
+def _fresh(seen: set[str], probes: Sequence[Probe]) -> list[Probe]:
+    """Those that were not seen before, each once; they are seen then."""
+    fresh = {probe.id: probe for probe in probes if probe.id not in seen}
+    seen.update(fresh)
+    return list(fresh.values())
 
 
 def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tuple[Probe, Probe, Probe, Probe]:
     network, inputs, result = cut.network, layer.graph.inputs, layer.graph.outputs[0]
     producers = producers_of(network, layer, cut.blocked)
-    plain = result not in cut.blocked
+    layout = _layout_of(cut, layer)
     types = [network.types[name] for name in inputs]
     bounds = [index_bound(network, name) for name in inputs]
-    layouts = [producer != "convolution" for producer in producers]
+    by_itself: Layout = "plain" if layout == "plain" else "outside"
+    in_front: list[Layout] = ["private" if producer == "convolution" else "plain" for producer in producers]
     return (
-        layer_probe(network, layer, ["outside" for _ in inputs], auxiliary, "layer", plain),
-        null_probe([network.types[result]], ["outside"], auxiliary, network.opset, "auxiliary", plain=[plain]),
-        layer_probe(network, layer, producers, auxiliary, "context", plain),
-        null_probe(types, producers, auxiliary, network.opset, "null", bounds, layouts),
+        layer_probe(network, layer, ["outside" for _ in inputs], auxiliary, "layer", layout),
+        null_probe([network.types[result]], ["outside"], auxiliary, network.opset, "auxiliary", layouts=[by_itself]),
+        layer_probe(network, layer, producers, auxiliary, "context", layout),
+        null_probe(types, producers, auxiliary, network.opset, "null", bounds, in_front),
     )
 
 
-def _batches(probes: Sequence[Probe]) -> Iterator[tuple[str, ...]]:
-    batch: list[str] = []
-    weight_bytes = 0
-    for probe in probes:
-        size = probe.model.weight_bytes
-        if batch and (len(batch) >= MAX_BATCH_PROBES or weight_bytes + size > MAX_BATCH_WEIGHT_BYTES):
-            yield tuple(batch)
-            batch, weight_bytes = [], 0
-        batch.append(probe.id)
-        weight_bytes += size
-    if batch:
-        yield tuple(batch)
+def _stacks(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tuple[Probe, ...]:
+    if not can_stack(cut.network, layer):
+        return ()
+    (producer,) = producers_of(cut.network, layer, cut.blocked)
+    layout = _layout_of(cut, layer)
+    return tuple(stack_probe(cut.network, layer, producer, auxiliary, copies, layout) for copies in STACK_COPIES)
+
+
+def _layout_of(cut: CutNetwork, layer: Layer) -> Layout:
+    return "private" if layer.graph.outputs[0] in cut.blocked else "plain"

@@ -11,11 +11,14 @@ from harness.errors import HarnessError
 from harness.network.assemble import AssembledModel, ModelBuilder, assemble_network, index_bound
 from harness.network.graph import Network, TensorType
 from harness.network.layers import Layer
-from harness.probe.auxiliary import AuxiliaryKind, attach
+from harness.probe.auxiliary import AuxiliaryKind, Layout, attach
 from harness.probe.producer import ProducerKind, produce
 from harness.probe.terms import Terms
 
-Role = Literal["layer", "auxiliary", "context", "null", "calibration", "reference", "single", "network"]
+Role = Literal[
+    "layer", "auxiliary", "context", "null", "stack", "window", "window-null", "calibration", "pair", "reference",
+    "single", "network",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -24,8 +27,10 @@ class Probe:
 
     `role` says what for: `layer` is selected layer + auxiliary layer (S1.1), `auxiliary` the auxiliary
     layer alone on the layer's output (S1.7), `context` producers + layer + auxiliary layer, `null` the
-    same without the layer, `calibration` a null probe for the overhead regression, `single` a layer
-    alone, `network` a whole network, `reference` the probe that tracks drift.
+    same without the layer, `stack` producers + copies of a layer + auxiliary layer, `window` neighbouring layers behind
+    what puts their inputs in place, `window-null` the latter alone, `calibration` a null probe for the
+    overhead regression, `pair` one of those that tell whether two neighbours are fused, `single` a layer alone,
+    `network` a whole network, `reference` the probe that tracks drift.
     """
 
     id: str
@@ -50,11 +55,11 @@ def layer_probe(
     producers: Sequence[ProducerKind],
     auxiliary: AuxiliaryKind,
     role: Role,
-    plain: bool = False,
+    layout: Layout = "outside",
 ) -> Probe:
     """[producers +] layer + auxiliary layer; the auxiliary layer reads the layer's first result.
 
-    `plain` tells that the device keeps that result in the plain layout.
+    `layout` tells how the device keeps that result.
     Postconditions: the model passes the checker, holds the layer's operators in their order, and exactly
     one edge leads from the layer to the auxiliary layer.
     """
@@ -64,11 +69,37 @@ def layer_probe(
         for name, kind in zip(layer.graph.inputs, producers, strict=True)
     }
     names = builder.subgraph(network, layer.graph.nodes, bound)
-    result, terms = attach(builder, names[layer.graph.outputs[0]], auxiliary, plain)
+    result, terms = attach(builder, names[layer.graph.outputs[0]], auxiliary, layout)
     others = [names[name] for name in layer.graph.outputs[1:]]
     model = builder.build([result, *others])
     _check_probe(model, layer, names[layer.graph.outputs[0]], len(others))
     return finish(role, layer.name, model, terms, auxiliary)
+
+
+def can_stack(network: Network, layer: Layer) -> bool:
+    """Whether the layer can follow a copy of itself: one input and one result of the same type."""
+    graph = layer.graph
+    types = network.types
+    return len(graph.inputs) == len(graph.outputs) == 1 and types[graph.inputs[0]] == types[graph.outputs[0]]
+
+
+def stack_probe(
+    network: Network,
+    layer: Layer,
+    producer: ProducerKind,
+    auxiliary: AuxiliaryKind,
+    copies: int,
+    layout: Layout = "outside",
+) -> Probe:
+    """[producer +] copies of a layer, each with weights of its own, + auxiliary layer; see `can_stack`."""
+    builder = ModelBuilder(network.opset)
+    (read,), (written,) = layer.graph.inputs, layer.graph.outputs
+    tensor = produce(builder, network.types[read], producer, index_bound(network, read))
+    for _ in range(copies):
+        builder.renew_weights()
+        tensor = builder.subgraph(network, layer.graph.nodes, {read: tensor})[written]
+    result, terms = attach(builder, tensor, auxiliary, layout)
+    return finish("stack", f"{layer.name} x{copies}", builder.build([result]), terms, auxiliary)
 
 
 def null_probe(
@@ -78,14 +109,14 @@ def null_probe(
     opset: int,
     role: Role,
     bounds: Sequence[int | None] | None = None,
-    plain: Sequence[bool] | None = None,
+    layouts: Sequence[Layout] | None = None,
 ) -> Probe:
     """The same as `layer_probe` without the layer: an auxiliary layer behind every producer or input."""
     builder = ModelBuilder(opset)
     results, terms = [], Terms()
-    limits, layouts = bounds or [None] * len(kinds), plain or [False] * len(kinds)
-    for kind, producer, bound, is_plain in zip(kinds, producers, limits, layouts, strict=True):
-        result, added = attach(builder, produce(builder, kind, producer, bound), auxiliary, is_plain)
+    limits, kept = bounds or [None] * len(kinds), layouts or ["outside"] * len(kinds)
+    for kind, producer, bound, layout in zip(kinds, producers, limits, kept, strict=True):
+        result, added = attach(builder, produce(builder, kind, producer, bound), auxiliary, layout)
         results.append(result)
         terms += added
     label = " ".join(f"{producer} {kind}" for kind, producer in zip(kinds, producers, strict=True))

@@ -15,7 +15,9 @@ class Terms:
 
     A device with a memory of its own moves data between that memory and its core, too, which is neither a nor b.
     `loaded_bytes` are what a null probe makes it load, `stored_bytes` what a probe makes it store, where no
-    computing hides that; `stacks` are the stacks of calibration that do hide it (all alike).
+    computing hides that; `accesses` are the single loads and stores among them, each of which waits for that memory.
+    `stacks` are the stacks of calibration that do hide it, with `stacked_rows` in all; the last they store, after all
+    computing, is in proportion to `last_bytes`, what they store of one row.
     """
 
     input_bytes: int = 0
@@ -28,7 +30,10 @@ class Terms:
     views: int = 0
     loaded_bytes: int = 0
     stored_bytes: int = 0
+    accesses: int = 0
     stacks: int = 0
+    stacked_rows: int = 0
+    last_bytes: int = 0
 
     def __add__(self, other: Terms) -> Terms:
         return Terms(*(getattr(self, name) + getattr(other, name) for name in TERM_NAMES))

@@ -73,7 +73,7 @@ def _facts(table: Lut) -> tuple[tuple[str, str], ...]:
         ("table", clean(table.name)),
         ("clock", clean(table.clock)),
         ("method", clean(table.method)),
-        ("visits", clean(table.visit)),
+        ("visits", clean(table.visits)),
         ("date", _date(table.created)),
         ("entries", f"{len(table.entries):,}"),
     )

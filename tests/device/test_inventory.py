@@ -25,11 +25,12 @@ def _write(folder: Path, text: str) -> Path:
 
 
 def test_built_in_devices_need_no_file(tmp_path: Path) -> None:
-    """Without devices.toml there are the emulated NPU, telling and silent, cpu01 and null01."""
+    """Without devices.toml there are the emulated NPU, telling and silent, two runtimes on the CPU, and null01."""
     for path in (None, tmp_path / "devices.toml"):
         inventory = load_inventory(path)
-        assert sorted(inventory) == ["cpu01", "npu01", "npu01-blind", "null01"]
+        assert sorted(inventory) == ["cpu-openvino", "cpu01", "npu01", "npu01-blind", "null01"]
     assert (inventory["cpu01"].backend, inventory["cpu01"].resource) == ("onnxruntime", "cpu")
+    assert (inventory["cpu-openvino"].backend, inventory["cpu-openvino"].resource) == ("openvino", "cpu")
     assert (inventory["null01"].backend, inventory["null01"].resource) == ("null", "null01")
     for name in ("npu01", "npu01-blind"):
         assert (inventory[name].backend, inventory[name].resource) == ("emulated-npu", name)
@@ -124,6 +125,6 @@ def test_unknown_device_lists_near_names() -> None:
     """A slip of the finger gets the name that was meant."""
     with pytest.raises(UnknownDevice, match="Did you mean cpu01"):
         find_device(BUILT_IN, "cpu1")
-    with pytest.raises(UnknownDevice, match="Known devices: cpu01, npu01, npu01-blind, null01"):
+    with pytest.raises(UnknownDevice, match="Known devices: cpu-openvino, cpu01, npu01, npu01-blind, null01"):
         find_device(BUILT_IN, "xyz\x1b")
     assert find_device(BUILT_IN, "cpu01").name == "cpu01"

@@ -14,7 +14,7 @@ from nullbench import build_network
 from harness import build_lut, profile, validate
 from harness.device.diagnose import check_device
 from harness.device.inventory import BUILT_IN, Device
-from harness.device.replies import read_truth
+from harness.device.replies import TrueOverhead, read_truth
 from harness.device.session import AgentSession, Truth, Visit, open_session
 from harness.errors import BackendError, ProtocolError
 from harness.measure.campaign import payload_of
@@ -115,8 +115,10 @@ def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
 def test_total_latency_is_the_truth(session: AgentSession, probe: Probe) -> None:
     """Without noise every run takes a, b, c at the probe's own sizes, and the device's own time, once."""
     truth = truth_of(session, probe)
-    moved_s = truth.a_s_per_byte * probe.model.input_bytes + truth.b_s_per_byte * probe.model.output_bytes
-    assert device_s(session, probe, 3) == pytest.approx([moved_s + truth.c_s + truth.makespan_s] * 3, abs=2e-9)
+    host = truth.overhead
+    assert host is not None
+    moved_s = host.a_s_per_byte * probe.model.input_bytes + host.b_s_per_byte * probe.model.output_bytes
+    assert device_s(session, probe, 3) == pytest.approx([moved_s + host.c_s + truth.makespan_s] * 3, abs=2e-9)
 
 
 def test_layers_make_up_the_whole(session: AgentSession, probe: Probe) -> None:
@@ -212,7 +214,7 @@ def test_profile_measures_and_validate_alone_asks(tmp_path: Path, monkeypatch: p
     assert purposes == ["measurement"]
     table = build_lut("still", workspace=place)
     result = validate(models, device="still", workspace=place)
-    assert purposes == ["measurement", "validation"]
+    assert purposes[0] == "measurement" and set(purposes[1:]) == {"validation"}
     assert result.oracle is not None
     (network,) = result.oracle.networks
     assert network.estimated_s == pytest.approx(sum(layer.estimated_s for layer in network.layers))
@@ -236,10 +238,17 @@ GOOD: dict[str, Any] = {
 def test_proper_truth_is_believed() -> None:
     """The values arrive as they were told, names without control characters."""
     truth = read_truth(json.dumps(GOOD).encode(), "p", "npu01")
-    assert (truth.a_s_per_byte, truth.b_s_per_byte, truth.c_s, truth.makespan_s) == (1e-10, 0.0, 1e-4, 3e-3)
+    assert (truth.overhead, truth.makespan_s) == (TrueOverhead(1e-10, 0.0, 1e-4), 3e-3)
     assert [(layer.name, layer.nodes, layer.latency_s) for layer in truth.layers] == [
         ("a", ("n0",), 1e-3), ("b", (), 2e-3),
     ]  # fmt: skip
+
+
+def test_device_that_does_not_know_its_overhead_is_believed() -> None:
+    """A runtime tells its layers and no a, b, c."""
+    told = {**GOOD, "overhead": None}
+    truth = read_truth(json.dumps(told).encode(), "p", "cpu01")
+    assert (truth.overhead, truth.makespan_s, len(truth.layers)) == (None, 3e-3, 2)
 
 
 def _with_layer(**fields: Any) -> dict[str, Any]:

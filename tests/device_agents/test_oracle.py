@@ -37,7 +37,7 @@ def test_purpose_is_settled_at_hello(start_agent: Start) -> None:
 
 
 def test_backend_without_oracle_says_so(start_agent: Start) -> None:
-    """A real device has nothing to tell: an error of code backend, and no word of an oracle in its hello."""
+    """A formula has no layers to tell: an error of code backend, and no word of an oracle in its hello."""
     agent = _opened(start_agent, purpose="validation")
     assert agent.hello.fields["tells"] == []
     frame = agent.ask("oracle", token=agent.token, probe="p")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nullbench import build_network
 
-from harness.device.replies import TrueLayer, Truth
+from harness.device.replies import TrueLayer, TrueOverhead, Truth
 from harness.errors import ProtocolError
 from harness.estimation.networks import LayerEstimate
 from harness.estimation.oracle import LayerTruth, NetworkTruth, compare_network, report_truth
@@ -44,7 +44,7 @@ class Compared:
     def __call__(self, *executed: tuple[tuple[str, ...], float]) -> NetworkTruth:
         """The comparison where the device executes these nodes in these times."""
         told = tuple(TrueLayer(f"layer {at}", nodes, latency_s) for at, (nodes, latency_s) in enumerate(executed))
-        truth = Truth(1e-10, 2e-10, 1e-4, sum(one.latency_s for one in told), told)
+        truth = Truth(None, sum(one.latency_s for one in told), told)
         return compare_network("net", list(zip(self.layers, self.estimates, strict=True)), self.names, truth)
 
 
@@ -129,7 +129,8 @@ def _network(errors: Sequence[float], share: float = 0.1) -> NetworkTruth:
     return NetworkTruth("net", 1.0, 1.0, 0.0, layers)
 
 
-TRUTH = Truth(1e-10, 0.0, 1e-4, 1.0, ())
+TRUTH = Truth(TrueOverhead(1e-10, 0.0, 1e-4), 1.0, ())
+PROFILE = Truth(None, 1.0, ())
 
 
 def test_overhead_is_compared_with_the_fit() -> None:
@@ -155,3 +156,25 @@ def test_without_layers_that_matter_there_is_no_summary() -> None:
     """Nothing counted is told as nothing."""
     found = report_truth(_overhead(a=1e-10, b=0.0, c=1e-4), TRUTH, [_network([0.5], share=0.001)])
     assert (found.counted, found.median_error, found.p95_error, found.worst(5)) == (0, None, None, ())
+
+
+def test_device_that_does_not_know_its_overhead_has_none_to_compare() -> None:
+    """A runtime's profile tells layers and no a, b, c: these are left out, the layers are not."""
+    found = report_truth(_overhead(a=2e-10, b=1e-12, c=1e-4), PROFILE, [_network([0.1])])
+    assert found.overhead == {}
+    assert found.median_error == pytest.approx(0.1)
+
+
+def test_long_layers_and_all_layers_have_their_own_sums() -> None:
+    """By hand: of 60 us, 40 us and nothing, 66 us, 30 us and 1 us are estimated; all count by time, one is long."""
+    pairs = [(60e-6, 66e-6), (40e-6, 30e-6), (0.0, 1e-6)]
+    layers = [
+        LayerTruth(f"l{at}", "Conv", true_s, estimated_s, 0.0, estimated_s / true_s - 1 if true_s else None)
+        for at, (true_s, estimated_s) in enumerate(pairs)
+    ]
+    network = NetworkTruth("net", 1e-4, 97e-6, 0.0, tuple(layers))
+    found = report_truth(_overhead(a=1e-10, b=0.0, c=1e-4), PROFILE, [network])
+    assert found.time_weighted_error == pytest.approx((6 + 10 + 1) / 100)
+    assert found.mean_error_long == pytest.approx(0.1)
+    nothing = report_truth(_overhead(a=1e-10, b=0.0, c=1e-4), PROFILE, [_network([])])
+    assert (nothing.time_weighted_error, nothing.mean_error_long) == (None, None)

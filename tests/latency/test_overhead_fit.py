@@ -21,7 +21,8 @@ from harness.probe.terms import Terms
 TRUTH = {
     "runs": 1e-4, "input_bytes": 1e-10, "output_bytes": 2e-10, "auxiliaries": 3e-6, "auxiliary_input_bytes": 4e-11,
     "auxiliary_output_bytes": 3e-10, "slices": 2e-6, "slice_bytes": 1e-10, "views": 7e-7,
-    "loaded_bytes": 6e-11, "stored_bytes": 7e-11, "stacks": 1e-3,
+    "loaded_bytes": 6e-11, "stored_bytes": 7e-11, "accesses": 1e-7, "stacks": 1e-5, "stacked_rows": 8e-7,
+    "last_bytes": 6e-10,
 }  # fmt: skip
 A_B_C = ("input_bytes", "output_bytes", "runs")
 SLOW = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])

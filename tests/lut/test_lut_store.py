@@ -25,7 +25,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError, LutCorrupt, LutError, LutMismatch, LutNotFound
-from harness.latency.layers import METHODS
+from harness.latency.estimators import METHODS
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.store import ENTRIES, MANIFEST, latest_lut, publish, read_lut
 from harness.lut.table import Entry, Lut
@@ -52,7 +52,8 @@ def entry(signature: str, **changed: Any) -> Entry:
     """An entry of a layer with this signature."""
     values: dict[str, Any] = {
         "key": hashlib.sha256(signature.encode()).hexdigest()[:16], "context": "chip", "op": "Conv+Relu",
-        "latency_s": 1.25e-4, "stderr_s": 1e-6, "samples": 10, "resolved": True, "campaign": 1, "probe": "p",
+        "latency_s": 1.25e-4, "stderr_s": 1e-6, "samples": 10, "resolved": True, "visit": "cold", "flags": "",
+        "campaign": 1, "probe": "p",
         "baseline": "", "signature": signature,
     }  # fmt: skip
     return Entry(**{**values, **changed})
@@ -65,8 +66,7 @@ def table(entries: list[Entry] | tuple[Entry, ...] = (), **changed: Any) -> Lut:
     overhead = Overhead(coefficients, covariance, {"runs": 1e-4}, 0.99, 0.98, 12.0, 0.01, 25)
     values: dict[str, Any] = {
         "path": Path(), "device": "board", "created": "2026-01-02T03:04:05+00:00", "clock": "device",
-        "method": "context",
-        "visit": "cold", "fingerprint": {"cpu": "x"}, "overhead": overhead, "rules": DEFAULT_RULES,
+        "method": "joint", "fingerprint": {"cpu": "x"}, "overhead": overhead, "rules": DEFAULT_RULES,
         "entries": tuple(entries),
     }  # fmt: skip
     return Lut(**{**values, **changed})
@@ -280,7 +280,7 @@ BAD_ROWS = [
     ("context", "moon"), ("key", "0123456789abcdef"), ("key", "../../etc"), ("signature", "another layer"),
 ]  # fmt: skip
 BAD_MANIFESTS = [
-    ("schema_version", 2), ("schema_version", "1"), ("entries", 3), ("entries", True), ("clock", "sundial"),
+    ("schema_version", 1), ("schema_version", "2"), ("entries", 3), ("entries", True), ("clock", "sundial"),
     ("method", "guess"), ("extra", 1), ("overhead", "r2", float("nan")), ("overhead", "coefficients", {}),
     ("overhead", "covariance", [[1.0]]), ("overhead", "scatter", -1.0), ("rules", 0, "pattern", "Conv(9)"),
     ("overhead", "coefficients", "runs", "value", float("inf")), ("fingerprint", ["cpu"]), ("device", None),

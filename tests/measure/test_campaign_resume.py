@@ -42,7 +42,7 @@ def test_fixed_runs_give_that_many_samples_of_every_probe(bench: Bench) -> None:
     assert (campaign.complete, campaign.clock, result.resumed, result.refused) == (True, "device", False, 0)
 
 
-@pytest.mark.parametrize("looks", [0, 1, 20, 26, 27, 28, 29, 33, 37, 45, 60, 64])
+@pytest.mark.parametrize("looks", [0, 1, 20, 45, 60, 64, 70, 75, 80, 90, 110, 130])
 def test_an_interrupted_campaign_resumes_to_what_an_uninterrupted_one_is(tmp_path: Path, looks: int) -> None:
     """Stopped anywhere and run again: the same campaign, each place visited once, as if nothing had happened."""
     whole, cut = Bench(tmp_path / "whole"), Bench(tmp_path / "cut")
@@ -61,7 +61,7 @@ def test_a_campaign_interrupted_time_and_again_gets_done(bench: Bench, tmp_path:
     whole = Bench(tmp_path / "whole")
     whole.profile(policy=FOUR)
     held = [0]
-    for looks in range(20, 100, 5):
+    for looks in range(20, 200, 10):
         try:
             bench.profile(policy=FOUR, stop=StopAfter(looks))
             break
@@ -79,11 +79,9 @@ def test_a_round_that_was_cut_in_the_middle_is_finished(bench: Bench, tmp_path: 
     whole = Bench(tmp_path / "whole")
     whole.profile(policy=FOUR)
     with pytest.raises(Interrupted):
-        bench.profile(policy=FOUR, stop=StopAfter(30))
+        bench.profile(policy=FOUR, stop=StopAfter(90))
     database = sqlite3.connect(bench.workspace.journal)
-    last = database.execute(
-        "SELECT batch, max(round) FROM series WHERE batch=(SELECT max(batch) FROM series)"
-    ).fetchone()
+    last = database.execute("SELECT batch, round FROM series ORDER BY id DESC LIMIT 1").fetchone()
     lost = "SELECT id FROM series WHERE batch=? AND round=? AND position>=?"
     for statement in (f"DELETE FROM samples WHERE series IN ({lost})", f"DELETE FROM series WHERE id IN ({lost})"):
         database.execute(statement, (*last, kept))
@@ -180,7 +178,7 @@ def test_a_campaign_cut_short_when_its_budget_was_spent_gets_complete(bench: Ben
     bench.profile(policy=RepeatPolicy(target=1e-9, min_rounds=1000, max_rounds=1000, budget_s=0.1))
     before = bench.visits(1)
     database = sqlite3.connect(bench.workspace.journal)
-    database.executescript("DELETE FROM batches; UPDATE campaigns SET complete=0;")
+    database.executescript("DELETE FROM rounds; UPDATE campaigns SET complete=0;")
     database.close()
     assert bench.profile(policy=RepeatPolicy(target=1e-9, min_rounds=1000, max_rounds=1000, budget_s=0.1)).resumed
     assert campaigns(bench) == [(1, True)]

@@ -75,25 +75,34 @@ def test_a_probe_has_no_favourite_position() -> None:
     assert all(abs(sum_ / rounds - (len(probes) - 1) / 2) < 5 * spread for sum_ in total.values())
 
 
-@given(st.integers(1, 50), st.floats(0, 1), st.integers(1, 60))
-def test_fixed_runs_are_exact(runs: int, halfwidth: float, rounds: int) -> None:
-    """With a number of runs nothing else decides (S1.6)."""
-    assert RepeatPolicy(runs=runs).is_enough(rounds, {"p": measured(1.0, halfwidth)}) == (rounds >= runs)
+@given(st.integers(1, 200))
+def test_fixed_runs_are_exact(runs: int) -> None:
+    """With a number of runs the passes end there, and nothing is wanted beyond (S1.6)."""
+    policy = RepeatPolicy(runs=runs)
+    assert policy.passes[-1] == policy.fewest_rounds == runs
+    assert policy.more_rounds(runs, {"p": measured(1.0, 1.0)}) == 0
 
 
-@given(st.integers(1, 100), st.floats(0, 0.1))
-def test_the_target_stops_a_batch_after_the_fewest_rounds(rounds: int, halfwidth: float) -> None:
-    """A batch ends where its interval is within the target, never before the minimum nor after the maximum."""
-    policy = RepeatPolicy(target=0.01, min_rounds=8, max_rounds=40)
-    enough = policy.is_enough(rounds, {"p": measured(1.0, halfwidth)})
-    assert enough == (rounds >= 40 or (rounds >= 8 and halfwidth <= 0.01))
+@given(st.integers(1, 60))
+def test_passes_rise_to_the_fewest_rounds(rounds: int) -> None:
+    """Rounds are spread over passes, and the first already gives every probe its minimum."""
+    passes = RepeatPolicy(min_rounds=rounds).passes
+    assert passes == tuple(sorted(set(passes)))
+    assert passes[-1] == max(rounds, min(3, rounds))
+    assert passes[0] >= min(3, rounds)
+    assert len(passes) <= 3
 
 
-def test_one_wide_probe_holds_its_batch() -> None:
-    """As long as one probe that matters is uncertain, the batch goes on."""
-    policy = RepeatPolicy()
-    assert policy.is_enough(8, {"p": measured(1.0, 0.001), "q": measured(1.0, 0.009)})
-    assert not policy.is_enough(8, {"p": measured(1.0, 0.001), "q": measured(1.0, 0.02)})
+@given(st.integers(12, 40), st.floats(0.0101, 10))
+def test_the_wider_an_interval_the_more_rounds_follow(rounds: int, halfwidth: float) -> None:
+    """Further rounds are those that the square-root law asks for, at least four where there is room, none beyond 40."""
+    policy = RepeatPolicy(target=0.01, max_rounds=40)
+    more = policy.more_rounds(rounds, {"p": measured(1.0, halfwidth), "q": measured(1.0, 0.001)})
+    assert 0 <= more <= 40 - rounds
+    assert more >= min(4, 40 - rounds)
+    if rounds + more < 40:
+        assert rounds + more >= rounds * (halfwidth / 0.01) ** 2 or more == 4
+    assert policy.more_rounds(rounds, {}) == 0
 
 
 def test_a_negligible_probe_does_not_hold_its_batch() -> None:

@@ -19,17 +19,19 @@ import pytest
 from harness.device.session import Sample
 from harness.errors import JournalError
 from harness.measure.journal import SCHEMA_VERSION, Campaign, Journal, Place
+from harness.probe.batches import Batch
 from harness.probe.plan import ProbePlan
 from harness.probe.probe import reference_probe
 
 FRAME, RUNS = 7, 5
-EMPTY = ProbePlan({}, (), ((),), "r", (), "avgpool")
+EMPTY = ProbePlan({}, (), (Batch(()),), "r", (), "avgpool")
 # Frames of seven series with five samples each, and a campaign of twenty probes every third frame; says what returned.
 WRITER = f"""
 import dataclasses, itertools, sys
 from pathlib import Path
 from harness.device.session import Sample
 from harness.measure.journal import Journal, Place
+from harness.probe.batches import Batch
 from harness.probe.plan import ProbePlan
 from harness.probe.probe import reference_probe
 reference = reference_probe()
@@ -51,11 +53,12 @@ from pathlib import Path
 from harness.device.session import Sample
 from harness.errors import JournalError
 from harness.measure.journal import Journal, Place
+from harness.probe.batches import Batch
 from harness.probe.plan import ProbePlan
 def add(number):
     journal.add(campaign, 1, [(Place(0, number, at), "p", [Sample(1, 2, 3, 0)] * 50) for at in range(10)], {})
 with Journal(Path(sys.argv[1])) as journal:
-    campaign = journal.begin("d", ProbePlan({}, (), ((),), "r", (), "avgpool"), 0, {}, {}, "device").id
+    campaign = journal.begin("d", ProbePlan({}, (), (Batch(()),), "r", (), "avgpool"), 0, {}, {}, "device").id
     if sys.argv[2] == "limit":
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
     try:
@@ -103,25 +106,29 @@ def test_samples_come_back_as_they_were_taken(path: Path) -> None:
     with Journal(path) as journal:
         assert journal.samples(campaign) == {"p": [*first, *second], "q": second}
         assert journal.samples(campaign, 0) == {"p": first, "q": second}
-        assert journal.places(campaign, 0) == {Place(0, 0, 0), Place(0, 0, 1)}
+        assert journal.places(campaign, 0, 0) == {Place(0, 0, 0), Place(0, 0, 1)}
 
 
 def test_a_campaign_comes_back_with_its_plan(path: Path) -> None:
     """Probes with role and terms, settings, fingerprint and the marks of progress survive."""
     probe = reference_probe()
-    plan = ProbePlan({probe.id: probe}, (), ((probe.id,),), probe.id, (), "avgpool")
+    plan = ProbePlan({probe.id: probe}, (), (Batch((probe.id,), "warm"),), probe.id, (), "avgpool")
     with Journal(path) as journal:
         campaign = begin(journal, plan, settings={"b": [1, None], "a": 0.5})
         journal.refuse(campaign.id, probe.id, "unknown operator")
-        journal.finish_batch(campaign.id, 3)
-        journal.finish_batch(campaign.id, 3)
+        journal.finish_round(campaign.id, 3, 1)
+        journal.finish_round(campaign.id, 3, 2)
+        journal.spend(campaign.id, 0.25)
+        journal.spend(campaign.id, 0.5)
         journal.complete(campaign.id)
     with Journal(path) as journal:
         assert journal.campaigns("d") == (dataclasses.replace(campaign, complete=True),)
         assert campaign.settings == {"b": [1, None], "a": 0.5}
         record = journal.probes(campaign.id)[probe.id]
         assert (record.role, record.terms, record.refused) == ("reference", probe.terms, "unknown operator")
-        assert journal.finished_batches(campaign.id) == {3}
+        assert record.visits == "warm"
+        assert [journal.rounds(campaign.id, batch) for batch in (2, 3)] == [0, 2]
+        assert journal.untimed_s(campaign.id) == 0.75
 
 
 def test_a_place_cannot_be_taken_twice(path: Path) -> None:
@@ -131,7 +138,7 @@ def test_a_place_cannot_be_taken_twice(path: Path) -> None:
         series(journal, campaign, Place(0, 0, 0))
         with pytest.raises(JournalError):
             series(journal, campaign, Place(0, 0, 1), Place(0, 0, 0), runs=3)
-        assert journal.places(campaign, 0) == {Place(0, 0, 0)}
+        assert journal.places(campaign, 0, 0) == {Place(0, 0, 0)}
         assert len(journal.samples(campaign)["p"]) == 2
         series(journal, begin(journal).id, Place(0, 0, 0))
 
@@ -148,7 +155,7 @@ def test_a_place_taken_twice_is_not_called_a_full_disk(path: Path) -> None:
 
 def test_resumable_finds_the_same_job_and_no_other(path: Path) -> None:
     """Only an unfinished campaign of the same device, plan, settings and fingerprint is resumed, the newest of them."""
-    other = ProbePlan({}, (), (("q",),), "r", (), "avgpool")
+    other = ProbePlan({}, (), (Batch(("q",)),), "r", (), "avgpool")
     job: tuple[object, ...] = ("d", EMPTY.id, {"a": 1}, {"f": "1", "g": "2"})
     with Journal(path) as journal:
         begin(journal, fingerprint={"g": "2", "f": "1"})

@@ -259,3 +259,18 @@ def test_default_rules_fold_what_most_devices_fold() -> None:
     scalars = {name: np.float32(value) for name, value in (("root", 1.4142135), ("unit", 1), ("half", 0.5))}
     layers = cut(network_of(nodes, {"x": IMAGE}, constants=constants | scalars), DEFAULT_RULES)
     assert [layer.op for layer in layers] == ["Conv+BatchNormalization+Relu", "MatMul+Add", "Div+Erf+Add+Mul+Mul"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "holds"),
+    [
+        (FusionRule("Conv(x0);Relu(0)"), True),
+        (FusionRule("Conv(x0);Relu(0)", 4, 2), True),
+        (FusionRule("Conv(x0);Relu(0)", 4, 4, "probed", 1.0, 0.01), True),
+        (FusionRule("Conv(x0);Relu(0)", 4, 4, "probed", 1.0, 0.02), False),
+        (FusionRule("Conv(x0);Relu(0)", 4, 1, "probed", 1.0, 1e-9), False),
+    ],
+)
+def test_what_probes_found_holds_where_it_is_significant(rule: FusionRule, holds: bool) -> None:
+    """A rule holds where most places, or shapes, were fused; one with a p-value where that is small, too."""
+    assert rule.holds == holds

@@ -98,6 +98,21 @@ def test_training_is_deterministic_and_repeats_count_once(machine: Predictor) ->
     assert fit_predictor(tiled_machine.measured(100, seed=1) * 2).model == machine.model
 
 
+def test_networks_are_held_out_whole() -> None:
+    """Layers that come with networks make intervals that know what a new network brings, and shares of errors."""
+    measured = tiled_machine.measured(60, seed=1)
+    drift = [1.3, 0.7, 1.0]  # each network's layers are off together, as if something of it were not described
+    samples = [
+        Sample(sample.layer, sample.latency_s * drift[place % 3], 0.01 * sample.latency_s, frozenset({f"n{place % 3}"}))
+        for place, sample in enumerate(measured)
+    ]
+    predictor = fit_predictor(samples)
+    (prediction,) = predictor.predict_all([measured[0].layer])
+    assert prediction.operator == measured[0].layer.operator
+    assert 0.3 < prediction.shared <= 1.0
+    assert prediction.high_s / prediction.low_s > 1.3
+
+
 def test_too_few_samples_are_refused() -> None:
     """Below the least number of different layers there is nothing to learn."""
     samples = tiled_machine.measured(LEAST_SAMPLES - 1, seed=5)

@@ -14,11 +14,15 @@ from harness.predictor.intervals import ANY, LEVEL, Residuals, calibrate, confor
 from harness.predictor.layers import convolution
 from harness.predictor.work import work_of
 
+LONG_S = 1e-3
+"""All of them take as long: only relative errors count."""
+
 
 def residuals(errors: list[float], coverage: Coverage = Coverage.INSIDE, operator: str = "Conv") -> Residuals:
     """Held-out layers of one operator and class, without spread."""
     count = len(errors)
-    return Residuals((operator,) * count, (coverage,) * count, np.array(errors), np.zeros(count), np.zeros(count))
+    zeros = np.zeros(count)
+    return Residuals((operator,) * count, (coverage,) * count, np.array(errors), zeros, zeros, np.full(count, LONG_S))
 
 
 def test_quantiles_by_hand() -> None:
@@ -34,7 +38,7 @@ def test_intervals_hold_as_often_as_they_say() -> None:
     for _ in range(2000):
         errors = generator.pareto(2.0, 61)
         calibration = calibrate(residuals(errors[:60].tolist()))
-        width = calibration.half_widths(["Conv"], [Coverage.INSIDE], np.zeros(1), np.zeros(1))
+        width = calibration.half_widths(["Conv"], [Coverage.INSIDE], np.zeros(1), np.zeros(1), np.full(1, LONG_S))
         held += bool(errors[60] <= width[0])
     # 55 of 61 places lie at or below the 55th of 60 scores
     assert binomtest(held, 2000, 55 / 61).pvalue > 0.01
@@ -49,6 +53,7 @@ def test_disagreement_and_distance_widen() -> None:
         [Coverage.INSIDE, Coverage.INSIDE, Coverage.OUTSIDE],
         np.array([0.0, 1.0, 0.0]),
         np.array([0, 0, 2.0]),
+        np.full(3, LONG_S),
     )
     assert near < unsure
     assert far >= 3.0 * near
@@ -60,7 +65,7 @@ def test_further_out_is_never_narrower() -> None:
     inside = residuals([0.1] * 60)
     both = Residuals(
         inside.operators + lucky.operators, inside.classes + lucky.classes, np.append(inside.errors, lucky.errors),
-        np.zeros(120), np.zeros(120),
+        np.zeros(120), np.zeros(120), np.full(120, LONG_S),
     )  # fmt: skip
     quantiles = calibrate(both).quantiles
     assert quantiles["Conv", Coverage.INSIDE] == quantiles["Conv", Coverage.EDGE] == quantiles[ANY, Coverage.OUTSIDE]

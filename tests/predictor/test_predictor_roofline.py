@@ -81,3 +81,33 @@ def test_units_are_found_from_the_data() -> None:
     steps = find_steps(work, np.array([sample.latency_s for sample in samples]), seed=0)
     assert steps.units in (6, 12)  # two tiles a unit on 6 units are one tile a unit on 12
     assert any(rows == columns == tiled_machine.TILE for rows, columns, _ in steps.tiles)
+
+
+def test_a_class_never_seen_leans_on_coarser_ones() -> None:
+    """A convolution with a new activation is nearest to convolutions, one of a new kind nearer than a product."""
+    measured = tiled_machine.measured(200, seed=1)
+    paths = {"Conv": "mac/conv/dense/Relu", "MatMul": "mac/product/weights/plain", "MaxPool": "move/window/MaxPool"}
+    layers = [replace(sample.layer, operator=paths[sample.layer.operator]) for sample in measured]
+    slower = [3.0 if layer.operator.startswith("mac/product") else 1.0 for layer in layers]
+    latency_s = np.array([sample.latency_s for sample in measured]) * slower
+    roofline = fit_roofline(work_of(layers), latency_s, EXACT)
+    convolutions = [layer for layer in layers if layer.operator.startswith("mac/conv")]
+    expected = roofline.terms(work_of(convolutions)).latency
+
+    def away(operator: str) -> float:
+        unseen = [replace(layer, operator=operator) for layer in convolutions]
+        return float(np.median(np.abs(roofline.terms(work_of(unseen)).latency - expected)))
+
+    assert away("mac/conv/dense/Swish") < 0.2
+    assert away("mac/conv/dense/Swish") < away("mac/conv/grouped/Relu") < away("mac/product/weights/plain")
+
+
+def test_noisy_measurements_count_less() -> None:
+    """Layers ten times too long, and known to be that uncertain, do not move the roofline."""
+    measured = tiled_machine.measured(120, seed=1)
+    work = work_of([sample.layer for sample in measured])
+    latency_s = np.array([sample.latency_s for sample in measured])
+    wild = np.arange(120) % 3 == 0
+    fitted = fit_roofline(work, np.where(wild, 10.0 * latency_s, latency_s), EXACT, noise=np.where(wild, 10.0, 0.01))
+    error = np.abs(fitted.terms(work).latency - np.log(latency_s))
+    assert np.median(error) < 0.05

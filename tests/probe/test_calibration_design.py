@@ -10,7 +10,7 @@ from harness.errors import IllConditionedDesign
 from harness.latency.overhead import COLUMNS, fit_overhead, row_of
 from harness.measure.summary import Measurement
 from harness.probe.auxiliary import AUXILIARY_KINDS, AuxiliaryKind, auxiliary_for
-from harness.probe.calibration import calibration_probes
+from harness.probe.calibration import BUSY_EDGE, calibration_probes
 from harness.probe.probe import Probe
 from harness.probe.terms import Terms
 
@@ -28,7 +28,10 @@ TRUE = {
     "views": 7e-7,
     "loaded_bytes": 6e-11,
     "stored_bytes": 7e-11,
-    "stacks": 1e-3,
+    "accesses": 1e-7,
+    "stacks": 1e-5,
+    "stacked_rows": 8e-7,
+    "last_bytes": 6e-10,
 }
 MAX_CORRELATION = 0.9
 
@@ -74,7 +77,7 @@ def test_the_design_gives_the_true_coefficients_back(kind: AuxiliaryKind, larges
     overhead = fit_overhead(measured(calibration_probes(kind, largest)))
     found = {name: overhead.coefficients[name].value for name in overhead.least_squares}
     assert found == pytest.approx({name: TRUE[name] for name in found}, rel=1e-3)
-    beside_host = {"loaded_bytes", "stored_bytes", "stacks"}
+    beside_host = {"loaded_bytes", "stored_bytes", "accesses", "stacks", "stacked_rows", "last_bytes"}
     assert set(COLUMNS) - set(found) == ({"auxiliary_output_bytes"} if kind == "rowpool" else beside_host)
 
 
@@ -141,18 +144,22 @@ def test_stacks_are_executed_as_stacks(kind: AuxiliaryKind, tmp_path_factory: py
 
 def test_busy_stacks_differ_in_what_they_hand_back_alone() -> None:
     """Stacks that hide loads and stores do the same computing, read all of it, and hand back 1 to 1/256 of it."""
-    stacks = [probe for probe in calibration_probes("rowpool", 0) if probe.terms.stacks]
-    last = [graph_of(probe.model).node[-1] for probe in stacks]
-    before = [[node.SerializeToString() for node in graph_of(probe.model).node[:-1]] for probe in stacks]
-    assert all(nodes == before[0] for nodes in before)
-    for node in last:
-        attributes = {item.name: list(item.ints) for item in node.attribute}
-        assert attributes["kernel_shape"] == attributes["strides"]
-    sizes = [probe.terms.output_bytes for probe in stacks]
-    assert max(sizes) == 256 * min(sizes)
-    assert {(probe.terms.input_bytes, probe.terms.loaded_bytes, probe.terms.stored_bytes) for probe in stacks} == {
-        (max(sizes), 0, 0)
-    }
+    every = [probe for probe in calibration_probes("rowpool", 0) if probe.terms.stacks]
+    heights = sorted({probe.terms.stacked_rows for probe in every})
+    assert len(heights) > 1
+    for rows in heights:
+        stacks = [probe for probe in every if probe.terms.stacked_rows == rows]
+        before = [[node.SerializeToString() for node in graph_of(probe.model).node[:-1]] for probe in stacks]
+        assert all(nodes == before[0] for nodes in before)
+        for node in (graph_of(probe.model).node[-1] for probe in stacks):
+            attributes = {item.name: list(item.ints) for item in node.attribute}
+            assert attributes["kernel_shape"] == attributes["strides"]
+        sizes = [probe.terms.output_bytes for probe in stacks]
+        assert max(sizes) == 256 * min(sizes)
+        assert [probe.terms.last_bytes * rows for probe in stacks] == sizes
+        assert {(one.terms.input_bytes, one.terms.loaded_bytes, one.terms.stored_bytes) for one in stacks} == {
+            (4 * BUSY_EDGE * rows, 0, 0)
+        }
 
 
 def test_only_devices_beside_their_host_get_busy_stacks() -> None:

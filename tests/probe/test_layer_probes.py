@@ -204,7 +204,7 @@ def test_plans_cover_every_layer_and_load_every_probe_once(kind: AuxiliaryKind) 
     wanted = {(layer.key, context_of(place.network, layer)) for place in places for layer in place.layers}
     assert {(layer.key, layer.context) for layer in plan.layers} == wanted
     assert len(plan.layers) == len(wanted)
-    loaded = [probe for batch in plan.batches for probe in batch]
+    loaded = [probe for batch in plan.batches for probe in batch.loads]
     assert len(loaded) == len(set(loaded))
     assert {*loaded, plan.reference} == set(plan.probes)
     assert plan.reference not in loaded

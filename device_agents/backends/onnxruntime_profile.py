@@ -1,0 +1,68 @@
+"""ONNX Runtime's profile of a session: the time of each executed node, and the nodes it stands for."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Dict, List, Sequence, Tuple
+
+from device_agents.backends.onnx_bytes import GraphNode, read_nodes
+
+WARMUP_RUNS = 2
+_SUFFIX = "_kernel_time"
+_RENAMED = ("_bn_nchwc", "_mul_nchwc", "_nchwc")
+
+
+def read_profile(content: bytes, runs: int) -> List[Tuple[str, List[float]]]:
+    """Each executed node's name with its time in microseconds in each of the `runs` last runs, in order of execution.
+
+    What a node takes several times in a run, inside of a loop, adds up. Raises ValueError for another format.
+    """
+    taken: Dict[Tuple[int, str], List[float]] = defaultdict(list)
+    for event in json.loads(content):
+        if event.get("cat") == "Node" and event["name"].endswith(_SUFFIX):
+            node = int(event["args"]["node_index"]), event["name"][: -len(_SUFFIX)]
+            taken[node].append(float(event["dur"]))
+    total = runs + WARMUP_RUNS
+    return [(name, _per_run(times, total)[WARMUP_RUNS:]) for (_, name), times in taken.items()]
+
+
+def stands_for(sent: bytes, executed: bytes, names: Sequence[str]) -> List[Tuple[str, ...]]:
+    """For each executed node, in order of execution, nodes of the model that was sent that it stands for.
+
+    Known are the node whose result it keeps, or the one it is named after; a reorder of memory goes to who
+    asks for it: the first node that reads it. Raises ValueError where one of the two is no model.
+    """
+    known = read_nodes(sent)
+    writers = {output: node.name for node in known for output in node.outputs if output}
+    nodes = read_nodes(executed)
+    anchors = [_anchor(node, writers, {node.name for node in known}) for node in nodes]
+    readers: Dict[str, int] = {}
+    for at in reversed(range(len(nodes))):
+        if not anchors[at]:
+            first = min((readers[output] for output in nodes[at].outputs if output in readers), default=None)
+            anchors[at] = anchors[first] if first is not None else ()
+        readers.update((name, at) for name in nodes[at].inputs)
+    places: Dict[str, List[int]] = defaultdict(list)
+    for at, node in enumerate(nodes):
+        places[node.name].append(at)
+    return [anchors[places[name].pop(0)] if places[name] else () for name in names]
+
+
+def _anchor(node: GraphNode, writers: Dict[str, str], known: "set[str]") -> Tuple[str, ...]:
+    kept = tuple(dict.fromkeys(writers[output] for output in node.outputs if output in writers))
+    if kept:
+        return kept
+    # The pass to blocked layouts renames results, and names the operator after the result it replaces.
+    for suffix in _RENAMED:
+        if node.name.endswith(suffix) and node.name[: -len(suffix)] in writers:
+            return (writers[node.name[: -len(suffix)]],)
+    first = node.name.partition("/")[0]
+    return (first,) if first in known else ()
+
+
+def _per_run(times: Sequence[float], runs: int) -> List[float]:
+    each, left = divmod(len(times), runs)
+    if left or not each:
+        raise ValueError(f"a node of the profile was executed {len(times)} times in {runs} runs")
+    return [sum(times[at : at + each]) for at in range(0, len(times), each)]

@@ -1,0 +1,139 @@
+"""OpenVINO on the CPU of this device, in 32-bit floats."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Dict, Optional, Tuple
+
+from device_agents import arrays
+from device_agents.backends import LoadRequest, Refused, Revealed, Sample, TrueLayer, Truth
+from device_agents.backends.clocks import clock_of, timed
+from device_agents.backends.inputs import InputBuffer
+from device_agents.backends.onnx_bytes import with_weights
+from device_agents.backends.openvino_counters import Counters
+from device_agents.backends.openvino_graph import encode, executed_nodes
+from device_agents.backends.profiles import makespan_s, rounds, truth_of, undisturbed_mean
+
+
+def _runtime() -> Any:
+    """The openvino package, which on import reports to its vendor unless what it reports with is missing."""
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+    import openvino
+
+    return openvino
+
+
+openvino = _runtime()
+
+FORMAT = "openvino"
+_OPTIONS = {"threads"}
+_WARMUP_RUNS = 2
+_TRUNCATED_US = 1.0
+"""What whole microseconds take off a mean in the mean: half of one where each run is cut, half where the mean is."""
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A compiled model with an inference request whose inputs are set, and the probe it was made of."""
+
+    compiled: Any
+    request: Any
+    probe: LoadRequest
+
+    def infer(self) -> Any:
+        """One run; the result holds the output arrays."""
+        return self.request.infer()
+
+
+class OpenVinoBackend:
+    """Compiled models of OpenVINO's CPU plugin, one stream; times are thread CPU time beside wall time.
+
+    With one thread the plugin computes on the thread that asks: CPU time of that thread is CPU time of the
+    process.
+    """
+
+    name = "openvino"
+    tells: Tuple[str, ...] = ("fusion",)
+
+    def __init__(self, options: Dict[str, Any]) -> None:
+        unknown = sorted(set(options) - _OPTIONS)
+        if unknown:
+            raise Refused(f"the openvino backend has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}")
+        self._threads = int(options.get("threads", 1))
+        if self._threads < 1:
+            raise Refused("threads must be 1 or more")
+        self.clock = clock_of(self._threads)
+        self._settings = {
+            "INFERENCE_NUM_THREADS": self._threads,
+            "NUM_STREAMS": 1,
+            "PERFORMANCE_HINT": "LATENCY",
+            # The default rounds to 16 bits where the machine can.
+            "INFERENCE_PRECISION_HINT": "f32",
+            # Which core to use is for the operating system, and for whoever starts the agent.
+            "ENABLE_CPU_PINNING": False,
+        }
+        self._core = openvino.Core()
+        self._loaded: Dict[str, _Loaded] = {}
+        self._inputs = InputBuffer()
+
+    def fingerprint(self) -> Dict[str, str]:
+        """Runtime, version and settings."""
+        return {
+            "runtime": "openvino",
+            "runtime_version": openvino.__version__,
+            "settings": f"threads={self._threads},streams=1,precision=f32,pinning=no,device=CPU",
+        }
+
+    def load(self, request: LoadRequest) -> Optional[Revealed]:
+        """Compiles the model with its weights as constants in it, and runs it once."""
+        loaded = self._open(request)
+        self._loaded[request.probe] = loaded
+        return Revealed(FORMAT, encode(executed_nodes(loaded.compiled, request.model))) if request.reveal else None
+
+    def unload(self, probe: str) -> None:
+        """Drops the compiled model."""
+        self._loaded.pop(probe, None)
+
+    def run(self, probe: str) -> Sample:
+        """One run, from input arrays to output arrays."""
+        return timed(self._loaded[probe].infer, self._threads)
+
+    def oracle(self, probe: str) -> Truth:
+        """The layers of a loaded probe by the counters of the runtime, in a second model compiled with them.
+
+        Its runs alternate with those of the loaded one. Counters read the clock twice a node, which is below
+        their resolution; what is taken off is the rest of the difference to a run without counters, in
+        proportion to the layers.
+        """
+        loaded = self._loaded[probe]
+        counting = self._open(loaded.probe, PERF_COUNT=True)
+        for _ in range(_WARMUP_RUNS - 1):  # the first one was at opening
+            counting.infer()
+        counters = Counters(counting.infer, lambda: counting.request.profiling_info, _WARMUP_RUNS)
+        plain = []
+        for _ in rounds():
+            plain.append(timed(loaded.infer, self._threads))
+            counters.run()
+        slack_us = 2.0 * (_WARMUP_RUNS + len(plain))  # of a single run's time
+        means_us = {name: undisturbed_mean(taken, slack_us) for name, taken in counters.per_run_us().items()}
+        layers = [
+            TrueLayer(node.name, node.serves, max(0.0, means_us[node.name] + _TRUNCATED_US) / 1e6)
+            for node in executed_nodes(counting.compiled, loaded.probe.model)
+            if node.name in means_us
+        ]
+        return truth_of(layers, makespan_s(plain))
+
+    def _open(self, probe: LoadRequest, **settings: Any) -> _Loaded:
+        try:
+            model = with_weights(probe.model, {spec["name"]: arrays.make(spec) for spec in probe.weights})
+            compiled = self._core.compile_model(self._core.read_model(model), "CPU", {**self._settings, **settings})
+            del model
+            loaded = _Loaded(compiled, compiled.create_infer_request(), probe)
+            for index, spec in enumerate(probe.inputs):
+                values = openvino.Tensor(self._inputs.view(spec, index), shared_memory=True)
+                loaded.request.set_tensor(spec["name"], values)
+            loaded.infer()
+        except Exception as error:  # the runtime raises RuntimeError, its bindings whatever else Python has
+            raise Refused(str(error)) from error
+        return loaded

@@ -1,0 +1,209 @@
+"""Latencies of chains of layers from windows of a network, and what of a chain each of its layers takes.
+
+A network takes the sum of its chains and of their meetings. A meeting is charged to the chain in front: what is left
+of the window of a chain and the next one without the window of the next one. Chains have errors in common where they
+share windows, what stands in front of these, and the overhead; the covariance says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.latency.layers import Latency
+from harness.latency.overhead import COLUMNS, row_of
+from harness.latency.system import Solution
+from harness.probe.chains import ChainProbes
+from harness.probe.terms import Terms
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[np.float64]]
+
+SIGNED = ("chain ", "meeting ")
+"""What the names of unknowns begin with that may come out negative."""
+LEAST_SHARE = 0.1
+"""Of a chain by itself, that stays charged to it where it meets the next one in less time."""
+_LEAST_S = 1e-12
+
+
+@dataclass(frozen=True)
+class ChainLatencies:
+    """What chains take in their networks, in seconds, each with its meeting with the next one; always positive.
+
+    `covariance` in s² has the order of `chains`.
+    """
+
+    chains: tuple[ChainProbes, ...]
+    values: Array
+    covariance: Array
+
+
+@dataclass(frozen=True)
+class LayerShares:
+    """What of the chains' latencies each of their layers takes.
+
+    `chains` are indices of the chains, and `places` those of the layers, chain by chain; `values` in seconds and
+    `covariance` in s² have their order.
+    """
+
+    chains: tuple[int, ...]
+    places: tuple[tuple[str, str], ...]
+    values: Array
+    covariance: Array
+
+
+def chain_equations(
+    chains: Sequence[ChainProbes], terms: Mapping[str, Terms], measured: Collection[str]
+) -> dict[tuple[str, ...], tuple[str, Mapping[str, float]]]:
+    """For each equation the probe whose total it explains, and how much of each unknown that holds.
+
+    Amounts are those of the overhead's columns, and one of each content. `chains` of a network follow each other, as
+    planned; those with a window that is not among the `measured` have no equation.
+    """
+    equations: dict[tuple[str, ...], tuple[str, Mapping[str, float]]] = {}
+
+    def add(name: tuple[str, ...], probe: str, *contents: str) -> None:
+        overhead = dict(zip(COLUMNS, row_of(terms[probe]), strict=True))
+        # Two equal chains that follow each other are twice the same unknown.
+        equations[name] = (probe, {**overhead, **Counter(contents)})
+
+    for chain, behind in _with_next(chains):
+        if not _known(chain, measured):
+            continue
+        front = _front(chain.alone_null)
+        if front:
+            add((chain.alone_null,), chain.alone_null, *front)
+        add((chain.alone,), chain.alone, *front, _chain(chain))
+        if behind is None or not _meets(chain, behind, measured):
+            continue
+        front = _front(chain.meeting_null)
+        if front:
+            add((chain.meeting_null,), chain.meeting_null, *front)
+        contents = (*front, _chain(chain), _chain(behind), _meeting(chain, behind))
+        add((chain.meeting, chain.alone, behind.alone), chain.meeting, *contents)
+    return equations
+
+
+def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainLatencies:
+    """The chains that the solution knows, each with its meeting with the next one.
+
+    Where that would leave a chain with less than LEAST_SHARE of what it takes by itself, its neighbours are charged
+    with the rest: sums over networks stay what they are.
+    """
+    import numpy as np
+
+    names = frozenset(solution.names)
+    known, rows, floors = [], [], []
+    for chain, behind in _with_next(chains):
+        if _chain(chain) in names:
+            parts = [_chain(chain)]
+            if behind is not None and _meeting(chain, behind) in names:
+                parts.append(_meeting(chain, behind))
+            known.append(chain)
+            rows.append([solution.index(name) for name in parts])
+            floors.append(max(_LEAST_S, LEAST_SHARE * float(solution.values[rows[-1][0]])))
+    charged = np.zeros((len(rows), len(solution.names)))
+    for at, places in enumerate(rows):
+        charged[at, places] = 1.0
+    values = charged @ solution.values
+    start = 0
+    for _, group in itertools.groupby(known, key=lambda chain: chain.network):
+        stop = start + sum(1 for _ in group)
+        values[start:stop] = _charged(values[start:stop], np.array(floors[start:stop]))
+        start = stop
+    return ChainLatencies(tuple(known), values, charged @ solution.covariance @ charged.T)
+
+
+def shares(latencies: ChainLatencies, layers: Mapping[tuple[str, str], Latency]) -> LayerShares:
+    """Splits each chain in proportion to what its layers take in their contexts, `layers` by their places.
+
+    The covariance is that of the chains, split likewise, and a part that leaves each chain's sum as it is: what
+    scaling changed about a layer, and its own standard error. A layer that is not in `layers` is taken for an average
+    one of its chain, and is as uncertain as that is long.
+    """
+    import numpy as np
+
+    owners: list[int] = []
+    places: list[tuple[str, str]] = []
+    weights, doubts = [], []
+    for at, chain in enumerate(latencies.chains):
+        alone_s, stderr_s = _in_context(chain, layers, float(latencies.values[at]))
+        weights.append(alone_s / alone_s.sum())
+        doubts.append(np.hypot(weights[-1] * latencies.values[at] - alone_s, stderr_s))
+        owners.extend([at] * len(chain.places))
+        places.extend(chain.places)
+    count = len(places)
+    split = np.zeros((count, len(latencies.chains)))
+    inside = np.zeros((count, count))
+    start = 0
+    for at, (weight, doubt) in enumerate(zip(weights, doubts, strict=True)):
+        stop = start + len(weight)
+        split[start:stop, at] = weight
+        # What is taken from one layer goes to all in proportion: the chain's sum does not change.
+        balance = np.eye(len(weight)) - np.outer(weight, np.ones(len(weight)))
+        inside[start:stop, start:stop] = (balance * doubt**2) @ balance.T
+        start = stop
+    covariance = split @ latencies.covariance @ split.T + inside
+    return LayerShares(tuple(owners), tuple(places), split @ latencies.values, covariance)
+
+
+def _with_next(chains: Sequence[ChainProbes]) -> Iterator[tuple[ChainProbes, ChainProbes | None]]:
+    """Each chain with the one behind it, where a window holds both."""
+    for chain, behind in itertools.zip_longest(chains, chains[1:]):
+        follows = behind is not None and behind.network == chain.network and chain.meeting != ""
+        yield chain, behind if follows else None
+
+
+def _known(chain: ChainProbes, measured: Collection[str]) -> bool:
+    return chain.alone in measured and (not chain.alone_null or chain.alone_null in measured)
+
+
+def _meets(chain: ChainProbes, behind: ChainProbes, measured: Collection[str]) -> bool:
+    seen = chain.meeting in measured and (not chain.meeting_null or chain.meeting_null in measured)
+    return seen and _known(behind, measured)
+
+
+def _front(null: str) -> tuple[str, ...]:
+    return (f"in front {null}",) if null else ()
+
+
+def _chain(chain: ChainProbes) -> str:
+    return f"chain {chain.alone}"
+
+
+def _meeting(chain: ChainProbes, behind: ChainProbes) -> str:
+    # One window may be parted into two chains in two ways, in two networks.
+    return f"meeting {chain.meeting} {chain.alone} {behind.alone}"
+
+
+def _charged(values: Array, floors: Array) -> Array:
+    """Each value at least its floor: what lacks is taken from the next ones, then from those before.
+
+    Where all together lack it, the floors themselves.
+    """
+    if values.sum() <= floors.sum():
+        return floors
+    charged, lacking = values.copy(), 0.0
+    for at in (*range(len(charged)), *reversed(range(len(charged)))):
+        available = charged[at] - lacking
+        charged[at] = max(available, floors[at])
+        lacking = charged[at] - available
+    return charged
+
+
+def _in_context(chain: ChainProbes, layers: Mapping[tuple[str, str], Latency], whole_s: float) -> tuple[Array, Array]:
+    """What each layer of a chain takes by itself, and its standard error, in seconds."""
+    import numpy as np
+
+    found = [layers.get(place) for place in chain.places]
+    known = [one.latency_s for one in found if one is not None]
+    average_s = sum(known) / len(known) if known else whole_s / len(found)
+    return (
+        np.array([average_s if one is None else one.latency_s for one in found]),
+        np.array([average_s if one is None else one.stderr_s for one in found]),
+    )

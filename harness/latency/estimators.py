@@ -1,0 +1,99 @@
+"""Layer latencies of one campaign by any of the estimators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from harness.latency.joint import JointFit, Place, fit_joint
+from harness.latency.layers import Latency, chained, subtracted
+from harness.latency.overhead import Overhead
+from harness.measure.summary import Measurement
+from harness.probe.plan import LayerProbes
+from harness.probe.terms import Terms
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[np.float64]]
+
+Method = Literal["joint", "chain", "difference", "regression"]
+METHODS: tuple[Method, ...] = get_args(Method)
+DISAGREEMENT_Z = 3.0
+RELEVANT_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a campaign brought: its layers, the role and the terms of each probe, a summary of those with samples."""
+
+    layers: Sequence[LayerProbes]
+    roles: Mapping[str, str]
+    terms: Mapping[str, Terms]
+    summaries: Mapping[str, Measurement]
+
+
+@dataclass(frozen=True)
+class LayerLatencies:
+    """Latencies by place, their covariance in s² in the same order, and which other estimators disagree.
+
+    `additivity` is the robust spread of the joint system's residuals in standard errors, None for other methods.
+    """
+
+    latencies: Mapping[Place, Latency]
+    covariance: Array
+    flags: Mapping[Place, str]
+    additivity: float | None
+
+
+def estimate_layers(measured: Measured, method: Method, overhead: Overhead) -> LayerLatencies:
+    """The layers of a campaign by one estimator; layers that it cannot tell are left out.
+
+    `overhead` is that fitted on the campaign's null probes. Raises IllConditionedDesign.
+    """
+    import numpy as np
+
+    if method == "joint":
+        fit = fit_joint(measured.layers, measured.roles, measured.terms, measured.summaries)
+        found = dict(zip(fit.places, fit.latencies, strict=True))
+        return LayerLatencies(found, fit.covariance, _flags(measured, fit, overhead), fit.scale)
+    latencies = {}
+    for layer in measured.layers:
+        latency = (
+            chained(layer, measured.summaries)
+            if method == "chain"
+            else subtracted(layer, method, measured.terms, measured.summaries, overhead)
+        )
+        if latency is not None:
+            latencies[layer.key.digest, layer.context] = latency
+    variances = [latency.stderr_s**2 for latency in latencies.values()]
+    return LayerLatencies(latencies, np.diag(np.array(variances, float)), {}, None)
+
+
+def _flags(measured: Measured, fit: JointFit, overhead: Overhead) -> dict[Place, str]:
+    """For each place the estimators that differ by more than three standard errors and 5 %: `chain +12%`."""
+    known = {(layer.key.digest, layer.context): layer for layer in measured.layers}
+    flags = {}
+    for place, joint in zip(fit.places, fit.latencies, strict=True):
+        others = {
+            "chain": fit.repeated.get(place),
+            "difference": subtracted(known[place], "difference", measured.terms, measured.summaries, overhead),
+            "regression": subtracted(known[place], "regression", measured.terms, measured.summaries, overhead),
+        }
+        words = [f"{name} {_change(joint, other):+.0%}" for name, other in others.items() if _differs(joint, other)]
+        if words and joint.resolved:
+            flags[place] = ", ".join(words)
+    return flags
+
+
+def _differs(joint: Latency, other: Latency | None) -> bool:
+    if other is None:
+        return False
+    beyond = abs(other.latency_s - joint.latency_s) / math.hypot(joint.stderr_s, other.stderr_s)
+    return beyond > DISAGREEMENT_Z and abs(_change(joint, other)) > RELEVANT_SHARE
+
+
+def _change(joint: Latency, other: Latency | None) -> float:
+    return 0.0 if other is None else other.latency_s / joint.latency_s - 1

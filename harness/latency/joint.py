@@ -1,0 +1,158 @@
+"""All layers of a campaign at once: every probe is one equation of one system.
+
+`total = what stands in front + layer + a * input_bytes + b * output_bytes + c + auxiliary layers`. Unknown are the
+overhead coefficients, what stands in front of a layer (the probe without it), each layer in its context, by itself
+(S1.1), and behind a copy of itself. Layers differ from their probes' other contents by what is measured with and
+without them; what all share is solved for once, and the covariance says what errors they have in common.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.latency.layers import Latency, positive
+from harness.latency.overhead import COLUMNS, MODEL_NOISE, row_of
+from harness.latency.system import Equation, Solution, solve
+from harness.measure.summary import Measurement
+from harness.probe.plan import STACK_COPIES, LayerProbes
+from harness.probe.terms import Terms
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[np.float64]]
+
+Place = tuple[str, str]
+"""Digest of a layer's key, and its context."""
+MISFIT = 3.0
+"""Spread of the residuals, in standard errors, beyond which a device contradicts the additive model."""
+_NULL_ROLES = ("calibration", "auxiliary")
+
+
+@dataclass(frozen=True)
+class JointFit:
+    """Layer latencies of one campaign.
+
+    `covariance` in s² has the order of `places`. `alone` is each layer without its neighbours (S1.1), `repeated` behind
+    a copy of itself. `scale` is the robust spread of residuals in standard errors over `redundant` equations: 1 where
+    the additive model holds; `condition` that of the system.
+    """
+
+    places: tuple[Place, ...]
+    latencies: tuple[Latency, ...]
+    covariance: Array
+    alone: Mapping[Place, Latency]
+    repeated: Mapping[Place, Latency]
+    scale: float
+    redundant: int
+    condition: float
+
+    @property
+    def additive(self) -> bool:
+        """Whether residuals are no larger than measurement and model errors explain."""
+        return self.scale <= MISFIT
+
+
+def fit_joint(
+    layers: Sequence[LayerProbes],
+    roles: Mapping[str, str],
+    terms: Mapping[str, Terms],
+    measured: Mapping[str, Measurement],
+) -> JointFit:
+    """Solves one campaign; layers whose probes were refused are left out.
+
+    `roles` and `terms` are those of all probes. Raises IllConditionedDesign.
+    """
+    import numpy as np
+
+    known = [layer for layer in layers if {layer.in_context, layer.null} <= measured.keys()]
+    equations = _equations(known, roles, terms, measured)
+    # Less than nothing is what a layer without latency gives half of the time: `positive` makes the best of that.
+    signed = {name for equation in equations.values() for name in equation.amounts if name.startswith(_LAYERS)}
+    solution = solve(list(equations.values()), signed)
+    places = tuple((layer.key.digest, layer.context) for layer in known)
+    at = [solution.index(_in_context(place)) for place in places]
+    return JointFit(
+        places=places,
+        latencies=tuple(
+            _latency(solution, _in_context(place), samples) for place, samples in _samples(known, measured)
+        ),
+        covariance=solution.covariance[np.ix_(at, at)],
+        alone={
+            (layer.key.digest, layer.context): _latency(solution, _alone(layer), measured[layer.layer].samples)
+            for layer in known
+            if layer.layer in measured
+        },
+        repeated={
+            (layer.key.digest, layer.context): _latency(solution, _repeated(layer), measured[layer.stacks[-1]].samples)
+            for layer in known
+            if layer.stacks and all(stack in measured for stack in layer.stacks)
+        },
+        scale=solution.scale,
+        redundant=int(solution.redundant.sum()),
+        condition=solution.condition,
+    )
+
+
+def _equations(
+    layers: Sequence[LayerProbes],
+    roles: Mapping[str, str],
+    terms: Mapping[str, Terms],
+    measured: Mapping[str, Measurement],
+) -> dict[tuple[str, ...], Equation]:
+    """One for each probe, by its id; a stack's by its layer, too, as layers may share one."""
+    equations: dict[tuple[str, ...], Equation] = {}
+
+    def add(name: tuple[str, ...], probe: str, contents: Mapping[str, float], model_noise: float = 0.0) -> None:
+        measurement = measured[probe]
+        # One sample tells nothing of its error, and is told to be as far off as it is long.
+        stderr_s = math.hypot(min(measurement.stderr_s, measurement.latency_s), model_noise * measurement.latency_s)
+        amounts = {**dict(zip(COLUMNS, row_of(terms[probe]), strict=True)), **contents}
+        equations[name] = Equation(amounts, measurement.latency_s, stderr_s)
+
+    for probe in measured:
+        if roles[probe] in _NULL_ROLES:
+            add((probe,), probe, {}, MODEL_NOISE)
+    for layer in layers:
+        place = (layer.key.digest, layer.context)
+        front = f"in front {layer.null}"
+        add((layer.null,), layer.null, {front: 1.0})
+        add((layer.in_context,), layer.in_context, {front: 1.0, _in_context(place): 1.0})
+        if layer.layer in measured:
+            add((layer.layer,), layer.layer, {_alone(layer): 1.0})
+        if all(stack in measured for stack in layer.stacks):
+            for stack, copies in zip(layer.stacks, STACK_COPIES, strict=False):
+                # A pool of stacks is another pool: what stands in front may take another time there.
+                contents = {f"start {layer.stacks[0]}": 1.0, _repeated(layer): float(copies - 1)}
+                add((stack,), stack, contents)
+    return equations
+
+
+_LAYERS = ("layer ", "alone ", "repeated ")
+
+
+def _in_context(place: Place) -> str:
+    return f"layer {place[0]} {place[1]}"
+
+
+def _alone(layer: LayerProbes) -> str:
+    return f"alone {layer.layer}"
+
+
+def _repeated(layer: LayerProbes) -> str:
+    return f"repeated {layer.stacks[0]}"
+
+
+def _samples(layers: Sequence[LayerProbes], measured: Mapping[str, Measurement]) -> list[tuple[Place, int]]:
+    return [
+        ((layer.key.digest, layer.context), min(measured[layer.in_context].samples, measured[layer.null].samples))
+        for layer in layers
+    ]
+
+
+def _latency(solution: Solution, name: str, samples: int) -> Latency:
+    at = solution.index(name)
+    return positive(float(solution.values[at]), math.sqrt(float(solution.covariance[at, at])), samples)

@@ -1,0 +1,63 @@
+"""What errors of a table's entries have in common, in a file beside them: a sum of entries needs it.
+
+The correlations of each entry with those after it, row by row, as 32-bit little-endian floats, compressed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[np.float64]]
+
+_ITEM_BYTES = 4
+_LEAST = 1e-3
+"""Smaller correlations are noise, and cost space."""
+
+
+def pack(covariance: Array) -> bytes:
+    """The correlations of a covariance matrix; nothing where there is no entry or only one."""
+    import numpy as np
+
+    spread = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
+    correlation = covariance / np.outer(spread, spread)
+    upper = correlation[np.triu_indices(len(covariance), 1)]
+    kept = np.where(abs(upper) < _LEAST, 0.0, np.clip(upper, -1.0, 1.0))
+    return zlib.compress(kept.astype("<f4").tobytes(), 6) if len(kept) else b""
+
+
+def unpack(content: bytes, entries: int) -> Array:
+    """The matrix of correlations; raises ValueError where the content is not that of so many entries."""
+    import numpy as np
+
+    matrix = np.eye(entries)
+    expected = entries * (entries - 1) // 2 * _ITEM_BYTES
+    if not expected and not content:
+        return matrix
+    decoder = zlib.decompressobj()
+    try:
+        plain = decoder.decompress(content, expected + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if len(plain) != expected or not decoder.eof or decoder.unused_data:
+        raise ValueError(f"it does not hold {expected} bytes, the correlations of {entries} entries")
+    upper = np.frombuffer(plain, "<f4").astype(float)
+    if not (abs(upper) <= 1.0).all():
+        raise ValueError("it holds a correlation that is none")
+    above = np.triu_indices(entries, 1)
+    matrix[above] = upper
+    matrix.T[above] = upper
+    return matrix
+
+
+def variance(correlation: Array, stderr: Array, counts: Mapping[int, int]) -> float:
+    """Of the sum of entries, each as often as `counts` says by its index."""
+    import numpy as np
+
+    at = np.fromiter(counts.keys(), int, len(counts))
+    parts = stderr[at] * np.fromiter(counts.values(), float, len(counts))
+    return max(0.0, float(parts @ correlation[np.ix_(at, at)] @ parts))

@@ -1,0 +1,260 @@
+"""Neighbouring groups of operators that a device might fuse, and the shapes in which to try it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from harness.network.assemble import WEIGHT_OPS, index_bound
+from harness.network.fusion import COMMUTATIVE, DEFAULT_RULES, FusionRule, match_all, parse_pattern, pattern_of
+from harness.network.graph import Constant, Network, Node, TensorType
+from harness.network.key import attributes, canonical, layer_key
+from harness.network.reshape import retyped
+
+SHAPES_AS_FOUND = 2
+SHAPES_ADAPTED = 2
+WANTED_BYTES = 1 << 18
+"""What a pair hands over where its shape may be chosen: enough for the smaller operator to take its time."""
+AFFORDABLE_WORK = 1 << 20
+"""Work of a pair, in elements read and written, above which a shape is the less wanted the longer it takes."""
+NARROW_CHANNELS = 16
+"""Channels that a convolution sums over, or a matrix product, where its shape may be chosen: few, so that it takes
+little time beside what follows it."""
+_MAX_OPERATORS = 12
+_MAX_BYTES = 1 << 23
+_COMPOSITE_OPERATORS = 4
+
+
+@dataclass(frozen=True)
+class NodePair:
+    """Two connected groups of nodes: only the second reads the result of the first.
+
+    `pattern` is that of both, in a form that does not depend on the order of a sum's operands; `shape` names what
+    is handed over.
+    """
+
+    network: Network
+    first: tuple[Node, ...]
+    second: tuple[Node, ...]
+    pattern: str
+
+    @property
+    def between(self) -> str:
+        """The tensor that the first group hands to the second."""
+        return _sink(self.first).outputs[0]
+
+    @property
+    def result(self) -> str:
+        """The result of the second group."""
+        return _sink(self.second).outputs[0]
+
+    @property
+    def shape(self) -> str:
+        """The first input of the first group and what it hands over, as text."""
+        graph = canonical(self.network, self.first, [self.between])
+        read = [str(self.network.types[name]) for name in graph.inputs[:1]]
+        return "->".join([*read, str(self.network.types[self.between])])
+
+
+def neighbours(networks: Sequence[Network], rules: Sequence[FusionRule]) -> dict[str, tuple[NodePair, ...]]:
+    """Pairs of neighbouring groups by the pattern that they would make, as the rules known so far group the nodes.
+
+    Where nothing is known yet, groups are single nodes; composites of five operators and more, which runtimes
+    fuse as a whole or not at all, are taken apart into their last operator and the rest. Where an operator that has
+    weights was found apart from the one before it, longer patterns across that place are not tried.
+    """
+    found: dict[str, list[NodePair]] = {}
+    for network in networks:
+        for pair in (*_adjacent(network, rules), *_composites(network, rules)):
+            found.setdefault(pair.pattern, []).append(pair)
+    return {pattern: tuple(pairs) for pattern, pairs in found.items()}
+
+
+def shapes(pairs: Sequence[NodePair]) -> tuple[NodePair, ...]:
+    """Few of the places of one pattern, and the same in shapes that show a saving best, distinct ones."""
+    found: dict[str, NodePair] = {}
+    for pair in pairs:
+        found.setdefault(_key(pair), pair)
+    as_found = sorted(found.values(), key=_contrast, reverse=True)
+    adapted: dict[str, NodePair] = {}
+    for pair in as_found:
+        for variant in _variants(pair):
+            if (key := _key(variant)) not in found:
+                adapted.setdefault(key, variant)
+    varied = sorted(adapted.values(), key=_contrast, reverse=True)
+    chosen = as_found[:SHAPES_AS_FOUND] + varied[:SHAPES_ADAPTED]
+    rest = as_found[SHAPES_AS_FOUND:] + varied[SHAPES_ADAPTED:]
+    chosen += rest[: SHAPES_AS_FOUND + SHAPES_ADAPTED - len(chosen)]
+    return tuple(chosen)
+
+
+def normal_form(pattern: str) -> str:
+    """The pattern with operands of sums and products in one order: results of operators first."""
+    names: dict[str, str] = {}
+    parts = []
+    for node in parse_pattern(pattern):
+        reads = sorted(node.reads, key=lambda read: read.startswith("x")) if node.op in COMMUTATIVE else node.reads
+        labels = [names.setdefault(read, f"x{len(names)}") if read.startswith("x") else read for read in reads]
+        parts.append(f"{node.op}({','.join(labels)})")
+    return ";".join(parts)
+
+
+def _sink(group: Sequence[Node]) -> Node:
+    return max(group, key=lambda node: node.index)
+
+
+def _adjacent(network: Network, rules: Sequence[FusionRule]) -> Iterator[NodePair]:
+    owner: dict[int, tuple[Node, ...]] = {node.index: (node,) for node in network.nodes}
+    for group in match_all(network, rules):
+        owner.update((node.index, tuple(sorted(group, key=lambda one: one.index))) for node in group)
+    apart = {rule.pattern for rule in rules if not rule.holds}
+    for node in network.nodes:
+        first, readers = owner[node.index], network.consumers.get(node.outputs[0], [])
+        if node is not _sink(first) or node.outputs[0] in network.outputs or not _is_plain(network, first):
+            continue
+        seconds = [owner[reader.index] for reader in readers]
+        if len({_sink(group).index for group in seconds}) != 1 or not _is_plain(network, seconds[0]):
+            continue
+        known = any(_has_weights(network, reader) and _edge(network, node, reader) in apart for reader in readers)
+        if not known and len(first) + len(seconds[0]) <= _MAX_OPERATORS:
+            yield _pair(network, first, seconds[0])
+
+
+def _edge(network: Network, node: Node, reader: Node) -> str:
+    return normal_form(pattern_of(network, (node, reader)))
+
+
+def _has_weights(network: Network, node: Node) -> bool:
+    return node.op in WEIGHT_OPS and len(node.inputs) > 1 and node.inputs[1] in network.constants
+
+
+def _composites(network: Network, rules: Sequence[FusionRule]) -> Iterator[NodePair]:
+    if rules:
+        return
+    long = [rule for rule in DEFAULT_RULES if len(rule.nodes) > _COMPOSITE_OPERATORS]
+    for group in match_all(network, long):
+        nodes = tuple(sorted(group, key=lambda node: node.index))
+        yield _pair(network, nodes[:-1], nodes[-1:])
+
+
+def _pair(network: Network, first: tuple[Node, ...], second: tuple[Node, ...]) -> NodePair:
+    return NodePair(network, first, second, normal_form(pattern_of(network, (*first, *second))))
+
+
+def _is_plain(network: Network, group: Sequence[Node]) -> bool:
+    """Nodes of one result each, with activations to read, and none that counts places in a tensor."""
+    one_result = all(len([name for name in node.outputs if name]) == 1 for node in group)
+    reads = any(name and name not in network.constants for node in group for name in node.inputs)
+    return one_result and reads and index_bound(network, _sink(group).outputs[0]) is None
+
+
+def _key(pair: NodePair) -> str:
+    graph = canonical(pair.network, (*pair.first, *pair.second), [pair.result])
+    return layer_key(pair.network, graph).digest
+
+
+def _contrast(pair: NodePair) -> float:
+    """How well a saving will show for its price: the work of the smaller group in that of both.
+
+    It is less where little is handed over, and where much is to be done.
+    """
+    first, second = _work(pair.network, pair.first), _work(pair.network, pair.second)
+    enough = min(1.0, pair.network.types[pair.between].bytes / WANTED_BYTES)
+    return min(first, second) / (first + second) * enough * min(1.0, AFFORDABLE_WORK / (first + second))
+
+
+def _work(network: Network, group: Sequence[Node]) -> float:
+    """Elements read and written, and multiplications, of which a core does about eight in the time of an element."""
+    total = 0.0
+    for node in group:
+        written = network.types[node.outputs[0]]
+        total += written.elements + sum(
+            network.types[name].elements for name in node.inputs if name and name not in network.constants
+        )
+        weights = [network.types[name] for name in node.inputs[1:2] if name in network.constants]
+        if weights and len(weights[0].shape) > 1:
+            shape = weights[0].shape
+            depth = math.prod(shape[1:]) if node.op.startswith("Conv") else math.prod(shape) / shape[-1]
+            total += written.elements * depth / 8
+    return total
+
+
+def _variants(pair: NodePair) -> Iterator[NodePair]:
+    """The pair with few channels to sum over, and larger, as far as its operators allow."""
+    for narrow in _narrowed(pair):
+        yield narrow
+        factor = math.sqrt(WANTED_BYTES / narrow.network.types[pair.between].bytes)
+        for step in sorted({max(1.0, factor / 2), max(1.0, factor), factor * 1.5}):
+            if step != 1.0:
+                yield from _grown(narrow, step)
+
+
+def _narrowed(pair: NodePair) -> Iterator[NodePair]:
+    network = pair.network
+    graph = canonical(network, (*pair.first, *pair.second), [pair.result])
+    changes: dict[str, TensorType] = {}
+    for node in graph.nodes:
+        read = node.inputs[0]
+        if read in graph.inputs and len(node.inputs) > 1 and node.inputs[1] in network.constants:
+            changes.update(_narrow(network, node))
+            break
+    narrowed = _with_types(pair, changes) if changes else None
+    yield narrowed or pair
+
+
+def _narrow(network: Network, node: Node) -> Mapping[str, TensorType]:
+    """The first input and the weights of a convolution or matrix product with few channels to sum over."""
+    read, weight = network.types[node.inputs[0]], network.types[node.inputs[1]]
+    if node.op == "Conv" and weight.shape[1] == read.shape[1] > NARROW_CHANNELS:
+        shape = (read.shape[0], NARROW_CHANNELS, *read.shape[2:])
+        return {
+            node.inputs[0]: TensorType(read.dtype, shape),
+            node.inputs[1]: TensorType(weight.dtype, (weight.shape[0], NARROW_CHANNELS, *weight.shape[2:])),
+        }
+    given = attributes(network, node)
+    if node.op in ("MatMul", "Gemm") and len(weight.shape) == 2 and not given.get("transA"):
+        axis = 1 if given.get("transB") else 0
+        shape = tuple(NARROW_CHANNELS if at == axis else size for at, size in enumerate(weight.shape))
+        return {
+            node.inputs[0]: TensorType(read.dtype, (*read.shape[:-1], NARROW_CHANNELS)),
+            node.inputs[1]: TensorType(weight.dtype, shape),
+        }
+    return {}
+
+
+def _grown(pair: NodePair, factor: float) -> Iterator[NodePair]:
+    """The pair on pictures `factor` times as large each way, or on that many times as many rows, squared."""
+    network = pair.network
+    graph = canonical(network, (*pair.first, *pair.second), [pair.result])
+    changes = {name: _grow(network.types[name], factor) for name in graph.inputs}
+    small = sum(kind.bytes for kind in changes.values()) <= _MAX_BYTES
+    grown = _with_types(pair, changes) if changes and small else None
+    if grown is not None:
+        yield grown
+
+
+def _grow(kind: TensorType, factor: float) -> TensorType:
+    rank = len(kind.shape)
+    if rank == 4:
+        return TensorType(kind.dtype, (*kind.shape[:2], *(max(1, round(size * factor)) for size in kind.shape[2:])))
+    if rank in (2, 3):
+        rows = max(1, round(kind.shape[rank - 2] * factor**2))
+        return TensorType(kind.dtype, (*kind.shape[: rank - 2], rows, kind.shape[-1]))
+    return kind
+
+
+def _with_types(pair: NodePair, changes: Mapping[str, TensorType]) -> NodePair | None:
+    """The pair with these types of what it reads, or None where its operators do not fit them."""
+    network = pair.network
+    nodes = (*pair.first, *pair.second)
+    types = retyped(network, sorted(nodes, key=lambda node: node.index), changes)
+    if types is None:
+        return None
+    constants = {
+        name: Constant(changes[name]) if name in changes else constant for name, constant in network.constants.items()
+    }
+    changed = replace(network, types={**network.types, **types}, constants=constants)
+    if normal_form(pattern_of(changed, nodes)) != pair.pattern:
+        return None
+    return replace(pair, network=changed)

@@ -1,0 +1,62 @@
+"""Types of what some nodes of a network write when what they read has other shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from harness.network.graph import Network, Node, TensorType
+from harness.network.prepare import onnx_dtype
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+
+def retyped(network: Network, nodes: Sequence[Node], changes: Mapping[str, TensorType]) -> dict[str, TensorType] | None:
+    """The types of `changes` and of all that the nodes, in topological order, write then.
+
+    None where an operator does not take these shapes, or changes an element type.
+    """
+    import onnx
+    from onnx import helper, numpy_helper
+
+    written = {name for node in nodes for name in node.outputs}
+    read = dict.fromkeys(name for node in nodes for name in node.inputs if name and name not in written)
+    values, initializers = [], []
+    for name in read:
+        constant = network.constants.get(name)
+        if constant is not None and constant.value is not None and name not in changes:
+            initializers.append(numpy_helper.from_array(constant.value, name))
+        else:
+            kind = changes.get(name, network.types[name])
+            values.append(helper.make_tensor_value_info(name, onnx_dtype(kind.dtype), kind.shape))
+    results = [helper.make_empty_tensor_value_info(name) for node in nodes for name in node.outputs if name]
+    copies = [_copy(node) for node in nodes]
+    graph = helper.make_graph(copies, "retyped", values, results, initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", network.opset)])
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        return None
+    types = dict(changes)
+    for value in inferred.graph.output:
+        sizes = value.type.tensor_type.shape.dim
+        if not value.type.tensor_type.HasField("shape") or any(size.dim_value <= 0 for size in sizes):
+            return None
+        types[value.name] = TensorType(network.types[value.name].dtype, tuple(size.dim_value for size in sizes))
+    known = {**network.types, **types}
+    # Shape inference takes the word of a constant shape.
+    views = (node for node in nodes if node.op == "Reshape")
+    fits = all(known[node.inputs[0]].elements == known[node.outputs[0]].elements for node in views)
+    return types if fits else None
+
+
+def _copy(node: Node) -> NodeProto:
+    """The node of the file, reading tensors by the names that the prepared network gives them."""
+    from onnx import NodeProto
+
+    copy = NodeProto()
+    copy.CopyFrom(node.proto)
+    del copy.input[:]
+    copy.input.extend(node.inputs)
+    return copy

@@ -1,0 +1,246 @@
+"""What a layer's key says of it: operators, sizes and bytes, as the features that predictors learn from.
+
+A key holds everything that bears on latency, so the entries of a table are enough to train on, and any layer
+of a network can be predicted. Classes of operators are paths, `mac/conv/dense/Relu`: layers of one path run
+the same code, layers that share only the front of it run similar code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from harness.network.graph import ITEM_BYTES
+from harness.predictor.layers import LayerFeatures, Pair
+from harness.predictor.signature import (
+    CONVOLUTIONS,
+    COPIES,
+    VIEWS,
+    WEIGHT_SLOT,
+    WINDOWS,
+    Shape,
+    Signature,
+    Step,
+    Tensor,
+    parse_signature,
+    windowed,
+)
+
+_MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm"})
+_FOLDED = frozenset({"BatchNormalization", "Affine"})
+_ALONG_AN_AXIS = frozenset(
+    {"Softmax", "Softmax-12", "LogSoftmax", "LayerNormalization", "LRN", "InstanceNormalization"}
+)
+_PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
+# Chains that exporters write out and devices run as one operator, longest first.
+_IDIOMS = (
+    (("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "Add"), "LayerNormalization"),
+    (("Div", "Erf", "Add", "Mul", "Mul"), "Gelu"),
+    (("Mul", "Erf", "Add", "Mul", "Mul"), "Gelu"),
+    (("Sigmoid", "Mul"), "Swish"),
+    (("HardSigmoid", "Mul"), "HardSwish"),
+    (("Clip",), "Relu"),
+)
+
+
+def describe(signature: str) -> LayerFeatures | None:
+    """The features of the layer with this key (`LayerKey.text`); None where the text is not a key of this version.
+
+    Every operator gets features: products of matrices and convolutions as such, fused ones with their
+    activation in the class and further inputs as extra operands, anything else as a mover of bytes.
+    """
+    parsed = parse_signature(signature)
+    if parsed is None:
+        return None
+    for place, step in enumerate(parsed.steps):
+        weight = WEIGHT_SLOT.get(step.op, 1)
+        if step.op in CONVOLUTIONS and len(step.tensors) > weight:
+            found = _convolution(parsed, place, step.tensors[weight])
+        elif step.op in _MATRIX_OPERATORS and len(step.tensors) > weight:
+            found = _product(parsed, place, step.tensors[weight])
+        else:
+            continue
+        if found is not None:
+            return found
+    return _mover(parsed)
+
+
+def _convolution(layer: Signature, place: int, weight: Tensor) -> LayerFeatures | None:
+    step = layer.steps[place]
+    data, result = step.tensors[0], layer.outputs[0]
+    transposed = step.op == "ConvTranspose"
+    if data.shape is None or weight.shape is None or min(len(data.shape), len(weight.shape)) < 3:
+        return None
+    out = windowed(step, data.shape) or result.shape
+    groups = step.numbers("group", (1,))[0]
+    if out is None or len(out) != len(data.shape) or data.shape[1] % groups:
+        return None
+    in_channels, out_channels = data.shape[1], weight.shape[1] * groups if transposed else weight.shape[0]
+    kind = "transposed" if transposed else "dense" if groups == 1 else "grouped"
+    kind = "depthwise" if 1 < groups == in_channels and not transposed else kind
+    spatial = len(data.shape) - 2
+    in_size, out_size = _plane(data.shape[2:]), _plane(out[2:])
+    # A transposed convolution does its kernel once per input pixel: as a loop nest, one kernel of 1/stride a side
+    # per output pixel.
+    kernel, stride = _plane(weight.shape[2:]), _plane(step.numbers("strides", (1,) * spatial))
+    if transposed:
+        kernel = (-(-kernel[0] // stride[0]), -(-kernel[1] // stride[1]))
+    return LayerFeatures(
+        operator="/".join(("mac", "conv", kind, _suffix(layer, place))),
+        batch=data.shape[0],
+        in_channels=in_channels,
+        out_channels=out_channels,
+        in_size=in_size,
+        out_size=out_size,
+        kernel=kernel,
+        stride=(1, 1) if transposed else stride,
+        groups=groups,
+        weight_elements=math.prod(weight.shape),
+        extra_operands=_extra_operands(layer, place, math.prod(out)),
+        element_bytes=ITEM_BYTES.get(data.dtype, 4),
+    )
+
+
+def _product(layer: Signature, place: int, right: Tensor) -> LayerFeatures | None:
+    step = layer.steps[place]
+    left = step.tensors[0]
+    if not left.shape or not right.shape or len(right.shape) < 2:
+        return None
+    depth, columns = right.shape[-2:] if step.attributes.get("transB", "0") != "1" else right.shape[:-3:-1]
+    rows = math.prod(left.shape) // depth
+    batch = math.prod(right.shape[:-2])
+    if rows % batch:
+        return None
+    elements = math.prod(right.shape)
+    # A right-hand side that comes from another layer lies where activations lie, and is read like them.
+    operands = 0 if right.constant else -(-elements // (rows * columns))
+    return LayerFeatures(
+        operator="/".join(("mac", "product", "weights" if right.constant else "activations", _suffix(layer, place))),
+        batch=1,
+        in_channels=batch * depth,
+        out_channels=batch * columns,
+        in_size=(rows // batch, 1),
+        out_size=(rows // batch, 1),
+        groups=batch,
+        weight_elements=elements if right.constant else 0,
+        extra_operands=operands + _extra_operands(layer, place, rows * columns),
+        element_bytes=ITEM_BYTES.get(left.dtype, 4),
+    )
+
+
+def _suffix(layer: Signature, place: int) -> str:
+    """What is done beside the products, apart from what is folded into the weights; copies of data come last."""
+    others = [step for position, step in enumerate(layer.steps) if position != place and step.op not in VIEWS]
+    computed = [step for step in others if step.op not in COPIES and not _is_sum(step)]
+    copied = sorted({step.op for step in others if step.op in COPIES})
+    names = [name for name in _names(computed) if name not in _FOLDED]
+    return "/".join(["+".join(names) or "plain", *(["+".join(copied)] if copied else [])])
+
+
+def _is_affine(step: Step) -> bool:
+    """A factor, summand or divisor that is known beforehand."""
+    return step.op in ("Add", "Mul", "Sub", "Div") and any(tensor.constant for tensor in step.tensors)
+
+
+def _is_sum(step: Step) -> bool:
+    return step.op in ("Add", "Sum") and not any(tensor.constant for tensor in step.tensors)
+
+
+def _extra_operands(layer: Signature, place: int, elements: int) -> int:
+    """Further tensors of the result's size that operators behind the products read from outside."""
+    behind = layer.steps[place + 1 :]
+    reads = {read for step in behind for read in step.reads if read.startswith("x")}
+    return sum(math.prod(layer.inputs[int(read[1:])].shape or ()) >= elements for read in sorted(reads))
+
+
+def _mover(layer: Signature) -> LayerFeatures:
+    """A layer without products: what it reads and writes, and the window it looks through."""
+    read = max(layer.inputs, key=lambda tensor: tensor.bytes, default=layer.outputs[0])
+    written = max(layer.outputs, key=lambda tensor: tensor.bytes)
+    item = ITEM_BYTES.get(written.dtype, 4)
+    out_shape = written.shape or (1,)
+    names = _names(layer.steps)
+    group = _group(names)
+    window = next((step for step in layer.steps if step.op in WINDOWS), None)
+    kernel = stride = (1, 1)
+    in_shape = read.shape or (1,)
+    extra = 0
+    if window is not None:
+        spatial = len(in_shape) - 2
+        kernel = _plane(window.numbers("kernel_shape", (1,) * spatial))
+        stride = _plane(window.numbers("strides", (1,) * spatial))
+    elif group == "copy" or any(step.op in _PARTIAL_READS for step in layer.steps):
+        # Joined inputs and split outputs count together, and only what is picked of a larger tensor is read.
+        in_shape = out_shape = max(_joined(layer), out_shape, key=math.prod)
+    elif math.prod(in_shape) > math.prod(out_shape):
+        kernel = _plane((math.prod(in_shape) // max(1, math.prod(out_shape)),))
+    else:
+        in_shape = out_shape
+        constants = [tensor for step in layer.steps for tensor in step.tensors if tensor.constant]
+        operands = [math.prod(tensor.shape or ()) for tensor in [*layer.inputs, *constants]]
+        extra = sum(elements >= math.prod(out_shape) for elements in operands) - 1
+    (batch, channels, in_size), (_, out_channels, out_size) = _image(in_shape), _image(out_shape)
+    if out_channels != channels:
+        channels, in_size = out_channels, (max(1, math.prod(in_shape) // (batch * out_channels)), 1)
+    return LayerFeatures(
+        operator="/".join(("move", group, "+".join(names))),
+        batch=batch,
+        in_channels=channels,
+        out_channels=channels,
+        in_size=in_size,
+        out_size=out_size,
+        kernel=kernel,
+        stride=stride,
+        groups=channels,
+        extra_operands=max(0, extra),
+        element_bytes=item,
+    )
+
+
+def _joined(layer: Signature) -> Shape:
+    """All outputs as if they were one."""
+    if len(layer.outputs) == 1:
+        return layer.outputs[0].shape or (1,)
+    first = layer.outputs[0].shape or (1,)
+    total = sum(math.prod(tensor.shape or ()) for tensor in layer.outputs)
+    return (*first[:1], total // max(1, first[0]))
+
+
+def _group(names: Sequence[str]) -> str:
+    """What kind of work a layer without products is."""
+    kinds = set(names)
+    if kinds <= VIEWS:
+        return "view"
+    kinds -= VIEWS
+    if kinds <= COPIES:
+        return "copy"
+    if kinds & _ALONG_AN_AXIS:
+        return "norm"
+    if kinds & WINDOWS:
+        return "window"
+    reduces = any(name.startswith(("Reduce", "Global", "Arg")) for name in kinds)
+    return "reduce" if reduces else "map"
+
+
+def _names(steps: Sequence[Step]) -> list[str]:
+    """The operators of a chain, well-known spellings of one operator replaced by its name."""
+    ops = [step.op for step in steps]
+    names = ["Affine" if _is_affine(step) else step.op for step in steps]
+    for chain, name in _IDIOMS:
+        for place in range(len(ops) - len(chain) + 1):
+            if tuple(ops[place : place + len(chain)]) == chain:
+                ops[place : place + len(chain)] = names[place : place + len(chain)] = [name]
+    return names
+
+
+def _image(shape: Shape) -> tuple[int, int, Pair]:
+    """Batch, channels and plane of a tensor; without spatial axes the last one is the channels'."""
+    if len(shape) < 4:
+        *rest, channels = shape or (1,)
+        return 1, channels, (math.prod(rest), 1)
+    return shape[0], shape[1], _plane(shape[2:])
+
+
+def _plane(sizes: Sequence[int]) -> Pair:
+    """Any number of spatial sizes as height and width."""
+    return (math.prod(sizes[:-1]), sizes[-1]) if len(sizes) > 1 else (sizes[0] if sizes else 1, 1)

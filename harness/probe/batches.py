@@ -1,0 +1,109 @@
+"""Batches: which probes are loaded together, and how they are visited.
+
+How warm caches are decides what a layer takes on a processor: right after itself it finds its weights, in a network it
+finds what the layers since its last run have left. Visits imitate that. The footprint of a batch, what one round of it
+touches, is made that of the network: where a network's own probes touch less, further copies of probes that stand for
+several layers are loaded, and where they touch more, the network is divided into several batches. A network that
+fits into the cache of a core finds everything as warm as it left it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.probe.probe import Probe
+
+Visits = Literal["cold", "pool", "warm"]
+"""How a batch is visited, in rounds of random order:
+
+- `cold`: nothing before a timed run; later rounds leave out probes that are known well enough;
+- `pool`: the same with every probe in every round, after a round that is not timed;
+- `warm`: an untimed run of the same probe before each timed one.
+"""
+MAX_BATCH_LOADS = 512
+MAX_BATCH_WEIGHT_BYTES = 1 << 30
+SESSION_BYTES = 32 << 10
+"""What a run touches beside its weights, whatever it runs: code and the runtime's own structures."""
+NODE_BYTES = 8 << 10
+"""The same for every layer of a network."""
+_COPY = "."
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Loads that are visited together, `runs` timed runs a visit.
+
+    A load is a probe's id, or `id.N` for its N-th copy, which has weights of its own.
+    """
+
+    loads: tuple[str, ...]
+    visits: Visits = "cold"
+    runs: int = 1
+
+    @property
+    def warmup(self) -> int:
+        """Untimed runs before the timed ones of a visit."""
+        return int(self.visits == "warm")
+
+    @property
+    def probes(self) -> tuple[str, ...]:
+        """The probes, each once."""
+        return tuple(dict.fromkeys(map(probe_of, self.loads)))
+
+
+def probe_of(load: str) -> str:
+    """The probe that a load is, or is a copy of."""
+    return load.partition(_COPY)[0]
+
+
+def footprint_bytes(probes: Sequence[Probe]) -> int:
+    """What one run of each of these probes touches; their activations share one arena."""
+    return sum(probe.model.weight_bytes + SESSION_BYTES for probe in probes)
+
+
+def batched(probes: Sequence[Probe], visits: Visits) -> Iterator[Batch]:
+    """Probes in batches as large as a device can hold."""
+    loads: list[str] = []
+    weight_bytes = 0
+    for probe in probes:
+        size = probe.model.weight_bytes
+        if loads and (len(loads) >= MAX_BATCH_LOADS or weight_bytes + size > MAX_BATCH_WEIGHT_BYTES):
+            yield Batch(tuple(loads), visits)
+            loads, weight_bytes = [], 0
+        loads.append(probe.id)
+        weight_bytes += size
+    if loads:
+        yield Batch(tuple(loads), visits)
+
+
+def pools(groups: Sequence[tuple[Sequence[Probe], int]], network_bytes: int) -> tuple[Batch, ...]:
+    """Batches with the footprint of a network.
+
+    `groups` are probes that are subtracted from each other, in the network's order, with how often the layer that
+    they stand for occurs. Groups stay together.
+    """
+    held = [(probes, footprint_bytes(probes), count) for probes, count in groups]
+    total = sum(size for _, size, _ in held)
+    copies = [1] * len(held)
+    for copy in itertools.count(2):
+        more = [at for at, (_, _, count) in enumerate(held) if count >= copy]
+        if not more or total >= network_bytes:
+            break
+        for at in more:
+            if total < network_bytes:
+                copies[at] = copy
+                total += held[at][1]
+    parts = max(1, round(total / network_bytes), -(-total // MAX_BATCH_WEIGHT_BYTES))
+    batches: list[list[str]] = [[]]
+    filled = 0
+    for (probes, size, _), number in zip(held, copies, strict=True):
+        full = filled >= total * len(batches) / parts and len(batches) < parts
+        if batches[-1] and (full or len(batches[-1]) >= MAX_BATCH_LOADS):
+            batches.append([])
+        for copy in range(1, number + 1):
+            batches[-1].extend(probe.id if copy == 1 else f"{probe.id}{_COPY}{copy}" for probe in probes)
+            filled += size
+    return tuple(Batch(tuple(dict.fromkeys(loads)), "pool") for loads in batches if loads)

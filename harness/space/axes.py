@@ -1,0 +1,140 @@
+"""Axes of a space: the values that one size of a layer may take, addressed by a number from 0 to 1."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import PlainValidator
+
+MAX_VALUES = 1000
+MAX_SIZE = 1 << 24
+DEPTHWISE = "depthwise"
+
+
+@dataclass(frozen=True)
+class Values:
+    """Listed values, smallest first, each equally likely."""
+
+    values: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.values)
+
+    def at(self, place: float) -> int:
+        """The value at `place`, from 0 (smallest) to 1 (largest)."""
+        return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Multiples of `multiple_of` from `low` to `high`, every doubling equally likely."""
+
+    low: int
+    high: int
+    multiple_of: int = 1
+
+    @property
+    def count(self) -> int:
+        """How many multiples there are."""
+        return self.high // self.multiple_of - -(-self.low // self.multiple_of) + 1
+
+    def at(self, place: float) -> int:
+        """The value at `place`, from 0 (smallest) to 1 (largest)."""
+        first = -(-self.low // self.multiple_of)
+        last = self.high // self.multiple_of
+        # Half a step beyond either end, so that the ends are as likely as their neighbours.
+        start, end = math.log(first - 0.5), math.log(last + 0.5)
+        return min(max(round(math.exp(start + place * (end - start))), first), last) * self.multiple_of
+
+
+Axis = Values | Range
+
+
+def _axis(given: Any) -> Axis:
+    if isinstance(given, (Values, Range)):
+        return given
+    if isinstance(given, dict):
+        return _range(given)
+    found = given if isinstance(given, (list, tuple)) else [given]
+    if not found or len(found) > MAX_VALUES or not all(_is_size(value) for value in found):
+        raise ValueError(
+            f"must be a whole number from 1 to {MAX_SIZE:,}, a list of them, or {{low = …, high = …, multiple_of = …}}"
+        )
+    if len(set(found)) != len(found):
+        raise ValueError("lists a value twice")
+    return Values(tuple(sorted(found)))
+
+
+def _range(given: dict[Any, Any]) -> Range:
+    unknown = sorted(str(name)[:40] for name in set(given) - {"low", "high", "multiple_of"})
+    if unknown:
+        raise ValueError(f"has the unknown key {unknown[0]!r}; a range has low, high and multiple_of")
+    if not {"low", "high"} <= set(given) or not all(_is_size(value) for value in given.values()):
+        raise ValueError(f"must have low and high, whole numbers from 1 to {MAX_SIZE:,}")
+    found = Range(**given)
+    if found.count < 1 or found.low > found.high:
+        raise ValueError(f"holds no multiple of {found.multiple_of} from {found.low} to {found.high}")
+    return found
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_SIZE
+
+
+Sizes = Annotated[Axis, PlainValidator(_axis)]
+"""A number, a list of numbers or `{low, high, multiple_of}` in a space file."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Listed words, numbers or booleans in the order of the file, each equally likely."""
+
+    values: tuple[Any, ...]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.values)
+
+    def at(self, place: float) -> Any:
+        """The choice at `place` from 0 to 1."""
+        return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
+
+
+def choices_of(*allowed: str | bool) -> PlainValidator:
+    """A validator for one of `allowed`, or a list of them."""
+
+    def check(given: Any) -> Choices:
+        if isinstance(given, Choices):
+            return given
+        found = tuple(given) if isinstance(given, list) else (given,)
+        known = all(
+            any(value is one or (isinstance(value, str) and value == one) for one in allowed) for value in found
+        )
+        if not found or len(found) > MAX_VALUES or not known:
+            names = ", ".join(str(one).lower() if isinstance(one, bool) else repr(one) for one in allowed)
+            raise ValueError(f"must be one of {names}, or a list of them")
+        if len(set(found)) != len(found):
+            raise ValueError("lists a value twice")
+        return Choices(found)
+
+    return PlainValidator(check)
+
+
+def _groups(given: Any) -> Choices:
+    if isinstance(given, Choices):
+        return given
+    found = tuple(given) if isinstance(given, list) else (given,)
+    if not found or len(found) > MAX_VALUES or not all(value == DEPTHWISE or _is_size(value) for value in found):
+        raise ValueError(f'must be a whole number from 1, "{DEPTHWISE}", or a list of them')
+    if len(set(found)) != len(found):
+        raise ValueError("lists a value twice")
+    return Choices(found)
+
+
+Groups = Annotated[Choices, PlainValidator(_groups)]
+"""Numbers of groups, or `depthwise` for as many as channels."""

@@ -1,0 +1,171 @@
+"""Operator blocks of a space file: the layers that each of them holds, as points of a unit cube."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from harness.space.axes import DEPTHWISE, Axis, Choices, Groups, Sizes, Values, choices_of
+from harness.space.configuration import (
+    NO_ACTIVATION,
+    Configuration,
+    Convolution,
+    Elementwise,
+    Pooling,
+    Product,
+    Rowwise,
+    padding_of,
+)
+
+_ONE = Values((1,))
+_PLAIN = Choices((NO_ACTIVATION,))
+_NEVER = Choices((False,))
+
+Activations = Annotated[Choices, choices_of(NO_ACTIVATION, "Relu", "Relu6", "Sigmoid", "Tanh", "Swish", "HardSwish")]
+Flags = Annotated[Choices, choices_of(True, False)]
+
+
+class Block(BaseModel):
+    """What all blocks have: `share` is how much of the space the block stands for, against the others."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    share: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
+
+    @functools.cached_property
+    def axes(self) -> Mapping[str, Axis | Choices]:
+        """The axes of the block by name, those that were left out not among them."""
+        found = ((name, getattr(self, name)) for name in type(self).model_fields)
+        return {name: axis for name, axis in found if hasattr(axis, "at")}
+
+    @property
+    def count(self) -> int:
+        """How many combinations of values there are; some of them may make no layer."""
+        return math.prod(axis.count for axis in self.axes.values())
+
+    def at(self, point: Sequence[float]) -> Configuration | None:
+        """The layer at a point of the unit cube over `axes`; None where its sizes make no layer."""
+        return self._layer({name: axis.at(place) for (name, axis), place in zip(self.axes.items(), point, strict=True)})
+
+    def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
+        raise NotImplementedError
+
+
+class ConvolutionBlock(Block):
+    """Convolutions; a depthwise one has as many output as input channels, whatever `channels_out` says."""
+
+    op: Literal["Conv"]
+    channels_in: Sizes
+    channels_out: Sizes
+    size: Sizes
+    width: Sizes | None = None
+    batch: Sizes = _ONE
+    kernel: Sizes = _ONE
+    stride: Sizes = _ONE
+    groups: Groups = Choices((1,))
+    activation: Activations = _PLAIN
+    batch_norm: Flags = _NEVER
+    residual: Flags = _NEVER
+
+    def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
+        channels_in, kernel, stride = values["channels_in"], values["kernel"], values["stride"]
+        depthwise = values["groups"] == DEPTHWISE
+        groups = channels_in if depthwise else values["groups"]
+        channels_out = channels_in if depthwise else values["channels_out"]
+        size = (values["size"], values.get("width", values["size"]))
+        if channels_in % groups or channels_out % groups or min(size) + 2 * padding_of(kernel, stride) < kernel:
+            return None
+        return Convolution(
+            values["batch"], channels_in, channels_out, size, kernel, stride, groups,
+            values["activation"], values["batch_norm"], values["residual"],
+        )  # fmt: skip
+
+
+class ProductBlock(Block):
+    """Matrix products with a weight and a bias, or with `heads` of two activations, as in attention."""
+
+    op: Literal["MatMul", "Gemm"]
+    rows: Sizes
+    depth: Sizes
+    columns: Sizes
+    heads: Sizes | None = None
+    activation: Activations = _PLAIN
+
+    @model_validator(mode="after")
+    def _heads_are_for_matmul(self) -> ProductBlock:
+        if self.op == "Gemm" and self.heads is not None:
+            raise ValueError("Gemm has no heads; use MatMul")
+        return self
+
+    def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
+        heads = values.get("heads", 0)
+        return Product(self.op, heads, values["rows"], values["depth"], values["columns"], values["activation"])
+
+
+class PoolingBlock(Block):
+    """Poolings with a window."""
+
+    op: Literal["MaxPool", "AveragePool"]
+    channels: Sizes
+    size: Sizes
+    width: Sizes | None = None
+    batch: Sizes = _ONE
+    kernel: Sizes
+    stride: Sizes = _ONE
+
+    def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
+        kernel, stride = values["kernel"], values["stride"]
+        size = (values["size"], values.get("width", values["size"]))
+        if min(size) + 2 * padding_of(kernel, stride) < kernel:
+            return None
+        return Pooling(self.op, values["batch"], values["channels"], size, (kernel, kernel), (stride, stride))
+
+
+class GlobalPoolingBlock(Block):
+    """Poolings of the whole plane."""
+
+    op: Literal["GlobalAveragePool", "GlobalMaxPool"]
+    channels: Sizes
+    size: Sizes
+    width: Sizes | None = None
+    batch: Sizes = _ONE
+
+    def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
+        size = (values["size"], values.get("width", values["size"]))
+        return Pooling(self.op, values["batch"], values["channels"], size, size, (1, 1))
+
+
+class ElementwiseBlock(Block):
+    """Operators on every element of one map, or of two of the same shape."""
+
+    op: Literal["Add", "Mul", "Sub", "Div", "Relu", "Sigmoid", "Tanh", "Swish", "HardSwish"]
+    channels: Sizes
+    size: Sizes
+    width: Sizes | None = None
+    batch: Sizes = _ONE
+
+    def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
+        size = (values["size"], values.get("width", values["size"]))
+        operands = 2 if self.op in ("Add", "Mul", "Sub", "Div") else 1
+        return Elementwise(self.op, operands, values["batch"], values["channels"], size)
+
+
+class RowwiseBlock(Block):
+    """Operators along the rows of a matrix."""
+
+    op: Literal["Softmax", "LayerNormalization"]
+    rows: Sizes
+    columns: Sizes
+
+    def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
+        return Rowwise(self.op, values["rows"], values["columns"])
+
+
+AnyBlock = Annotated[
+    ConvolutionBlock | ProductBlock | PoolingBlock | GlobalPoolingBlock | ElementwiseBlock | RowwiseBlock,
+    Field(discriminator="op"),
+]

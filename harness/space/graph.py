@@ -1,0 +1,223 @@
+"""Configurations as one network that a device can be asked about: every layer between neighbours of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.network.graph import Network
+from harness.network.layers import Layer
+from harness.network.prepare import prepare
+from harness.network.read import ModelFile
+from harness.space.configuration import (
+    NO_ACTIVATION,
+    Configuration,
+    Convolution,
+    Elementwise,
+    Pooling,
+    Product,
+    padding_of,
+)
+
+if TYPE_CHECKING:
+    from onnx import NodeProto, TensorProto, ValueInfoProto
+
+_OPSET = 17
+_IR_VERSION = 8
+_NEIGHBOUR_CHANNELS = 4
+_READER_CHANNELS = 8
+_OWN = "layer"
+
+
+def network_of(layers: Sequence[Configuration], name: str) -> Network:
+    """A network of as many separate parts as layers, each with what writes its inputs and what reads its result.
+
+    Weights have types and no values. Neighbours are such that devices do not draw the layer into them: maps come
+    from a 1x1 convolution with an activation and go to another one, matrices come from `Abs` and go to a product.
+    """
+    import hashlib
+
+    from onnx import helper
+
+    parts = _Parts()
+    for index, layer in enumerate(layers):
+        _add(parts, index, layer)
+    graph = helper.make_graph(parts.nodes, name, parts.inputs, parts.outputs, parts.weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+    digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+    return prepare(ModelFile(name, model, digest), {})
+
+
+def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
+    """The layers of a cut network that make up each configuration, by its index.
+
+    A configuration of which a device runs a part together with a neighbour has none.
+    """
+    found: dict[int, list[Layer]] = {}
+    mixed: set[int] = set()
+    for layer in layers:
+        places = {_place(node.name) for node in layer.graph.nodes}
+        own = {index for index, is_own in places if is_own}
+        for index in own:
+            found.setdefault(index, []).append(layer)
+        if len(places) > 1:
+            mixed |= own
+    return {index: tuple(parts) for index, parts in sorted(found.items()) if index not in mixed}
+
+
+def _place(node: str) -> tuple[int, bool]:
+    index, part, *_ = node.split(".")
+    return int(index), part == _OWN
+
+
+@dataclass
+class _Parts:
+    """The parts of a graph under construction; names begin with the configuration's index."""
+
+    nodes: list[NodeProto] = field(default_factory=list)
+    inputs: list[ValueInfoProto] = field(default_factory=list)
+    outputs: list[ValueInfoProto] = field(default_factory=list)
+    weights: list[TensorProto] = field(default_factory=list)
+
+    def input(self, name: str, shape: Sequence[int]) -> str:
+        from onnx import TensorProto, helper
+
+        self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+        return name
+
+    def weight(self, name: str, shape: Sequence[int]) -> str:
+        """A weight that is known by its shape alone."""
+        from onnx import TensorProto
+
+        self.weights.append(
+            TensorProto(name=name, dims=shape, data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)
+        )
+        return name
+
+    def scalar(self, name: str, value: float) -> str:
+        import numpy
+        from onnx import numpy_helper
+
+        self.weights.append(numpy_helper.from_array(numpy.array(value, numpy.float32), name))
+        return name
+
+    def node(self, op: str, name: str, inputs: Sequence[str], **attributes: Any) -> str:
+        from onnx import helper
+
+        self.nodes.append(helper.make_node(op, list(inputs), [f"{name}.output"], name, **attributes))
+        return f"{name}.output"
+
+
+def _add(parts: _Parts, index: int, layer: Configuration) -> None:
+    shapes = _input_shapes(layer)
+    sources = [_written(parts, f"{index}.before{place}", shape) for place, shape in enumerate(shapes)]
+    result = _layer(parts, f"{index}.{_OWN}", layer, sources)
+    _read(parts, f"{index}.after", result, layer)
+
+
+def _input_shapes(layer: Configuration) -> list[tuple[int, ...]]:
+    if isinstance(layer, Convolution):
+        features = layer.features
+        residual = [(layer.batch, layer.channels_out, *features.out_size)] if layer.residual else []
+        return [(layer.batch, layer.channels_in, *layer.size), *residual]
+    if isinstance(layer, Product):
+        if layer.heads:
+            return [(layer.heads, layer.rows, layer.depth), (layer.heads, layer.depth, layer.columns)]
+        return [(layer.rows, layer.depth) if layer.op == "Gemm" else (1, layer.rows, layer.depth)]
+    if isinstance(layer, Pooling):
+        return [(layer.batch, layer.channels, *layer.size)]
+    if isinstance(layer, Elementwise):
+        return [(layer.batch, layer.channels, *layer.size)] * layer.operands
+    return [(1, layer.rows, layer.columns)]
+
+
+def _written(parts: _Parts, name: str, shape: Sequence[int]) -> str:
+    """A tensor that a neighbour writes."""
+    if len(shape) != 4:
+        return parts.node("Abs", f"{name}.write", [parts.input(f"{name}.input", shape)])
+    batch, channels, *plane = shape
+    source = parts.input(f"{name}.input", (batch, _NEIGHBOUR_CHANNELS, *plane))
+    weight = parts.weight(f"{name}.weight", (channels, _NEIGHBOUR_CHANNELS, 1, 1))
+    return parts.node("Relu", f"{name}.relu", [parts.node("Conv", f"{name}.write", [source, weight])])
+
+
+def _read(parts: _Parts, name: str, tensor: str, layer: Configuration) -> None:
+    """A neighbour that reads the layer's result."""
+    from onnx import TensorProto, helper
+
+    features = layer.features
+    if isinstance(layer, (Convolution, Pooling, Elementwise)):
+        weight = parts.weight(f"{name}.weight", (_READER_CHANNELS, features.out_channels, 1, 1))
+        result = parts.node("Conv", f"{name}.read", [tensor, weight])
+        shape: tuple[int, ...] = (features.batch, _READER_CHANNELS, *features.out_size)
+    else:
+        weight = parts.weight(f"{name}.weight", (layer.columns, _READER_CHANNELS))
+        result = parts.node("MatMul", f"{name}.read", [tensor, weight])
+        matrix = isinstance(layer, Product) and layer.op == "Gemm"
+        stacked = layer.heads if isinstance(layer, Product) and layer.heads else 1
+        shape = (layer.rows, _READER_CHANNELS) if matrix else (stacked, layer.rows, _READER_CHANNELS)
+    parts.outputs.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, shape))
+
+
+def _layer(parts: _Parts, name: str, layer: Configuration, sources: Sequence[str]) -> str:
+    """The operators of the layer as exporters write them."""
+    if isinstance(layer, Convolution):
+        return _convolution(parts, name, layer, sources)
+    if isinstance(layer, Product):
+        return _product(parts, name, layer, sources)
+    if isinstance(layer, Pooling):
+        if layer.op.startswith("Global"):
+            return parts.node(layer.op, name, sources)
+        pads = [padding_of(layer.kernel[0], layer.stride[0])] * 4
+        return parts.node(layer.op, name, sources, kernel_shape=layer.kernel, strides=layer.stride, pads=pads)
+    if isinstance(layer, Elementwise):
+        return (
+            _activated(parts, name, layer.op, sources) if layer.operands == 1 else parts.node(layer.op, name, sources)
+        )
+    if layer.op == "LayerNormalization":
+        weights = [parts.weight(f"{name}.{part}", (layer.columns,)) for part in ("weight", "bias")]
+        return parts.node(layer.op, name, [*sources, *weights], axis=-1)
+    return parts.node(layer.op, name, sources, axis=-1)
+
+
+def _convolution(parts: _Parts, name: str, layer: Convolution, sources: Sequence[str]) -> str:
+    shape = (layer.channels_out, layer.channels_in // layer.groups, layer.kernel, layer.kernel)
+    operands = [sources[0], parts.weight(f"{name}.weight", shape)]
+    if not layer.batch_norm:
+        operands.append(parts.weight(f"{name}.bias", shape[:1]))
+    result = parts.node(
+        "Conv", name, operands, dilations=[1, 1], group=layer.groups, kernel_shape=[layer.kernel] * 2,
+        pads=[padding_of(layer.kernel, layer.stride)] * 4, strides=[layer.stride] * 2,
+    )  # fmt: skip
+    if layer.batch_norm:
+        scales = [parts.weight(f"{name}.bn.{part}", shape[:1]) for part in ("weight", "bias", "mean", "variance")]
+        result = parts.node("BatchNormalization", f"{name}.bn", [result, *scales])
+    if layer.residual:
+        result = parts.node("Add", f"{name}.add", [result, sources[1]])
+    return _activated(parts, f"{name}.activation", layer.activation, [result])
+
+
+def _product(parts: _Parts, name: str, layer: Product, sources: Sequence[str]) -> str:
+    if layer.heads:
+        result = parts.node("MatMul", name, sources)
+    elif layer.op == "Gemm":
+        weight = parts.weight(f"{name}.weight", (layer.columns, layer.depth))
+        bias = parts.weight(f"{name}.bias", (layer.columns,))
+        result = parts.node("Gemm", name, [sources[0], weight, bias], alpha=1.0, beta=1.0, transB=1)
+    else:
+        weight = parts.weight(f"{name}.weight", (layer.depth, layer.columns))
+        bias = parts.weight(f"{name}.bias", (layer.columns,))
+        result = parts.node("Add", f"{name}.add", [bias, parts.node("MatMul", name, [sources[0], weight])])
+    return _activated(parts, f"{name}.activation", layer.activation, [result])
+
+
+def _activated(parts: _Parts, name: str, activation: str, sources: Sequence[str]) -> str:
+    if activation == NO_ACTIVATION:
+        return sources[0]
+    if activation == "Relu6":
+        bounds = [parts.scalar(f"{name}.min", 0.0), parts.scalar(f"{name}.max", 6.0)]
+        return parts.node("Clip", name, [*sources, *bounds])
+    if activation == "Swish":
+        return parts.node("Mul", f"{name}.mul", [sources[0], parts.node("Sigmoid", name, sources)])
+    return parts.node(activation, name, sources)

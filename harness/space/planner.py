@@ -1,0 +1,205 @@
+"""Rounds of measuring: a first look at the whole space, then more where the hypotheses disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from harness.predictor.fit import LEAST_SAMPLES
+from harness.predictor.layers import LayerFeatures, Sample
+from harness.predictor.work import Floats, Ints
+from harness.space.committee import Hypotheses, learn_committee, places_of
+
+DEFAULT_COUNT = 500
+DEFAULT_TARGET = 0.05
+_FIRST_SHARE = 0.2
+_LEAST_FIRST = 40
+_GROWTH = 0.5
+_CONTROL_SHARE = 0.3
+_LEAST_CONTROLS = 20
+_POOL_PER_CHOICE = 20
+_LEAST_POOL = 1000
+_SEEDS = 1 << 32
+"""What scikit-learn takes for a seed."""
+
+
+class Described(Hashable, Protocol):
+    """A layer that can be measured and predicted."""
+
+    @property
+    def features(self) -> LayerFeatures:
+        """What the predictor knows of it."""
+
+
+Layer = TypeVar("Layer", bound=Described)
+
+
+class Source(Protocol[Layer]):
+    """Where layers are drawn from."""
+
+    def random(self, count: int, generator: np.random.Generator, without: frozenset[Layer]) -> list[Layer]:
+        """Up to `count` different layers at random, none of `without`."""
+
+    def spread(self, count: int, seed: int) -> list[Layer]:
+        """Up to `count` different layers that cover everything evenly."""
+
+
+@dataclass(frozen=True)
+class Round(Generic[Layer]):
+    """What to measure together.
+
+    `chosen` are layers at places of the hypotheses' disagreement, or for a first look; `control` are drawn at
+    random, for an error that says something of the whole space.
+    """
+
+    number: int
+    chosen: tuple[Layer, ...]
+    control: tuple[Layer, ...]
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All of them."""
+        return self.chosen + self.control
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What a round showed: medians of |error| of layers predicted before they were measured, None without any."""
+
+    number: int
+    measured: int
+    refused: int
+    control_error: float | None
+    chosen_error: float | None
+
+
+@dataclass(frozen=True)
+class SpaceResult:
+    """All rounds, and why there were no more: `target`, `count`, `budget` or `exhausted`."""
+
+    rounds: tuple[RoundResult, ...]
+    measured: int
+    stopped: str
+
+
+Measure = Callable[[Round[Layer]], Sequence[float | None] | None]
+"""Latencies of a round's layers in seconds, None for refused ones; None altogether where the budget does not allow
+the round."""
+Learn = Callable[[Sequence[Sample], int], Hypotheses]
+
+
+def explore(
+    source: Source[Layer],
+    measure: Measure[Layer],
+    *,
+    count: int = DEFAULT_COUNT,
+    target: float = DEFAULT_TARGET,
+    seed: int = 0,
+    learn: Learn = learn_committee,
+    observe: Callable[[RoundResult], None] = lambda _: None,
+) -> SpaceResult:
+    """Measures at most `count` layers, in rounds, until the median error of the controls is within `target`.
+
+    The same source, seed and latencies give the same rounds. Raises what `source` and `measure` raise.
+    """
+    samples: list[Sample] = []
+    tried: set[Layer] = set()
+    results: list[RoundResult] = []
+    plan = first_round(source, min(count, max(_LEAST_FIRST, round(count * _FIRST_SHARE))), seed)
+    hypotheses: Hypotheses | None = None
+    while plan.layers:
+        latencies = measure(plan)
+        if latencies is None:
+            return SpaceResult(tuple(results), len(samples), "budget")
+        tried.update(plan.layers)
+        results.append(_judged(plan, latencies, hypotheses))
+        observe(results[-1])
+        samples += _samples(plan.layers, latencies)
+        error = results[-1].control_error
+        if error is not None and error <= target:
+            return SpaceResult(tuple(results), len(samples), "target")
+        if len(tried) >= count:
+            return SpaceResult(tuple(results), len(samples), "count")
+        hypotheses = learn(samples, seed % _SEEDS) if len(samples) >= LEAST_SAMPLES else None
+        size = min(count - len(tried), max(_LEAST_FIRST, round(len(tried) * _GROWTH)))
+        plan = next_round(source, hypotheses, frozenset(tried), size, plan.number + 1, seed)
+    return SpaceResult(tuple(results), len(samples), "exhausted")
+
+
+def first_round(source: Source[Layer], size: int, seed: int) -> Round[Layer]:
+    """A first look: layers that cover the space evenly, its ends among them."""
+    return Round(0, tuple(source.spread(size, seed)), ())
+
+
+def next_round(
+    source: Source[Layer], hypotheses: Hypotheses | None, tried: frozenset[Layer], size: int, number: int, seed: int
+) -> Round[Layer]:
+    """Controls at random, the rest chosen out of a large random pool by `choose`; without hypotheses all at random."""
+    generator = np.random.default_rng((seed, number))
+    controls = size if hypotheses is None else min(size, max(_LEAST_CONTROLS, round(size * _CONTROL_SHARE)))
+    control = source.random(controls, generator, tried)
+    if hypotheses is None or len(control) < controls or controls == size:
+        return Round(number, (), tuple(control))
+    taken = tried | frozenset(control)
+    pool = source.random(max(_LEAST_POOL, _POOL_PER_CHOICE * size), generator, taken)
+    if not pool:
+        return Round(number, (), tuple(control))
+    features = [layer.features for layer in pool]
+    found = choose(places_of(features), hypotheses.opinion(features).disagreement, size - controls, generator)
+    return Round(number, tuple(pool[place] for place in found), tuple(control))
+
+
+def choose(places: Floats, disagreement: Floats, count: int, generator: np.random.Generator) -> list[int]:
+    """Indices of up to `count` of a pool drawn at random from a space.
+
+    The pool is parted into as many neighbourhoods of equal weight as there are choices to make, each layer weighing
+    the root of the disagreement about it: one layer of each is drawn by its weight. So a part of the space gets
+    choices for its size and for the disagreement there, and no two choices are for the same neighbourhood.
+    """
+    weight = np.sqrt(np.maximum(disagreement, 1e-6))
+    parts = _parts(places, weight, np.arange(len(places)), count)
+    return [int(generator.choice(part, p=weight[part] / weight[part].sum())) for part in parts]
+
+
+def _parts(places: Floats, weight: Floats, index: Ints, count: int) -> list[Ints]:
+    """Cuts along the axis with the largest spread, again and again, into `count` parts of about equal weight."""
+    count = min(count, index.size)
+    if count < 1:
+        return []
+    if count == 1:
+        return [index]
+    own, weights = places[index], weight[index]
+    middle = np.average(own, axis=0, weights=weights)
+    axis = int(np.argmax(np.average((own - middle) ** 2, axis=0, weights=weights)))
+    order = index[np.argsort(own[:, axis], kind="stable")]
+    summed = np.cumsum(weight[order])
+    left = count // 2
+    cut = int(np.searchsorted(summed, summed[-1] * left / count))
+    cut = min(max(cut, left), order.size - (count - left))
+    return _parts(places, weight, order[:cut], left) + _parts(places, weight, order[cut:], count - left)
+
+
+def _samples(layers: Sequence[Described], latencies: Sequence[float | None]) -> list[Sample]:
+    pairs = zip(layers, latencies, strict=True)
+    return [Sample(layer.features, latency) for layer, latency in pairs if latency is not None]
+
+
+def _judged(plan: Round[Layer], latencies: Sequence[float | None], hypotheses: Hypotheses | None) -> RoundResult:
+    refused = sum(latency is None for latency in latencies)
+    split = len(plan.chosen)
+    control = _median_error(hypotheses, plan.control, latencies[split:])
+    chosen = _median_error(hypotheses, plan.chosen, latencies[:split])
+    return RoundResult(plan.number, len(latencies) - refused, refused, control, chosen)
+
+
+def _median_error(
+    hypotheses: Hypotheses | None, layers: Sequence[Described], latencies: Sequence[float | None]
+) -> float | None:
+    samples = _samples(layers, latencies)
+    if not samples or hypotheses is None:
+        return None
+    said = hypotheses.opinion([sample.layer for sample in samples]).log_latency
+    return float(np.median(np.abs(np.expm1(said - np.log([sample.latency_s for sample in samples])))))

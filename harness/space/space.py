@@ -1,0 +1,93 @@
+"""Space files: which layers a predictor shall serve, by operator blocks with ranges of sizes.
+
+::
+
+    [limits]
+    max_macs = 1_000_000_000
+
+    [[layers]]
+    op = "Conv"
+    channels_in = [16, 32, 64, 128]
+    channels_out = {low = 16, high = 512, multiple_of = 8}
+    size = [7, 14, 28, 56]           # height, and width where `width` is not given
+    kernel = [1, 3, 5]
+    stride = [1, 2]
+    groups = [1, "depthwise"]
+    activation = ["none", "Relu"]
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import ConfigurationError
+from harness.space.blocks import AnyBlock
+from harness.space.configuration import Configuration
+from harness.text import read_file
+
+BUILTIN_PREFIX = "builtin:"
+_MAX_BYTES = 1 << 20
+_FOLDER = Path(__file__).parent
+_Positive = Annotated[int, Field(ge=1, le=1 << 50)]
+
+
+class Limits(BaseModel):
+    """Layers beyond these do not belong to the space: multiply-adds, and bytes of inputs, weights and result."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    max_macs: _Positive = 4_000_000_000
+    max_bytes: _Positive = 1 << 28
+
+    def hold(self, layer: Configuration) -> bool:
+        """Whether a layer is within them."""
+        features = layer.features
+        return features.macs <= self.max_macs and features.moved_bytes <= self.max_bytes
+
+
+class Space(BaseModel):
+    """All layers of all blocks that are within the limits."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    limits: Limits = Limits()
+    layers: Annotated[tuple[AnyBlock, ...], Field(min_length=1, max_length=100)]
+
+    @property
+    def count(self) -> int:
+        """How many combinations of values there are; some make no layer, or one beyond the limits."""
+        return sum(block.count for block in self.layers)
+
+
+def builtin_spaces() -> tuple[str, ...]:
+    """References of the spaces that come with harness."""
+    return tuple(BUILTIN_PREFIX + path.stem for path in sorted(_FOLDER.glob("*.toml")))
+
+
+def load_space(reference: str) -> Space:
+    """Reads the space that a path or `builtin:NAME` refers to; raises ConfigurationError."""
+    known = builtin_spaces()
+    if reference.startswith(BUILTIN_PREFIX) and reference not in known:
+        step = f"Built in are: {', '.join(known)}"
+        raise ConfigurationError(f"There is no built-in space {reference[:60]!r}", next_step=step)
+    name = reference.removeprefix(BUILTIN_PREFIX)
+    path = _FOLDER / f"{name}.toml" if reference in known else Path(reference)
+    try:
+        content = read_file(path, _MAX_BYTES).decode()
+        given: Any = tomllib.loads(content)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError, ValueError) as error:
+        raise ConfigurationError(f"The space {reference[:200]!r} cannot be read", why=str(error)[:300]) from error
+    if isinstance(given.get("layers"), list):  # strict validation takes tuples for what stays as it is
+        given["layers"] = tuple(given["layers"])
+    try:
+        return Space.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part)[:40] for part in first["loc"])
+        why = f"{place}: {first['msg'].removeprefix('Value error, ')[:300]}"
+        step = "See docs/spaces.md for what a space file holds"
+        raise ConfigurationError(f"The space {reference[:200]!r} is invalid", why=why, next_step=step) from None

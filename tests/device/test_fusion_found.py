@@ -1,0 +1,116 @@
+"""Fusion found by pair probes, end to end: on the emulated NPU that tells nothing, and on a CPU that is not asked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper, save
+
+from harness.device.inventory import BUILT_IN
+from harness.device.session import open_session
+from harness.errors import Interrupted
+from harness.measure.fusion import SOURCE, FusionSearch, TriedPattern, rules_of
+from harness.measure.journal import Journal
+from harness.measure.profiling import cut_as_probed
+from harness.measure.progress import ignore
+from harness.measure.significance import Verdict
+from harness.network.graph import Network
+from harness.network.models import load_network
+from harness.probe.auxiliary import auxiliary_for
+
+CHANNELS = 96
+NORMALISED = "Conv/dense/16(x0);BatchNormalization/16(0)"
+APART = "Relu(x0);Conv/dense/16(0)"
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Network:
+    """Two convolutions with normalisation, one of them with an activation, which the other reads."""
+    nodes, weights, read = [], [], "x"
+    for index in range(2):
+        weights.append(numpy_helper.from_array(np.full((CHANNELS, CHANNELS, 1, 1), 0.1, np.float32), f"w{index}"))
+        parameters = [f"{name}{index}" for name in ("scale", "bias", "mean", "variance")]
+        weights.extend(numpy_helper.from_array(np.ones(CHANNELS, np.float32), name) for name in parameters)
+        nodes.append(helper.make_node("Conv", [read, f"w{index}"], [f"c{index}"], f"conv{index}"))
+        nodes.append(helper.make_node("BatchNormalization", [f"c{index}", *parameters], [f"b{index}"], f"bn{index}"))
+        read = f"b{index}"
+        if index == 0:
+            nodes.append(helper.make_node("Relu", [read], ["r"], "relu"))
+            read = "r"
+    shape = (1, CHANNELS, 28, 28)
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", read)]
+    graph = helper.make_graph(nodes, "pair", values[:1], values[1:], weights)
+    path = tmp_path / "pair.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return load_network(str(path))
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    """An empty journal."""
+    with Journal(tmp_path / "journal.sqlite") as opened:
+        yield opened
+
+
+def test_the_blind_npu_gives_its_folding_away(network: Network, journal: Journal) -> None:
+    """Convolution, normalisation and activation are found to be one layer, the next convolution is not, and the
+    second search finds all in the journal and measures nothing."""
+    found = []
+    with open_session(BUILT_IN["npu01-blind"]) as session:
+        session.acquire("the test")
+        assert session.hello.tells == ()
+        kind = auxiliary_for(session.hello.clock)
+        for _ in range(2):
+            search = FusionSearch(session, journal, "npu01-blind", kind, 0, False, ignore, threading.Event())
+            cuts, rules = cut_as_probed(search, [network])
+            taken = sum(len(journal.samples(campaign.id)) for campaign in journal.campaigns("npu01-blind"))
+            found.append((rules, taken))
+    assert found[0] == found[1]
+    assert {rule.source for rule in rules} == {SOURCE}
+    assert {campaign.settings["purpose"] for campaign in journal.campaigns("npu01-blind")} == {"fusion"}
+    held = {rule.pattern for rule in rules if rule.holds}
+    whole = f"{NORMALISED};Relu(1)"
+    assert {NORMALISED, whole} <= held
+    assert not any("Relu" in pattern.partition(";Conv")[0] for pattern in held if ";Conv" in pattern)
+    assert [layer.op for layer in cuts[0].layers] == ["Conv+BatchNormalization+Relu", "Conv+BatchNormalization"]
+
+
+def test_a_cpu_gives_its_fusion_away(network: Network, journal: Journal) -> None:
+    """What ONNX Runtime folds into a convolution is found without asking it."""
+    with open_session(BUILT_IN["cpu01"]) as session:
+        session.acquire("the test")
+        search = FusionSearch(session, journal, "cpu01", "avgpool", 0, False, ignore, threading.Event())
+        rules = {rule.pattern: rule for rule in search.run([network])}
+    assert (rules[NORMALISED].saving or 0) > 0.5
+    assert not rules[APART].holds
+
+
+def test_a_stopped_search_goes_on_where_it_was(network: Network, journal: Journal) -> None:
+    """A search that is stopped leaves a campaign behind, which the next one takes up."""
+    stop = threading.Event()
+    stop.set()
+    with open_session(BUILT_IN["cpu01"]) as session:
+        session.acquire("the test")
+        for _ in range(2):
+            with pytest.raises(Interrupted):
+                FusionSearch(session, journal, "cpu01", "avgpool", 0, False, ignore, stop).run([network])
+    assert len(journal.campaigns("cpu01")) == 1
+
+
+def test_a_rule_needs_all_hand_overs() -> None:
+    """A saving that is there in one layout alone may be a reorder, however significant; it is judged by the smaller."""
+    real, large = Verdict(1.0, 0.01, 1e-12, 1.0, 4, 4), Verdict(2.0, 0.01, 1e-12, 1.0, 4, 4)
+    fake, silent = Verdict(0.0, 0.01, 1.0, 1e-12, 4, 0), Verdict(0.5, 1.0, 0.5, 0.5, 4, 2)
+    tried = [
+        TriedPattern("Conv(x0);Relu(0)", 9, {"convolution": real, "abs": large}),
+        TriedPattern("Relu(x0);Conv(0)", 9, {"convolution": fake, "abs": large}),
+        TriedPattern("Relu(x0);Abs(0)", 9, {"convolution": silent, "abs": large}),
+    ]
+    rules = rules_of(tried)
+    assert [rule.holds for rule in rules] == [True, False, False]
+    assert [rule.saving for rule in rules] == [1.0, 0.0, 0.5]
+    assert [pattern.is_apart for pattern in tried] == [False, True, False]

@@ -1,0 +1,106 @@
+"""The runtimes behind the agent: real ONNX Runtime and OpenVINO on a small network."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nullbench import build_network
+
+from device_agents.backends import HasOracle, LoadRequest, Refused, create
+from harness.network.assemble import AssembledModel, assemble_network
+from harness.network.models import load_network
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RUNTIMES = ("onnxruntime", "openvino")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> AssembledModel:
+    """A small network as it is sent to a device."""
+    path = build_network(tmp_path_factory.mktemp("model") / "chain.onnx")
+    return assemble_network(load_network(str(path)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The worker's private folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def request_of(model: AssembledModel) -> LoadRequest:
+    """The model as a probe called p."""
+    weights, inputs = ([spec.wire() for spec in specs] for specs in (model.weights, model.inputs))
+    return LoadRequest("p", model.content, weights, inputs, model.output_bytes)
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_one_thread_is_timed_by_its_own_clock(name: str, model: AssembledModel) -> None:
+    """One thread has CPU time, a pool has none that could be trusted; both have wall time."""
+    for threads, clock in ((1, "cpu"), (2, "wall")):
+        backend = create(name, {"threads": threads})
+        backend.load(request_of(model))
+        sample = backend.run("p")
+        assert (backend.clock, sample.cpu_ns is None) == (clock, clock == "wall")
+        assert sample.wall_ns > 0 and sample.device_ns is None
+        backend.unload("p")
+        with pytest.raises(KeyError):
+            backend.run("p")
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+@pytest.mark.parametrize("options", [{"threads": 0}, {"threads": "many"}, {"colour": "red"}])
+def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
+    """Options that are unknown or out of range are refused by name of the backend."""
+    with pytest.raises(Refused, match=f"{name}|threads"):
+        create(name, options)
+
+
+def test_openvino_is_told_apart_by_its_settings() -> None:
+    """Version, threads and 32-bit floats are part of the fingerprint."""
+    facts = create("openvino", {"threads": 2}).fingerprint()
+    assert facts["runtime"] == "openvino" and facts["runtime_version"][:2] == "20"
+    assert "threads=2" in facts["settings"] and "precision=f32" in facts["settings"]
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+@pytest.mark.parametrize("content", [b"", b"no model", b"\x3a\x02\x0a"])
+def test_broken_models_are_refused(name: str, content: bytes, model: AssembledModel, folder: Path) -> None:
+    """Bytes that are no model are the runtime's refusal, and leave nothing behind."""
+    with pytest.raises(Refused):
+        create(name, {}).load(replace(request_of(model), model=content))
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_oracle_tells_the_runtime_s_own_profile(name: str, model: AssembledModel, folder: Path) -> None:
+    """Layers add up, most of the time is in convolutions, nodes are those that were sent, no file is left."""
+    backend = create(name, {})
+    assert isinstance(backend, HasOracle)
+    backend.load(request_of(model))
+    truth = backend.oracle("p")
+    assert truth.overhead is None
+    assert sum(layer.latency_s for layer in truth.layers) == pytest.approx(truth.makespan_s)
+    touched = {node for layer in truth.layers for node in layer.nodes}
+    assert touched <= set(model.names.nodes)
+    assert len(touched) >= 5  # three convolutions, the pooling layer, the classifier
+    assert list(folder.iterdir()) == []
+    assert backend.run("p").wall_ns > 0
+
+
+def test_openvino_reports_to_nobody(tmp_path: Path) -> None:
+    """The backend leaves no file in the home folder, and nothing that could report is loaded."""
+    program = (
+        "import sys; from device_agents.backends import create; create('openvino', {});"
+        "print([name for name in sys.modules if name.startswith('openvino_telemetry') and sys.modules[name]])"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert list(tmp_path.iterdir()) == []

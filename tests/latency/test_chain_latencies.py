@@ -1,0 +1,203 @@
+"""Latencies of chains from totals of windows, and of their layers: sums are kept, and so are their variances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.latency.chains import SIGNED, ChainLatencies, chain_equations, chain_latencies, shares
+from harness.latency.layers import Latency
+from harness.latency.overhead import COLUMNS
+from harness.latency.system import Equation, Solution, solve
+from harness.probe.chains import ChainProbes
+from harness.probe.terms import Terms
+
+SEEDS = st.integers(0, 2**32 - 1)
+A_S, B_S, C_S = 1e-10, 3e-10, 1e-4
+NULLS = (Terms(input_bytes=1000), Terms(output_bytes=90_000), Terms(input_bytes=80_000, output_bytes=500))
+
+
+def row_of_chains(network: str, count: int, dropped: Sequence[int] = ()) -> list[ChainProbes]:
+    """Chains behind each other; the first reads what comes from outside, and the third is equal to the second."""
+    names = [f"{network}{at - (at == 2)}" for at in range(count)]
+    chains = []
+    for at, name in enumerate(names):
+        meets = at + 1 < count and at not in dropped
+        chains.append(
+            ChainProbes(
+                places=tuple((f"layer {layer}", name) for layer in range(1 + at % 4)),
+                network=network,
+                alone=f"alone {name}",
+                alone_null="" if at == 0 else f"null {at % 3}",
+                meeting=f"meeting {at} {name}" if meets else "",
+                meeting_null="" if at == 0 or not meets else f"null {at % 3}",
+                agrees=at not in dropped,
+            )
+        )
+    return chains
+
+
+def truth_of(chains: Sequence[ChainProbes], seed: int) -> dict[str, float]:
+    """Seconds that chains, meetings and what stands in front of them take; meetings may be less than nothing."""
+    draw = np.random.default_rng(seed)
+    times = {chain.alone: float(draw.uniform(2e-5, 1e-3)) for chain in chains}
+    times |= {chain.meeting: float(draw.uniform(-1e-5, 1e-5)) for chain in chains if chain.meeting}
+    nulls = {null for chain in chains for null in (chain.alone_null, chain.meeting_null)} - {""}
+    return times | {null: float(draw.uniform(1e-5, 1e-4)) for null in sorted(nulls)}
+
+
+def terms_of(chains: Sequence[ChainProbes]) -> dict[str, Terms]:
+    """Transfers of every probe."""
+    probes = [name for c in chains for name in (c.alone, c.alone_null, c.meeting, c.meeting_null) if name]
+    return {probe: Terms(input_bytes=100 * at, output_bytes=70 * at) for at, probe in enumerate(dict.fromkeys(probes))}
+
+
+def overhead_s(terms: Terms) -> float:
+    """What host and transfers take."""
+    return C_S + A_S * terms.input_bytes + B_S * terms.output_bytes
+
+
+def totals(chains: Sequence[ChainProbes], truth: Mapping[str, float]) -> dict[str, float]:
+    """What every window takes, by hand: what stands in front, its chains, and where they meet."""
+    terms, found = terms_of(chains), {}
+    for at, chain in enumerate(chains):
+        front = truth.get(chain.alone_null, 0.0)
+        found[chain.alone_null] = front
+        found[chain.alone] = front + truth[chain.alone]
+        if chain.meeting:
+            front = truth.get(chain.meeting_null, 0.0)
+            found[chain.meeting_null] = front
+            found[chain.meeting] = front + truth[chain.alone] + truth[chains[at + 1].alone] + truth[chain.meeting]
+    return {probe: overhead_s(terms[probe]) + time_s for probe, time_s in found.items() if probe}
+
+
+def solved(chains: Sequence[ChainProbes], seen: Mapping[str, float], relative: float) -> Solution:
+    """The system of the windows and of three calibration probes."""
+    calibration = [
+        Equation({"runs": 1.0, "input_bytes": n.input_bytes, "output_bytes": n.output_bytes}, overhead_s(n), 1e-10)
+        for n in NULLS
+    ]
+    windows = [
+        Equation(amounts, seen[probe], relative * seen[probe])
+        for probe, amounts in chain_equations(chains, terms_of(chains), seen).values()
+    ]
+    equations = [*calibration, *windows]
+    signed = {name for equation in equations for name in equation.amounts if name.startswith(SIGNED)}
+    return solve(equations, signed)
+
+
+@given(SEEDS, st.integers(1, 7), st.sets(st.integers(0, 5), max_size=2))
+@settings(max_examples=25, deadline=None)
+def test_exact_totals_give_the_exact_chains(seed: int, count: int, dropped: set[int]) -> None:
+    """Each chain with its meeting comes out as it went in; where that was dropped, the chain by itself."""
+    chains = [*row_of_chains("one", count, sorted(dropped)), *row_of_chains("other", 2)]
+    truth = truth_of(chains, seed)
+    found = chain_latencies(chains, solved(chains, totals(chains, truth), 1e-6))
+    assert found.chains == tuple(chains)
+    wanted = [truth[chain.alone] + truth.get(chain.meeting, 0.0) for chain in chains]
+    assert found.values == pytest.approx(wanted, rel=1e-5)
+
+
+def test_amounts_are_the_overheads_and_one_of_each_content() -> None:
+    """A pair holds what stands in front, both chains, twice the one where they are equal, and their meeting."""
+    chains = row_of_chains("n", 4)
+    terms = terms_of(chains)
+    equations = chain_equations(chains, terms, terms)
+    probe, amounts = equations["meeting 1 n1", "alone n1", "alone n1"]
+    assert probe == "meeting 1 n1"
+    assert amounts["runs"] == 1
+    assert amounts["input_bytes"] == terms[probe].input_bytes
+    contents = {name: amount for name, amount in amounts.items() if name not in COLUMNS}
+    assert contents == {"in front null 1": 1, "chain alone n1": 2, "meeting meeting 1 n1 alone n1 alone n1": 1}
+    assert "in front null 0" not in equations[("alone n0",)][1]
+
+
+def test_windows_that_were_not_measured_are_left_out() -> None:
+    """A chain without its window is not told, and its neighbour's meeting with it is not; the others are."""
+    chains = row_of_chains("n", 5)
+    seen = totals(chains, truth_of(chains, 1))
+    del seen["alone n3"]
+    found = chain_latencies(chains, solved(chains, seen, 1e-6))
+    assert [chain.alone for chain in found.chains] == ["alone n0", "alone n1", "alone n1", "alone n4"]
+
+
+def test_chains_and_their_sum_scatter_as_the_covariance_says() -> None:
+    """Over noisy campaigns, spreads of the chains and of the network are those that are told."""
+    chains = [
+        ChainProbes((("layer", str(at)),), "n", f"alone {at}", "", f"meeting {at}" if at < 11 else "", "", True)
+        for at in range(12)
+    ]
+    truth = truth_of(chains, 3)
+    draw = np.random.default_rng(4)
+    exact = totals(chains, truth)
+    sums, values, covariance = [], [], np.zeros((12, 12))
+    for _ in range(60):
+        seen = {probe: total * (1 + 0.01 * draw.standard_normal()) for probe, total in exact.items()}
+        found = chain_latencies(chains, solved(chains, seen, 0.01))
+        values.append(found.values)
+        sums.append(found.values.sum())
+        covariance += found.covariance / 60
+    # Of 60 draws a spread is known to 9 % (one in twelve), and three times that is 27 %.
+    assert np.std(sums) == pytest.approx(math.sqrt(covariance.sum()), rel=0.27)
+    # The widest of twelve, and the last chain, whose error is the one before's the other way round.
+    assert np.std(values, axis=0) == pytest.approx(np.sqrt(np.diag(covariance)), rel=0.45)
+
+
+def test_no_chain_takes_less_than_nothing() -> None:
+    """A meeting that saves more than its chain takes is charged to the neighbour; the network's sum is kept."""
+    chains = row_of_chains("n", 2)
+    truth = {"alone n0": 1e-4, "alone n1": 9e-4, "meeting 0 n0": -3e-4, "null 1": 1e-5}
+    found = chain_latencies(chains, solved(chains, totals(chains, truth), 1e-6))
+    assert found.values == pytest.approx([1e-5, 6.9e-4], rel=1e-4)  # a tenth of the first, and 7e-4 in all
+
+
+@given(SEEDS, st.integers(1, 6))
+@settings(max_examples=40, deadline=None)
+def test_shares_are_positive_and_add_up_to_their_chains(seed: int, count: int) -> None:
+    """Each chain is the sum of its layers, and so are variances and covariances of chains."""
+    draw = np.random.default_rng(seed)
+    chains = tuple(row_of_chains("n", count))
+    root = draw.standard_normal((count, count)) * 1e-6
+    latencies = ChainLatencies(chains, 10 ** draw.uniform(-6, -3, count), root @ root.T)
+    places = sorted({place for chain in chains for place in chain.places})
+    layers = {
+        place: Latency(float(10 ** draw.uniform(-7, -3)), float(10 ** draw.uniform(-8, -5)), True, 20)
+        for place in places
+        if draw.random() < 0.8
+    }
+    found = shares(latencies, layers)
+    assert found.places == tuple(place for chain in chains for place in chain.places)
+    assert (found.values > 0).all()
+    owner = np.array(found.chains)[None, :] == np.arange(count)[:, None]
+    assert owner @ found.values == pytest.approx(latencies.values, rel=1e-12)
+    assert owner @ found.covariance @ owner.T == pytest.approx(latencies.covariance, abs=1e-9 * found.covariance.max())
+    assert np.linalg.eigvalsh(found.covariance).min() >= -1e-9 * found.covariance.max()
+
+
+def test_what_scaling_changes_is_how_uncertain_a_layer_is() -> None:
+    """Two layers of 2 and 6 us in a chain of 4 us: 1 and 3 us, off by 1 and 3 us before the sum is kept.
+
+    What is taken from one goes to both by their shares of 1/4 and 3/4, so that each is off by
+    (3/4)² * 1² + (1/4)² * 3² = 9/8 us² beside its share of the chain's variance of 0.16 us².
+    """
+    chain = ChainProbes((("a", ""), ("b", "")), "n", "alone", "", "", "", True)
+    latencies = ChainLatencies((chain,), np.array([4e-6]), np.array([[0.16e-12]]))
+    layers = {("a", ""): Latency(2e-6, 0.0, True, 9), ("b", ""): Latency(6e-6, 0.0, True, 9)}
+    found = shares(latencies, layers)
+    assert found.values == pytest.approx([1e-6, 3e-6])
+    assert np.diag(found.covariance) == pytest.approx([(9 / 8 + 0.16 / 16) * 1e-12, (9 / 8 + 0.16 * 9 / 16) * 1e-12])
+    assert found.covariance.sum() == pytest.approx(0.16e-12)
+
+
+def test_a_chain_of_one_layer_is_that_layer() -> None:
+    """Nothing is to be shared out, whatever the layer takes in its context."""
+    chain = ChainProbes((("a", ""),), "n", "alone", "", "", "", True)
+    latencies = ChainLatencies((chain,), np.array([4e-6]), np.array([[1e-14]]))
+    for layers in ({}, {("a", ""): Latency(9e-6, 1e-6, True, 9)}):
+        found = shares(latencies, layers)
+        assert (found.values[0], found.covariance[0, 0]) == pytest.approx((4e-6, 1e-14))

@@ -1,0 +1,139 @@
+"""Layers described by their keys."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.network.layers import cut
+from harness.network.models import load_networks
+from harness.predictor.described import describe
+from harness.predictor.layers import LayerFeatures, classes_of, code_of
+
+_WINDOW = "dilations=1,1;group={group};kernel_shape={k},{k};pads={p},{p},{p},{p};strides={s},{s}"
+_NORM = "BatchNormalization(t0,c:float32[8],c:float32[8],c:float32[8],c:float32[8]){}"
+
+
+def window(k: int, p: int, s: int = 1, group: int = 1) -> str:
+    """Attributes of a convolution in a key."""
+    return _WINDOW.format(k=k, p=p, s=s, group=group)
+
+
+def described(text: str) -> LayerFeatures:
+    """The features of a key, which must be one."""
+    layer = describe(text)
+    assert layer is not None
+    return layer
+
+
+def test_a_residual_convolution_by_hand() -> None:
+    """A 3x3 convolution of stride 2 with its norm, the other summand and an activation: one operator, one operand."""
+    layer = described(
+        f"k1|x0:float32[2,16,10,7]|x1:float32[2,8,5,4]|Conv(x0,c:float32[8,16,3,3]){{{window(3, 1, 2)}}}|{_NORM}"
+        "|Sum(t1,x1){}|Relu(t2){}|->t3:float32[2,8,5,4]"
+    )
+    assert layer.operator == "mac/conv/dense/Relu"
+    assert (layer.in_size, layer.out_size, layer.kernel, layer.stride) == ((10, 7), (5, 4), (3, 3), (2, 2))
+    assert layer.macs == 2 * 5 * 4 * 8 * 16 * 9
+    assert layer.weight_elements == 8 * 16 * 9
+    assert layer.extra_operands == 1
+    assert layer.moved_bytes == 4 * (2 * 16 * 70 + 8 * 16 * 9 + 2 * (2 * 8 * 20))
+
+
+def test_kinds_of_convolutions() -> None:
+    """Depthwise, grouped and transposed ones are classes of their own; the last does its work per input pixel."""
+    read, written = "x0:float32[1,8,6,6]", "t0:float32[1,8,6,6]"
+    kinds = [(8, 1, "depthwise"), (2, 4, "grouped"), (1, 8, "dense")]
+    for group, depth, kind in kinds:
+        text = f"k1|{read}|Conv(x0,c:float32[8,{depth},3,3]){{{window(3, 1, 1, group)}}}|->{written}"
+        assert code_of(described(text).operator) == f"mac/conv/{kind}"
+    text = f"k1|{read}|ConvTranspose(x0,c:float32[8,4,4,4]){{{window(4, 1, 2)}}}|->t0:float32[1,4,12,12]"
+    layer = described(text)
+    assert code_of(layer.operator) == "mac/conv/transposed"
+    assert layer.macs == 6 * 6 * 8 * 4 * 16
+
+
+def test_products_by_hand() -> None:
+    """Weights are read as weights, another activation as an operand; `transB` puts the columns first."""
+    read = "x0:float32[1,197,192]"
+    dense = described(f"k1|{read}|MatMul(x0,c:float32[192,768]){{}}|Add(c:float32[768],t0){{}}|->t1:float32[1,197,768]")
+    assert (dense.operator, dense.macs) == ("mac/product/weights/plain", 197 * 192 * 768)
+    assert (dense.weight_elements, dense.extra_operands) == (192 * 768, 0)
+    gemm = described(
+        "k1|x0:float32[4,512]|Gemm(x0,c:float32[10,512],c:float32[10]){alpha=1;beta=1;transA=0;transB=1}"
+        "|Tanh(t0){}|->t1:float32[4,10]"
+    )
+    assert (gemm.operator, gemm.macs) == ("mac/product/weights/Tanh", 4 * 512 * 10)
+    heads = described(
+        "k1|x0:float32[1,3,197,64]|x1:float32[1,3,64,197]|Mul(c:float32[],x0){}|MatMul(t0,x1){}|->t1:float32[1,3,197,197]"
+    )
+    assert (heads.operator, heads.macs, heads.groups) == ("mac/product/activations/plain", 3 * 197 * 64 * 197, 3)
+    assert (heads.weight_elements, heads.extra_operands) == (0, 1)
+
+
+def test_joined_maps_in_front_of_a_convolution() -> None:
+    """The work of a convolution that reads a concatenation is that of all its channels."""
+    layer = described(
+        "k1|x0:float32[1,8,6,6]|x1:float32[1,24,6,6]|Concat(x0,x1){axis=1}"
+        f"|Conv(t0,c:float32[16,32,1,1]){{{window(1, 0)}}}|Relu(t1){{}}|->t2:float32[1,16,6,6]"
+    )
+    assert layer.operator == "mac/conv/dense/Relu/Concat"
+    assert layer.macs == 36 * 16 * 32
+
+
+@pytest.mark.parametrize(
+    ("text", "operator", "moved"),
+    [
+        ("x0:float32[1,8,6,6]|x1:float32[1,8,6,6]|Add(x0,x1){}|->t0:float32[1,8,6,6]", "move/map/Add", 3 * 288),
+        ("x0:float32[1,8,1,1]|x1:float32[1,8,6,6]|Mul(x0,x1){}|->t0:float32[1,8,6,6]", "move/map/Mul", 2 * 288),
+        ("x0:float32[1,8,6,6]|Mul(c:float32[8,1,1],x0){}|->t0:float32[1,8,6,6]", "move/map/Affine", 2 * 288),
+        ("x0:float32[1,8,6,6]|Sigmoid(x0){}|Mul(t0,x0){}|->t1:float32[1,8,6,6]", "move/map/Swish", 2 * 288),
+        ("x0:float32[1,8,6,6]|GlobalAveragePool(x0){}|->t0:float32[1,8,1,1]", "move/reduce/GlobalAveragePool", 288 + 8),
+        ("x0:float32[1,2,9]|x1:float32[1,6,9]|Concat(x0,x1){axis=1}|->t0:float32[1,8,9]", "move/copy/Concat", 2 * 72),
+        ("x0:int64[4]|Gather(c:float32[999,6],x0){axis=0}|->t0:float32[4,6]", "move/copy/Gather", 2 * 24),
+        ("x0:float32[1,8,6]|Softmax-12(x0){axis=1}|->t0:float32[1,8,6]", "move/norm/Softmax-12", 2 * 48),
+        ("x0:float32[1,8,6]|Whatever(x0){}|->t0:float32[1,8,6]", "move/map/Whatever", 2 * 48),
+        ("x0:float32[6,8]|Split(x0){axis=0}|->t0:float32[2,8],t0.1:float32[4,8]", "move/copy/Split", 2 * 48),
+    ],
+)
+def test_movers_of_bytes_by_hand(text: str, operator: str, moved: int) -> None:
+    """Whatever has no products is a mover: its class, and its elements read and written."""
+    layer = described(f"k1|{text}")
+    assert layer.operator == operator
+    assert layer.moved_bytes == 4 * moved
+
+
+def test_pooling_has_a_window() -> None:
+    """Kernel and stride of pooling are those of its window."""
+    layer = described(
+        "k1|x0:float32[1,64,112,112]|MaxPool(x0){ceil_mode=0;dilations=1,1;kernel_shape=3,3;pads=1,1,1,1;strides=2,2}"
+        "|->t0:float32[1,64,56,56]"
+    )
+    assert (layer.operator, layer.kernel, layer.stride) == ("move/window/MaxPool", (3, 3), (2, 2))
+    assert (layer.in_size, layer.out_size) == ((112, 112), (56, 56))
+
+
+@pytest.mark.parametrize("name", ["mobilenetv2", "shufflenet", "bert_mini"])
+def test_every_layer_of_a_network_is_described(name: str) -> None:
+    """No layer of a network is without features, and products count what its weights say."""
+    (network,) = load_networks([f"builtin:{name}"], None)
+    layers = [described(layer.key.text) for layer in cut(network, ())]
+    assert len(layers) == len(network.nodes)
+    products = sum(layer.op in ("Conv", "Gemm", "MatMul") for layer in cut(network, ()))
+    assert sum(layer.operator.startswith("mac/") for layer in layers) == products
+
+
+@given(text=st.text("k1|x0:float32[]->t,Conv(){}c=/.-23", max_size=60))
+def test_what_is_no_key_is_refused(text: str) -> None:
+    """Any other text gives None or a layer, never an error."""
+    layer = describe(f"k1|{text}")
+    assert layer is None or layer.moved_bytes > 0
+    assert describe(f"k0|{text}") is None
+
+
+def test_classes_from_coarse_to_fine() -> None:
+    """Every front of a path is a class; the third level names the code."""
+    assert classes_of("mac/conv/dense/Relu") == ("mac", "mac/conv", "mac/conv/dense", "mac/conv/dense/Relu")
+    assert code_of("mac/conv/dense/Relu/Concat") == "mac/conv/dense"
+    assert code_of("Conv") == "Conv"

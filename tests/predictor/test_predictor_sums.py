@@ -1,0 +1,59 @@
+"""Errors shared by the layers of a network, and intervals of sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from harness.predictor.coverage import Coverage
+from harness.predictor.intervals import ANY, NORMAL_90
+from harness.predictor.layers import matrix_product
+from harness.predictor.predictor import Prediction
+from harness.predictor.shared import UNKNOWN_SHARE, HeldOutTogether, share_of, shares_of
+from harness.predictor.sums import stderr_of_sum
+
+ONE = Prediction(1.0, np.exp(-0.1 * NORMAL_90), np.exp(0.1 * NORMAL_90), Coverage.INSIDE, "Conv", 0.0)
+LAYERS = [matrix_product(rows=rows, depth=8, columns=8) for rows in (1, 2, 3, 4)]
+
+
+def scores(shared: float, networks: int, layers: int) -> HeldOutTogether:
+    """Residuals of unit variance, `shared` of which is the network's."""
+    generator = np.random.default_rng(3)
+    common = np.repeat(generator.normal(0.0, np.sqrt(shared), networks), layers)
+    own = generator.normal(0.0, np.sqrt(1.0 - shared), networks * layers)
+    names = tuple(f"n{network}" for network in range(networks) for _ in range(layers))
+    return HeldOutTogether(("Conv",) * len(names), names, common + own)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.3, 0.8])
+def test_shares_are_found(shared: float) -> None:
+    """Of many networks' errors the part that layers have in common comes out within 0.1."""
+    found = shares_of(scores(shared, networks=200, layers=8))
+    assert found["Conv"] == pytest.approx(shared, abs=0.1)
+    assert found[ANY] == found["Conv"]
+
+
+def test_few_pairs_say_nothing() -> None:
+    """An operator seen in few pairs takes what is known of all, and without any the errors count as one."""
+    found = shares_of(scores(0.5, networks=3, layers=2))
+    assert found == {}
+    assert share_of(found, "Conv") == UNKNOWN_SHARE
+    assert share_of({ANY: 0.25}, "Conv") == 0.25
+
+
+def test_sums_by_hand() -> None:
+    """Four layers, each 10 % uncertain: 20 % of one if independent, 40 % if shared or repeated, between else."""
+    assert stderr_of_sum(LAYERS, [ONE] * 4) == pytest.approx(0.2)
+    assert stderr_of_sum(LAYERS, [replace(ONE, shared=1.0)] * 4) == pytest.approx(0.4)
+    assert stderr_of_sum([LAYERS[0]] * 4, [ONE] * 4) == pytest.approx(0.4)
+    assert stderr_of_sum(LAYERS, [replace(ONE, shared=0.25)] * 4) == pytest.approx(np.sqrt(0.75 * 0.04 + 0.25 * 0.16))
+    others = [replace(ONE, operator=name, shared=1.0) for name in "abcd"]
+    assert stderr_of_sum(LAYERS, others) == pytest.approx(0.2)
+
+
+def test_an_unbounded_interval_counts_as_a_factor_of_e() -> None:
+    """A layer that nothing is known of does not make the sum's error infinite."""
+    unknown = replace(ONE, low_s=0.0, high_s=np.inf)
+    assert stderr_of_sum(LAYERS[:1], [unknown]) == pytest.approx(1.0 / NORMAL_90)

@@ -1,0 +1,309 @@
+"""Windows of chains on the emulated NPU: borders where the network has them, and sums that are the network's time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from nullbench import build_network
+from onnx import TensorProto, helper, numpy_helper
+
+from device_agents.backends import LoadRequest
+from device_agents.backends.emulated_npu import EmulatedNpuBackend
+from harness.errors import ProtocolError
+from harness.network.assemble import EmittedNames, ModelBuilder
+from harness.network.fusion import learn_rules
+from harness.network.graph import Network, TensorType
+from harness.network.layers import Layer, cut
+from harness.network.models import load_network
+from harness.network.told import ToldGraph, read_told, read_told_part
+from harness.probe.chains import ChainProbes, plan_chains
+from harness.probe.probe import Probe, network_probe
+from harness.probe.windows import materialise, window_null, window_probe
+
+
+@dataclass
+class Npu:
+    """An NPU without noise, in this process, and what it was asked."""
+
+    backend: EmulatedNpuBackend = field(default_factory=lambda: EmulatedNpuBackend({"noise": 0}))
+    told: dict[str, bytes] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def content(self, probe: Probe) -> bytes:
+        """What it tells of a probe."""
+        if probe.id not in self.told:
+            inputs = [spec.wire() for spec in probe.model.inputs]
+            request = LoadRequest(probe.id, probe.model.content, [], inputs, probe.model.output_bytes, reveal=True)
+            revealed = self.backend.load(request)
+            assert revealed is not None
+            self.told[probe.id] = revealed.content
+            self.seconds[probe.id] = self.backend.oracle(probe.id).makespan_s
+        return self.told[probe.id]
+
+    def ask(self, probe: Probe) -> ToldGraph:
+        """How it chains a probe."""
+        return read_told_part(probe.model.names, "emulated-npu", self.content(probe))
+
+    def time_s(self, probe: Probe) -> float:
+        """What a probe takes on chip."""
+        self.content(probe)
+        return self.seconds[probe.id]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A network, planned on an NPU; `windows` are all that were asked of it."""
+
+    npu: Npu
+    network: Network
+    layers: tuple[Layer, ...]
+    told: ToldGraph
+    makespan_s: float
+    chains: tuple[ChainProbes, ...]
+    probes: dict[str, Probe]
+    windows: tuple[Probe, ...]
+
+
+def planned(network: Network) -> Planned:
+    """Cuts a network as told and plans its windows."""
+    npu, whole, asked = Npu(), network_probe(network), []
+    told = read_told(network, whole.model.names, "emulated-npu", npu.content(whole))
+    layers = cut(network, learn_rules([(network, told.groups)], "emulated-npu"))
+
+    def ask(probe: Probe) -> ToldGraph:
+        asked.append(probe)
+        return npu.ask(probe)
+
+    chains, probes = plan_chains(network, layers, told, lambda place: f"place {place}", ask)
+    found = {probe.id: probe for probe in probes}
+    return Planned(npu, network, layers, told, npu.time_s(whole), chains, found, tuple(asked))
+
+
+def branched(path: Path) -> Path:
+    """Convolutions with a sum over two of them and a transpose on the way to a matrix product."""
+    shape, weights, nodes = (1, 16, 24, 24), [], []
+
+    def convolution(source: str, name: str) -> str:
+        weights.append(numpy_helper.from_array(np.full((16, 16, 3, 3), 0.01, "float32"), f"w{name}"))
+        nodes.append(helper.make_node("Conv", [source, f"w{name}"], [f"c{name}"], f"conv{name}", pads=[1] * 4))
+        nodes.append(helper.make_node("Relu", [f"c{name}"], [f"r{name}"], f"relu{name}"))
+        return f"r{name}"
+
+    first = convolution("x", "0")
+    second = convolution(convolution(first, "1"), "2")
+    nodes.append(helper.make_node("Add", [first, second], ["sum"], "sum"))
+    third = convolution("sum", "3")
+    nodes.append(helper.make_node("MaxPool", [third], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2]))
+    weights.append(numpy_helper.from_array(np.array([1, 16, 144]), "rows"))
+    nodes.append(helper.make_node("Reshape", ["p", "rows"], ["tokens"], "tokens"))
+    nodes.append(helper.make_node("Transpose", ["tokens"], ["turned"], "turned", perm=[0, 2, 1]))
+    weights.append(numpy_helper.from_array(np.full((16, 32), 0.01, "float32"), "m"))
+    nodes.append(helper.make_node("MatMul", ["turned", "m"], ["y"], "product"))
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 144, 32))]
+    graph = helper.make_graph(nodes, "branched", inputs, outputs, weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Planned, ...]:
+    """Networks that take little time to compile."""
+    folder = tmp_path_factory.mktemp("networks")
+    references = (str(branched(folder / "branched.onnx")), "builtin:dscnn", "builtin:squeezenet")
+    return tuple(planned(load_network(reference)) for reference in references)
+
+
+def _ops(probe: Probe) -> list[tuple[str, str]]:
+    """Names and operators of the nodes of a probe."""
+    return [(node.name, node.op_type) for node in onnx.load_model_from_string(probe.model.content).graph.node]
+
+
+def _crossings(probe: Probe) -> list[tuple[str, str]]:
+    """Writer and reader of each tensor that goes from a producer on, into the window or out of it."""
+    graph, inside = onnx.load_model_from_string(probe.model.content).graph, probe.model.names.nodes
+    writer = {tensor: node.name for node in graph.node for tensor in node.output}
+    edges = [(writer[tensor], node) for node in graph.node for tensor in node.input if tensor in writer]
+    return [
+        (name, node.name)
+        for name, node in edges
+        if (name in inside) != (node.name in inside) or (node.name not in inside and node.op_type == "Gather")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "picked"),
+    [
+        ((1, 8, 6, 5), (1, 8, 1, 5)), ((2, 7, 3), (2, 1, 3)), ((4, 9), (4, 1)), ((70,), (1,)),
+        ((1, 96, 1, 1), (1, 1, 1, 1)), ((80, 1), (1, 1)), ((1, 2, 3, 4, 5), (1, 2, 1, 4, 5)),
+    ],
+)  # fmt: skip
+def test_a_materialiser_reads_one_slice(shape: tuple[int, ...], picked: tuple[int, ...]) -> None:
+    """One row of a picture, one step of a sequence; the longest axis where that one has size 1."""
+    builder = ModelBuilder(13)
+    result = materialise(builder, builder.input(TensorType("float32", shape)))
+    assert builder.type_of(result).shape == picked
+    model = builder.build([result])
+    assert model.inputs[-1].dtype == "int64"
+    assert model.inputs[-1].high == max(size for size, left in zip(shape, picked, strict=True) if size != left)
+
+
+def test_windows_begin_and_end_in_materialisers(small: Sequence[Planned]) -> None:
+    """Every result of a window is a Gather's, or the network's own, or too small to matter."""
+    for plan in small:
+        for probe in plan.windows:
+            graph = onnx.load_model_from_string(probe.model.content).graph
+            gathered = {node.output[0] for node in graph.node if node.op_type == "Gather"}
+            for result in {info.name for info in graph.output} - gathered:
+                origin = probe.model.names.tensors[result]
+                assert origin in plan.network.outputs or plan.network.types[origin].elements < 64
+
+
+def test_no_chain_spans_the_border_of_a_window(small: Sequence[Planned]) -> None:
+    """On the NPU no chain holds both the writer of a border tensor and one of its readers."""
+    crossings = 0
+    for plan in small:
+        for probe in plan.windows:
+            told = json.loads(plan.npu.content(probe))
+            chains = [{name for layer in chain for name in told["layers"][layer]["nodes"]} for chain in told["chains"]]
+            for writer, reader in _crossings(probe):
+                crossings += 1
+                assert not any({writer, reader} <= chain for chain in chains), f"{plan.network.name}: {probe.label}"
+    assert crossings > 40
+
+
+def test_nulls_are_the_windows_without_their_layers(small: Sequence[Planned]) -> None:
+    """What stands in front of a window's layers is its null, node by node; without producers there is none."""
+    compared = 0
+    for plan in small:
+        for chain in plan.chains:
+            for window, null in ((chain.alone, chain.alone_null), (chain.meeting, chain.meeting_null)):
+                if window:
+                    probe = plan.probes[window]
+                    nodes = _ops(probe)
+                    layers = next(at for at, (name, _) in enumerate(nodes) if name in probe.model.names.nodes)
+                    assert nodes[:layers] == (_ops(plan.probes[null]) if null else [])
+                    compared += bool(null)
+    assert compared > 5
+
+
+def test_chains_and_meetings_add_up_to_the_network(small: Sequence[Planned]) -> None:
+    """Without noise the sum is the makespan but for 2 %, each layer that takes time in one chain."""
+    for plan in small:
+        time_s = {probe.id: plan.npu.time_s(probe) for probe in plan.probes.values()} | {"": 0.0}
+        alone = [time_s[chain.alone] - time_s[chain.alone_null] for chain in plan.chains]
+        meetings = [
+            time_s[chain.meeting] - time_s[chain.meeting_null] - alone[at] - alone[at + 1]
+            for at, chain in enumerate(plan.chains)
+            if chain.meeting
+        ]
+        assert sum(alone) + sum(meetings) == pytest.approx(plan.makespan_s, rel=0.02), plan.network.name
+        places = [label for chain in plan.chains for _, label in chain.places]
+        assert len(places) == len(set(places))
+        executed = [
+            f"place {place}"
+            for place, layer in enumerate(plan.layers)
+            if any(node.index not in plan.told.views for node in layer.graph.nodes)
+        ]
+        assert sorted(places) == sorted(executed)
+
+
+def test_what_costs_nothing_goes_with_its_reader(small: Sequence[Planned]) -> None:
+    """A layer of views is no border: the window of its reader holds it, and it is in no chain by itself."""
+    network = small[0].network
+    layers = cut(network, ())
+    places = {layer.name: place for place, layer in enumerate(layers)}
+    views = {places["tokens"], places["turned"]}
+    probe = window_probe(network, layers, [places["product"]], views)
+    assert [op for name, op in _ops(probe) if name in probe.model.names.nodes] == ["Reshape", "Transpose", "MatMul"]
+    null = window_null(network, layers, [places["product"]], views)
+    assert null is not None
+    assert [op for _, op in _ops(null)] == ["Conv", "Relu", "Gather"]
+    assert (probe.role, null.role) == ("window", "window-null")
+    # Into the window go the producer's four channels of 12 x 12 floats and the index; out come the slice of the
+    # picture, a row of 12 floats of 16 channels, and the network's result.
+    assert probe.terms.input_bytes == 4 * 4 * 144 + 8
+    assert probe.terms.output_bytes == 4 * 16 * 12 + 4 * 144 * 32
+    assert (null.terms.input_bytes, null.terms.output_bytes) == (4 * 4 * 144 + 8, 4 * 16 * 12)
+
+
+Answer = Callable[[Probe], ToldGraph | None]
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> tuple[Network, tuple[Layer, ...]]:
+    """Three convolutions with activations, pooling and a classifier, every node a layer."""
+    network = load_network(str(build_network(tmp_path_factory.mktemp("line") / "line.onnx")))
+    return network, cut(network, ())
+
+
+def _told(*chains: set[int]) -> ToldGraph:
+    return ToldGraph((), frozenset(), tuple(frozenset(chain) for chain in chains))
+
+
+def _as_told(told: ToldGraph, torn: Sequence[frozenset[int]] = ()) -> Answer:
+    """A device that chains windows as the network, but in windows that are torn every layer by itself."""
+
+    def answer(probe: Probe) -> ToldGraph:
+        held = frozenset(probe.model.names.nodes.values())
+        if held in torn:
+            return _told(*({index} for index in held))
+        return _told(*(set(chain & held) for chain in told.chains if chain & held))
+
+    return answer
+
+
+def test_a_meeting_that_the_network_does_not_have_is_dropped(line: tuple[Network, tuple[Layer, ...]]) -> None:
+    """Pairs run otherwise than in the network are left out, but where a chain by itself is run otherwise, too."""
+    network, layers = line
+    told = _told({0, 1}, {2, 3, 4}, {5, 6, 7, 8})
+    pairs = [frozenset({0, 1, 2, 3, 4}), frozenset({2, 3, 4, 5, 6, 7, 8})]
+    cases: list[tuple[Sequence[frozenset[int]], tuple[bool, ...]]] = [
+        ((), (True, True, True)),
+        (pairs[:1], (False, True, True)),
+        ((pairs[0], frozenset({0, 1})), (True, True, True)),
+        ((pairs[1], frozenset({0, 1})), (True, False, True)),
+    ]
+    for torn, agrees in cases:
+        chains, probes = plan_chains(network, layers, told, str, _as_told(told, torn))
+        assert tuple(chain.agrees for chain in chains) == agrees
+        assert [chain.meeting != "" for chain in chains] == [agrees[0], agrees[1], False]
+        named = {
+            name for chain in chains for name in (chain.alone, chain.alone_null, chain.meeting, chain.meeting_null)
+        }
+        assert named - {""} == {probe.id for probe in probes}
+        assert [len(chain.places) for chain in chains] == [2, 3, 4]
+        assert chains[0].places[1] == (layers[1].key.digest, "1")
+        assert chains[0].alone_null == ""
+
+
+def test_chains_that_share_a_layer_are_one_group(line: tuple[Network, tuple[Layer, ...]]) -> None:
+    """A layer whose parts run in two chains holds these together; a layer in no chain is a group by itself."""
+    network, layers = line
+    told = _told({0, 1, 2}, {2, 3}, {4, 5})
+    chains, _ = plan_chains(network, layers, told, str, _as_told(told))
+    assert [[int(label) for _, label in chain.places] for chain in chains] == [[0, 1, 2, 3], [4, 5], [6], [7], [8]]
+
+
+def test_a_device_without_chains_needs_no_windows(line: tuple[Network, tuple[Layer, ...]]) -> None:
+    """Nothing is planned and nothing asked where no chains are told."""
+    network, layers = line
+    assert plan_chains(network, layers, _told(), str, pytest.fail) == ((), ())
+
+
+def test_what_is_told_of_a_part_leaves_the_rest_out() -> None:
+    """Producers and materialisers are in no chain that is read, nor are chains of nothing else, and views are told."""
+    names = EmittedNames({}, {"n2": 7, "n3": 8, "n4": 9})
+    layers = [{"name": node, "nodes": [node]} for node in ("n0", "n1", "n2", "n3", "n5")]
+    content = json.dumps({"layers": layers, "free_nodes": ["n4", "n6"], "chains": [[0], [1, 2], [3, 4]]}).encode()
+    told = read_told_part(names, "emulated-npu", content)
+    assert (told.chains, told.views) == ((frozenset({7}), frozenset({8})), frozenset({9}))
+    assert read_told_part(names, "openvino", b"").chains == ()
+    with pytest.raises(ProtocolError, match="cannot be read"):
+        read_told_part(names, "emulated-npu", content.replace(b"[3, 4]", b"[3, 5]"))

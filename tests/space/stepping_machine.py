@@ -1,0 +1,40 @@
+"""A made-up device whose latency steps up with every 32 output channels, and a space of convolutions for it."""
+
+from __future__ import annotations
+
+import math
+
+from harness.predictor.layers import LayerFeatures
+from harness.space.configuration import Configuration
+from harness.space.planner import Round
+from harness.space.space import Space
+
+SPACE = Space.model_validate(
+    {
+        "limits": {"max_macs": 100_000_000},
+        "layers": (
+            {
+                "op": "Conv",
+                "channels_in": {"low": 8, "high": 256, "multiple_of": 8},
+                "channels_out": {"low": 8, "high": 256},
+                "size": {"low": 7, "high": 56},
+                "kernel": [1, 3],
+                "stride": [1, 2],
+            },
+            {"op": "Add", "channels": {"low": 8, "high": 256}, "size": {"low": 7, "high": 56}, "share": 0.5},
+        ),
+    }
+)
+
+
+def latency_s(layer: LayerFeatures) -> float:
+    """Additions take time by bytes; convolutions by products, their output channels in whole blocks of 32."""
+    if layer.operator == "move/map/Add":
+        return 2e-6 + layer.moved_bytes * 1e-10
+    blocks = math.ceil(layer.out_channels / 32) * 32
+    return 5e-6 + layer.rows * blocks * layer.in_channels * layer.taps * 1e-11
+
+
+def measure(asked: Round[Configuration]) -> list[float | None]:
+    """Every layer of a round."""
+    return [latency_s(layer.features) for layer in asked.layers]

@@ -1,0 +1,113 @@
+"""Space files: what they may say, and what is said of those that say something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import ConfigurationError
+from harness.space.axes import Range, Values
+from harness.space.configuration import Convolution, Product
+from harness.space.space import builtin_spaces, load_space
+
+CONVOLUTION = 'op = "Conv"\nchannels_in = 16\nchannels_out = 32\nsize = 14\n'
+
+
+def _load(folder: Path, text: str) -> str:
+    path = folder / "space.toml"
+    path.write_text(text)
+    return str(path)
+
+
+@given(st.integers(1, 500), st.integers(0, 2000), st.integers(1, 64), st.floats(0, 1))
+def test_a_range_gives_multiples_within_it_and_both_ends(low: int, more: int, multiple: int, place: float) -> None:
+    """Whatever the place, the value is a multiple within the range; the ends of the cube are the ends of the range."""
+    axis = Range(low, low + more + multiple, multiple)
+    found = axis.at(place)
+    assert axis.low <= found <= axis.high and found % multiple == 0
+    assert axis.at(0.0) - multiple < axis.low and axis.at(1.0) + multiple > axis.high
+
+
+def test_values_are_counted_and_addressed_in_order() -> None:
+    """Four values are at quarters of the axis."""
+    axis = Values((1, 3, 5, 7))
+    assert [axis.at(place) for place in (0.0, 0.24, 0.25, 0.6, 0.99, 1.0)] == [1, 1, 3, 5, 7, 7]
+
+
+def test_a_block_counts_its_combinations(tmp_path: Path) -> None:
+    """By hand: 63 multiples of 8 from 16 to 512, three kernels, two strides: 63 * 3 * 2 = 378."""
+    text = f"[[layers]]\n{CONVOLUTION}kernel = [1, 3, 5]\nstride = [1, 2]\n".replace(
+        "channels_out = 32", "channels_out = {low = 16, high = 512, multiple_of = 8}"
+    )
+    assert load_space(_load(tmp_path, text)).count == 378
+
+
+def test_depthwise_blocks_keep_their_channels(tmp_path: Path) -> None:
+    """A depthwise layer has as many groups and output channels as input channels."""
+    (block,) = load_space(_load(tmp_path, f'[[layers]]\n{CONVOLUTION}groups = "depthwise"')).layers
+    layer = block.at([0.5] * len(block.axes))
+    assert isinstance(layer, Convolution)
+    assert (layer.groups, layer.channels_out) == (16, 16)
+    assert layer.features.operator == "mac/conv/depthwise/plain"
+
+
+def test_sizes_that_do_not_fit_make_no_layer(tmp_path: Path) -> None:
+    """Three groups do not divide 16 channels, and a window of 16 does not fit on an image of 14."""
+    for more in ("groups = 3", "kernel = 16\nstride = 16"):
+        (block,) = load_space(_load(tmp_path, f"[[layers]]\n{CONVOLUTION}{more}")).layers
+        assert block.at([0.0] * len(block.axes)) is None
+
+
+def test_products_may_have_heads(tmp_path: Path) -> None:
+    """Three heads of 4 x 8 by 8 x 5: 3 * 4 * 8 * 5 = 480 multiply-adds."""
+    text = '[[layers]]\nop = "MatMul"\nrows = 4\ndepth = 8\ncolumns = 5\nheads = 3'
+    (block,) = load_space(_load(tmp_path, text)).layers
+    layer = block.at([0.0] * len(block.axes))
+    assert layer == Product("MatMul", 3, 4, 8, 5, "none")
+    assert layer.features.macs == 480
+
+
+def test_built_in_spaces_are_valid() -> None:
+    """Every shipped space loads; that for vision holds millions of layers."""
+    assert "builtin:vision" in builtin_spaces()
+    assert all(load_space(name).layers for name in builtin_spaces())
+    assert load_space("builtin:vision").count > 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "layers: Field required"),
+        ("layers = []", "layers"),
+        ("[[layers]]\nop = 'Convolution'", "Convolution"),
+        (f"[[layers]]\n{CONVOLUTION}kernels = 3", "kernels: Extra inputs"),
+        (f"[[layers]]\n{CONVOLUTION}kernel = 0", "kernel: must be a whole number from 1"),
+        (f"[[layers]]\n{CONVOLUTION}kernel = [3, 3]", "kernel: lists a value twice"),
+        (f"[[layers]]\n{CONVOLUTION}kernel = true", "kernel: must be a whole number"),
+        (f"[[layers]]\n{CONVOLUTION}batch = {{low = 3, high = 4, multiple_of = 8}}", "batch: holds no multiple of 8"),
+        (f"[[layers]]\n{CONVOLUTION}batch = {{low = 3, top = 4}}", "unknown key 'top'"),
+        (f"[[layers]]\n{CONVOLUTION}groups = 'channels'", "groups: must be"),
+        (f"[[layers]]\n{CONVOLUTION}activation = 'relu'", "activation: must be one of 'none', 'Relu'"),
+        (f"[[layers]]\n{CONVOLUTION}residual = 1", "residual: must be one of true, false"),
+        (f"[[layers]]\n{CONVOLUTION}share = 0", "share"),
+        (f"[limits]\nmax_macs = 'many'\n[[layers]]\n{CONVOLUTION}", "limits.max_macs"),
+        ("[[layers]]\nop = 'Gemm'\nrows = 1\ndepth = 8\ncolumns = 8\nheads = 2", "Gemm has no heads"),
+        ("layers = [", "cannot be read"),
+    ],
+)
+def test_invalid_files_are_refused_with_the_place_and_the_reason(tmp_path: Path, text: str, why: str) -> None:
+    """The error names the field and what it may be."""
+    with pytest.raises(ConfigurationError) as caught:
+        load_space(_load(tmp_path, text))
+    assert why in str(caught.value)
+
+
+def test_unknown_spaces_are_refused(tmp_path: Path) -> None:
+    """A name that is not built in is answered with those that are; a file that is not there with the reason."""
+    with pytest.raises(ConfigurationError, match="builtin:vision"):
+        load_space("builtin:vison")
+    with pytest.raises(ConfigurationError, match="No such file"):
+        load_space(str(tmp_path / "none.toml"))

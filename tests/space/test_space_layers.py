@@ -1,0 +1,85 @@
+"""Layers of a space as networks: the same keys as in real networks, the same sizes as the predictor is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.network.fusion import DEFAULT_RULES
+from harness.network.layers import cut
+from harness.network.models import load_network
+from harness.probe.plan import context_of
+from harness.space.configuration import Configuration, Convolution, Elementwise, Pooling, Product, Rowwise
+from harness.space.graph import network_of, own_layers
+
+EVERY_KIND: tuple[Configuration, ...] = (
+    Convolution(2, 16, 32, (14, 12), 3, 2, 1, "Relu", True, True),
+    Convolution(1, 16, 16, (14, 14), 5, 1, 16, "Swish", True, False),
+    Convolution(1, 16, 32, (14, 14), 1, 1, 4, "Relu6", False, False),
+    Convolution(1, 3, 32, (32, 32), 4, 4, 1, "none", False, False),
+    Product("Gemm", 0, 2, 64, 10, "none"),
+    Product("MatMul", 0, 9, 64, 32, "Relu"),
+    Product("MatMul", 3, 9, 16, 9, "none"),
+    Pooling("MaxPool", 1, 16, (15, 15), (3, 3), (2, 2)),
+    Pooling("AveragePool", 1, 16, (14, 14), (2, 2), (2, 2)),
+    Pooling("GlobalAveragePool", 1, 16, (7, 7), (7, 7), (1, 1)),
+    Elementwise("Add", 2, 1, 16, (7, 7)),
+    Elementwise("Swish", 1, 1, 16, (7, 7)),
+    Rowwise("Softmax", 9, 9),
+    Rowwise("LayerNormalization", 9, 32),
+)
+
+
+@pytest.mark.parametrize(
+    ("network", "layers"),
+    [
+        (
+            "resnet18",
+            (
+                Convolution(1, 64, 64, (56, 56), 3, 1, 1, "Relu", True, False),
+                Convolution(1, 3, 64, (224, 224), 7, 2, 1, "Relu", True, False),
+                Convolution(1, 64, 128, (56, 56), 1, 2, 1, "none", True, False),
+                Convolution(1, 64, 64, (56, 56), 3, 1, 1, "Relu", True, True),
+                Pooling("MaxPool", 1, 64, (112, 112), (3, 3), (2, 2)),
+                Pooling("GlobalAveragePool", 1, 512, (7, 7), (7, 7), (1, 1)),
+                Product("Gemm", 0, 1, 512, 1000, "none"),
+            ),
+        ),
+        ("mobilenetv2", (Convolution(1, 96, 96, (112, 112), 3, 2, 96, "Relu6", True, False),)),
+        (
+            "vit_tiny",
+            (
+                Product("MatMul", 0, 197, 192, 768, "none"),
+                Convolution(1, 3, 192, (224, 224), 16, 16, 1, "none", False, False),
+            ),
+        ),
+    ],
+)
+def test_layers_have_the_keys_that_they_have_in_real_networks(network: str, layers: tuple[Configuration, ...]) -> None:
+    """The same layers in a published network, cut by the same rules, have the same keys."""
+    real = {found.key for found in cut(load_network(f"builtin:{network}"), DEFAULT_RULES)}
+    own = own_layers(cut(network_of(layers, "some"), DEFAULT_RULES))
+    assert sorted(own) == list(range(len(layers)))
+    assert {part.key for parts in own.values() for part in parts} <= real
+
+
+def test_every_kind_lies_between_neighbours_and_has_the_size_it_says() -> None:
+    """Inputs come from layers, results go to layers, and the result has the bytes of the features."""
+    network = network_of(EVERY_KIND, "all")
+    own = own_layers(cut(network, DEFAULT_RULES))
+    assert sorted(own) == list(range(len(EVERY_KIND)))
+    for index, layer in enumerate(EVERY_KIND):
+        assert all("outside" not in context_of(network, part).split(",") for part in own[index])
+        result = network.types[own[index][-1].graph.outputs[0]]
+        assert result.bytes == layer.features.out_bytes
+        assert not set(own[index][-1].graph.outputs) & set(network.outputs)
+
+
+def test_a_layer_that_runs_together_with_a_neighbour_is_not_measured() -> None:
+    """Rules that draw an addition into the convolution before it leave nothing of it that could be measured alone."""
+    from harness.network.fusion import FusionRule
+
+    layers = [Elementwise("Add", 2, 1, 16, (7, 7)), Pooling("MaxPool", 1, 16, (15, 15), (3, 3), (2, 2))]
+    drawn_in = FusionRule("Conv(x0);Relu(0);Add(1,x1)", 1, 1, "test")
+    network = network_of(layers, "two")
+    assert list(own_layers(cut(network, DEFAULT_RULES))) == [0, 1]
+    assert list(own_layers(cut(network, [drawn_in]))) == [1]

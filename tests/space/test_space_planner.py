@@ -1,0 +1,183 @@
+"""Rounds of measuring: what they hold, when they end, and that they go where the hypotheses disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from stepping_machine import SPACE, latency_s, measure
+
+from harness.errors import ConfigurationError
+from harness.predictor.layers import Sample
+from harness.space.committee import learn_committee, learn_trees, places_of
+from harness.space.configuration import Configuration
+from harness.space.planner import Round, RoundResult, SpaceResult, choose, explore
+from harness.space.sampling import SpaceLayers, random_layers, spread_layers
+from harness.space.space import Space
+
+LAYERS = SpaceLayers(SPACE)
+
+
+class Recorded:
+    """Rounds as they were asked for."""
+
+    def __init__(self, answer: Callable[[Round[Configuration]], list[float | None] | None] = measure) -> None:
+        self.rounds: list[Round[Configuration]] = []
+        self._answer = answer
+
+    def measure(self, asked: Round[Configuration]) -> list[float | None] | None:
+        """Notes the round and answers it."""
+        self.rounds.append(asked)
+        return self._answer(asked)
+
+
+def _explore(recorded: Recorded, **options: object) -> SpaceResult:
+    settings = {"count": 120, "target": 0.0, "learn": learn_trees, **options}
+    return explore(LAYERS, recorded.measure, **settings)  # type: ignore[arg-type]
+
+
+def test_no_layer_is_measured_twice_and_no_more_than_were_allowed() -> None:
+    """All layers of all rounds differ, and there are as many as the count."""
+    recorded = Recorded()
+    result = _explore(recorded)
+    layers = [layer for asked in recorded.rounds for layer in asked.layers]
+    assert len(layers) == len(set(layers)) == result.measured == 120
+    assert result.stopped == "count"
+
+
+def test_the_same_seed_gives_the_same_rounds() -> None:
+    """Rounds follow from seed and latencies alone: this is what lets a command go on where it was cut short."""
+    first, again, other = Recorded(), Recorded(), Recorded()
+    _explore(first, seed=7)
+    _explore(again, seed=7)
+    _explore(other, seed=8)
+    assert first.rounds == again.rounds != other.rounds
+
+
+def test_it_stops_when_controls_are_predicted_well_enough() -> None:
+    """With a target of 100 % the second round, the first that was predicted, is the last."""
+    result = _explore(Recorded(), target=1.0)
+    assert (result.stopped, len(result.rounds)) == ("target", 2)
+    assert result.rounds[0].control_error is None
+    assert result.rounds[1].control_error is not None
+
+
+def test_rounds_after_the_first_have_controls() -> None:
+    """The first round is a first look; every later one has twenty controls at least."""
+    recorded = Recorded()
+    _explore(recorded)
+    assert recorded.rounds[0].control == ()
+    assert all(len(asked.control) >= 20 for asked in recorded.rounds[1:])
+
+
+def test_refused_layers_count_as_tried_and_teach_nothing() -> None:
+    """A device that refuses every addition leaves the convolutions, and the count is kept."""
+
+    def refusing(asked: Round[Configuration]) -> list[float | None]:
+        found = measure(asked)
+        return [None if layer.features.operator == "move/map/Add" else one
+                for layer, one in zip(asked.layers, found, strict=True)]  # fmt: skip
+
+    recorded = Recorded(refusing)
+    result = _explore(recorded)
+    tried = sum(len(asked.layers) for asked in recorded.rounds)
+    assert tried == 120 and result.measured + sum(one.refused for one in result.rounds) == tried
+    assert sum(one.refused for one in result.rounds) > 0
+
+
+def test_a_budget_that_does_not_do_ends_it() -> None:
+    """Where a round is not measured for lack of time, the rounds before it count."""
+    recorded = Recorded(lambda asked: measure(asked) if asked.number == 0 else None)
+    result = _explore(recorded)
+    assert (result.stopped, result.measured) == ("budget", 40)
+
+
+def test_a_space_of_few_layers_is_exhausted() -> None:
+    """All eight layers of a space of eight are measured, once."""
+    few = Space.model_validate({"layers": ({"op": "Relu", "channels": [8, 16, 24, 32], "size": [7, 14]},)})
+    recorded = Recorded()
+    result = explore(SpaceLayers(few), recorded.measure, learn=learn_trees)
+    assert (result.stopped, result.measured) == ("exhausted", 8)
+
+
+def test_observers_hear_of_every_round() -> None:
+    """Rounds are told as they end."""
+    heard: list[RoundResult] = []
+    result = _explore(Recorded(), observe=heard.append)
+    assert tuple(heard) == result.rounds
+
+
+def test_choices_go_where_hypotheses_disagree_and_never_to_one_place_alone() -> None:
+    """Four fifths of the weight on one half of a line gets four fifths of the choices; none lies by another.
+
+    By hand: disagreement 16 against 1 weighs 4 against 1, and 50 choices are 40 and 10.
+    """
+    generator = np.random.default_rng(0)
+    line = np.sort(generator.random(2000))[:, None]
+    found = choose(line, np.where(line[:, 0] < 0.5, 16.0, 1.0), 50, generator)
+    low = [place for place in found if line[place, 0] < 0.5]
+    assert len(set(found)) == 50
+    assert len(low) == pytest.approx(40, abs=2)
+    assert max(np.diff(np.sort(line[low, 0]))) < 0.05
+
+
+def test_trees_disagree_most_at_a_step() -> None:
+    """Between the layers on either side of a step they disagree more than elsewhere: the next choice halves it."""
+    layers = spread_layers(SPACE, 150, 0)
+    trees = learn_trees([Sample(layer.features, latency_s(layer.features)) for layer in layers], 0)
+    pool = [layer.features for layer in random_layers(SPACE, 1000, np.random.default_rng(0))]
+    additions = np.array([layer.operator == "move/map/Add" for layer in pool])
+    opinion = trees.opinion(pool).disagreement
+    assert np.median(opinion[~additions]) > np.median(opinion[additions])
+
+
+@pytest.mark.long
+def test_the_committee_says_what_the_predictor_says() -> None:
+    """Its best guess is that of the predictor, which the table will hold; trees add to the disagreement only."""
+    layers = [layer.features for layer in spread_layers(SPACE, 40, 0)]
+    committee = learn_committee([Sample(layer, latency_s(layer)) for layer in layers], 0)
+    said = np.log([one.latency_s for one in committee.predictor.predict_all(layers)])
+    opinion = committee.opinion(layers)
+    assert np.allclose(opinion.log_latency, said)
+    assert np.all(opinion.disagreement >= committee.trees.opinion(layers).disagreement - 1e-12)
+
+
+def test_a_first_look_holds_the_ends_of_every_block() -> None:
+    """The smallest and the largest layers within the limits are there, and every block has its part."""
+    layers = spread_layers(SPACE, 30, 0)
+    features = [layer.features for layer in layers]
+    assert len(set(layers)) == 30
+    assert sum(one.operator == "move/map/Add" for one in features) == pytest.approx(10, abs=1)
+    assert min(one.macs for one in features if one.weight_elements) == 7 * 7 * 8 * 8
+    assert max(one.macs for one in features) > 50_000_000
+    assert all(SPACE.limits.hold(layer) for layer in layers)
+
+
+def test_huge_spaces_are_sampled_not_listed() -> None:
+    """A space of more than 1e12 layers gives layers at once."""
+    axis = {"low": 1, "high": 4096}
+    block = {"op": "Conv", "channels_in": axis, "channels_out": axis, "size": {"low": 1, "high": 512},
+             "width": {"low": 1, "high": 512}}  # fmt: skip
+    space = Space.model_validate({"layers": (block,)})
+    assert space.count > 1e12
+    assert len(random_layers(space, 100, np.random.default_rng(0))) == 100
+
+
+def test_a_space_without_a_layer_within_its_limits_is_refused() -> None:
+    """The error names the limits."""
+    block = {"op": "Relu", "channels": [64], "size": [56]}
+    space = Space.model_validate({"limits": {"max_bytes": 100}, "layers": (block,)})
+    for draw in (lambda: spread_layers(space, 4, 0), lambda: random_layers(space, 4, np.random.default_rng(0))):
+        with pytest.raises(ConfigurationError, match="max_bytes"):
+            draw()
+
+
+def test_operators_are_far_apart() -> None:
+    """No addition is as near to a convolution as to another addition of twice its size."""
+    layers = [layer.features for layer in spread_layers(SPACE, 30, 0)]
+    axis = places_of(layers)[:, -1]
+    kinds = {axis[place] for place, layer in enumerate(layers) if layer.operator == "move/map/Add"}
+    assert len(kinds) == 1 and kinds.isdisjoint(
+        axis[place] for place, layer in enumerate(layers) if layer.operator != "move/map/Add"
+    )

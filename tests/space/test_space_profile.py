@@ -1,0 +1,111 @@
+"""A space measured on a device: campaigns in the journal, resumed without measuring anything again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from nullbench import DEVICE, Bench
+
+from harness.cli.app import main
+from harness.errors import CampaignIncomplete, Interrupted
+from harness.measure.journal import Journal
+from harness.measure.policy import RepeatPolicy
+from harness.space.committee import learn_trees
+from harness.space.profiling import SpaceProfile, profile_space
+
+SPACE = """
+[[layers]]
+op = "Conv"
+channels_in = {low = 16, high = 64, multiple_of = 8}
+channels_out = {low = 16, high = 64, multiple_of = 8}
+size = [4, 7]
+kernel = [1, 3]
+activation = "Relu"
+
+[[layers]]
+op = "Gemm"
+rows = 1
+depth = {low = 64, high = 512}
+columns = [64, 128]
+"""
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> str:
+    """A space of small layers."""
+    path = tmp_path / "space.toml"
+    path.write_text(SPACE)
+    return str(path)
+
+
+def _profile(bench: Bench, space: str, **options: object) -> SpaceProfile:
+    settings = {"policy": RepeatPolicy(runs=3), "count": 44, "target": 0.0, "learn": learn_trees, **options}
+    return profile_space(space, device=DEVICE, workspace=bench.workspace, **settings)  # type: ignore[arg-type]
+
+
+def test_rounds_are_campaigns_and_their_layers_end_in_the_table(bench: Bench, space: str) -> None:
+    """Every layer measured has an entry whose latency is that of its weights, as on this device it is."""
+    found = _profile(bench, space)
+    assert found.result.measured == 44 and len(found.campaigns) == len(found.result.rounds) == 2
+    table = bench.build()
+    products = [entry for entry in table.entries if entry.op == "Gemm"]
+    assert {entry.op for entry in table.entries} == {"Conv+Relu", "Gemm"}
+    assert len(table.entries) == 44 and {entry.campaign for entry in table.entries} == set(found.campaigns)
+    assert all(entry.latency_s < 1e-9 * 4 * 600 * 129 for entry in products)
+
+
+def test_the_same_command_measures_nothing_again(bench: Bench, space: str) -> None:
+    """A second run finds all rounds in the journal; `fresh` begins anew."""
+    first, second = _profile(bench, space, count=20), _profile(bench, space, count=20)
+    assert (second.campaigns, second.result) == (first.campaigns, first.result)
+    assert (first.resumed, second.resumed) == (0, 1)
+    assert set(_profile(bench, space, count=20, fresh=True).campaigns).isdisjoint(first.campaigns)
+
+
+def test_a_command_that_was_stopped_goes_on(bench: Bench, space: str) -> None:
+    """After a stop within the first round the same command finishes that round's campaign."""
+    import threading
+
+    stop = threading.Event()
+
+    def observe(progress: object) -> None:
+        if getattr(progress, "stage", "") == "measuring":
+            stop.set()
+
+    with pytest.raises(Interrupted):
+        _profile(bench, space, count=20, observe=observe, stop=stop)
+    found = _profile(bench, space, count=20)
+    assert found.resumed == 1 and found.campaigns == (1,)
+
+
+def test_a_budget_within_the_first_round_is_an_error_and_a_larger_one_goes_on(bench: Bench, space: str) -> None:
+    """What was measured stays, and one round in all is all that a small budget buys."""
+    with pytest.raises(CampaignIncomplete, match="--budget"):
+        _profile(bench, space, count=20, policy=RepeatPolicy(runs=3, budget_s=1e-6))
+    found = _profile(bench, space, count=20, policy=RepeatPolicy(runs=3, budget_s=1e6))
+    assert found.campaigns[0] == 1 and found.result.stopped == "count"
+
+
+def test_the_command_measures_a_space(bench: Bench, space: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--space` with a count of one round: the JSON tells what was measured."""
+    words = ["profile", "--device", DEVICE, "--workspace", str(bench.root), "--space", space]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--count", "24", "--runs", "3", "--json"])
+    assert ended.value.code in (0, None)
+    told = json.loads(capsys.readouterr().out)
+    assert told["result"]["measured"] == 24 and told["result"]["stopped"] == "count"
+    with Journal(bench.workspace.journal) as journal:
+        assert len(journal.layers(told["campaigns"][0])) == 24
+
+
+@pytest.mark.parametrize(
+    "words", [["--count", "40"], ["--target", "3"], ["--space", "s.toml", "--dry-run"], ["--space", "s.toml", "m.onnx"]]
+)
+def test_options_that_do_not_go_together_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Usage errors, told before anything is opened."""
+    with pytest.raises(SystemExit) as ended:
+        main(["profile", "--device", DEVICE, *words])
+    assert ended.value.code == 2
+    assert "--space" in capsys.readouterr().err
