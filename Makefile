@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: demo test test-long lint benchmark docs clean
+.PHONY: demo test test-long lint benchmark accuracy docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "harness needs Python 3.11 or newer")'
@@ -37,6 +37,9 @@ benchmark: $(STAMP)  ## figures of docs/performance.md and docs/emulator.md
 	$(BIN)/python benchmarks/emulator_speed.py
 	$(BIN)/python benchmarks/emulator_networks.py
 	$(BIN)/python benchmarks/emulator_anchors.py
+
+accuracy: $(STAMP)  ## measures all that docs/accuracy.md tells and rewrites it; a quiet machine for an hour or so
+	$(BIN)/python benchmarks/accuracy.py
 
 clean:
 	rm -rf $(VENV)

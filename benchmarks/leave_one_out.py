@@ -29,7 +29,7 @@ from harness.predictor.fit import fit_predictor
 from harness.predictor.intervals import LEVEL, NORMAL_90
 from harness.predictor.layers import LayerFeatures, Sample
 from harness.predictor.sums import stderr_of_sum
-from harness.probe.plan import context_of
+from harness.network.context import context_of
 from harness.probe.terms import Terms
 
 

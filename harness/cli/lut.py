@@ -24,7 +24,8 @@ _UNITS = {
     "auxiliaries": "per auxiliary layer", "auxiliary_input_bytes": "per byte it reads",
     "auxiliary_output_bytes": "per byte it writes", "slices": "per slice", "slice_bytes": "per byte sliced",
     "views": "per reshape or cast", "loaded_bytes": "per byte loaded", "stored_bytes": "per byte stored",
-    "stacks": "per busy stack",
+    "accesses": "per access to a memory", "stacks": "per busy stack", "stacked_rows": "per row of a busy stack",
+    "last_bytes": "per byte of its last part",
 }  # fmt: skip
 
 Table = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a table, or its name DEVICE/TABLE.")]

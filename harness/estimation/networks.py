@@ -12,10 +12,16 @@ from harness.latency.overhead import row_of
 from harness.lut.store import open_table
 from harness.lut.table import Entry, Lut
 from harness.measure.summary import Z_95
+from harness.network.context import context_of, place_of
 from harness.network.graph import FreeNode, Network
 from harness.network.layers import Layer, cut
 from harness.network.models import load_networks
-from harness.probe.plan import context_of
+from harness.predictor.coverage import Coverage
+from harness.predictor.described import describe
+from harness.predictor.intervals import NORMAL_90
+from harness.predictor.layers import LayerFeatures
+from harness.predictor.predictor import Prediction, Predictor
+from harness.predictor.sums import stderr_of_sum
 from harness.probe.terms import Terms
 from harness.workspace import Workspace
 
@@ -75,18 +81,28 @@ def estimate(
 
 
 def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
-    """Cuts the network by the table's fusion rules and sums what the table says of its layers."""
+    """Cuts the network by the table's fusion rules and sums what the table says of its layers.
+
+    Layers without an entry are predicted where the table has a predictor and their operators can be described.
+    """
     layers = cut(network, table.rules)
-    contexts = [context_of(network, layer) for layer in layers]
-    found = [table.find(layer.key.digest, context) for layer, context in zip(layers, contexts, strict=True)]
-    estimates = tuple(map(_layer, layers, contexts, found))
-    known = [entry for entry in found if entry is not None]
+    contexts = [(place_of(network, layers, at), context_of(network, layer)) for at, layer in enumerate(layers)]
+    found = [table.find(layer.key.digest, near) for layer, near in zip(layers, contexts, strict=True)]
+    predicted = _predicted(table, [layer for layer, entry in zip(layers, found, strict=True) if entry is None])
+    estimates = tuple(
+        _measured(layer, context, entry) if entry else _unmeasured(layer, context, predicted.get(layer.key.digest))
+        for layer, (_, context), entry in zip(layers, contexts, found, strict=True)
+    )
     terms = Terms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
     overhead_s, overhead_variance = table.overhead.of(row_of(terms))
-    covered_s = sum(entry.latency_s for entry in known) + overhead_s
-    complete = len(known) == len(layers)
+    overhead_variance += (table.overhead.drift * overhead_s) ** 2
+    covered_s = sum(layer.latency_s for layer in estimates if layer.latency_s is not None) + overhead_s
+    complete = all(layer.latency_s is not None for layer in estimates)
     coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in estimates))
-    stderr_s = math.sqrt(_variance(table, known) + overhead_variance + (table.overhead.scatter * covered_s) ** 2)
+    variance = _variance(table, [entry for entry in found if entry is not None]) + overhead_variance
+    guesses = [predicted[layer.key] for layer in estimates if layer.source in _PREDICTED]
+    variance += stderr_of_sum([guess.layer for guess in guesses], [guess.prediction for guess in guesses]) ** 2
+    stderr_s = math.sqrt(variance + (table.sum_error * covered_s) ** 2)
     return NetworkEstimate(
         name=network.name,
         latency_s=covered_s if complete else None,
@@ -99,10 +115,43 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     )
 
 
-def _layer(layer: Layer, context: str, entry: Entry | None) -> LayerEstimate:
-    latency_s, stderr_s = (entry.latency_s, entry.stderr_s) if entry else (None, None)
-    source = "measured" if entry else "unknown"
-    return LayerEstimate(layer.name, layer.op, layer.key.digest, latency_s, stderr_s, source, context)
+_PREDICTED = ("interpolated", "extrapolated")
+
+
+@dataclass(frozen=True)
+class _Guess:
+    """A layer as the predictor sees it, and what it says of it."""
+
+    layer: LayerFeatures
+    prediction: Prediction
+
+
+def _predicted(table: Lut, layers: Sequence[Layer]) -> dict[str, _Guess]:
+    """What the table's predictor says of layers, by the digests of their keys."""
+    if not table.predictor or not layers:
+        return {}
+    described = {layer.key.digest: describe(layer.key.text) for layer in layers}
+    known = {digest: features for digest, features in described.items() if features is not None}
+    predictions = Predictor(table.predictor).predict_all(list(known.values()))
+    return {
+        digest: _Guess(features, prediction)
+        for (digest, features), prediction in zip(known.items(), predictions, strict=True)
+        if 0 < prediction.latency_s < math.inf
+    }
+
+
+def _measured(layer: Layer, context: str, entry: Entry) -> LayerEstimate:
+    return LayerEstimate(layer.name, layer.op, layer.key.digest, entry.latency_s, entry.stderr_s, "measured", context)
+
+
+def _unmeasured(layer: Layer, context: str, guess: _Guess | None) -> LayerEstimate:
+    if guess is None:
+        return LayerEstimate(layer.name, layer.op, layer.key.digest, None, None, "unknown", context)
+    prediction = guess.prediction
+    source = "extrapolated" if prediction.coverage == Coverage.OUTSIDE else "interpolated"
+    stderr_s = (prediction.high_s - prediction.low_s) / 2 / NORMAL_90
+    stderr_s = min(stderr_s, prediction.latency_s)  # an interval beyond a factor of two says no more than that
+    return LayerEstimate(layer.name, layer.op, layer.key.digest, prediction.latency_s, stderr_s, source, context)
 
 
 def _variance(table: Lut, entries: Sequence[Entry]) -> float:

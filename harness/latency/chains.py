@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from harness.latency.layers import Latency
 from harness.latency.overhead import COLUMNS, row_of
 from harness.latency.system import Solution
+from harness.measure.summary import Measurement
 from harness.probe.chains import ChainProbes
 from harness.probe.terms import Terms
 
@@ -150,6 +151,34 @@ def shares(latencies: ChainLatencies, layers: Mapping[tuple[str, str], Latency])
         start = stop
     covariance = split @ latencies.covariance @ split.T + inside
     return LayerShares(tuple(owners), tuple(places), split @ latencies.values, covariance)
+
+
+def check_residuals(
+    chains: Sequence[ChainProbes],
+    solution: Solution,
+    terms: Mapping[str, Terms],
+    measured: Mapping[str, Measurement],
+) -> tuple[float, ...]:
+    """For each window of three chains what chains and meetings are off by, as a fraction of what they take.
+
+    Nothing is fitted to these windows.
+    """
+    names = frozenset(solution.names)
+    overhead = {name: float(solution.values[solution.index(name)]) for name in COLUMNS if name in names}
+    residuals = []
+    for first, second, third in zip(chains, chains[1:], chains[2:], strict=False):
+        parts = [_chain(first), _chain(second), _chain(third), _meeting(first, second), _meeting(second, third)]
+        nulls = {first.check_null} - {""}
+        if not first.check or not {first.check, *nulls} <= measured.keys() or not names.issuperset(parts):
+            continue
+        left_s = measured[first.check].latency_s - sum(measured[null].latency_s for null in nulls)
+        amounts = dict(zip(COLUMNS, row_of(terms[first.check]), strict=True))
+        for null in nulls:
+            amounts = {name: amounts[name] - one for name, one in zip(COLUMNS, row_of(terms[null]), strict=True)}
+        left_s -= sum(overhead.get(name, 0.0) * amount for name, amount in amounts.items())
+        taken_s = sum(float(solution.values[solution.index(part)]) for part in parts)
+        residuals.append(taken_s / left_s - 1)
+    return tuple(residuals)
 
 
 def _with_next(chains: Sequence[ChainProbes]) -> Iterator[tuple[ChainProbes, ChainProbes | None]]:

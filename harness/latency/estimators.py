@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from harness.latency.joint import JointFit, Place, fit_joint
-from harness.latency.layers import Latency, chained, subtracted
+from harness.latency.layers import RESOLUTION_SIGMAS, Latency, chained, subtracted
 from harness.latency.overhead import Overhead
 from harness.measure.summary import Measurement
+from harness.probe.chains import ChainProbes
 from harness.probe.plan import LayerProbes
 from harness.probe.terms import Terms
 
@@ -27,9 +28,10 @@ RELEVANT_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Measured:
-    """What a campaign brought: its layers, the role and the terms of each probe, a summary of those with samples."""
+    """What a campaign brought: layers and chains, the role and the terms of each probe, a summary of its samples."""
 
     layers: Sequence[LayerProbes]
+    chains: Sequence[ChainProbes]
     roles: Mapping[str, str]
     terms: Mapping[str, Terms]
     summaries: Mapping[str, Measurement]
@@ -39,13 +41,16 @@ class Measured:
 class LayerLatencies:
     """Latencies by place, their covariance in s² in the same order, and which other estimators disagree.
 
-    `additivity` is the robust spread of the joint system's residuals in standard errors, None for other methods.
+    Where the device tells chains, places with a neighbourhood hold a layer's share of the chain that it runs in.
+    `additivity` is the robust spread of the joint system's residuals in standard errors, None for other methods;
+    `sum_error` the relative error of sums beyond that of their layers.
     """
 
     latencies: Mapping[Place, Latency]
     covariance: Array
     flags: Mapping[Place, str]
     additivity: float | None
+    sum_error: float
 
 
 def estimate_layers(measured: Measured, method: Method, overhead: Overhead) -> LayerLatencies:
@@ -56,9 +61,16 @@ def estimate_layers(measured: Measured, method: Method, overhead: Overhead) -> L
     import numpy as np
 
     if method == "joint":
-        fit = fit_joint(measured.layers, measured.roles, measured.terms, measured.summaries)
+        fit = fit_joint(
+            measured.layers, measured.chains, measured.roles, measured.terms, measured.summaries, overhead.scatter
+        )
         found = dict(zip(fit.places, fit.latencies, strict=True))
-        return LayerLatencies(found, fit.covariance, _flags(measured, fit, overhead), fit.scale)
+        shared, covariance = _shares(fit, measured)
+        together = np.zeros((len(found) + len(shared),) * 2)
+        together[: len(found), : len(found)] = fit.covariance
+        together[len(found) :, len(found) :] = covariance
+        flags = _flags(measured, fit, overhead)
+        return LayerLatencies({**found, **shared}, together, flags, fit.scale, fit.sum_error)
     latencies = {}
     for layer in measured.layers:
         latency = (
@@ -69,7 +81,27 @@ def estimate_layers(measured: Measured, method: Method, overhead: Overhead) -> L
         if latency is not None:
             latencies[layer.key.digest, layer.context] = latency
     variances = [latency.stderr_s**2 for latency in latencies.values()]
-    return LayerLatencies(latencies, np.diag(np.array(variances, float)), {}, None)
+    return LayerLatencies(latencies, np.diag(np.array(variances, float)), {}, None, overhead.scatter)
+
+
+def _shares(fit: JointFit, measured: Measured) -> tuple[dict[Place, Latency], Array]:
+    """What layers take of their chains by place, with their covariance; the mean where a place occurs again."""
+    import numpy as np
+
+    places = list(dict.fromkeys(fit.shares.places))
+    rows = {place: row for row, place in enumerate(places)}
+    mean = np.zeros((len(places), len(fit.shares.places)))
+    for at, place in enumerate(fit.shares.places):
+        mean[rows[place], at] = 1.0
+    mean /= np.maximum(mean.sum(axis=1, keepdims=True), 1.0)
+    values, covariance = mean @ fit.shares.values, mean @ fit.shares.covariance @ mean.T
+    taken = [measured.summaries[chain.alone].samples for chain in measured.chains if chain.alone in measured.summaries]
+    fewest = min(taken, default=1)
+    return {
+        place: Latency(float(values[row]), float(np.sqrt(max(covariance[row, row], 0.0))),
+                       bool(values[row] ** 2 >= RESOLUTION_SIGMAS**2 * covariance[row, row]), fewest)
+        for place, row in rows.items()
+    }, covariance  # fmt: skip
 
 
 def _flags(measured: Measured, fit: JointFit, overhead: Overhead) -> dict[Place, str]:

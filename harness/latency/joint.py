@@ -13,10 +13,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.latency.chains import (
+    SIGNED,
+    LayerShares,
+    chain_equations,
+    chain_latencies,
+    check_residuals,
+    shares,
+)  # fmt: skip
 from harness.latency.layers import Latency, positive
-from harness.latency.overhead import COLUMNS, MODEL_NOISE, row_of
+from harness.latency.overhead import COLUMNS, row_of
 from harness.latency.system import Equation, Solution, solve
 from harness.measure.summary import Measurement
+from harness.probe.chains import ChainProbes
 from harness.probe.plan import STACK_COPIES, LayerProbes
 from harness.probe.terms import Terms
 
@@ -29,6 +38,8 @@ Place = tuple[str, str]
 """Digest of a layer's key, and its context."""
 MISFIT = 3.0
 """Spread of the residuals, in standard errors, beyond which a device contradicts the additive model."""
+LEAST_ERROR = 1e-4
+"""Relative error that every total is believed to have, so that none is taken for exact."""
 _NULL_ROLES = ("calibration", "auxiliary")
 
 
@@ -36,14 +47,19 @@ _NULL_ROLES = ("calibration", "auxiliary")
 class JointFit:
     """Layer latencies of one campaign.
 
-    `covariance` in s² has the order of `places`. `alone` is each layer without its neighbours (S1.1), `repeated` behind
-    a copy of itself. `scale` is the robust spread of residuals in standard errors over `redundant` equations: 1 where
-    the additive model holds; `condition` that of the system.
+    `covariance` in s² has the order of `places`. `shares` are what layers take of the chains that they run in, none
+    where the device tells no chains. `sum_error` is the relative error of sums of layers that are right each for
+    itself: the scatter of null probes about the overhead model, or what windows of several chains show. `alone` is
+    each layer without its neighbours (S1.1), `repeated` behind a copy of itself. `scale` is the robust spread of
+    residuals in standard errors over `redundant` equations: 1 where the additive model holds; `condition` that of the
+    system.
     """
 
     places: tuple[Place, ...]
     latencies: tuple[Latency, ...]
     covariance: Array
+    shares: LayerShares
+    sum_error: float
     alone: Mapping[Place, Latency]
     repeated: Mapping[Place, Latency]
     scale: float
@@ -58,29 +74,36 @@ class JointFit:
 
 def fit_joint(
     layers: Sequence[LayerProbes],
+    chains: Sequence[ChainProbes],
     roles: Mapping[str, str],
     terms: Mapping[str, Terms],
     measured: Mapping[str, Measurement],
+    scatter: float,
 ) -> JointFit:
     """Solves one campaign; layers whose probes were refused are left out.
 
-    `roles` and `terms` are those of all probes. Raises IllConditionedDesign.
+    `roles` and `terms` are those of all probes, `scatter` is the relative spread of null probes about the overhead
+    model, beyond their own errors. Raises IllConditionedDesign.
     """
     import numpy as np
 
     known = [layer for layer in layers if {layer.in_context, layer.null} <= measured.keys()]
-    equations = _equations(known, roles, terms, measured)
+    equations = _equations(known, roles, terms, measured, max(scatter, LEAST_ERROR))
+    for name, (probe, amounts) in chain_equations(chains, terms, measured).items():
+        equations[name] = _equation(measured[probe], amounts, LEAST_ERROR)
     # Less than nothing is what a layer without latency gives half of the time: `positive` makes the best of that.
     signed = {name for equation in equations.values() for name in equation.amounts if name.startswith(_LAYERS)}
     solution = solve(list(equations.values()), signed)
     places = tuple((layer.key.digest, layer.context) for layer in known)
+    found = {place: _latency(solution, _in_context(place), samples) for place, samples in _samples(known, measured)}
+    checks = check_residuals(chains, solution, terms, measured)
     at = [solution.index(_in_context(place)) for place in places]
     return JointFit(
         places=places,
-        latencies=tuple(
-            _latency(solution, _in_context(place), samples) for place, samples in _samples(known, measured)
-        ),
+        latencies=tuple(found.values()),
         covariance=solution.covariance[np.ix_(at, at)],
+        shares=shares(chain_latencies(chains, solution), _by_label(chains, found)),
+        sum_error=max(scatter, math.sqrt(sum(one**2 for one in checks) / max(1, len(checks)))),
         alone={
             (layer.key.digest, layer.context): _latency(solution, _alone(layer), measured[layer.layer].samples)
             for layer in known
@@ -102,20 +125,18 @@ def _equations(
     roles: Mapping[str, str],
     terms: Mapping[str, Terms],
     measured: Mapping[str, Measurement],
+    model_noise: float,
 ) -> dict[tuple[str, ...], Equation]:
     """One for each probe, by its id; a stack's by its layer, too, as layers may share one."""
     equations: dict[tuple[str, ...], Equation] = {}
 
-    def add(name: tuple[str, ...], probe: str, contents: Mapping[str, float], model_noise: float = 0.0) -> None:
-        measurement = measured[probe]
-        # One sample tells nothing of its error, and is told to be as far off as it is long.
-        stderr_s = math.hypot(min(measurement.stderr_s, measurement.latency_s), model_noise * measurement.latency_s)
+    def add(name: tuple[str, ...], probe: str, contents: Mapping[str, float], noise: float = LEAST_ERROR) -> None:
         amounts = {**dict(zip(COLUMNS, row_of(terms[probe]), strict=True)), **contents}
-        equations[name] = Equation(amounts, measurement.latency_s, stderr_s)
+        equations[name] = _equation(measured[probe], amounts, noise)
 
     for probe in measured:
         if roles[probe] in _NULL_ROLES:
-            add((probe,), probe, {}, MODEL_NOISE)
+            add((probe,), probe, {}, model_noise)
     for layer in layers:
         place = (layer.key.digest, layer.context)
         front = f"in front {layer.null}"
@@ -131,7 +152,20 @@ def _equations(
     return equations
 
 
-_LAYERS = ("layer ", "alone ", "repeated ")
+def _equation(measurement: Measurement, amounts: Mapping[str, float], noise: float) -> Equation:
+    # One sample tells nothing of its error, and is told to be as far off as it is long.
+    stderr_s = math.hypot(min(measurement.stderr_s, measurement.latency_s), noise * measurement.latency_s)
+    return Equation(amounts, measurement.latency_s, stderr_s)
+
+
+def _by_label(chains: Sequence[ChainProbes], found: Mapping[Place, Latency]) -> dict[Place, Latency]:
+    """Latencies in context by the labels that chains have for the places of their layers."""
+    labelled = {place for chain in chains for place in chain.places}
+    plain = {(key, label): (key, label.partition("@")[0]) for key, label in labelled}
+    return {place: found[known] for place, known in plain.items() if known in found}
+
+
+_LAYERS = ("layer ", "alone ", "repeated ", *SIGNED)
 
 
 def _in_context(place: Place) -> str:

@@ -23,6 +23,7 @@ from harness.probe.terms import Terms
 
 Subtraction = Literal["regression", "difference"]
 RESOLUTION_SIGMAS = 3.0
+_LEAST_ERROR = 1e-6
 _NORMAL = NormalDist()
 
 
@@ -69,7 +70,7 @@ def chained(layer: LayerProbes, measured: Mapping[str, Measurement]) -> Latency 
     if not layer.stacks or any(stack not in measured for stack in layer.stacks):
         return None
     totals = [measured[stack] for stack in layer.stacks]
-    weights = [1 / total.stderr_s**2 for total in totals]
+    weights = [1 / max(total.stderr_s, _LEAST_ERROR * total.latency_s) ** 2 for total in totals]
     centre = sum(weight * copies for weight, copies in zip(weights, STACK_COPIES, strict=True)) / sum(weights)
     spread = sum(weight * (copies - centre) ** 2 for weight, copies in zip(weights, STACK_COPIES, strict=True))
     rise = sum(

@@ -27,6 +27,7 @@ _REWEIGHTINGS = 30
 _PIVOTINGS = 60
 _POWER_STEPS = 30
 _SHARE = 0.2
+_SPAN = 100.0
 _DETERMINED = 1e-6
 
 
@@ -43,9 +44,10 @@ class Equation:
 class Solution:
     """The unknowns by name.
 
-    `values` are never negative but for those that may be. `covariance` has the order of `names`, and is that of the unknowns without their bounds. `residuals` are in
-    standard errors, one for each equation; `redundant` tells which equations others could contradict, and `scale` the
-    robust spread of these residuals, 1 where totals scatter as much as their standard errors say.
+    `values` are never negative but for those that may be. `covariance` has the order of `names`, and is that of the
+    unknowns without their bounds. `residuals` are in standard errors, one for each equation; `redundant` tells which
+    equations others could contradict, and `scale` the robust spread of these residuals, 1 where totals scatter as much
+    as their standard errors say.
     """
 
     names: tuple[str, ...]
@@ -83,7 +85,10 @@ def solve(equations: Sequence[Equation], signed: Set[str] = frozenset()) -> Solu
     stderr = np.array([equation.stderr_s for equation in equations])
     lengths = _lengths(design, stderr)
     scaled = _weighted(design, 1 / stderr, 1 / lengths)
-    condition = _check(scaled, names)
+    # What the probes can tell is a matter of what they hold, not of how often each was run.
+    typical = np.clip(abs(total), *(np.median(abs(total)) * np.array([1 / _SPAN, _SPAN])))
+    structure = _weighted(design, 1 / np.maximum(typical, 1e-300), np.ones(len(names)))
+    condition = _check(_unit_columns(structure), names)
     wanted = total / stderr
     trust = np.ones(len(total))
     bounded = np.array([name not in signed for name in names])
@@ -129,6 +134,13 @@ def _lengths(design: csc_array, stderr: Array) -> Array:
 
     lengths: Array = np.sqrt(np.asarray((design.multiply(design)).T @ (1 / stderr**2))).ravel()
     return lengths
+
+
+def _unit_columns(design: csc_array) -> csc_array:
+    import numpy as np
+
+    lengths = np.sqrt(np.asarray(design.multiply(design).sum(axis=0)).ravel())
+    return _weighted(design, np.ones(design.shape[0]), 1 / lengths)
 
 
 def _weighted(design: csc_array, by_row: Array, by_column: Array) -> csc_array:

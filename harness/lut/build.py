@@ -17,6 +17,7 @@ from harness.latency.estimators import LayerLatencies, Measured, Method, estimat
 from harness.latency.joint import Place
 from harness.latency.overhead import Overhead
 from harness.lut.correlation import pack
+from harness.lut.learning import learn_predictor
 from harness.lut.store import publish
 from harness.lut.table import Entry, Lut
 from harness.measure.journal import Campaign, Journal
@@ -67,7 +68,9 @@ def build_lut(
         rules=_merged(campaigns),
         entries=entries,
         additivity=sources[-1].latencies.additivity,
+        sum_error=max(source.latencies.sum_error for source in sources),
         correlations=pack(covariance),
+        predictor=learn_predictor(entries),
     )
     return publish(draft, place.lut)
 
@@ -115,6 +118,7 @@ class _Source:
 
     campaign: Campaign
     layers: Mapping[Place, LayerProbes]
+    windows: Mapping[Place, tuple[str, str]]
     visits: Mapping[str, str]
     overhead: Overhead
     latencies: LayerLatencies
@@ -127,9 +131,12 @@ class _Source:
         layers = journal.layers(campaign.id)
         roles = {name: probe.role for name, probe in probes.items()}
         terms = {name: probe.terms for name, probe in probes.items()}
-        latencies = estimate_layers(Measured(layers, roles, terms, summaries), method, overhead)
+        chains = journal.chains(campaign.id)
+        latencies = estimate_layers(Measured(layers, chains, roles, terms, summaries), method, overhead)
         visits = {name: probe.visits for name, probe in probes.items()}
-        return cls(campaign, {(one.key.digest, one.context): one for one in layers}, visits, overhead, latencies)
+        windows = {place: (chain.alone, chain.alone_null) for chain in chains for place in chain.places}
+        known = {(one.key.digest, one.context): one for one in layers}
+        return cls(campaign, known, windows, visits, overhead, latencies)
 
 
 def _entries(sources: Sequence[_Source], method: Method) -> tuple[tuple[Entry, ...], Array]:
@@ -146,11 +153,12 @@ def _entries(sources: Sequence[_Source], method: Method) -> tuple[tuple[Entry, .
 
 
 def _entry(source: _Source, place: Place, method: Method) -> Entry:
-    layer, latency = source.layers[place], source.latencies.latencies[place]
-    probe, baseline = _probes_of(layer, method)
+    key, context = place
+    layer, latency = source.layers[key, context.partition("@")[0]], source.latencies.latencies[place]
+    probe, baseline = source.windows.get(place) or _probes_of(layer, method)
     return Entry(
         key=layer.key.digest,
-        context=layer.context,
+        context=context,
         op=layer.op,
         latency_s=latency.latency_s,
         stderr_s=latency.stderr_s,
@@ -158,6 +166,7 @@ def _entry(source: _Source, place: Place, method: Method) -> Entry:
         resolved=latency.resolved,
         visit=source.visits[probe],
         flags=source.latencies.flags.get(place, ""),
+        networks=" ".join(layer.networks),
         campaign=source.campaign.id,
         probe=probe,
         baseline=baseline,

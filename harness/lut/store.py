@@ -83,6 +83,7 @@ class _Manifest(_Strict):
     clock: Literal["cpu", "wall", "device"]
     method: Method
     additivity: _Amount | None
+    sum_error: _Amount
     fingerprint: dict[str, str]
     overhead: _Overhead
     rules: list[_Rule]
@@ -102,6 +103,7 @@ class _Row(BaseModel):
     resolved: Literal["0", "1"]
     visit: Annotated[str, Field(pattern=r"^[a-z0-9 -]{1,40}$")]
     flags: Annotated[str, Field(max_length=200)]
+    networks: Annotated[str, Field(pattern=r"^([0-9a-f]{8}( [0-9a-f]{8})*)?$")]
     campaign: int
     probe: str
     baseline: str
@@ -226,6 +228,7 @@ def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes]) -> L
         rules=_parse_rules(folder, manifest),
         entries=entries,
         additivity=manifest.additivity,
+        sum_error=manifest.sum_error,
         correlations=correlations,
         predictor=files.get(PREDICTOR, b""),
     )
@@ -252,7 +255,7 @@ def _manifest_json(lut: Lut, files: Mapping[str, bytes]) -> bytes:
     content = {
         "schema_version": SCHEMA_VERSION,
         "tool_version": VERSION,
-        **{name: getattr(lut, name) for name in ("device", "created", "clock", "method", "additivity")},
+        **{name: getattr(lut, name) for name in ("device", "created", "clock", "method", "additivity", "sum_error")},
         "fingerprint": dict(lut.fingerprint),
         "overhead": asdict(lut.overhead),
         "rules": [asdict(rule) for rule in lut.rules],

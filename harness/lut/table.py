@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,10 @@ from harness.network.fusion import FusionRule
 class Entry:
     """One layer in one context.
 
-    `key` is the digest of `signature`. `stderr_s` covers the samples and the overhead fit. `resolved` is
-    false where the layer is too short to be told from noise. `visit` is how its probes were visited. `flags` names
-    the estimators that disagree by more than all errors, each with its difference. `campaign`, `probe` and `baseline`
-    lead back to the samples in the journal.
+    `key` is the digest of `signature`. `stderr_s` covers the samples and the overhead fit. `resolved` is false where
+    the layer is too short to be told from noise. `visit` is how its probes were visited. `flags` names the estimators
+    that disagree by more than all errors, each with its difference; `networks` those that have the layer, by the
+    beginning of their files' hashes. `campaign`, `probe` and `baseline` lead back to the samples in the journal.
     """
 
     key: str
@@ -36,6 +36,7 @@ class Entry:
     resolved: bool
     visit: str
     flags: str
+    networks: str
     campaign: int
     probe: str
     baseline: str
@@ -53,7 +54,8 @@ class Lut:
 
     `correlations` are those of the entries' errors as `harness.lut.correlation` packs them, `predictor` is the ONNX
     model for layers that were not measured, or nothing. `additivity` is the robust spread of what the additive model
-    leaves unexplained, in standard errors, None where the method does not tell.
+    leaves unexplained, in standard errors, None where the method does not tell; `sum_error` the relative error that
+    sums of entries have beyond what their layers' errors explain.
     """
 
     path: Path
@@ -66,6 +68,7 @@ class Lut:
     rules: tuple[FusionRule, ...]
     entries: tuple[Entry, ...]
     additivity: float | None = None
+    sum_error: float = 0.0
     correlations: bytes = b""
     predictor: bytes = b""
 
@@ -98,6 +101,7 @@ class Lut:
     def _correlation(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         return unpack(self.correlations, len(self.entries)) if self.correlations else np.eye(len(self.entries))
 
-    def find(self, key: str, context: str) -> Entry | None:
-        """The entry of a layer, in its context or else in another."""
-        return self.by_place.get((key, context)) or self.by_key.get(key)
+    def find(self, key: str, contexts: Sequence[str]) -> Entry | None:
+        """The entry of a layer in the first of these contexts that is there, or else in another."""
+        places = ((key, context) for context in contexts)
+        return next((self.by_place[place] for place in places if place in self.by_place), self.by_key.get(key))

@@ -15,6 +15,7 @@ from harness.device.session import Sample
 from harness.errors import JournalError, LeaseLost
 from harness.network.fusion import FusionRule
 from harness.network.key import LayerKey
+from harness.probe.chains import ChainProbes
 from harness.probe.plan import LayerProbes, ProbePlan
 from harness.probe.probe import Role
 from harness.probe.terms import Terms
@@ -33,7 +34,10 @@ CREATE TABLE probes (
 CREATE TABLE layers (
     campaign INTEGER NOT NULL REFERENCES campaigns, key TEXT NOT NULL, context TEXT NOT NULL, op TEXT NOT NULL,
     name TEXT NOT NULL, layer TEXT NOT NULL, auxiliary TEXT NOT NULL, in_context TEXT NOT NULL, "null" TEXT NOT NULL,
-    stacks TEXT NOT NULL, PRIMARY KEY (campaign, key, context)) WITHOUT ROWID;
+    stacks TEXT NOT NULL, networks TEXT NOT NULL, PRIMARY KEY (campaign, key, context)) WITHOUT ROWID;
+CREATE TABLE chains (
+    campaign INTEGER NOT NULL REFERENCES campaigns, ordinal INTEGER NOT NULL, chain TEXT NOT NULL,
+    PRIMARY KEY (campaign, ordinal)) WITHOUT ROWID;
 CREATE TABLE rounds (
     campaign INTEGER NOT NULL REFERENCES campaigns, batch INTEGER NOT NULL, finished INTEGER NOT NULL,
     PRIMARY KEY (campaign, batch)) WITHOUT ROWID;
@@ -179,11 +183,21 @@ class Journal:
                 ],
             )
             self._db.executemany(
-                "INSERT INTO layers VALUES (?,?,?,?,?,?,?,?,?,?)",
+                "INSERT INTO layers VALUES (?,?,?,?,?,?,?,?,?,?,?)",
                 [
-                    (campaign, layer.key.text, *list(asdict(layer).values())[1:-1], _json(layer.stacks))
+                    (
+                        campaign,
+                        layer.key.text,
+                        *list(asdict(layer).values())[1:-2],
+                        _json(layer.stacks),
+                        _json(layer.networks),
+                    )
                     for layer in plan.layers
                 ],
+            )
+            self._db.executemany(
+                "INSERT INTO chains VALUES (?,?,?)",
+                [(campaign, number, _json(asdict(chain))) for number, chain in enumerate(plan.chains)],
             )
         return self.campaign(int(campaign or 0))
 
@@ -246,11 +260,17 @@ class Journal:
         """The layers of a campaign with their probes."""
         with self._reading():
             rows = self._db.execute(
-                'SELECT key, context, op, name, layer, auxiliary, in_context, "null", stacks FROM layers'
+                'SELECT key, context, op, name, layer, auxiliary, in_context, "null", stacks, networks FROM layers'
                 " WHERE campaign=?",
                 (campaign,),
             )
             return tuple(_layer(*row) for row in rows)
+
+    def chains(self, campaign: int) -> tuple[ChainProbes, ...]:
+        """The chains of a campaign's networks with their windows, as planned."""
+        with self._reading():
+            rows = self._db.execute("SELECT chain FROM chains WHERE campaign=? ORDER BY ordinal", (campaign,))
+            return tuple(_chain(json.loads(text)) for (text,) in rows)
 
     def refuse(self, campaign: int, probe: str, reason: str) -> None:
         """Records that the device does not accept a probe."""
@@ -363,9 +383,15 @@ def _is_new(path: Path) -> bool:
 
 
 def _layer(
-    key: str, context: str, op: str, name: str, layer: str, auxiliary: str, in_context: str, null: str, stacks: str
-) -> LayerProbes:
-    return LayerProbes(LayerKey(key), context, op, name, layer, auxiliary, in_context, null, tuple(json.loads(stacks)))
+    key: str, context: str, op: str, name: str, layer: str, auxiliary: str, in_context: str, null: str, stacks: str,
+    networks: str,
+) -> LayerProbes:  # fmt: skip
+    return LayerProbes(LayerKey(key), context, op, name, layer, auxiliary, in_context, null, tuple(json.loads(stacks)),
+                       tuple(json.loads(networks)))  # fmt: skip
+
+
+def _chain(values: dict[str, Any]) -> ChainProbes:
+    return ChainProbes(places=tuple((key, label) for key, label in values.pop("places")), **values)
 
 
 def _json(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import platform
@@ -10,7 +11,7 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.session import AgentSession, Revealed, Sample, Visit, open_session
@@ -21,13 +22,15 @@ from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy, unsettled
 from harness.measure.progress import Observer, Progress, ignore
 from harness.measure.summary import summarise
+from harness.network.context import place_of
 from harness.network.fusion import DEFAULT_RULES, FusionRule, learn_rules
 from harness.network.graph import Network
 from harness.network.layers import cut
 from harness.network.models import BUILTIN_PREFIX, load_networks
-from harness.network.told import ToldGraph, read_told
+from harness.network.told import ToldGraph, read_told, read_told_part
 from harness.network.zoo import NAMES as REFERENCE_NETWORKS
 from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
+from harness.probe.chains import plan_chains
 from harness.probe.plan import CutNetwork, ProbePlan, plan_probes
 from harness.probe.probe import Probe, network_probe
 from harness.workspace import Workspace, find_workspace
@@ -105,6 +108,7 @@ def profile(
         kind = auxiliary or auxiliary_for(session.hello.clock)
         if "fusion" in session.hello.tells or session.hello.backend == NULL_BACKEND:
             cuts, rules = cut_as_told(session, networks, observe, asked)
+            cuts = with_chains(session, cuts, observe, asked)
         else:
             search = FusionSearch(session, journal, known.name, kind, seed, fresh, observe, asked)
             cuts, rules = cut_as_probed(search, networks)
@@ -131,6 +135,7 @@ def dry_run(
     with open_session(known) as session:
         session.acquire(holder())
         cuts, rules = cut_as_told(session, networks, observe, threading.Event())
+        cuts = with_chains(session, cuts, observe, threading.Event())
         seconds = sum(_run_seconds(session, network) for network in networks)
         kind = auxiliary or auxiliary_for(session.hello.clock)
         plan = plan_probes(cuts, rules, kind, _cache_bytes(session))
@@ -171,9 +176,45 @@ def cut_as_told(
     groups = [(network, graph.groups) for network, graph in zip(networks, told, strict=True)]
     rules = learn_rules(groups, session.hello.backend)
     cuts = [
-        CutNetwork(network, cut(network, rules), graph.blocked) for network, graph in zip(networks, told, strict=True)
+        CutNetwork(network, cut(network, rules), graph.blocked, graph)
+        for network, graph in zip(networks, told, strict=True)
     ]
     return cuts, rules
+
+
+def with_chains(
+    session: AgentSession, cuts: Sequence[CutNetwork], observe: Observer, stop: threading.Event
+) -> list[CutNetwork]:
+    """The networks with windows of the chains that the device tells of them; as they are where it tells none."""
+    found = []
+    for number, one in enumerate(cuts):
+        if one.told is None or not one.told.chains:
+            found.append(one)
+            continue
+        observe(Progress(f"asking how {one.network.name} is chained", number, len(cuts), 0, 0, 0.0, None))
+        label = functools.partial(place_of, one.network, one.layers)
+        chains, windows = plan_chains(one.network, one.layers, one.told, label, _Chained(session, stop))
+        found.append(replace(one, chains=chains, windows=windows))
+    return found
+
+
+@dataclass(frozen=True)
+class _Chained:
+    """Asks a device how it chains a window of a network; None where it refuses the window."""
+
+    session: AgentSession
+    stop: threading.Event
+
+    def __call__(self, probe: Probe) -> ToldGraph | None:
+        if self.stop.is_set():
+            raise Interrupted("Stopped on request", why="Nothing was measured yet")
+        try:
+            revealed = self.session.put(payload_of(probe), reveal=True)
+        except BackendError:  # the campaign will meet it again, and say so
+            return None
+        finally:
+            self.session.drop([probe.id])
+        return None if revealed is None else read_told_part(probe.model.names, revealed.format, revealed.content)
 
 
 def cut_as_probed(search: FusionSearch, networks: Sequence[Network]) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:

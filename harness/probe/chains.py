@@ -17,6 +17,7 @@ from harness.network.told import ToldGraph
 from harness.probe.probe import Probe
 from harness.probe.windows import window_null, window_probe
 
+CHECK_EVERY = 3
 Ask = Callable[[Probe], ToldGraph | None]
 Chains = frozenset[frozenset[int]]
 
@@ -29,6 +30,8 @@ class ChainProbes:
     other. `alone` is the window of the group, `meeting` that of the group and the next one; each has a window without
     layers, "" where all it reads comes from outside. `meeting` is "" for the last group, and where not `agrees`: the
     device runs the two groups together as it does not run them in the network, though it does each of them.
+    `check` is the window of this group and the next two, of every third group: nothing is fitted to it, it shows how
+    far chains and meetings add up.
     """
 
     places: tuple[tuple[str, str], ...]
@@ -38,6 +41,8 @@ class ChainProbes:
     meeting: str
     meeting_null: str
     agrees: bool
+    check: str = ""
+    check_null: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,11 @@ def plan_chains(
         pair.agrees or not (one.agrees and other.agrees)
         for pair, (one, other) in zip(pairs, itertools.pairwise(alone), strict=True)
     ]
+    checks = {
+        at: three
+        for at in range(0, len(groups) - 2, CHECK_EVERY)
+        if used[at] and used[at + 1] and (three := window(sorted(itertools.chain(*groups[at : at + 3])))).agrees
+    }
     found = tuple(
         ChainProbes(
             places=tuple((layers[place].key.digest, label(place)) for place in group),
@@ -96,10 +106,12 @@ def plan_chains(
             meeting=pairs[at].probe.id if at < len(pairs) and used[at] else "",
             meeting_null=pairs[at].null_id if at < len(pairs) and used[at] else "",
             agrees=at >= len(pairs) or used[at],
+            check=checks[at].probe.id if at in checks else "",
+            check_null=checks[at].null_id if at in checks else "",
         )
         for at, group in enumerate(groups)
     )
-    kept = [*alone, *(pair for pair, use in zip(pairs, used, strict=True) if use)]
+    kept = [*alone, *(pair for pair, use in zip(pairs, used, strict=True) if use), *checks.values()]
     return found, tuple({probe.id: probe for window in kept for probe in window.probes}.values())
 
 

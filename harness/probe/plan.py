@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.network.assemble import index_bound
+from harness.network.context import context_of
 from harness.network.fusion import FusionRule
 from harness.network.graph import Network, TensorType
 from harness.network.key import LayerKey
 from harness.network.layers import Layer
+from harness.network.told import ToldGraph
 from harness.probe.auxiliary import AuxiliaryKind, Layout
 from harness.probe.batches import NODE_BYTES, SESSION_BYTES, Batch, Visits, batched, pools
 from harness.probe.calibration import calibration_probes
+from harness.probe.chains import ChainProbes
 from harness.probe.probe import Probe, can_stack, layer_probe, null_probe, reference_probe, stack_probe
 from harness.probe.producer import producers_of
 
@@ -23,11 +26,18 @@ STACK_COPIES = (1, 2, 4)
 
 @dataclass(frozen=True)
 class CutNetwork:
-    """A network with the layers it was cut into and the tensors the device keeps in a private layout."""
+    """A network with the layers it was cut into and the tensors the device keeps in a private layout.
+
+    `told` is what the device made of the network, None where it does not tell; `chains` and `windows` are those of
+    `plan_chains`.
+    """
 
     network: Network
     layers: tuple[Layer, ...]
     blocked: frozenset[str]
+    told: ToldGraph | None = None
+    chains: tuple[ChainProbes, ...] = ()
+    windows: tuple[Probe, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,7 @@ class LayerProbes:
     """The probes that tell the latency of one layer in one context, by their ids.
 
     `stacks` hold as many copies of the layer as STACK_COPIES says; there are none where it cannot follow itself.
+    `networks` name those that have the layer, by the beginning of their files' hashes.
     """
 
     key: LayerKey
@@ -46,6 +57,7 @@ class LayerProbes:
     in_context: str
     null: str
     stacks: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,16 +75,12 @@ class ProbePlan:
     rules: tuple[FusionRule, ...]
     auxiliary: AuxiliaryKind
     weights: Mapping[str, float] = field(default_factory=dict)
+    chains: tuple[ChainProbes, ...] = ()
 
     @property
     def id(self) -> str:
         """Hash over what is measured; campaigns of the same plan can be resumed."""
         return hashlib.sha256(repr((sorted(self.probes), self.batches)).encode()).hexdigest()[:16]
-
-
-def context_of(network: Network, layer: Layer) -> str:
-    """Where each input of the layer comes from: `outside` or `chip`, in the key's order."""
-    return ",".join("outside" if name in network.inputs else "chip" for name in layer.graph.inputs)
 
 
 def plan_probes(
@@ -99,17 +107,28 @@ def plan_probes(
             batches.extend(batched(_fresh(seen, [one for group, _ in plan.in_context for one in group]), "cold"))
         else:
             batches.extend(_visited_as_in(cut, plan, cache_bytes))
+        batches.extend(batched(_fresh(seen, cut.windows), "cold"))
         batches.extend(batched(_fresh(seen, plan.alone), alone))
         batches.extend(batched(_fresh(seen, plan.stacks), "cold"))
     probes = {probe.id: probe for probe in (reference, *calibration)}
     probes.update((probe.id, probe) for plan in plans for probe in plan.probes)
-    layers = {(layer.key, layer.context): layer for plan in reversed(plans) for layer in plan.layers}
-    ordered = dict.fromkeys((layer.key, layer.context) for plan in plans for layer in plan.layers)
+    probes.update((probe.id, probe) for cut in networks for probe in cut.windows)
     weights = Counter(probe for plan in plans for probe in plan.entering.elements())
+    weights.update(probe.id for cut in networks for probe in cut.windows)
     return ProbePlan(
-        probes, tuple(layers[place] for place in ordered), tuple(batches), reference.id, tuple(rules), auxiliary,
+        probes, _merged(plans), tuple(batches), reference.id, tuple(rules), auxiliary,
         {probe: float(count) for probe, count in weights.items()},
+        tuple(chain for cut in networks for chain in cut.chains),
     )  # fmt: skip
+
+
+def _merged(plans: Sequence[_NetworkPlan]) -> tuple[LayerProbes, ...]:
+    """The layers of all networks, each place once with the probes of the first network that has it."""
+    merged: dict[tuple[LayerKey, str], LayerProbes] = {}
+    for layer in (layer for plan in plans for layer in plan.layers):
+        known = merged.setdefault((layer.key, layer.context), replace(layer, networks=()))
+        merged[layer.key, layer.context] = replace(known, networks=(*known.networks, *layer.networks))
+    return tuple(merged.values())
 
 
 @dataclass(frozen=True)
@@ -146,7 +165,20 @@ def _plan_network(cut: CutNetwork, auxiliary: AuxiliaryKind) -> _NetworkPlan:
         whole, without, within, null = _layer_probes(cut, layer, auxiliary)
         repeated = _stacks(cut, layer, auxiliary)
         ids = tuple(probe.id for probe in repeated)
-        layers.append(LayerProbes(key, context, layer.op, layer.name, whole.id, without.id, within.id, null.id, ids))
+        layers.append(
+            LayerProbes(
+                key,
+                context,
+                layer.op,
+                layer.name,
+                whole.id,
+                without.id,
+                within.id,
+                null.id,
+                ids,
+                (cut.network.sha256[:8],),
+            )
+        )
         in_context.append(((within, null), len(same)))
         alone += [whole, without]
         stacks += repeated

@@ -20,10 +20,11 @@ from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import cut_as_told, holder
 from harness.measure.progress import Observer, ignore
+from harness.network.context import context_of
 from harness.network.fusion import FusionRule
 from harness.network.layers import Layer
 from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
-from harness.probe.plan import CutNetwork, context_of, plan_probes
+from harness.probe.plan import CutNetwork, plan_probes
 from harness.space.committee import learn_committee
 from harness.space.configuration import Configuration
 from harness.space.graph import network_of, own_layers
@@ -195,7 +196,7 @@ def latencies_of(journal: Journal, campaign: Campaign) -> dict[Place, Latency]:
     probes = journal.probes(campaign.id)
     roles = {name: probe.role for name, probe in probes.items()}
     terms = {name: probe.terms for name, probe in probes.items()}
-    measured = Measured(journal.layers(campaign.id), roles, terms, summaries)
+    measured = Measured(journal.layers(campaign.id), (), roles, terms, summaries)
     return dict(estimate_layers(measured, DEFAULT_METHOD, overhead_of(journal, campaign, summaries)).latencies)
 
 

@@ -151,6 +151,71 @@ def test_enlarging_three_spatial_axes() -> None:
     assert_runs(nodes, {"x": values((1, 2, 3, 2, 4))}, {"s": sizes})
 
 
+@pytest.mark.parametrize("shape", [(1, 300), (1, 4, 8), (3, 5, 7), (1,), ()])
+def test_shapes_of_other_sizes_than_what_they_reshape(shape: tuple[int, ...]) -> None:
+    """Both shapes are named with their elements, whether the wrong one is larger or smaller."""
+    proto = model([node("Reshape", "x s", "y")], {"x": MAP}, {"s": np.array(shape, np.int64)})
+    why = refusal(proto)
+    assert "[1, 4, 8, 8] has 256 elements" in why
+    assert f"{list(shape)} would have {int(np.prod(shape))}" in why
+
+
+@pytest.mark.parametrize(("op", "attributes", "constants", "words"), [
+    ("DepthToSpace", {"blocksize": 3}, {}, "would have 0"),
+    ("SpaceToDepth", {"blocksize": 3}, {}, "would have 144"),
+    ("Tile", {}, {"r": np.array([1, 2, 0, 1])}, "would have 0"),
+    ("Transpose", {"perm": [0, 1, 2]}, {}, "no order of 4 axes"),
+    ("InstanceNormalization", {}, {"s": values((3,)), "b": values((3,))}, "3 elements"),
+    ("GroupNormalization", {"num_groups": 3}, {"s": values((4,)), "b": values((4,))}, "3 groups"),
+    ("GroupNormalization", {"num_groups": 0}, {"s": values((4,)), "b": values((4,))}, "0 groups"),
+    ("GroupNormalization", {"num_groups": 2}, {"s": values((3,)), "b": values((3,))}, "3 elements"),
+    ("LayerNormalization", {"axis": 9}, {"s": values((8,))}, "axis is 9"),
+    ("PRelu", {}, {"s": values((5,))}, "does not broadcast"),
+    ("PRelu", {}, {"s": values((2, 1, 4, 1, 1))}, "does not broadcast"),
+    ("RMSNormalization", {}, {"s": values((7,))}, "does not broadcast"),
+    ("Clip", {}, {"s": values((2,))}, "2 elements"),
+    ("Pad", {}, {"p": np.array([0, 0, 1, 0, 0, 0, 0, 0]), "v": values((2,))}, "2 elements"),
+    ("Pad", {}, {"p": np.array([0, 0, -9, 0, 0, 0, 0, 0])}, "all 8 elements of axis 2"),
+    ("LRN", {"size": 0}, {}, "0 channels"),
+    ("Conv", {}, {"w": values((4, 4, 9, 9))}, "without elements"),
+    ("MaxPool", {"kernel_shape": [9, 9]}, {}, "without elements"),
+])  # fmt: skip
+def test_parameters_that_do_not_fit_their_input(
+    op: str, attributes: dict[str, Any], constants: dict[str, Array], words: str
+) -> None:
+    """What shape inference lets pass is refused with the numbers that contradict each other."""
+    proto = model([node(op, " ".join(["x", *constants]), "y", **attributes)], {"x": MAP}, constants, opset=23)
+    assert words in refusal(proto)
+
+
+def test_a_part_that_goes_beyond_what_is_split() -> None:
+    """Sizes whose sum is right do not hide one that is negative."""
+    sizes = {"s": np.array([5, -1], np.int64)}
+    assert "from 0 to 5 of 4" in refusal(model([node("Split", "x s", "y z", axis=1)], {"x": MAP}, sizes))
+
+
+@pytest.mark.parametrize(("op", "rank"), [("LRN", 1), ("InstanceNormalization", 2)])
+def test_inputs_of_too_few_axes(op: str, rank: int) -> None:
+    """Layers that look at channels say how many axes there are."""
+    constants = {"s": values((4,)), "b": values((4,))} if op == "InstanceNormalization" else {}
+    nodes = [node(op, " ".join(["x", *constants]), "y", **({"size": 3} if op == "LRN" else {}))]
+    assert f"{rank} axes" in refusal(model(nodes, {"x": values((4,) * rank)}, constants))
+
+
+def test_tensors_without_elements() -> None:
+    """They are refused before any instruction is made."""
+    assert "without elements" in refusal(model([node("Relu", "x", "y")], {"x": np.zeros((1, 0, 3), np.float32)}))
+
+
+def test_constants_that_cannot_be_computed() -> None:
+    """The node among constants is named with what is wrong with it."""
+    nodes = [node("Gather", "c i", "t"), node("Add", "x t", "y")]
+    proto = model(nodes, {"x": values((3, 4))}, {"c": values((12,)), "i": np.array([50])})
+    with pytest.raises(InvalidNetwork, match="'t'") as caught:
+        compile_model(proto.SerializeToString(), find_machine("edge"), Options())
+    assert "index 50" in caught.value.why
+
+
 @pytest.mark.parametrize("kind", [TensorProto.UINT16, TensorProto.BFLOAT16])
 def test_other_element_types_are_named(kind: int) -> None:
     """Whether inputs, constants or tensors between nodes have them."""

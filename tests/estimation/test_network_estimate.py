@@ -14,7 +14,7 @@ from nullbench import Bench, build_network
 from harness import estimate
 from harness.errors import LutMismatch, LutNotFound
 from harness.estimation.networks import NetworkEstimate, estimate_network
-from harness.latency.overhead import row_of
+from harness.latency.overhead import COLUMNS, row_of
 from harness.lut.table import Z_95, Lut
 from harness.measure.policy import RepeatPolicy
 from harness.network.models import load_network
@@ -84,11 +84,13 @@ def test_errors_of_repeated_layers_add_up_straight(bench: Bench, table: Lut) -> 
     exact = tuple(dataclasses.replace(entry, stderr_s=0.0) for entry in table.entries)
     key = next(entry.key for entry in table.entries if "32,32,3,3" in entry.signature)
     one = tuple(dataclasses.replace(entry, stderr_s=1e-5 if entry.key == key else 0.0) for entry in exact)
-    sure = dataclasses.replace(table.overhead, covariance=((0.0,) * 8,) * 8, scatter=0.0)
+    columns = len(COLUMNS)
+    sure = dataclasses.replace(table.overhead, covariance=((0.0,) * columns,) * columns, scatter=0.0, drift=0.0)
+    blank = {"overhead": sure, "sum_error": 0.0, "correlations": b""}
 
     def half_s(repeats: int, entries: tuple[object, ...]) -> float:
         path = build_network(bench.root / f"{repeats}.onnx", widths=(8, *[32] * (repeats + 1)))
-        found = of(path, dataclasses.replace(table, entries=entries, overhead=sure))
+        found = of(path, dataclasses.replace(table, entries=entries, **blank))
         assert found.interval_s is not None
         return (found.interval_s[1] - found.interval_s[0]) / 2
 

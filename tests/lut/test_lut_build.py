@@ -44,7 +44,7 @@ def test_every_entry_leads_back_to_its_samples(bench: Bench) -> None:
             assert len(samples[entry.probe]) >= entry.samples > 0
             assert entry.baseline in samples
         campaign = journal.campaign(1)
-    assert (table.fingerprint, table.clock, table.visit) == (campaign.fingerprint, "device", "cold")
+    assert (table.fingerprint, table.clock, table.visits) == (campaign.fingerprint, "device", "cold")
     assert table.fingerprint["runtime"] == "null"
     assert table.overhead.c.value == pytest.approx(bench.truth.c_s, rel=0.02)
 

@@ -52,7 +52,8 @@ def entry(signature: str, **changed: Any) -> Entry:
     """An entry of a layer with this signature."""
     values: dict[str, Any] = {
         "key": hashlib.sha256(signature.encode()).hexdigest()[:16], "context": "chip", "op": "Conv+Relu",
-        "latency_s": 1.25e-4, "stderr_s": 1e-6, "samples": 10, "resolved": True, "visit": "cold", "flags": "",
+        "latency_s": 1.25e-4, "stderr_s": 1e-6, "samples": 10, "resolved": True, "visit": "cold",
+        "flags": "", "networks": "",
         "campaign": 1, "probe": "p",
         "baseline": "", "signature": signature,
     }  # fmt: skip
@@ -132,7 +133,7 @@ def test_the_folder_is_named_by_date_and_content(tmp_path: Path) -> None:
     manifest = (folder / MANIFEST).read_bytes()
     assert folder == tmp_path / "board" / f"2026-01-02-{hashlib.sha256(manifest).hexdigest()[:8]}"
     assert json.loads(manifest)["sha256"][ENTRIES] == hashlib.sha256((folder / ENTRIES).read_bytes()).hexdigest()
-    assert json.loads(manifest)["schema_version"] == 1
+    assert json.loads(manifest)["schema_version"] == 2
 
 
 def test_many_publish_the_same_content_at_once(tmp_path: Path) -> None:
@@ -224,7 +225,7 @@ def edit(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
         pytest.param(edit(ENTRIES, lambda text: text.replace(b"\n", b"\r\n")), id="line ends"),
         pytest.param(edit(ENTRIES, lambda text: b"\xef\xbb\xbf" + text), id="byte order mark"),
         pytest.param(edit(ENTRIES, lambda text: b"".join(text.splitlines(True)[:-1])), id="an entry removed"),
-        pytest.param(edit(MANIFEST, lambda text: text.replace(b'"cold"', b'"warm"')), id="the visit policy"),
+        pytest.param(edit(ENTRIES, lambda text: text.replace(b'"cold"', b'"warm"')), id="the visit policy"),
         pytest.param(edit(MANIFEST, lambda text: text + b" "), id="a space"),
         pytest.param(edit(MANIFEST, lambda text: text[:-20]), id="manifest cut short"),
         pytest.param(edit(MANIFEST, lambda _: b"[" * 100_000), id="manifest nested"),
@@ -329,15 +330,17 @@ def test_an_impossible_latency_is_never_published(tmp_path: Path, value: float) 
 
 
 def test_a_layer_is_found_in_its_context_or_else_in_another() -> None:
-    """The entry of the context asked for; else that between on-chip neighbours; else none."""
+    """The entry of the first context that is there; else that between on-chip neighbours; else none."""
     chip, outside = entry("a", context="chip", latency_s=1.0), entry("a", context="outside", latency_s=2.0)
     lone = entry("b", context="outside")
     lut = table([outside, chip, lone])
-    assert lut.find(chip.key, "chip") == chip
-    assert lut.find(chip.key, "outside") == outside
-    assert lut.find(chip.key, "chip,chip") == chip
-    assert lut.find(lone.key, "chip") == lone
-    assert lut.find("0" * 16, "chip") is None
+    assert lut.find(chip.key, ["chip@00000000", "chip"]) == chip
+    assert lut.find(chip.key, ["outside"]) == outside
+    near = entry("a", context="chip@00000000", latency_s=3.0)
+    assert table([outside, chip, near]).find(chip.key, ["chip@00000000", "chip"]) == near
+    assert lut.find(chip.key, ["chip,chip"]) == chip
+    assert lut.find(lone.key, ["chip"]) == lone
+    assert lut.find("0" * 16, ["chip"]) is None
 
 
 def test_the_interval_of_an_entry_is_never_negative() -> None:

@@ -275,8 +275,13 @@ def test_a_meeting_that_the_network_does_not_have_is_dropped(line: tuple[Network
         assert tuple(chain.agrees for chain in chains) == agrees
         assert [chain.meeting != "" for chain in chains] == [agrees[0], agrees[1], False]
         named = {
-            name for chain in chains for name in (chain.alone, chain.alone_null, chain.meeting, chain.meeting_null)
-        }
+            name
+            for chain in chains
+            for name in (
+                chain.alone, chain.alone_null, chain.meeting, chain.meeting_null, chain.check, chain.check_null
+            )
+        }  # fmt: skip
+        assert [chain.check != "" for chain in chains] == [all(agrees), False, False]
         assert named - {""} == {probe.id for probe in probes}
         assert [len(chain.places) for chain in chains] == [2, 3, 4]
         assert chains[0].places[1] == (layers[1].key.digest, "1")

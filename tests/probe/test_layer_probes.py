@@ -11,13 +11,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from probe_models import bytes_of, checkable, cut_network, graph_of, plan_of, run_on_onnxruntime
 
+from harness.network.context import context_of
 from harness.network.fusion import DEFAULT_RULES
 from harness.network.key import canonical, layer_key
 from harness.network.layers import Layer, cut
 from harness.network.prepare import prepare
 from harness.network.read import check_model
 from harness.probe.auxiliary import AUXILIARY_KINDS, OUTPUT_CHANNELS, AuxiliaryKind
-from harness.probe.plan import CutNetwork, LayerProbes, context_of, plan_probes
+from harness.probe.plan import CutNetwork, LayerProbes, plan_probes
 from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
 
 NETWORKS = ("mobilenetv2", "vit_tiny", "bert_mini", "shufflenet", "dscnn")
@@ -116,13 +117,17 @@ def test_transfers_are_those_of_the_model(name: str, kind: AuxiliaryKind) -> Non
 @every_network
 @every_kind
 def test_a_layer_adds_nothing_but_itself(name: str, kind: AuxiliaryKind) -> None:
-    """A layer's probe has one auxiliary layer, which reads what the auxiliary probe's one reads."""
+    """A layer's probe has one auxiliary layer, which reads what the auxiliary probe's one reads.
+
+    Where the device keeps the result in a layout of its own, reading it costs nothing that grows with its size.
+    """
     plan = plan_of(name, kind)
     for layer in plan.layers:
         probe, alone = plan.probes[layer.layer], plan.probes[layer.auxiliary]
         assert probe.terms.auxiliaries == alone.terms.auxiliaries == 1
-        assert probe.terms.auxiliary_input_bytes == alone.terms.auxiliary_input_bytes
-        assert probe.terms.auxiliary_output_bytes == alone.terms.auxiliary_output_bytes
+        read = (alone.terms.auxiliary_input_bytes, alone.terms.auxiliary_output_bytes)
+        seen = (probe.terms.auxiliary_input_bytes, probe.terms.auxiliary_output_bytes)
+        assert seen in ((read, (0, 0)) if kind == "avgpool" else (read,))
         assert (probe.auxiliary, alone.auxiliary) == (kind, kind)
 
 

@@ -84,11 +84,16 @@ def make_validation(*estimates: NetworkEstimate, naive: float | None = 1.25) -> 
                 wall_s=1.5 * measured,
                 error=1 / 0.96 - 1,
                 within_interval=True,
+                processes_s=(measured, 1.01 * measured),
+                repeatability=0.01,
+                error_beyond_floor=1 / 0.96 - 1.01,
                 naive_s=naive and naive * measured,
                 naive_error=naive and naive - 1,
             )
         )
-    return Validation("board", "board/2026-01-02-0a1b2c3d", "cpu", tuple(results), 0.0417, 1.0, 1.0, 1.0, ("governor",))
+    return Validation(
+        "board", "board/2026-01-02-0a1b2c3d", "cpu", tuple(results), 0.0417, 1.0, 1.0, 1.0, 0.01, 0.0317, ("governor",)
+    )
 
 
 _DRAWN = """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from harness.network.context import context_of
 from harness.network.fusion import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.models import load_network
-from harness.probe.plan import context_of
 from harness.space.configuration import Configuration, Convolution, Elementwise, Pooling, Product, Rowwise
 from harness.space.graph import network_of, own_layers
 

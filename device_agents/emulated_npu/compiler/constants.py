@@ -16,6 +16,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from device_agents.emulated_npu.command import DataType
 from device_agents.emulated_npu.compiler.layers import Constant
+from device_agents.emulated_npu.errors import InvalidNetwork
 
 Array = np.ndarray[Any, Any]
 
@@ -29,6 +30,8 @@ NUMPY_TYPES: Mapping[DataType, type] = {
     DataType.FLOAT16: np.float16,
     DataType.FLOAT64: np.float64,
 }
+_EVALUATION_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What the reference raises, by operator, for constants that do not fit."""
 FLOATS = frozenset({DataType.FLOAT32, DataType.FLOAT16, DataType.FLOAT64})
 
 
@@ -116,7 +119,11 @@ def evaluated_node(node: NodeProto, opset: int, index: int) -> Callable[..., Any
             [helper.make_empty_tensor_value_info(node.output[index])],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-        results: Any = ReferenceEvaluator(model).run(None, feeds)
+        try:
+            results: Any = ReferenceEvaluator(model).run(None, feeds)
+        except _EVALUATION_ERRORS as error:
+            what = f"Node {node.name[:80]!r} ({node.op_type[:80]}) of constants cannot be computed"
+            raise InvalidNetwork(what, str(error)[:200], "Export the network with constants that fit") from error
         return results[0]
 
     return compute

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -95,6 +96,14 @@ class Builder:
             raise unsupported(self.node, f"Its {what} is not a constant with known values")
         return value
 
+    def number(self, tensor: str, what: str) -> int | float:
+        """As `required`, of a tensor of one element; raises UnsupportedOperator where it has another number of them."""
+        value = self.required(tensor, what)
+        if value.size != 1:
+            raise unsupported(self.node, f"Its {what} has {value.size} elements instead of one")
+        number: int | float = value.item()
+        return number
+
     def parameter(self, tensor: str, what: str) -> Constant:
         """A constant whose values may be unknown; raises UnsupportedOperator where the tensor is none."""
         constant = self.constant(tensor)
@@ -178,8 +187,8 @@ class Builder:
         return self.layer(Function.MAP, [source], output, Settings(activation=activation, alpha=alpha, beta=beta))
 
     def binary(self, mode: int, first: View, second: View, output: View) -> Draft:
-        """Adds a function of two variables, broadcast to the output."""
-        inputs = [views.expanded(view, output.shape) for view in (first, second)]
+        """Adds a function of two variables, broadcast to the output; raises UnsupportedOperator where they do not."""
+        inputs = [self.expanded(view, output.shape, "operand") for view in (first, second)]
         return self.layer(Function.BINARY, inputs, output, Settings(mode=mode))
 
     def copy(self, source: View, output: View) -> Draft:
@@ -189,8 +198,10 @@ class Builder:
     def reshape(self, source: View, shape: Sequence[int], name: str, suffix: str = "flat") -> View:
         """The elements of a view under another shape: a view, or where that is none, of a copy.
 
-        `name` is the tensor it is; a copy under exactly its shape becomes its value.
+        `name` is the tensor it is; a copy under exactly its shape becomes its value. Raises UnsupportedOperator where
+        the other shape has more or fewer elements.
         """
+        self._check_elements(source, shape)
         direct = views.reshaped(source, shape)
         if direct is not None:
             return direct
@@ -204,6 +215,17 @@ class Builder:
             value = self.temporary(suffix, target, self.dtype(source))
         self.copy(source, views.divided(value, source.shape))
         return views.divided(value, shape)
+
+    def divided(self, view: View, shape: Sequence[int]) -> View:
+        """As `views.divided`; raises UnsupportedOperator where the shape has more or fewer elements."""
+        self._check_elements(view, shape)
+        return views.divided(view, shape)
+
+    def _check_elements(self, view: View, shape: Sequence[int]) -> None:
+        has, wanted = math.prod(view.shape), math.prod(shape)
+        if has != wanted:
+            why = f"{list(view.shape)} has {has} elements, and {list(shape)} would have {wanted}"
+            raise unsupported(self.node, why)
 
     def expanded(self, view: View, shape: Sequence[int], what: str) -> View:
         """Broadcast to `shape`; raises UnsupportedOperator where that cannot be."""

@@ -35,7 +35,9 @@ def within_rank(draft: Draft, inputs: Sequence[View], output: View) -> tuple[tup
 
 
 def check_value(draft: Draft, value: Value) -> None:
-    """Raises UnsupportedOperator where a value that a layer reads or writes has too many axes to be moved."""
+    """Raises UnsupportedOperator where a value that a layer reads or writes is empty, or has too many axes to move."""
+    if any(size < 1 for size in value.shape):
+        raise unsupported(draft.node, f"It takes or makes a tensor without elements, of shape {list(value.shape)}")
     shown = value.is_output or value.kind == "input"  # the host fills and reads those with all their axes
     axes = len(value.shape) if shown else sum(size != 1 for size in value.shape)
     if axes > MAX_RANK:

@@ -93,7 +93,7 @@ def clip(build: Builder, node: Node) -> None:
     bounds = [node.attribute("min", lowest), node.attribute("max", highest)]
     for place in (1, 2):
         if node.input(place) and build.known(node.input(place)) is not None:
-            bounds[place - 1] = build.required(node.input(place), "bound").reshape(()).item()
+            bounds[place - 1] = build.number(node.input(place), "bound")
     unknown = [place for place in (1, 2) if node.input(place) and build.known(node.input(place)) is None]
     for place in unknown:
         output = build.result() if place == unknown[-1] else build.temporary("low", kind.shape, kind.dtype)

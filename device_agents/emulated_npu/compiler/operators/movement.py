@@ -32,6 +32,8 @@ def _reshape(build: Builder, node: Node) -> None:
 def _transpose(build: Builder, node: Node) -> None:
     source = build.view(node.inputs[0])
     permutation = node.attribute("perm") or tuple(reversed(range(len(source.axes))))
+    if sorted(permutation) != list(range(len(source.axes))):
+        raise unsupported(node, f"Its perm {list(permutation)} is no order of {len(source.axes)} axes")
     build.bind(node.outputs[0], views.permuted(source, permutation))
 
 
@@ -70,6 +72,9 @@ def _split(build: Builder, node: Node) -> None:
         if not output:
             raise unsupported(node, "It leaves out an output")
         size = build.type(output).shape[axis]
+        if size < 1 or start + size > source.shape[axis]:
+            why = f"A part of it would go from {start} to {start + size} of {source.shape[axis]} elements"
+            raise unsupported(node, why)
         build.bind(output, views.sliced(source, axis, start, size))
         start += size
 

@@ -40,14 +40,22 @@ def normalize(build: Builder, source: View, output: View, axes: Sequence[int], e
 
 def _reshaped_factors(build: Builder, node: Node, shape: Sequence[int]) -> list[View]:
     """Scale and bias with further axes of size 1."""
-    return [views.divided(build.view(name), shape) for name in node.inputs[1:3]]
+    return [build.divided(build.view(name), shape) for name in node.inputs[1:3]]
+
+
+def _axis(node: Node, rank: int) -> int:
+    """The first normalised axis; shape inference does not look at it."""
+    axis: int = node.attribute("axis", -1)
+    if not -rank <= axis < rank:
+        raise unsupported(node, f"Its axis is {axis}, and its input has {rank} axes")
+    return axis % rank
 
 
 def _layer(build: Builder, node: Node) -> None:
     if any(node.outputs[1:]):
         raise unsupported(node, "Its mean and deviation are not known as outputs")
     source = build.view(node.inputs[0])
-    axis = node.attribute("axis", -1) % len(source.axes)
+    axis = _axis(node, len(source.axes))
     factors = [build.view(name) for name in node.inputs[1:3] if name]
     axes = range(axis, len(source.axes))
     normalize(build, source, build.result(), axes, node.attribute("epsilon", 1e-5), factors)
@@ -63,6 +71,8 @@ def _recognised(build: Builder, node: Node) -> None:
 def _instance(build: Builder, node: Node) -> None:
     source = build.view(node.inputs[0])
     rank = len(source.axes)
+    if rank < 3:
+        raise unsupported(node, f"Its input has {rank} axes; normalising each channel takes 3 or more")
     factors = _reshaped_factors(build, node, (source.shape[1], *[1] * (rank - 2)))
     normalize(build, source, build.result(), range(2, rank), node.attribute("epsilon", 1e-5), factors)
 
@@ -71,6 +81,8 @@ def _group(build: Builder, node: Node) -> None:
     """Groups of channels are an axis of a view; scale and bias are given for channels, or (opset 18) for groups."""
     source, groups = build.view(node.inputs[0]), node.attribute("num_groups")
     batch, channels, *spatial = source.shape
+    if groups < 1 or channels % groups:
+        raise unsupported(node, f"Its {groups} groups do not divide {channels} channels")
     shape = (batch, groups, channels // groups, *spatial)
     per_group = math.prod(build.type(node.inputs[1]).shape) == groups
     factor_shape = (groups, 1 if per_group else channels // groups, *[1] * len(spatial))
@@ -83,7 +95,7 @@ def _root_mean_square(build: Builder, node: Node) -> None:
     """x / sqrt(mean of squares + epsilon) * scale, by simpler layers."""
     source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
     rank = len(source.axes)
-    axis = node.attribute("axis", -1) % rank
+    axis = _axis(node, rank)
     squares = build.temporary("squares", kind.shape, kind.dtype)
     build.binary(Binary.MULTIPLY, source, source, squares)
     reduced = (*kind.shape[:axis], *[1] * (rank - axis))

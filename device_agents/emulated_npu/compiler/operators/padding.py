@@ -25,7 +25,7 @@ def pad(build: Builder, node: Node) -> None:
     """Pad: by a constant, or by the tensor's own elements (edge, reflect, wrap)."""
     source = build.view(node.inputs[0])
     before, after = pad_amounts(build, node, len(source.axes))
-    source = _cropped(source, before, after)
+    source = _cropped(node, source, before, after)
     before, after = (tuple(max(0, amount) for amount in amounts) for amounts in (before, after))
     if not any(before) and not any(after):
         build.bind(node.outputs[0], source)
@@ -34,7 +34,7 @@ def pad(build: Builder, node: Node) -> None:
     if mode == "constant":
         value = node.attribute("value", 0.0)
         if node.input(2):
-            value = float(build.required(node.inputs[2], "padding value").reshape(()))
+            value = float(build.number(node.inputs[2], "padding value"))
         pad_constant(build, source, build.result(), before, value)
     elif mode in _MIRRORS:
         _pad_by_itself(build, node, source, (before, after), _MIRRORS[mode])
@@ -42,10 +42,12 @@ def pad(build: Builder, node: Node) -> None:
         raise unsupported(node, f"Mode {mode[:40]!r} is not known")
 
 
-def _cropped(source: View, before: Sequence[int], after: Sequence[int]) -> View:
+def _cropped(node: Node, source: View, before: Sequence[int], after: Sequence[int]) -> View:
     for axis, (first, last) in enumerate(zip(before, after, strict=True)):
         if first < 0 or last < 0:
             size = source.shape[axis] + min(0, first) + min(0, last)
+            if size < 1:
+                raise unsupported(node, f"It takes all {source.shape[axis]} elements of axis {axis} away")
             source = views.sliced(source, axis, max(0, -first), size)
     return source
 

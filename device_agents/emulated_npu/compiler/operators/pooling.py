@@ -106,6 +106,9 @@ def _global_pool(function: Function, reduction: Reduction) -> Handler:
 
 def local_response_normalisation(build: Builder, node: Node) -> None:
     """LRN across channels."""
+    axes = len(build.type(node.inputs[0]).shape)
+    if axes < 2 or node.attribute("size") < 1:
+        raise unsupported(node, f"It sums over {node.attribute('size')} channels of an input of {axes} axes")
     settings = Settings(
         mode=node.attribute("size"),
         alpha=node.attribute("alpha", 1e-4),

@@ -1,0 +1,27 @@
+"""The predictor of a table: what its entries teach of layers that were not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.lut.table import Entry
+from harness.predictor.described import describe
+from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
+from harness.predictor.layers import Sample
+
+
+def learn_predictor(entries: Sequence[Entry]) -> bytes:
+    """An ONNX model, or nothing where the entries are too few to learn from."""
+    samples = tuple(_samples(entries))
+    if len({sample.layer for sample in samples}) < LEAST_SAMPLES:
+        return b""
+    return fit_predictor(samples).model
+
+
+def _samples(entries: Sequence[Entry]) -> Iterator[Sample]:
+    """Layers as networks run them: in a neighbourhood where the table has such, else in context."""
+    near = {entry.key for entry in entries if "@" in entry.context}
+    for entry in entries:
+        layer = describe(entry.signature)
+        if layer is not None and ("@" in entry.context or entry.key not in near):
+            yield Sample(layer, entry.latency_s, entry.stderr_s, frozenset(entry.networks.split()))

@@ -1,0 +1,136 @@
+"""Correlations of a table's entries in their file: what was packed comes back, anything else is refused."""
+
+from __future__ import annotations
+
+import tracemalloc
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.lut.correlation import pack, unpack, variance
+
+SEEDS = st.integers(0, 2**32 - 1)
+ENTRIES = st.integers(0, 30)
+KEPT = 1e-3
+"""Smaller correlations need not come back."""
+
+
+def covariance_of(entries: int, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A covariance of standard errors from nanoseconds to seconds, some of them hardly correlated."""
+    draw = np.random.default_rng(seed)
+    mixed = draw.standard_normal((entries, entries + 2)) * (draw.random((entries, entries + 2)) < 0.5)
+    mixed += np.eye(entries, entries + 2)
+    spread = 10 ** draw.uniform(-9, 0, entries)
+    return np.asarray(mixed @ mixed.T * np.outer(spread, spread))
+
+
+@settings(deadline=None)
+@given(ENTRIES, SEEDS)
+def test_correlations_come_back(entries: int, seed: int) -> None:
+    """To a float's precision, symmetric, with ones on the diagonal; those too small to count are zero."""
+    covariance = covariance_of(entries, seed)
+    spread = np.sqrt(np.diag(covariance))
+    wanted = covariance / np.outer(spread, spread)
+    found = unpack(pack(covariance), entries)
+    assert found.shape == (entries, entries)
+    assert (found == found.T).all()
+    assert (np.diag(found) == 1.0).all()
+    assert found == pytest.approx(np.where(abs(wanted) < KEPT, found, wanted), abs=1e-6)
+    assert (abs(found[abs(wanted) < 0.999 * KEPT]) == 0.0).all()
+
+
+@settings(deadline=None)
+@given(ENTRIES, SEEDS)
+def test_packing_again_changes_nothing(entries: int, seed: int) -> None:
+    """The packed form of what was unpacked is the same bytes."""
+    packed = pack(covariance_of(entries, seed))
+    assert pack(unpack(packed, entries)) == packed
+
+
+def test_entries_without_error_are_not_correlated() -> None:
+    """A variance of zero divides nothing."""
+    covariance = np.array([[0.0, 0.0], [0.0, 4.0]])
+    assert (unpack(pack(covariance), 2) == np.eye(2)).all()
+
+
+@settings(deadline=None)
+@given(st.integers(2, 30), SEEDS, st.data())
+def test_content_that_was_cut_short_is_refused(entries: int, seed: int, data: st.DataObject) -> None:
+    """Wherever it ends."""
+    packed = pack(covariance_of(entries, seed))
+    end = data.draw(st.integers(0, len(packed) - 1))
+    with pytest.raises(ValueError, match=r".+"):
+        unpack(packed[:end], entries)
+
+
+@settings(deadline=None)
+@given(ENTRIES, SEEDS, st.binary(min_size=1, max_size=40))
+def test_content_with_something_behind_it_is_refused(entries: int, seed: int, more: bytes) -> None:
+    """Nothing may follow the correlations."""
+    with pytest.raises(ValueError, match=r".+"):
+        unpack(pack(covariance_of(entries, seed)) + more, entries)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 30), SEEDS, st.integers(0, 40))
+def test_content_of_another_number_of_entries_is_refused(entries: int, seed: int, others: int) -> None:
+    """With the number that was expected."""
+    content = pack(covariance_of(entries, seed))
+    if others != entries:
+        with pytest.raises(ValueError, match=rf"{others * (others - 1) // 2 * 4} bytes.* {others} entries"):
+            unpack(content, others)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200), st.integers(2, 30))
+def test_any_bytes_are_correlations_or_refused(content: bytes, entries: int) -> None:
+    """Nothing but a ValueError comes of garbage."""
+    with pytest.raises(ValueError, match=r".+"):
+        unpack(content, entries)
+
+
+@pytest.mark.parametrize("value", [1.0001, -2.0, float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_no_correlations_are_refused(value: float) -> None:
+    """However well they are packed."""
+    plain = np.array([0.5, value, -0.5], "<f4").tobytes()
+    with pytest.raises(ValueError, match="correlation that is none"):
+        unpack(zlib.compress(plain), 3)
+
+
+def test_what_is_much_larger_when_unpacked_is_refused_before_that() -> None:
+    """Of 256 MB of zeros packed into few bytes hardly more is made than three entries need."""
+    bomb = zlib.compressobj()
+    content = b"".join([*(bomb.compress(bytes(1 << 20)) for _ in range(256)), bomb.flush()])
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="12 bytes"):
+        unpack(content, 3)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < 1 << 20
+
+
+@settings(deadline=None)
+@given(st.integers(1, 12), SEEDS, st.data())
+def test_the_variance_of_a_sum_is_that_of_its_terms(entries: int, seed: int, data: st.DataObject) -> None:
+    """Each entry as often as it occurs: counts times covariance times counts."""
+    covariance = covariance_of(entries, seed)
+    stderr = np.sqrt(np.diag(covariance))
+    counts = data.draw(st.dictionaries(st.integers(0, entries - 1), st.integers(1, 50)))
+    vector = np.array([counts.get(at, 0) for at in range(entries)], float)
+    correlation = covariance / np.outer(stderr, stderr)
+    wanted = float(vector @ covariance @ vector)
+    assert variance(correlation, stderr, counts) == pytest.approx(wanted, rel=1e-9, abs=1e-30)
+
+
+def test_variances_by_hand() -> None:
+    """Errors of 3 and 4 are 7 together where they are one error, 5 where they are two, 1 where they are opposed."""
+    stderr = np.array([3.0, 4.0])
+    for correlation, wanted in ((1.0, 49.0), (0.0, 25.0), (-1.0, 1.0)):
+        matrix = np.array([[1.0, correlation], [correlation, 1.0]])
+        assert variance(matrix, stderr, {0: 1, 1: 1}) == pytest.approx(wanted)
+    assert variance(np.eye(2), stderr, {0: 5}) == pytest.approx(15.0**2)
+    assert variance(np.eye(2), stderr, {}) == 0.0

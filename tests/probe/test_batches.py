@@ -1,0 +1,161 @@
+"""Batches: every probe is visited, what is compared stays together, and a pool touches about what its network does."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.network.assemble import ArraySpec, AssembledModel, EmittedNames
+from harness.probe.batches import (
+    MAX_BATCH_LOADS,
+    MAX_BATCH_WEIGHT_BYTES,
+    SESSION_BYTES,
+    Batch,
+    Visits,
+    batched,
+    footprint_bytes,
+    pools,
+    probe_of,
+)
+from harness.probe.probe import Probe
+from harness.probe.terms import Terms
+
+Group = tuple[tuple[Probe, ...], int]
+
+
+def probe(name: str, weight_bytes: int) -> Probe:
+    """A probe with so many bytes of weights."""
+    weights = (ArraySpec("w", "uint8", (weight_bytes,), 0, "uniform"),)
+    return Probe(name, "context", name, AssembledModel(b"", weights, (), (), EmittedNames({}, {})), Terms())
+
+
+def groups_of(sizes: Sequence[tuple[int, int]]) -> list[Group]:
+    """A layer's two probes and how often it occurs, of each size and count."""
+    return [
+        ((probe(f"layer{at}", size), probe(f"null{at}", size // 8)), count) for at, (size, count) in enumerate(sizes)
+    ]
+
+
+SIZES = st.tuples(st.integers(0, 4 << 20), st.integers(1, 12))
+GROUPS = st.lists(SIZES, min_size=1, max_size=40).map(groups_of)
+NETWORK_BYTES = st.integers(SESSION_BYTES, 256 << 20)
+
+
+def bytes_of(batch: Batch, groups: Sequence[Group]) -> int:
+    """What one round of a batch touches."""
+    known = {one.id: one for probes, _ in groups for one in probes}
+    return footprint_bytes([known[probe_of(load)] for load in batch.loads])
+
+
+@settings(deadline=None)
+@given(GROUPS, NETWORK_BYTES)
+def test_every_probe_is_in_a_pool_and_no_load_twice(groups: list[Group], network_bytes: int) -> None:
+    """The probes themselves, whatever copies there are; a load is in one batch, once."""
+    loads = [load for batch in pools(groups, network_bytes) for load in batch.loads]
+    assert len(loads) == len(set(loads))
+    assert {one.id for probes, _ in groups for one in probes} <= set(loads)
+
+
+@settings(deadline=None)
+@given(GROUPS, NETWORK_BYTES)
+def test_what_is_subtracted_from_each_other_is_visited_together(groups: list[Group], network_bytes: int) -> None:
+    """All probes of a group, and all its copies, lie side by side in one batch, in the network's order."""
+    batches = pools(groups, network_bytes)
+    first = [probes[0].id for probes, _ in groups]
+    order = list(dict.fromkeys(probe_of(load) for batch in batches for load in batch.loads if probe_of(load) in first))
+    assert order == first
+    for (whole, null), count in groups:
+        (batch,) = (one for one in batches if whole.id in one.loads)
+        places = [at for at, load in enumerate(batch.loads) if probe_of(load) in (whole.id, null.id)]
+        assert places == list(range(places[0], places[0] + len(places)))
+        copies = [load.removeprefix(whole.id) for load in batch.loads if probe_of(load) == whole.id]
+        assert copies == [load.removeprefix(null.id) for load in batch.loads if probe_of(load) == null.id]
+        assert 1 <= len(copies) <= count
+
+
+@settings(deadline=None)
+@given(GROUPS, NETWORK_BYTES)
+def test_a_pool_touches_about_what_the_network_does(groups: list[Group], network_bytes: int) -> None:
+    """No more than half as much again and one group, and in the mean two thirds where there are layers enough."""
+    batches = pools(groups, network_bytes)
+    touched = [bytes_of(batch, groups) for batch in batches]
+    largest = max(footprint_bytes(probes) * count for probes, count in groups)
+    assert max(touched) <= 1.5 * network_bytes + 2 * largest
+    available = sum(footprint_bytes(probes) * count for probes, count in groups)
+    assert sum(touched) / len(touched) >= min(available, 2 / 3 * network_bytes) - largest
+    assert sum(touched) >= min(available, network_bytes)
+
+
+@settings(deadline=None)
+@given(GROUPS, NETWORK_BYTES)
+def test_nothing_is_copied_in_vain(groups: list[Group], network_bytes: int) -> None:
+    """Probes that touch as much as the network are loaded once; else there is at most one group too many."""
+    batches = pools(groups, network_bytes)
+    alone = sum(footprint_bytes(probes) for probes, _ in groups)
+    touched = sum(bytes_of(batch, groups) for batch in batches)
+    if alone >= network_bytes:
+        assert touched == alone
+    else:
+        assert touched < network_bytes + max(footprint_bytes(probes) for probes, _ in groups)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 700), st.integers(1, 3), st.integers(SESSION_BYTES, 1 << 30))
+def test_the_number_of_loads_is_bounded(layers: int, count: int, network_bytes: int) -> None:
+    """A batch has at most as many as a device holds and what its last group brings, all together no more than occur."""
+    groups = groups_of([(0, count)] * layers)
+    batches = pools(groups, network_bytes)
+    assert max(len(batch.loads) for batch in batches) < MAX_BATCH_LOADS + 2 * count
+    assert sum(len(batch.loads) for batch in batches) <= 2 * layers * count
+
+
+def test_pools_by_hand() -> None:
+    """Two groups of 100 kB: copies of what repeats until the network's size is reached."""
+    size = 100_000 - 2 * SESSION_BYTES
+    groups = [((probe("a", size), probe("b", 0)), 3), ((probe("c", size), probe("d", 0)), 1)]
+    (one,) = pools(groups, 200_000)
+    assert one == Batch(("a", "b", "c", "d"), "pool")
+    (more,) = pools(groups, 250_000)  # 300 kB with a second copy
+    assert more.loads == ("a", "b", "a.2", "b.2", "c", "d")
+    assert more.probes == ("a", "b", "c", "d")
+    (all_of_them,) = pools(groups, 1 << 30)  # the third is the last
+    assert all_of_them.loads == ("a", "b", "a.2", "b.2", "a.3", "b.3", "c", "d")
+    apart = pools(groups, 100_000)  # twice the network
+    assert [batch.loads for batch in apart] == [("a", "b"), ("c", "d")]
+
+
+def test_probes_that_groups_share_are_loaded_once_in_a_pool() -> None:
+    """Two layers behind the same producer have one null probe."""
+    null = probe("null", 0)
+    (batch,) = pools([((probe("a", 0), null), 1), ((probe("b", 0), null), 1)], 1 << 20)
+    assert batch.loads == ("a", "null", "b")
+
+
+@pytest.mark.parametrize(("visits", "warmup"), [("cold", 0), ("pool", 0), ("warm", 1)])
+def test_only_warm_visits_begin_with_an_untimed_run(visits: Visits, warmup: int) -> None:
+    """Whatever the number of timed ones."""
+    assert Batch(("a",), visits).warmup == Batch(("a",), visits, 3).warmup == warmup
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, MAX_BATCH_WEIGHT_BYTES + 1), max_size=40), st.sampled_from(["cold", "warm"]))
+def test_batches_hold_what_a_device_can(sizes: list[int], visits: Visits) -> None:
+    """All probes once and in their order; a batch beyond the limit holds a single probe; no two could be one."""
+    probes = [probe(f"p{at}", size) for at, size in enumerate(sizes)]
+    batches = list(batched(probes, visits))
+    assert [load for batch in batches for load in batch.loads] == [one.id for one in probes]
+    assert {batch.visits for batch in batches} <= {visits}
+    known = dict(zip((one.id for one in probes), sizes, strict=True))
+    held = [[known[load] for load in batch.loads] for batch in batches]
+    assert all(sum(one) <= MAX_BATCH_WEIGHT_BYTES or len(one) == 1 for one in held)
+    assert all(sum(one) + other[0] > MAX_BATCH_WEIGHT_BYTES for one, other in itertools.pairwise(held))
+
+
+def test_many_small_probes_are_several_batches() -> None:
+    """At the limit of loads a new batch begins."""
+    batches = list(batched([probe(f"p{at}", 0) for at in range(2 * MAX_BATCH_LOADS + 1)], "cold"))
+    assert [len(batch.loads) for batch in batches] == [MAX_BATCH_LOADS, MAX_BATCH_LOADS, 1]
