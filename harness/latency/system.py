@@ -28,6 +28,7 @@ _PIVOTINGS = 60
 _POWER_STEPS = 30
 _SHARE = 0.2
 _SPAN = 10.0
+_RIDGE = 1e-13
 _DETERMINED = 1e-6
 
 
@@ -156,9 +157,10 @@ def _rows(design: csc_array, by_row: Array) -> csc_array:
 
 
 def _normal(design: csc_array) -> csc_array:
-    from scipy.sparse import csc_array
+    """The normal matrix, with a trace on its diagonal by which one of any weights can be factorised."""
+    from scipy.sparse import csc_array, eye_array
 
-    return csc_array(design.T @ design)
+    return csc_array(design.T @ design + _RIDGE * eye_array(design.shape[1]))
 
 
 def _inverse(normal: csc_array) -> Array:
@@ -223,21 +225,18 @@ def _bounded(design: csc_array, wanted: Array, bounded: Mask, start: Mask) -> Ar
 def _check(design: csc_array, names: Sequence[str]) -> float:
     """The condition number of the scaled design; raises IllConditionedDesign beyond MAX_CONDITION."""
     import numpy as np
-    from scipy.sparse import csc_array, eye_array
     from scipy.sparse.linalg import splu
 
     columns = len(names)
     normal = _normal(design)
-    # The least eigenvalue by inverse iteration; a trace on the diagonal lets a singular matrix be factorised, too.
-    ridge = 1e-13
-    factor = splu(csc_array(normal + ridge * eye_array(columns, format="csc")))
+    factor = splu(normal)  # the least eigenvalue by inverse iteration
     random = np.random.default_rng(0)
     vector = random.standard_normal(columns)
     largest = random.standard_normal(columns)
     for _ in range(_POWER_STEPS):
         vector = factor.solve(vector / np.linalg.norm(vector))
         largest = normal @ (largest / np.linalg.norm(largest))
-    smallest = max(1 / float(np.linalg.norm(vector)) - ridge, 0.0)
+    smallest = max(1 / float(np.linalg.norm(vector)) - _RIDGE, 0.0)
     condition = float(np.sqrt(np.linalg.norm(largest) / max(smallest, 1e-20)))
     if condition > MAX_CONDITION:
         share = abs(vector) / np.max(abs(vector))
