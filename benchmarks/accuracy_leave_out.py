@@ -69,13 +69,14 @@ def leave_out_section(run: Run) -> Section:
 
 def _device(run: Run, device: str) -> tuple[str, list[Reached]]:
     measured = run.device(device)
-    found = every_network(measured, run.networks, seed=0)
+    names = run.networks[-1:] if run.quick else run.networks
+    found = every_network(measured, names, seed=0)
     if not found:
         return f"**{device}**: too few layers to leave a network out.", []
     draws = [hit for one in found for hit in one.held]
     seeds = 1
     while len(draws) < FEWEST_DRAWS and seeds < MOST_SEEDS and not run.quick:
-        draws += [hit for one in every_network(measured, run.networks, seeds) for hit in one.held]
+        draws += [hit for one in every_network(measured, names, seeds) for hit in one.held]
         seeds += 1
     errors = Errors(tuple(one.error for one in found))
     networks_held, share = sum(one.holds for one in found), statistics.fmean(draws)
@@ -91,7 +92,7 @@ def _device(run: Run, device: str) -> tuple[str, list[Reached]]:
             f"Networks: median {percent(errors.median)}, mean {percent(errors.mean)}, worst {percent(errors.worst)}, "
             f"within 5 %: {errors.of(TWENTIETH)}, within 10 %: {errors.of(TENTH)}; 90 % intervals hold in "
             f"{networks_held} of {len(found)} (p = {networks_p:.2g}). Layers: 90 % intervals hold in "
-            f"{percent(share)} of {len(draws):,} (p = {layers_p:.2g}; {seeds} seeds of the predictor).",
+            f"{percent(share)} of {len(draws):,} (p = {layers_p:.2g}; seeds of the predictor: {seeds}).",
         )
     )
     median, count = WITHIN[device]
@@ -113,11 +114,11 @@ def _device(run: Run, device: str) -> tuple[str, list[Reached]]:
 
 
 def every_network(measured: Measured, names: Sequence[str], seed: int) -> list[LeftOut]:
-    """Leaves out one network after the other; those without which too few layers are left are passed over."""
-    tabled = tabled_networks(measured.table, names)
+    """Leaves out one of the named networks after the other; those without which too few layers are left are passed over."""
+    tabled = tabled_networks(measured.table, [network.name for network in measured.networks])
     measured_s = {network.name: network.measured_s for network in measured.networks}
     found = []
-    for network in tabled:
+    for network in (one for one in tabled if one.name in names):
         try:
             found.append(left_out(measured.table, tabled, network, measured_s[network.name], seed))
         except UsageError as error:
@@ -131,7 +132,7 @@ def tabled_networks(table_of_device: Lut, names: Sequence[str]) -> list[Tabled]:
     for network in load_networks(references(names)):
         estimated = estimate_network(network, table_of_device)
         layers = zip(cut(network, table_of_device.rules), estimated.layers, strict=True)
-        known = [(layer.key.text, one.latency_s) for layer, one in layers if one.latency_s is not None]
+        known = [(layer.key.text, one.latency_s) for layer, one in layers if one.latency_s and one.source == "measured"]
         if len(known) == len(estimated.layers):
             found.append(Tabled(network.name, estimated.overhead_s, tuple(known)))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from accuracy_devices import REJECTED_P, TENTH, TWENTIETH, Errors, Measured, holds_at_90, p_of_90
 from accuracy_page import Reached, microseconds, percent, signed, table, yes
@@ -22,6 +22,16 @@ ESTIMATE_HEADER = (
 )  # fmt: skip
 
 
+_FIGURES: Mapping[str, Callable[[Errors], str]] = {
+    "mean absolute": lambda errors: percent(errors.mean),
+    "median absolute": lambda errors: percent(errors.median),
+    "RMSPE": lambda errors: percent(errors.rmspe),
+    "worst": lambda errors: percent(errors.worst),
+    "within 5 %": lambda errors: errors.of(TWENTIETH),
+    "within 10 %": lambda errors: errors.of(TENTH),
+}
+
+
 def estimate_cells(network: NetworkValidation, measured: Measured) -> tuple[str, ...]:
     """Errors of one network by all estimators, in the order of ESTIMATE_HEADER."""
     return (
@@ -34,7 +44,7 @@ def estimate_cells(network: NetworkValidation, measured: Measured) -> tuple[str,
 
 
 def summary_rows(measured: Measured, last: Sequence[object], floor: str | None = None) -> list[tuple[object, ...]]:
-    """Mean, median, root of the mean square, worst, and how many are within 5 and 10 %, by estimator."""
+    """What holds of all networks, `last` in the columns of layers; then figures of the errors of each estimator."""
     networks = measured.networks
     columns: list[list[float | None]] = [
         [network.error for network in networks],
@@ -43,25 +53,15 @@ def summary_rows(measured: Measured, last: Sequence[object], floor: str | None =
     ]
     known = [Errors(tuple(error for error in column if error is not None)) for column in columns]
     in_front = ("",) if floor is None else ("", floor)
-    held_95 = sum(one.within_interval for one in networks)
-    held_90 = sum(map(holds_at_90, networks))
-
-    def row(
-        name: str, cell: Callable[[Errors], str], held: tuple[str, str], end: Sequence[object]
-    ) -> tuple[object, ...]:
-        joint, *others = [cell(errors) if errors.errors else "–" for errors in known]
-        return (f"**{name}**", *in_front, f"**{joint}**", *held, *others, *end)
-
-    empty = [""] * len(last)
-    of = len(networks)
-    return [
-        row("mean absolute", lambda e: percent(e.mean), (f"{held_95} of {of}", f"{held_90} of {of}"), last),
-        row("median absolute", lambda e: percent(e.median), ("", ""), empty),
-        row("RMSPE", lambda e: percent(e.rmspe), ("", ""), empty),
-        row("worst", lambda e: percent(e.worst), ("", ""), empty),
-        row("within 5 %", lambda e: e.of(TWENTIETH), ("", ""), empty),
-        row("within 10 %", lambda e: e.of(TENTH), ("", ""), empty),
+    held = [
+        f"{sum(holds)} of {len(networks)}"
+        for holds in ([one.within_interval for one in networks], [*map(holds_at_90, networks)])
     ]
+    rows: list[tuple[object, ...]] = [("**all**", *in_front, "", *held, *[""] * len(columns[1:]), *last)]
+    for name, figure in _FIGURES.items():
+        joint, *others = [figure(errors) if errors.errors else "–" for errors in known]
+        rows.append((f"**{name}**", *[""] * len(in_front), f"**{joint}**", "", "", *others, *[""] * len(last)))
+    return rows
 
 
 def cost_sentence(measured: Measured) -> str:

@@ -24,6 +24,8 @@ Method = Literal["joint", "chain", "difference", "regression"]
 METHODS: tuple[Method, ...] = get_args(Method)
 DISAGREEMENT_Z = 3.0
 RELEVANT_SHARE = 0.05
+LEAST_LATENCY_S = 1e-12
+"""What stands for nothing in a table, whose latencies are positive."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +99,15 @@ def _shares(fit: JointFit, measured: Measured) -> tuple[dict[Place, Latency], Ar
     values, covariance = mean @ fit.shares.values, mean @ fit.shares.covariance @ mean.T
     taken = [measured.summaries[chain.alone].samples for chain in measured.chains if chain.alone in measured.summaries]
     fewest = min(taken, default=1)
-    return {
+    views = {place for chain in measured.chains for place in chain.views} - rows.keys()
+    nothing = np.zeros((len(views), len(views)))
+    together = np.block([[covariance, np.zeros((len(rows), len(views)))], [np.zeros((len(views), len(rows))), nothing]])
+    shared = {
         place: Latency(float(values[row]), float(np.sqrt(max(covariance[row, row], 0.0))),
                        bool(values[row] ** 2 >= RESOLUTION_SIGMAS**2 * covariance[row, row]), fewest)
         for place, row in rows.items()
-    }, covariance  # fmt: skip
+    }  # fmt: skip
+    return {**shared, **dict.fromkeys(sorted(views), Latency(LEAST_LATENCY_S, 0.0, False, fewest))}, together
 
 
 def _flags(measured: Measured, fit: JointFit, overhead: Overhead) -> dict[Place, str]:

@@ -10,6 +10,10 @@ from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
 from harness.predictor.layers import Sample
 
 
+LEAST_S = 1e-8
+"""What layers that a device executes for nothing are told to take: learning goes by logarithms."""
+
+
 def learn_predictor(entries: Sequence[Entry]) -> bytes:
     """An ONNX model, or nothing where the entries are too few to learn from."""
     samples = tuple(_samples(entries))
@@ -24,4 +28,4 @@ def _samples(entries: Sequence[Entry]) -> Iterator[Sample]:
     for entry in entries:
         layer = describe(entry.signature)
         if layer is not None and ("@" in entry.context or entry.key not in near):
-            yield Sample(layer, entry.latency_s, entry.stderr_s, frozenset(entry.networks.split()))
+            yield Sample(layer, max(entry.latency_s, LEAST_S), entry.stderr_s, frozenset(entry.networks.split()))

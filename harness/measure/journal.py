@@ -391,7 +391,8 @@ def _layer(
 
 
 def _chain(values: dict[str, Any]) -> ChainProbes:
-    return ChainProbes(places=tuple((key, label) for key, label in values.pop("places")), **values)
+    places, views = (tuple((key, label) for key, label in values.pop(name)) for name in ("places", "views"))
+    return ChainProbes(places=places, views=views, **values)
 
 
 def _json(value: Any) -> str:

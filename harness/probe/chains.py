@@ -31,7 +31,8 @@ class ChainProbes:
     layers, "" where all it reads comes from outside. `meeting` is "" for the last group, and where not `agrees`: the
     device runs the two groups together as it does not run them in the network, though it does each of them.
     `check` is the window of this group and the next two, of every third group: nothing is fitted to it, it shows how
-    far chains and meetings add up.
+    far chains and meetings add up. `views` are places of layers that the device executes for nothing, all with the
+    first group.
     """
 
     places: tuple[tuple[str, str], ...]
@@ -43,6 +44,7 @@ class ChainProbes:
     agrees: bool
     check: str = ""
     check_null: str = ""
+    views: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ def plan_chains(
             agrees=at >= len(pairs) or used[at],
             check=checks[at].probe.id if at in checks else "",
             check_null=checks[at].null_id if at in checks else "",
+            views=tuple((layers[place].key.digest, label(place)) for place in sorted(views)) if at == 0 else (),
         )
         for at, group in enumerate(groups)
     )
