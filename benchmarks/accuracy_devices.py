@@ -31,12 +31,16 @@ REJECTED_P = 0.01
 
 @dataclass(frozen=True)
 class Measured:
-    """All of one device in one run; `others` are estimates in seconds by method and network."""
+    """All of one device in one run; `others` are estimates in seconds by method and network.
+
+    `predicted` layers of the networks have no entry in the table, and are estimated by its predictor.
+    """
 
     profiled: ProfileResult
     table: Lut
     validation: Validation
     others: Mapping[str, Mapping[str, float]]
+    predicted: int
 
     @property
     def networks(self) -> tuple[NetworkValidation, ...]:
@@ -79,6 +83,8 @@ def measure_device(device: str, models: Sequence[str], place: Workspace) -> Meas
     say(f"{device}: {profiled.probes} probes, {profiled.device_seconds:.1f} s on it, {profiled.wall_seconds:.0f} s")
     others = {str(method): _estimates(device, models, place, method) for method in OTHER_METHODS}
     table = build_lut(device, workspace=place)
+    coverage = [one.coverage for one in estimate(models, lut=table.path, workspace=place)]
+    predicted = sum(one["interpolated"] + one["extrapolated"] for one in coverage)
     say(f"{device}: validating")
     validation = validate(
         models,
@@ -89,7 +95,7 @@ def measure_device(device: str, models: Sequence[str], place: Workspace) -> Meas
         naive=True,
         layers=True,
     )
-    return Measured(profiled, table, validation, others)
+    return Measured(profiled, table, validation, others, predicted)
 
 
 def _estimates(device: str, models: Sequence[str], place: Workspace, method: Method) -> dict[str, float]:

@@ -73,7 +73,7 @@ def cost_sentence(measured: Measured) -> str:
         f"{found.probes:,} probes ({found.refused} refused, {found.unsettled} short of the 1 % target), "
         f"{found.samples:,} samples, median {found.median_runs:.0f} runs a probe, {found.device_seconds:.1f} s on the "
         f"device, {found.wall_seconds:.0f} s in all; {len(entries):,} entries, {unresolved} of them below resolution, "
-        f"{flagged} where another estimator disagrees."
+        f"{flagged} where another estimator disagrees; layers without an entry, predicted: {measured.predicted}."
     )
 
 

@@ -56,6 +56,7 @@ def build(
     else:
         print(f"{table.path}  {len(table.entries)} entries  method {table.method}  clock {table.clock}")
         _show_overhead(table)
+        _warn(table)
 
 
 @app.command()
@@ -213,3 +214,23 @@ def _show_overhead(table: Lut) -> None:
         f"R² {fit.r2:.4f} (least squares {fit.least_squares_r2:.4f})  condition number {fit.condition:.1f}"
         f"  {fit.probes} null probes, scatter {fit.scatter:.1%}"
     )
+
+
+def _warn(table: Lut) -> None:
+    """Says where the device's own data contradict the additive model."""
+    from harness.latency.joint import MISFIT
+
+    if table.overhead.contradicts_model:
+        note(
+            f"The device contradicts the additive model: null probes scatter {table.overhead.misfit:.1%} about it"
+            " beyond their errors. What is subtracted from layers is off by as much"
+        )
+    if table.additivity is not None and table.additivity > MISFIT:
+        note(
+            f"Totals of probes scatter {table.additivity:.1f} times as much about the sum of their parts as their"
+            " errors allow: layers overlap, or the device was disturbed. Intervals of sums are widened by"
+            f" {table.sum_error:.1%}"
+        )
+    flagged = sum(bool(entry.flags) for entry in table.entries)
+    if flagged:
+        note(f"{flagged} of {len(table.entries)} entries differ between estimators; `harness lut show` names them")

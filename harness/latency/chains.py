@@ -1,8 +1,8 @@
 """Latencies of chains of layers from windows of a network, and what of a chain each of its layers takes.
 
-A network takes the sum of its chains and of their meetings. A meeting is charged to the chain in front: what is left
-of the window of a chain and the next one without the window of the next one. Chains have errors in common where they
-share windows, what stands in front of these, and the overhead; the covariance says so.
+A network takes the sum of its chains and of their meetings. A meeting is charged to both chains in proportion to what
+they take by themselves, and how it is to be charged is in doubt. Chains have errors in common where they share
+windows, what stands in front of these, and the overhead; the covariance says so.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.latency.layers import Latency
 from harness.latency.overhead import COLUMNS, row_of
+from harness.latency.queues import Work, parts_of
 from harness.latency.system import Solution
 from harness.measure.summary import Measurement
 from harness.probe.chains import ChainProbes
@@ -34,7 +35,7 @@ _LEAST_S = 1e-12
 
 @dataclass(frozen=True)
 class ChainLatencies:
-    """What chains take in their networks, in seconds, each with its meeting with the next one; always positive.
+    """What chains take in their networks, in seconds, each with its part of its meetings; always positive.
 
     `covariance` in s² has the order of `chains`.
     """
@@ -91,66 +92,73 @@ def chain_equations(
 
 
 def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainLatencies:
-    """The chains that the solution knows, each with its meeting with the next one.
+    """The chains that the solution knows, each with its part of its meetings with the ones in front and behind.
 
-    Where that would leave a chain with less than LEAST_SHARE of what it takes by itself, its neighbours are charged
-    with the rest: sums over networks stay what they are.
+    A meeting might be either chain's alone; in the covariance that is an error which its two chains have the other
+    way round, as far as the meeting is more than its own error. Where parts of meetings would leave a chain with less
+    than LEAST_SHARE of what it takes by itself, its neighbours are charged with the rest: sums over networks stay
+    what they are.
     """
     import numpy as np
 
     names = frozenset(solution.names)
-    known, rows, floors = [], [], []
-    for chain, behind in _with_next(chains):
-        if _chain(chain) in names:
-            parts = [_chain(chain)]
-            if behind is not None and _meeting(chain, behind) in names:
-                parts.append(_meeting(chain, behind))
-            known.append(chain)
-            rows.append([solution.index(name) for name in parts])
-            floors.append(max(_LEAST_S, LEAST_SHARE * float(solution.values[rows[-1][0]])))
-    charged = np.zeros((len(rows), len(solution.names)))
-    for at, places in enumerate(rows):
-        charged[at, places] = 1.0
+    known = [(chain, behind) for chain, behind in _with_next(chains) if _chain(chain) in names]
+    alone = [solution.index(_chain(chain)) for chain, _ in known]
+    alone_s = np.maximum(solution.values[alone], _LEAST_S)
+    charged = np.zeros((len(known), len(solution.names)))
+    charged[range(len(known)), alone] = 1.0
+    doubt = np.zeros((len(known), len(known)))
+    for at, (chain, behind) in enumerate(known):
+        if behind is None or _meeting(chain, behind) not in names:
+            continue
+        meeting = solution.index(_meeting(chain, behind))
+        both = [at, at + 1]
+        parts = alone_s[both] / alone_s[both].sum()
+        charged[both, meeting] += parts
+        beyond = max(0.0, float(solution.values[meeting] ** 2 - solution.covariance[meeting, meeting]))
+        doubt[np.ix_(both, both)] += beyond * parts.prod() * np.array([[1.0, -1.0], [-1.0, 1.0]])
     values = charged @ solution.values
+    floors = np.maximum(_LEAST_S, LEAST_SHARE * alone_s)
     start = 0
-    for _, group in itertools.groupby(known, key=lambda chain: chain.network):
+    for _, group in itertools.groupby(known, key=lambda one: one[0].network):
         stop = start + sum(1 for _ in group)
-        values[start:stop] = _charged(values[start:stop], np.array(floors[start:stop]))
+        values[start:stop] = _charged(values[start:stop], floors[start:stop])
         start = stop
-    return ChainLatencies(tuple(known), values, charged @ solution.covariance @ charged.T)
+    covariance = charged @ solution.covariance @ charged.T + doubt
+    return ChainLatencies(tuple(chain for chain, _ in known), values, covariance)
 
 
 def shares(latencies: ChainLatencies, layers: Mapping[tuple[str, str], Latency]) -> LayerShares:
-    """Splits each chain in proportion to what its layers take in their contexts, `layers` by their places.
+    """Splits each chain by what its layers do in the chain's queues; `layers` are in their contexts, by their places.
 
-    The covariance is that of the chains, split likewise, and a part that leaves each chain's sum as it is: what
-    scaling changed about a layer, and its own standard error. A layer that is not in `layers` is taken for an average
-    one of its chain, and is as uncertain as that is long.
+    The covariance is that of the chains, split likewise, and a part that leaves each chain's sum as it is: the doubts
+    of `parts_of`. A layer that is not in `layers` is taken for an average one of its chain, and is as uncertain as
+    that is long.
     """
     import numpy as np
 
-    owners: list[int] = []
-    places: list[tuple[str, str]] = []
-    weights, doubts = [], []
-    for at, chain in enumerate(latencies.chains):
-        alone_s, stderr_s = _in_context(chain, layers, float(latencies.values[at]))
-        weights.append(alone_s / alone_s.sum())
-        doubts.append(np.hypot(weights[-1] * latencies.values[at] - alone_s, stderr_s))
-        owners.extend([at] * len(chain.places))
-        places.extend(chain.places)
-    count = len(places)
-    split = np.zeros((count, len(latencies.chains)))
-    inside = np.zeros((count, count))
-    start = 0
-    for at, (weight, doubt) in enumerate(zip(weights, doubts, strict=True)):
-        stop = start + len(weight)
-        split[start:stop, at] = weight
-        # What is taken from one layer goes to all in proportion: the chain's sum does not change.
-        balance = np.eye(len(weight)) - np.outer(weight, np.ones(len(weight)))
-        inside[start:stop, start:stop] = (balance * doubt**2) @ balance.T
-        start = stop
-    covariance = split @ latencies.covariance @ split.T + inside
-    return LayerShares(tuple(owners), tuple(places), split @ latencies.values, covariance)
+    chains = latencies.chains
+    if not chains:
+        return LayerShares((), (), np.zeros(0), np.zeros((0, 0)))
+    owners = [at for at, chain in enumerate(chains) for _ in chain.places]
+    in_context = [_in_context(chain, layers, whole_s) for chain, whole_s in zip(chains, latencies.values, strict=True)]
+    work = Work(
+        owners,
+        np.concatenate([context_s for context_s, _ in in_context]),
+        [sizes for chain in chains for sizes in chain.borders or [()] * len(chain.places)],
+        np.array([size for chain in chains for size in chain.weight_bytes or [0] * len(chain.places)], float),
+    )
+    split = parts_of(work, latencies.values, np.sqrt(np.diag(latencies.covariance)))
+    lacking = np.concatenate([lacks for _, lacks in in_context])
+    doubts = np.where(lacking, np.maximum(split.doubts, split.parts), split.doubts) * latencies.values[owners]
+    charged = np.zeros((len(owners), len(chains)))
+    charged[range(len(owners)), owners] = split.parts
+    # What is taken from one layer goes to all of its chain in proportion: the chain's sum does not change.
+    within = np.equal.outer(owners, owners)
+    balance = np.eye(len(owners)) - split.parts[:, None] * within
+    covariance = charged @ latencies.covariance @ charged.T + (balance * doubts**2) @ balance.T
+    places = tuple(place for chain in chains for place in chain.places)
+    return LayerShares(tuple(owners), places, charged @ latencies.values, covariance)
 
 
 def check_residuals(
@@ -226,7 +234,7 @@ def _charged(values: Array, floors: Array) -> Array:
 
 
 def _in_context(chain: ChainProbes, layers: Mapping[tuple[str, str], Latency], whole_s: float) -> tuple[Array, Array]:
-    """What each layer of a chain takes by itself, and its standard error, in seconds."""
+    """What each layer of a chain takes by itself, in seconds, and whether that is not known."""
     import numpy as np
 
     found = [layers.get(place) for place in chain.places]
@@ -234,5 +242,5 @@ def _in_context(chain: ChainProbes, layers: Mapping[tuple[str, str], Latency], w
     average_s = sum(known) / len(known) if known else whole_s / len(found)
     return (
         np.array([average_s if one is None else one.latency_s for one in found]),
-        np.array([average_s if one is None else one.stderr_s for one in found]),
+        np.array([one is None for one in found]),
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
 _ITEM_BYTES = 4
-_LEAST = 1e-3
+_LEAST = 1e-4
 """Smaller correlations are noise, and cost space."""
 
 

@@ -9,7 +9,6 @@ from harness.predictor.described import describe
 from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
 from harness.predictor.layers import Sample
 
-
 LEAST_S = 1e-8
 """What layers that a device executes for nothing are told to take: learning goes by logarithms."""
 

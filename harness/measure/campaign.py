@@ -17,6 +17,8 @@ from harness.probe.batches import Batch, probe_of
 from harness.probe.plan import ProbePlan
 from harness.probe.probe import Probe
 
+CHECKED_PASSES = 2
+
 
 def payload_of(probe: Probe, load: str | None = None) -> ProbePayload:
     """The probe as the session sends it, under its own id or as another load of it."""
@@ -64,14 +66,19 @@ class CampaignRun:
         allows and with the fewest rounds at least.
         """
         self._resume()
-        for rounds in self.policy.passes:
-            for number in range(len(self.plan.batches)):
-                if not self._is_spent():
+        for at, rounds in enumerate(self.policy.passes):
+            for number, batch in enumerate(self.plan.batches):
+                # What serves as a check alone has enough after all passes but the last.
+                enters = any(map(self.plan.weight, batch.probes)) or "calibration" in self._roles(batch)
+                if not self._is_spent() and (enters or at < CHECKED_PASSES or self.policy.runs is not None):
                     self._sit(number, rounds)
         while not self._is_spent() and (chosen := self._most_worthwhile()) is not None:
             self._sit(*chosen)
         if min(self._rounds, default=0) >= self.policy.fewest_rounds or not self._rounds:
             self.journal.complete(self.campaign.id, settled=not self._is_spent())
+
+    def _roles(self, batch: Batch) -> set[str]:
+        return {self.plan.probes[probe].role for probe in batch.probes}
 
     def _resume(self) -> None:
         self._samples = {probe: list(taken) for probe, taken in self.journal.samples(self.campaign.id).items()}
@@ -133,7 +140,7 @@ class CampaignRun:
         }
         short = rounds < self.policy.min_rounds
         open_probes = tuple(measured) if short else unsettled(measured, self.policy.target)
-        return {probe: measured[probe] for probe in open_probes if self.plan.weights.get(probe, 1.0)}
+        return {probe: measured[probe] for probe in open_probes if self.plan.weight(probe)}
 
     def _most_worthwhile(self) -> tuple[int, int] | None:
         """The batch where a second narrows intervals most, and its rounds to come; None where nothing is open."""
@@ -150,10 +157,9 @@ class CampaignRun:
 
     def _worth(self, batch: Batch, open_probes: Mapping[str, Measurement], rounds: int, more: int) -> float:
         """Variance that further rounds take from the sum of the batch, relative to that sum's square, per second."""
-        weights = self.plan.weights
-        total_s = sum(weights.get(one, 1.0) * summarise(self._samples[one], self.campaign.clock).latency_s
+        total_s = sum(self.plan.weight(one) * summarise(self._samples[one], self.campaign.clock).latency_s
                       for one in batch.probes if one in self._samples)  # fmt: skip
-        gained = sum((weights.get(probe, 1.0) * one.stderr_s) ** 2 for probe, one in open_probes.items())
+        gained = sum((self.plan.weight(probe) * one.stderr_s) ** 2 for probe, one in open_probes.items())
         visited = open_probes if batch.visits == "cold" else batch.loads
         cost_s = sum(
             device_s(self._samples[probe_of(load)][-1:]) for load in visited if probe_of(load) in self._samples

@@ -392,7 +392,9 @@ def _layer(
 
 def _chain(values: dict[str, Any]) -> ChainProbes:
     places, views = (tuple((key, label) for key, label in values.pop(name)) for name in ("places", "views"))
-    return ChainProbes(places=places, views=views, **values)
+    borders = tuple(tuple(sizes) for sizes in values.pop("borders", ()))
+    weights = tuple(values.pop("weight_bytes", ()))
+    return ChainProbes(places=places, views=views, borders=borders, weight_bytes=weights, **values)
 
 
 def _json(value: Any) -> str:

@@ -106,7 +106,12 @@ class Predictor:
         """What the stored trees say of layers with these features."""
         operator = operator_index(self.operators, work)
         features = np.hstack([operator[:, None].astype(np.float32), columns])
-        log_ratio, spread = self._session.run(["log_ratio", "spread"], {"features": features})
+        try:
+            log_ratio, spread = self._session.run(["log_ratio", "spread"], {"features": features})
+        except Exception as error:  # the runtime's exceptions share no narrower base
+            raise _corrupt(str(error).splitlines()[0]) from error
+        if not log_ratio.shape == spread.shape == (len(features), 1):
+            raise _corrupt("its results do not have one value for each layer")
         return Corrections(log_ratio[:, 0].astype(np.float64), spread[:, 0].astype(np.float64))
 
 

@@ -120,8 +120,9 @@ class Training:
         return [part for part in parts if len(self.work) - part.index.size >= LEAST_FOR_TREES]
 
     def folds(self) -> list[Part]:
-        """The layers that belong to no network in `FOLDS` random parts."""
-        loose = np.flatnonzero([not sources for sources in self.sources])
+        """The layers that belong to no network in `FOLDS` random parts; all where no network can be left out."""
+        alone = not self.networks()
+        loose = np.flatnonzero([alone or not sources for sources in self.sources])
         order = np.random.default_rng(self.seed).permutation(loose)
         return [Part(np.sort(order[place::FOLDS])) for place in range(FOLDS) if order[place::FOLDS].size]
 

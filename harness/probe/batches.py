@@ -85,7 +85,12 @@ def pools(groups: Sequence[tuple[Sequence[Probe], int]], network_bytes: int) -> 
     `groups` are probes that are subtracted from each other, in the network's order, with how often the layer that
     they stand for occurs. Groups stay together.
     """
-    held = [(probes, footprint_bytes(probes), count) for probes, count in groups]
+    seen: set[str] = set()
+    held = []
+    for probes, count in groups:  # a probe that several layers share is loaded once
+        fresh = [probe for probe in probes if probe.id not in seen]
+        seen.update(probe.id for probe in fresh)
+        held.append((probes, footprint_bytes(fresh), count))
     total = sum(size for _, size, _ in held)
     copies = [1] * len(held)
     for copy in itertools.count(2):

@@ -14,6 +14,7 @@ from harness.network.graph import Network
 from harness.network.layers import Layer
 from harness.network.partition import Partition
 from harness.network.told import ToldGraph
+from harness.probe.borders import border_bytes, weight_bytes
 from harness.probe.probe import Probe
 from harness.probe.windows import window_null, window_probe
 
@@ -32,7 +33,8 @@ class ChainProbes:
     device runs the two groups together as it does not run them in the network, though it does each of them.
     `check` is the window of this group and the next two, of every third group: nothing is fitted to it, it shows how
     far chains and meetings add up. `views` are places of layers that the device executes for nothing, all with the
-    first group.
+    first group. `borders` are, for each layer, the bytes of each tensor that it reads from or hands on to others than
+    the group, and `weight_bytes` those of its weights.
     """
 
     places: tuple[tuple[str, str], ...]
@@ -45,6 +47,8 @@ class ChainProbes:
     check: str = ""
     check_null: str = ""
     views: tuple[tuple[str, str], ...] = ()
+    borders: tuple[tuple[int, ...], ...] = ()
+    weight_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,8 @@ def plan_chains(
             check=checks[at].probe.id if at in checks else "",
             check_null=checks[at].null_id if at in checks else "",
             views=tuple((layers[place].key.digest, label(place)) for place in sorted(views)) if at == 0 else (),
+            borders=border_bytes(network, layers, group, views),
+            weight_bytes=tuple(weight_bytes(network, layers[place]) for place in group),
         )
         for at, group in enumerate(groups)
     )

@@ -77,6 +77,10 @@ class ProbePlan:
     weights: Mapping[str, float] = field(default_factory=dict)
     chains: tuple[ChainProbes, ...] = ()
 
+    def weight(self, probe: str) -> float:
+        """How many times a probe's total enters an estimate; all alike where the plan does not say."""
+        return self.weights.get(probe, 0.0) if self.weights else 1.0
+
     @property
     def id(self) -> str:
         """Hash over what is measured; campaigns of the same plan can be resumed."""

@@ -94,13 +94,32 @@ def solved(chains: Sequence[ChainProbes], seen: Mapping[str, float], relative: f
 @given(SEEDS, st.integers(1, 7), st.sets(st.integers(0, 5), max_size=2))
 @settings(max_examples=25, deadline=None)
 def test_exact_totals_give_the_exact_chains(seed: int, count: int, dropped: set[int]) -> None:
-    """Each chain with its meeting comes out as it went in; where that was dropped, the chain by itself."""
+    """Chains come out as they went in, each with its part of its meetings, which are parted as chains are long."""
     chains = [*row_of_chains("one", count, sorted(dropped)), *row_of_chains("other", 2)]
     truth = truth_of(chains, seed)
     found = chain_latencies(chains, solved(chains, totals(chains, truth), 1e-6))
     assert found.chains == tuple(chains)
-    wanted = [truth[chain.alone] + truth.get(chain.meeting, 0.0) for chain in chains]
+    alone = [truth[chain.alone] for chain in chains]
+    wanted = list(alone)
+    for at, chain in enumerate(chains):
+        if chain.meeting:
+            per_second = truth[chain.meeting] / (alone[at] + alone[at + 1])
+            wanted[at] += per_second * alone[at]
+            wanted[at + 1] += per_second * alone[at + 1]
     assert found.values == pytest.approx(wanted, rel=1e-5)
+
+
+def test_how_a_meeting_is_charged_is_in_doubt() -> None:
+    """Of 20 us that 100 and 300 us save, 5 and 15 us are theirs; whether it is all one's is one draw of 1/4.
+
+    The spread of that is 20 us * (1/4 * 3/4)^(1/2), for both and the other way round: the sum has none.
+    """
+    chains = row_of_chains("n", 2)
+    truth = {"alone n0": 1e-4, "alone n1": 3e-4, "meeting 0 n0": -2e-5, "null 1": 1e-5}
+    found = chain_latencies(chains, solved(chains, totals(chains, truth), 1e-6))
+    assert found.values == pytest.approx([9.5e-5, 2.85e-4], rel=1e-4)
+    doubt = 4e-10 * 3 / 16
+    assert found.covariance == pytest.approx(np.array([[doubt, -doubt], [-doubt, doubt]]), rel=1e-2)
 
 
 def test_amounts_are_the_overheads_and_one_of_each_content() -> None:
@@ -149,11 +168,18 @@ def test_chains_and_their_sum_scatter_as_the_covariance_says() -> None:
 
 
 def test_no_chain_takes_less_than_nothing() -> None:
-    """A meeting that saves more than its chain takes is charged to the neighbour; the network's sum is kept."""
-    chains = row_of_chains("n", 2)
-    truth = {"alone n0": 1e-4, "alone n1": 9e-4, "meeting 0 n0": -3e-4, "null 1": 1e-5}
+    """A chain that saves more than it takes, in front and behind, leaves the rest to its neighbours; the sum is kept.
+
+    Half of each meeting's 95 us leaves 100, 100 and 100 us with 52.5, 5 and 52.5 us: the second keeps a tenth of its
+    100 us, which the third pays for.
+    """
+    chains = [
+        ChainProbes((("layer", str(at)),), "n", f"alone {at}", "", f"meeting {at}" if at < 2 else "", "", True)
+        for at in range(3)
+    ]
+    truth = {f"alone {at}": 1e-4 for at in range(3)} | {"meeting 0": -9.5e-5, "meeting 1": -9.5e-5}
     found = chain_latencies(chains, solved(chains, totals(chains, truth), 1e-6))
-    assert found.values == pytest.approx([1e-5, 6.9e-4], rel=1e-4)  # a tenth of the first, and 7e-4 in all
+    assert found.values == pytest.approx([5.25e-5, 1e-5, 4.75e-5], rel=1e-4)
 
 
 @given(SEEDS, st.integers(1, 6))
@@ -179,19 +205,40 @@ def test_shares_are_positive_and_add_up_to_their_chains(seed: int, count: int) -
     assert np.linalg.eigvalsh(found.covariance).min() >= -1e-9 * found.covariance.max()
 
 
-def test_what_scaling_changes_is_how_uncertain_a_layer_is() -> None:
-    """Two layers of 2 and 6 us in a chain of 4 us: 1 and 3 us, off by 1 and 3 us before the sum is kept.
+def test_few_chains_leave_layers_in_doubt() -> None:
+    """Two layers of 2 and 6 us in a chain of 4 us take 1 and 3 us, each in doubt by USUAL_DOUBT: 0.3 and 0.9 us.
 
     What is taken from one goes to both by their shares of 1/4 and 3/4, so that each is off by
-    (3/4)² * 1² + (1/4)² * 3² = 9/8 us² beside its share of the chain's variance of 0.16 us².
+    (3/4)² * 0.3² + (1/4)² * 0.9² = 0.10125 us² beside its share of the chain's variance of 0.16 us².
     """
     chain = ChainProbes((("a", ""), ("b", "")), "n", "alone", "", "", "", True)
     latencies = ChainLatencies((chain,), np.array([4e-6]), np.array([[0.16e-12]]))
     layers = {("a", ""): Latency(2e-6, 0.0, True, 9), ("b", ""): Latency(6e-6, 0.0, True, 9)}
     found = shares(latencies, layers)
     assert found.values == pytest.approx([1e-6, 3e-6])
-    assert np.diag(found.covariance) == pytest.approx([(9 / 8 + 0.16 / 16) * 1e-12, (9 / 8 + 0.16 * 9 / 16) * 1e-12])
+    assert np.diag(found.covariance) == pytest.approx(
+        [(0.10125 + 0.16 / 16) * 1e-12, (0.10125 + 0.16 * 9 / 16) * 1e-12]
+    )
     assert found.covariance.sum() == pytest.approx(0.16e-12)
+
+
+def test_a_layer_that_is_not_known_is_as_uncertain_as_it_is_long() -> None:
+    """Of three layers of a chain of 6 us the one that no probe tells takes the mean of 2 us, give or take 2 us.
+
+    Its own part of that, (2/3)² * 2², and of the others' USUAL_DOUBT of 0.6 us (1/3)² * (0.3² + 0.9²), 1 and 3 us.
+    """
+    chain = ChainProbes((("a", ""), ("b", ""), ("c", "")), "n", "alone", "", "", "", True)
+    latencies = ChainLatencies((chain,), np.array([6e-6]), np.zeros((1, 1)))
+    layers = {("a", ""): Latency(1e-6, 0.0, True, 9), ("c", ""): Latency(3e-6, 0.0, True, 9)}
+    found = shares(latencies, layers)
+    assert found.values == pytest.approx([1e-6, 2e-6, 3e-6])
+    assert found.covariance[1, 1] == pytest.approx((4 * 4 / 9 + 0.9 / 9) * 1e-12)
+
+
+def test_no_chains_have_no_shares() -> None:
+    """A device that tells no chains gives nothing to split."""
+    found = shares(ChainLatencies((), np.zeros(0), np.zeros((0, 0))), {})
+    assert (found.places, found.values.shape, found.covariance.shape) == ((), (0,), (0, 0))
 
 
 def test_a_chain_of_one_layer_is_that_layer() -> None:

@@ -1,0 +1,53 @@
+"""What a group of layers moves over its borders: tensors that others wrote or read, and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from harness.network.graph import Network
+from harness.network.layers import Layer
+
+
+def border_bytes(
+    network: Network, layers: Sequence[Layer], group: Collection[int], views: Collection[int]
+) -> tuple[tuple[int, ...], ...]:
+    """For each layer of a group, in order, the sizes of the tensors that it reads from and hands on to others.
+
+    `group` and `views` are places of layers; a tensor that goes through layers that the device executes for nothing
+    is that of the layer in front of them, and of those behind them.
+    """
+    maker = {name: place for place, layer in enumerate(layers) for name in layer.graph.outputs}
+    readers: dict[str, list[int]] = {}
+    for place, layer in enumerate(layers):
+        for name in layer.graph.inputs:
+            readers.setdefault(name, []).append(place)
+
+    def written_within(name: str) -> bool:
+        place = maker.get(name)
+        while place is not None and place in views and layers[place].graph.inputs:
+            place = maker.get(layers[place].graph.inputs[0])
+        return place in group
+
+    def read_beyond(name: str) -> bool:
+        if name in network.outputs:
+            return True
+        seen = readers.get(name, ())
+        through = (result for place in seen if place in views for result in layers[place].graph.outputs)
+        return any(place not in views and place not in group for place in seen) or any(map(read_beyond, through))
+
+    return tuple(
+        tuple(
+            network.types[name].bytes
+            for name in (
+                *(name for name in layers[place].graph.inputs if not written_within(name)),
+                *(name for name in layers[place].graph.outputs if read_beyond(name)),
+            )
+        )
+        for place in sorted(group)
+    )
+
+
+def weight_bytes(network: Network, layer: Layer) -> int:
+    """Size of the constants that a layer reads, each once."""
+    read = dict.fromkeys(name for node in layer.graph.nodes for name in node.inputs if name in network.constants)
+    return sum(network.constants[name].type.bytes for name in read)
