@@ -25,7 +25,7 @@ from accuracy_others import fusion_section, overhead_section, v100_section  # no
 from accuracy_page import Section, check_page, write_section  # noqa: E402
 from accuracy_time import time_section  # noqa: E402
 
-from harness.errors import DeviceBusy, HarnessError  # noqa: E402
+from harness.errors import HarnessError  # noqa: E402
 from harness.network.models import BUILTIN_NAMES  # noqa: E402
 
 PARTS: Mapping[str, Callable[[Run], Section]] = {
@@ -39,8 +39,6 @@ PARTS: Mapping[str, Callable[[Run], Section]] = {
     "time": time_section,
 }
 QUICK_NETWORKS = ("squeezenet", "mobilenetv2", "dscnn")
-ATTEMPTS, WAIT_S = 20, 30.0
-"""A device that somebody else uses is asked for this often."""
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 
 
@@ -73,7 +71,7 @@ def run_part(part: str, run: Run, page: Path) -> bool:
     started_s = time.monotonic()
     say(f"== {part}")
     try:
-        section = patiently(PARTS[part], run)
+        section = PARTS[part](run)
     except HarnessError as error:
         say(f"{part} failed: {error}")
         return False
@@ -81,17 +79,6 @@ def run_part(part: str, run: Run, page: Path) -> bool:
     for one in section.reached:
         say(f"{one.target}: {one.figure} ({ {True: 'met', False: 'not met', None: 'no threshold'}[one.met] })")
     return True
-
-
-def patiently(part: Callable[[Run], Section], run: Run) -> Section:
-    """Runs a part, and again after a while where a device was in use; the last error goes on."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return part(run)
-        except DeviceBusy as error:
-            say(f"waiting: {error.what}")
-            time.sleep(WAIT_S)
-    return part(run)
 
 
 def _copy_of_page(root: Path) -> Path:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from scipy.stats import binomtest
 
 from harness import build_lut, estimate, profile, validate
-from harness.errors import HarnessError
+from harness.errors import DeviceBusy, HarnessError
 from harness.estimation.validation import DEFAULT_PROCESSES, NetworkValidation, Validation
 from harness.latency.estimators import Method
 from harness.lut.table import Lut
@@ -27,6 +29,9 @@ OTHER_METHODS: tuple[Method, ...] = ("difference", "regression")
 """Estimators shown beside the default; `regression` is the plain one of S1."""
 TENTH, TWENTIETH = 0.10, 0.05
 REJECTED_P = 0.01
+ATTEMPTS, WAIT_S = 40, 15.0
+"""A device that somebody else uses is asked for this often."""
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -79,21 +84,23 @@ def references(names: Sequence[str]) -> list[str]:
 def measure_device(device: str, models: Sequence[str], place: Workspace) -> Measured:
     """Profile, tables, validation in several processes with the naive sum and all layers that the device tells."""
     say(f"{device}: profiling {len(models)} networks")
-    profiled = profile(models, device=device, workspace=place, policy=RepeatPolicy(), fresh=True)
+    profiled = patiently(lambda: profile(models, device=device, workspace=place, policy=RepeatPolicy(), fresh=True))
     say(f"{device}: {profiled.probes} probes, {profiled.device_seconds:.1f} s on it, {profiled.wall_seconds:.0f} s")
     others = {str(method): _estimates(device, models, place, method) for method in OTHER_METHODS}
     table = build_lut(device, workspace=place)
     coverage = [one.coverage for one in estimate(models, lut=table.path, workspace=place)]
     predicted = sum(one["interpolated"] + one["extrapolated"] for one in coverage)
     say(f"{device}: validating")
-    validation = validate(
-        models,
-        device=device,
-        lut=table.path,
-        workspace=place,
-        processes=DEFAULT_PROCESSES,
-        naive=True,
-        layers=True,
+    validation = patiently(
+        lambda: validate(
+            models,
+            device=device,
+            lut=table.path,
+            workspace=place,
+            processes=DEFAULT_PROCESSES,
+            naive=True,
+            layers=True,
+        )
     )
     return Measured(profiled, table, validation, others, predicted)
 
@@ -107,6 +114,17 @@ def _estimates(device: str, models: Sequence[str], place: Workspace, method: Met
         return {}
     found = estimate(models, lut=table.path, workspace=place)
     return {one.name: one.latency_s for one in found if one.latency_s is not None}
+
+
+def patiently(work: Callable[[], Result]) -> Result:
+    """Does work on a device, and again after a while where somebody else uses it; raises DeviceBusy in the end."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return work()
+        except DeviceBusy as error:
+            say(f"waiting: {error.what}")
+            time.sleep(WAIT_S)
+    return work()
 
 
 def say(line: str) -> None:

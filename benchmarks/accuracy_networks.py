@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from accuracy_chains import chain_errors
-from accuracy_devices import TENTH, TWENTIETH, Errors, Measured, Run, references
+from accuracy_devices import TENTH, TWENTIETH, Errors, Measured, Run, patiently, references
 from accuracy_page import Reached, Section, milliseconds, percent, table
 from accuracy_rows import (
     COEFFICIENTS,
@@ -42,7 +42,8 @@ def npu_section(run: Run) -> Section:
     ]
     header = ("network", "measured ms", *ESTIMATE_HEADER, "layers counted", "median error", "95th percentile")
     last = (oracle.counted, percent(oracle.median_error), percent(oracle.p95_error))
-    chains = Errors(tuple(chain_errors("npu01", measured.table, references(run.networks))))
+    models = references(run.networks)
+    chains = Errors(tuple(patiently(lambda: chain_errors("npu01", measured.table, models))))
     coefficients = [abs(one.error) for one in oracle.overhead.values() if one.error is not None]
     errors = Errors(tuple(network.error for network in measured.networks))
     text = "\n\n".join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import statistics
 import time
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 import fusion_rules
 import numpy as np
 import predictor_v100
-from accuracy_devices import REJECTED_P, Run, p_of_90, references, say
+from accuracy_devices import REJECTED_P, Run, p_of_90, patiently, references, say
 from accuracy_page import Reached, Section, percent, signed, table
 from overhead_intervals import NAMES, Draw, calibrate, timed_probes
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -19,6 +20,7 @@ from v100_convolutions import split
 
 from device_agents.emulated_npu.host import HostModel
 from device_agents.emulated_npu.machine import load_preset
+from harness.network.graph import Network
 from harness.network.models import load_networks
 from harness.predictor.fit import fit_predictor
 from harness.predictor.layers import Sample
@@ -128,10 +130,14 @@ def fusion_section(run: Run) -> Section:
     texts = []
     for device, teller in fusion_rules.TELLS.items():
         say(f"fusion: {device}")
-        told = fusion_rules.told_by(teller, networks)
-        search, rules, cost = fusion_rules.searched(device, networks)
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            fusion_rules.print_patterns(search, rules, networks, told)
-        texts.append(f"**{device}** against what {teller} tells: {cost}.\n\n{printed.getvalue().strip()}")
+        texts.append(patiently(functools.partial(_found_and_told, device, teller, networks)))
     return Section("\n\n".join(texts), ())
+
+
+def _found_and_told(device: str, teller: str, networks: Sequence[Network]) -> str:
+    told = fusion_rules.told_by(teller, networks)
+    search, rules, cost = fusion_rules.searched(device, networks)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        fusion_rules.print_patterns(search, rules, networks, told)
+    return f"**{device}** against what {teller} tells: {cost}.\n\n{printed.getvalue().strip()}"

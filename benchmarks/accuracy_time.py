@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from accuracy_devices import Errors, Run, references, say
+import functools
+
+from accuracy_devices import Errors, Run, patiently, references, say
 from accuracy_page import Reached, Section, percent, signed, table
 
 from harness import build_lut, estimate, profile, validate
@@ -11,6 +13,10 @@ from harness.measure.policy import RepeatPolicy
 DEVICES = ("npu01", "cpu01")
 NETWORKS = ("squeezenet", "mobilenetv2", "resnet18")
 FIXED_RUNS = 50
+POLICIES = {
+    f"until ±{percent(RepeatPolicy().target, 0)}": RepeatPolicy(),
+    f"{FIXED_RUNS} runs": RepeatPolicy(runs=FIXED_RUNS),
+}
 
 
 def time_section(run: Run) -> Section:
@@ -19,22 +25,20 @@ def time_section(run: Run) -> Section:
     models = references(names)
     rows: list[tuple[object, ...]] = []
     reached = []
-    policies = {
-        f"until ±{percent(RepeatPolicy().target, 0)}": RepeatPolicy(),
-        f"{FIXED_RUNS} runs": RepeatPolicy(runs=FIXED_RUNS),
-    }
     for device in DEVICES:
         measured_s: dict[str, float] = {}
         seconds = []
-        for label, policy in policies.items():
+        for label, policy in POLICIES.items():
             say(f"time: {device}, {label}")
             place = run.workspace(f"time-{device}-{policy.runs or 'target'}")
-            profiled = profile(models, device=device, workspace=place, policy=policy, fresh=True)
-            lut = build_lut(device, workspace=place)
+            profiled = patiently(
+                functools.partial(profile, models, device=device, workspace=place, policy=policy, fresh=True)
+            )
+            lut = build_lut(device, workspace=place).path
             if not measured_s:
-                validation = validate(models, device=device, lut=lut.path, workspace=place)
+                validation = patiently(functools.partial(validate, models, device=device, lut=lut, workspace=place))
                 measured_s = {network.name: network.measured_s for network in validation.networks}
-            found = {one.name: one.latency_s for one in estimate(models, lut=lut.path, workspace=place)}
+            found = {one.name: one.latency_s for one in estimate(models, lut=lut, workspace=place)}
             known = {name: latency_s for name, latency_s in found.items() if latency_s is not None}
             errors = {name: latency_s / measured_s[name] - 1 for name, latency_s in known.items()}
             seconds.append(profiled.device_seconds)

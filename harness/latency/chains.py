@@ -37,12 +37,14 @@ _LEAST_S = 1e-12
 class ChainLatencies:
     """What chains take in their networks, in seconds, each with its part of its meetings; always positive.
 
-    `covariance` in s² has the order of `chains`.
+    `covariance` in s² has the order of `chains`, and is that of what was measured. `charging` is that of how meetings
+    are charged: a meeting might be either of its chains' alone, which is an error that both have the other way round.
     """
 
     chains: tuple[ChainProbes, ...]
     values: Array
     covariance: Array
+    charging: Array
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,8 @@ def chain_equations(
 def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainLatencies:
     """The chains that the solution knows, each with its part of its meetings with the ones in front and behind.
 
-    A meeting might be either chain's alone; in the covariance that is an error which its two chains have the other
-    way round, as far as the meeting is more than its own error. Where parts of meetings would leave a chain with less
-    than LEAST_SHARE of what it takes by itself, its neighbours are charged with the rest: sums over networks stay
-    what they are.
+    Where these would leave a chain with less than LEAST_SHARE of what it takes by itself, its neighbours are charged
+    with the rest: sums over networks stay what they are.
     """
     import numpy as np
 
@@ -107,7 +107,7 @@ def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainL
     alone_s = np.maximum(solution.values[alone], _LEAST_S)
     charged = np.zeros((len(known), len(solution.names)))
     charged[range(len(known)), alone] = 1.0
-    doubt = np.zeros((len(known), len(known)))
+    charging = np.zeros((len(known), len(known)))
     for at, (chain, behind) in enumerate(known):
         if behind is None or _meeting(chain, behind) not in names:
             continue
@@ -115,8 +115,9 @@ def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainL
         both = [at, at + 1]
         parts = alone_s[both] / alone_s[both].sum()
         charged[both, meeting] += parts
+        # What may be a meeting's own error is in the covariance already.
         beyond = max(0.0, float(solution.values[meeting] ** 2 - solution.covariance[meeting, meeting]))
-        doubt[np.ix_(both, both)] += beyond * parts.prod() * np.array([[1.0, -1.0], [-1.0, 1.0]])
+        charging[np.ix_(both, both)] += beyond * parts.prod() * np.array([[1.0, -1.0], [-1.0, 1.0]])
     values = charged @ solution.values
     floors = np.maximum(_LEAST_S, LEAST_SHARE * alone_s)
     start = 0
@@ -124,16 +125,16 @@ def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainL
         stop = start + sum(1 for _ in group)
         values[start:stop] = _charged(values[start:stop], floors[start:stop])
         start = stop
-    covariance = charged @ solution.covariance @ charged.T + doubt
-    return ChainLatencies(tuple(chain for chain, _ in known), values, covariance)
+    covariance = charged @ solution.covariance @ charged.T
+    return ChainLatencies(tuple(chain for chain, _ in known), values, covariance, charging)
 
 
 def shares(latencies: ChainLatencies, layers: Mapping[tuple[str, str], Latency]) -> LayerShares:
     """Splits each chain by what its layers do in the chain's queues; `layers` are in their contexts, by their places.
 
-    The covariance is that of the chains, split likewise, and a part that leaves each chain's sum as it is: the doubts
-    of `parts_of`. A layer that is not in `layers` is taken for an average one of its chain, and is as uncertain as
-    that is long.
+    The covariance is that of the chains and of how their meetings are charged, split likewise, and a part that leaves
+    each chain's sum as it is: the doubts of `parts_of`. A layer that is not in `layers` is taken for an average one of
+    its chain, and is as uncertain as that is long.
     """
     import numpy as np
 
@@ -148,7 +149,8 @@ def shares(latencies: ChainLatencies, layers: Mapping[tuple[str, str], Latency])
         [sizes for chain in chains for sizes in chain.borders or [()] * len(chain.places)],
         np.array([size for chain in chains for size in chain.weight_bytes or [0] * len(chain.places)], float),
     )
-    split = parts_of(work, latencies.values, np.sqrt(np.diag(latencies.covariance)))
+    of_chains = latencies.covariance + latencies.charging
+    split = parts_of(work, latencies.values, np.sqrt(np.diag(of_chains)))
     lacking = np.concatenate([lacks for _, lacks in in_context])
     doubts = np.where(lacking, np.maximum(split.doubts, split.parts), split.doubts) * latencies.values[owners]
     charged = np.zeros((len(owners), len(chains)))
@@ -156,7 +158,7 @@ def shares(latencies: ChainLatencies, layers: Mapping[tuple[str, str], Latency])
     # What is taken from one layer goes to all of its chain in proportion: the chain's sum does not change.
     within = np.equal.outer(owners, owners)
     balance = np.eye(len(owners)) - split.parts[:, None] * within
-    covariance = charged @ latencies.covariance @ charged.T + (balance * doubts**2) @ balance.T
+    covariance = charged @ of_chains @ charged.T + (balance * doubts**2) @ balance.T
     places = tuple(place for chain in chains for place in chain.places)
     return LayerShares(tuple(owners), places, charged @ latencies.values, covariance)
 

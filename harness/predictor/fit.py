@@ -45,8 +45,13 @@ def fit_predictor(samples: Sequence[Sample], *, seed: int = 0) -> Predictor:
     latency_s = np.array([np.median([sample.latency_s for sample in part]) for part in repeats.values()])
     noise = np.array([np.median([sample.stderr_s / sample.latency_s for sample in part]) for part in repeats.values()])
     sources = tuple(frozenset[str]().union(*(sample.sources for sample in part)) for part in repeats.values())
-    training = Training(work, latency_s, noise, sources, find_steps(work, latency_s, seed, noise), seed)
-    return _stored(training, *_judge(training))
+    import sklearn.ensemble  # noqa: F401 - what is limited is what is loaded already
+    from threadpoolctl import threadpool_limits
+
+    # Threads of small systems wait for each other by spinning, which takes many times as long as one thread.
+    with threadpool_limits(1):
+        training = Training(work, latency_s, noise, sources, find_steps(work, latency_s, seed, noise), seed)
+        return _stored(training, *_judge(training))
 
 
 def _judge(training: Training) -> tuple[dict[str, str], Calibration, dict[str, float]]:

@@ -108,7 +108,6 @@ def grow_voting(columns: Columns, log_ratio: Floats, seed: int) -> VotingTrees:
 def grow_boosted(columns: Columns, log_ratio: Floats, seed: int) -> BoostedTrees:
     """Boosted trees on logarithms of latency over roofline, rising where physics says so."""
     from sklearn.ensemble import HistGradientBoostingRegressor
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     model = HistGradientBoostingRegressor(
         max_iter=_BOOSTS,
@@ -121,9 +120,7 @@ def grow_boosted(columns: Columns, log_ratio: Floats, seed: int) -> BoostedTrees
         early_stopping=False,
         random_state=seed,
     )
-    # Its threads wait for each other by spinning, which on a busy machine takes many times as long as one thread.
-    with threadpool_limits(1):
-        model.fit(columns.astype(np.float64), log_ratio)
+    model.fit(columns.astype(np.float64), log_ratio)
     # scikit-learn has no public view of these trees; `fit` compares what is stored with the model.
     base = float(np.ravel(model._baseline_prediction)[0])
     nodes = [step[0].nodes for step in model._predictors]

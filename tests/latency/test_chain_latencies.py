@@ -119,7 +119,7 @@ def test_how_a_meeting_is_charged_is_in_doubt() -> None:
     found = chain_latencies(chains, solved(chains, totals(chains, truth), 1e-6))
     assert found.values == pytest.approx([9.5e-5, 2.85e-4], rel=1e-4)
     doubt = 4e-10 * 3 / 16
-    assert found.covariance == pytest.approx(np.array([[doubt, -doubt], [-doubt, doubt]]), rel=1e-2)
+    assert found.charging == pytest.approx(np.array([[doubt, -doubt], [-doubt, doubt]]), rel=1e-2)
 
 
 def test_amounts_are_the_overheads_and_one_of_each_content() -> None:
@@ -163,7 +163,7 @@ def test_chains_and_their_sum_scatter_as_the_covariance_says() -> None:
         covariance += found.covariance / 60
     # Of 60 draws a spread is known to 9 % (one in twelve), and three times that is 27 %.
     assert np.std(sums) == pytest.approx(math.sqrt(covariance.sum()), rel=0.27)
-    # The widest of twelve, and the last chain, whose error is the one before's the other way round.
+    # The widest of twelve.
     assert np.std(values, axis=0) == pytest.approx(np.sqrt(np.diag(covariance)), rel=0.45)
 
 
@@ -189,7 +189,7 @@ def test_shares_are_positive_and_add_up_to_their_chains(seed: int, count: int) -
     draw = np.random.default_rng(seed)
     chains = tuple(row_of_chains("n", count))
     root = draw.standard_normal((count, count)) * 1e-6
-    latencies = ChainLatencies(chains, 10 ** draw.uniform(-6, -3, count), root @ root.T)
+    latencies = ChainLatencies(chains, 10 ** draw.uniform(-6, -3, count), root @ root.T, np.zeros((count, count)))
     places = sorted({place for chain in chains for place in chain.places})
     layers = {
         place: Latency(float(10 ** draw.uniform(-7, -3)), float(10 ** draw.uniform(-8, -5)), True, 20)
@@ -212,7 +212,7 @@ def test_few_chains_leave_layers_in_doubt() -> None:
     (3/4)² * 0.3² + (1/4)² * 0.9² = 0.10125 us² beside its share of the chain's variance of 0.16 us².
     """
     chain = ChainProbes((("a", ""), ("b", "")), "n", "alone", "", "", "", True)
-    latencies = ChainLatencies((chain,), np.array([4e-6]), np.array([[0.16e-12]]))
+    latencies = ChainLatencies((chain,), np.array([4e-6]), np.array([[0.16e-12]]), np.zeros((1, 1)))
     layers = {("a", ""): Latency(2e-6, 0.0, True, 9), ("b", ""): Latency(6e-6, 0.0, True, 9)}
     found = shares(latencies, layers)
     assert found.values == pytest.approx([1e-6, 3e-6])
@@ -228,7 +228,7 @@ def test_a_layer_that_is_not_known_is_as_uncertain_as_it_is_long() -> None:
     Its own part of that, (2/3)² * 2², and of the others' USUAL_DOUBT of 0.6 us (1/3)² * (0.3² + 0.9²), 1 and 3 us.
     """
     chain = ChainProbes((("a", ""), ("b", ""), ("c", "")), "n", "alone", "", "", "", True)
-    latencies = ChainLatencies((chain,), np.array([6e-6]), np.zeros((1, 1)))
+    latencies = ChainLatencies((chain,), np.array([6e-6]), np.zeros((1, 1)), np.zeros((1, 1)))
     layers = {("a", ""): Latency(1e-6, 0.0, True, 9), ("c", ""): Latency(3e-6, 0.0, True, 9)}
     found = shares(latencies, layers)
     assert found.values == pytest.approx([1e-6, 2e-6, 3e-6])
@@ -237,14 +237,14 @@ def test_a_layer_that_is_not_known_is_as_uncertain_as_it_is_long() -> None:
 
 def test_no_chains_have_no_shares() -> None:
     """A device that tells no chains gives nothing to split."""
-    found = shares(ChainLatencies((), np.zeros(0), np.zeros((0, 0))), {})
+    found = shares(ChainLatencies((), np.zeros(0), np.zeros((0, 0)), np.zeros((0, 0))), {})
     assert (found.places, found.values.shape, found.covariance.shape) == ((), (0,), (0, 0))
 
 
 def test_a_chain_of_one_layer_is_that_layer() -> None:
     """Nothing is to be shared out, whatever the layer takes in its context."""
     chain = ChainProbes((("a", ""),), "n", "alone", "", "", "", True)
-    latencies = ChainLatencies((chain,), np.array([4e-6]), np.array([[1e-14]]))
+    latencies = ChainLatencies((chain,), np.array([4e-6]), np.array([[1e-14]]), np.zeros((1, 1)))
     for layers in ({}, {("a", ""): Latency(9e-6, 1e-6, True, 9)}):
         found = shares(latencies, layers)
         assert (found.values[0], found.covariance[0, 0]) == pytest.approx((4e-6, 1e-14))

@@ -16,13 +16,16 @@ from onnx import TensorProto, helper, numpy_helper
 from device_agents.backends import LoadRequest
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from harness.errors import ProtocolError
+from harness.measure.journal import Journal
 from harness.network.assemble import EmittedNames, ModelBuilder
 from harness.network.fusion import learn_rules
 from harness.network.graph import Network, TensorType
 from harness.network.layers import Layer, cut
 from harness.network.models import load_network
 from harness.network.told import ToldGraph, read_told, read_told_part
+from harness.probe.batches import Batch
 from harness.probe.chains import ChainProbes, plan_chains
+from harness.probe.plan import ProbePlan
 from harness.probe.probe import Probe, network_probe
 from harness.probe.windows import materialise, window_null, window_probe
 
@@ -296,10 +299,40 @@ def test_chains_that_share_a_layer_are_one_group(line: tuple[Network, tuple[Laye
     assert [[int(label) for _, label in chain.places] for chain in chains] == [[0, 1, 2, 3], [4, 5], [6], [7], [8]]
 
 
+def test_chains_know_what_crosses_their_borders(small: Sequence[Planned]) -> None:
+    """Inputs, results and weights of each layer by hand; a tensor goes through layers that cost nothing."""
+    network = small[0].network
+    layers = cut(network, ())
+    # x, and what each convolution and the sum write: 16 x 24 x 24 floats; pooled and turned 16 x 12 x 12 floats.
+    large, pooled, result = 4 * 16 * 24 * 24, 4 * 16 * 12 * 12, 4 * 144 * 32
+    views = frozenset({10, 11})
+    told = ToldGraph((), frozenset(), tuple(map(frozenset, ({0, 1}, {2, 3, 4, 5, 6}, {7, 8}, {9}, {12}))), views)
+    chains, _ = plan_chains(network, layers, told, str, _as_told(told))
+    assert [chain.borders for chain in chains] == [
+        ((large,), (large,)), ((large,), (), (), (), (large, large)), ((large,), (large,)), ((large, pooled),),
+        ((pooled, result),),
+    ]  # fmt: skip
+    window = 4 * 16 * 16 * 9
+    assert [chain.weight_bytes for chain in chains] == [
+        (window, 0), (window, 0, window, 0, 0), (window, 0), (0,), (4 * 16 * 32,)
+    ]  # fmt: skip
+    told = ToldGraph((), frozenset(), (frozenset({9, 12}),), views)
+    chains, _ = plan_chains(network, layers, told, str, _as_told(told))
+    assert chains[-1].borders == ((large,), (result,))
+
+
+def test_chains_are_in_the_journal_as_planned(small: Sequence[Planned], tmp_path: Path) -> None:
+    """Places, windows, borders and weights of every chain are read back equal, in order."""
+    chains = tuple(chain for plan in small for chain in plan.chains)
+    plan = ProbePlan({}, (), (Batch(()),), "r", (), "avgpool", chains=chains)
+    with Journal(tmp_path / "journal.sqlite") as journal:
+        assert journal.chains(journal.begin("d", plan, 0, {}, {}, "device").id) == chains
+
+
 def test_a_device_without_chains_needs_no_windows(line: tuple[Network, tuple[Layer, ...]]) -> None:
     """Nothing is planned and nothing asked where no chains are told."""
     network, layers = line
-    assert plan_chains(network, layers, _told(), str, pytest.fail) == ((), ())
+    assert plan_chains(network, layers, _told(), str, lambda _: pytest.fail("asked")) == ((), ())
 
 
 def test_what_is_told_of_a_part_leaves_the_rest_out() -> None:
