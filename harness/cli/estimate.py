@@ -84,18 +84,28 @@ def _show(found: Sequence[NetworkEstimate], layers: bool) -> None:
             shown = (f"≥ {milliseconds(network.covered_latency_s)}" if known else "unknown", "unknown")
         else:
             shown = (milliseconds(network.latency_s), interval_ms(network.interval_s))
-        rows.append((network.name, *shown, f"{known}/{len(network.layers)}"))
+        rows.append((network.name, *shown, _coverage(network)))
     print_table(("network", "latency ms", "95 % interval", "layers measured"), rows)
+    far = sum(network.coverage["extrapolated"] for network in found)
+    if far:
+        note(f"{far} layers are unlike all that were measured; their predictions carry wide intervals")
     for network in found if layers else ():
         print()
         _show_layers(network)
+
+
+def _coverage(network: NetworkEstimate) -> str:
+    """`12/15, 3 predicted`."""
+    predicted = network.coverage["interpolated"] + network.coverage["extrapolated"]
+    measured = f"{network.coverage['measured']}/{len(network.layers)}"
+    return f"{measured}, {predicted} predicted" if predicted else measured
 
 
 def _show_layers(network: NetworkEstimate) -> None:
     rows = []
     for layer in network.layers:
         if layer.latency_s is None or layer.stderr_s is None:
-            rows.append((layer.name, layer.op, layer.key, layer.context, "unknown", "", ""))
+            rows.append((layer.name, layer.op, layer.key, layer.source, "", "", ""))
         else:
             share = layer.latency_s / network.covered_latency_s
             rows.append(
@@ -103,14 +113,14 @@ def _show_layers(network: NetworkEstimate) -> None:
                     layer.name,
                     layer.op,
                     layer.key,
-                    layer.context,
+                    layer.source,
                     milliseconds(layer.latency_s),
                     milliseconds(layer.stderr_s),
                     f"{share:.1%}",
                 )
             )
     rows.append(("overhead", "", "", "", milliseconds(network.overhead_s), "", ""))
-    print_table((network.name, "operators", "key", "inputs", "latency ms", "std. error", "share"), rows, left=4)
+    print_table((network.name, "operators", "key", "source", "latency ms", "std. error", "share"), rows, left=4)
     reasons: dict[str, int] = {}
     for node in network.free:
         reasons[node.reason] = reasons.get(node.reason, 0) + 1

@@ -49,7 +49,7 @@ def test_openvino_does_the_main_job(tmp_path: Path) -> None:
     policy = RepeatPolicy(runs=3)
     profile(models, device="cpu-openvino", workspace=place, policy=policy)
     build_lut("cpu-openvino", workspace=place)
-    result = validate(models, device="cpu-openvino", workspace=place, policy=policy, processes=1)
+    result = validate(models, device="cpu-openvino", workspace=place, policy=policy, processes=1, layers=True)
     assert result.clock == "cpu" and result.oracle is not None
     (network,) = result.oracle.networks
     assert result.oracle.overhead == {}

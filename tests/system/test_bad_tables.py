@@ -87,7 +87,7 @@ def _cut(name: str) -> Callable[[Path], None]:
 
 DAMAGED: dict[str, Callable[[Path], None]] = {
     "edited entry": _replace("entries.csv", b"e-", b"e-1"),
-    "edited manifest": _replace("manifest.json", b'"cold"', b'"warm"'),
+    "edited manifest": _replace("manifest.json", b"joint", b"chain"),
     "entry appended": _append("entries.csv", b"0123456789abcdef,chip,Relu,1e-3,1e-4,3,1,1,p,b,k1\n"),
     "BOM before entries": _prepend("entries.csv", b"\xef\xbb\xbf"),
     "BOM before manifest": _prepend("manifest.json", b"\xef\xbb\xbf"),

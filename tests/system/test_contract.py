@@ -305,7 +305,7 @@ def test_methods_of_the_contract_build_a_table(method: str, harness: Harness, jo
 
     shutil.copytree(job[0].workspace / ".harness", harness.workspace / ".harness")
     found = harness("lut", "build", "--device", "null01", "--method", method, "--json").assert_ok().json
-    assert found["entries"] == 3
+    assert found["entries"] == (1 if method == "chain" else 3)  # one of the three layers can follow a copy of itself
     assert json.loads((harness.table / "manifest.json").read_text())["method"] == method
 
 
