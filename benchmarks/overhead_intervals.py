@@ -22,7 +22,7 @@ from device_agents.emulated_npu.machine import Host, load_preset
 from harness.device.session import Sample
 from harness.latency.calibrate import overhead_of_samples
 from harness.latency.overhead import Overhead
-from harness.measure.policy import RepeatPolicy, visit_order
+from harness.measure.policy import RepeatPolicy, unsettled, visit_order
 from harness.measure.summary import summarise
 from harness.probe.calibration import calibration_probes
 from harness.probe.probe import Probe, reference_probe
@@ -70,18 +70,24 @@ def calibrate(probes: Sequence[Timed], host: Host, seed: int, span_s: float) -> 
     by_id = {probe.id: probe for probe in probes}
     model, policy, pauses = HostModel(host, seed), RepeatPolicy(), random.Random(seed)
     samples: dict[str, list[Sample]] = {}
-    rounds, device_s = 0, 0.0
-    while rounds == 0 or not policy.is_enough(
-        rounds, {probe.id: summarise(samples[probe.id], CLOCK) for probe in nulls}
-    ):
+    rounds, wanted, device_s = 0, policy.min_rounds, 0.0
+    visited = frozenset(by_id)
+    while rounds < wanted:
         # Exponential pauses put the rounds at moments that are independent of each other.
         model.now_s += pauses.expovariate(1.0) * span_s / policy.min_rounds
         for name in visit_order(0, 0, rounds, [probe.id for probe in nulls], reference.id):
-            terms = by_id[name].terms
-            total_s = model.run(terms.input_bytes, terms.output_bytes, by_id[name].npu_s)
-            samples.setdefault(name, []).append(Sample(1, None, max(1, round(total_s * 1e9)), 0))
-            device_s += total_s
+            if name in visited:
+                terms = by_id[name].terms
+                total_s = model.run(terms.input_bytes, terms.output_bytes, by_id[name].npu_s)
+                samples.setdefault(name, []).append(Sample(1, None, max(1, round(total_s * 1e9)), 0))
+                device_s += total_s
         rounds += 1
+        if rounds >= policy.min_rounds:  # beyond the fewest rounds only what is uncertain, as a campaign does
+            measured = {probe.id: summarise(samples[probe.id], CLOCK) for probe in nulls}
+            uncertain = {name: measured[name] for name in unsettled(measured, policy.target)}
+            visited = frozenset((*uncertain, reference.id))
+            if rounds == wanted:
+                wanted += policy.more_rounds(rounds, uncertain)
     del samples[reference.id]
     terms_of = {probe.id: probe.terms for probe in nulls}
     return Draw(overhead_of_samples(samples, terms_of, CLOCK, spans_drift=span_s > 0), rounds, device_s)

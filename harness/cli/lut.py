@@ -225,6 +225,12 @@ def _warn(table: Lut) -> None:
             f"The device contradicts the additive model: null probes scatter {table.overhead.misfit:.1%} about it"
             " beyond their errors. What is subtracted from layers is off by as much"
         )
+    untold = [name for name in table.overhead.untold if table.clock == "device"]
+    if untold:
+        note(
+            f"Null probes do not tell {' and '.join(_UNITS[name] for name in untold)} from a and b on this device:"
+            " these hold what its own memory takes"
+        )
     if table.additivity is not None and table.additivity > MISFIT:
         note(
             f"Totals of probes scatter {table.additivity:.1f} times as much about the sum of their parts as their"

@@ -63,9 +63,7 @@ def estimate_layers(measured: Measured, method: Method, overhead: Overhead) -> L
     import numpy as np
 
     if method == "joint":
-        fit = fit_joint(
-            measured.layers, measured.chains, measured.roles, measured.terms, measured.summaries, overhead.scatter
-        )
+        fit = fit_joint(measured.layers, measured.chains, measured.roles, measured.terms, measured.summaries, overhead)
         found = dict(zip(fit.places, fit.latencies, strict=True))
         shared, covariance = _shares(fit, measured)
         together = np.zeros((len(found) + len(shared),) * 2)

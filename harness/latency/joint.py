@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from harness.latency.chains import (
@@ -22,7 +22,7 @@ from harness.latency.chains import (
     shares,
 )  # fmt: skip
 from harness.latency.layers import Latency, positive
-from harness.latency.overhead import COLUMNS, row_of
+from harness.latency.overhead import COLUMNS, Overhead, row_of
 from harness.latency.system import Equation, Solution, solve
 from harness.measure.summary import Measurement
 from harness.probe.chains import ChainProbes
@@ -78,19 +78,22 @@ def fit_joint(
     roles: Mapping[str, str],
     terms: Mapping[str, Terms],
     measured: Mapping[str, Measurement],
-    scatter: float,
+    overhead: Overhead,
 ) -> JointFit:
     """Solves one campaign; layers whose probes were refused are left out.
 
-    `roles` and `terms` are those of all probes, `scatter` is the relative spread of null probes about the overhead
-    model, beyond their own errors. Raises IllConditionedDesign.
+    `roles` and `terms` are those of all probes; `overhead` is the fit to null probes alone, whose scatter and columns
+    hold for all. Raises IllConditionedDesign.
     """
     import numpy as np
 
     known = [layer for layer in layers if {layer.in_context, layer.null} <= measured.keys()]
+    scatter = overhead.scatter
     equations = _equations(known, roles, terms, measured, max(scatter, LEAST_ERROR))
     for name, (probe, amounts) in chain_equations(chains, terms, measured).items():
         equations[name] = _equation(measured[probe], amounts, LEAST_ERROR)
+    untold = frozenset(overhead.untold)
+    equations = {name: _without(equation, untold) for name, equation in equations.items()}
     # Less than nothing is what a layer without latency gives half of the time: `positive` makes the best of that.
     signed = {name for equation in equations.values() for name in equation.amounts if name.startswith(_LAYERS)}
     solution = solve(list(equations.values()), signed)
@@ -156,6 +159,11 @@ def _equation(measurement: Measurement, amounts: Mapping[str, float], noise: flo
     # One sample tells nothing of its error, and is told to be as far off as it is long.
     stderr_s = math.hypot(min(measurement.stderr_s, measurement.latency_s), noise * measurement.latency_s)
     return Equation(amounts, measurement.latency_s, stderr_s)
+
+
+def _without(equation: Equation, columns: frozenset[str]) -> Equation:
+    kept = {name: amount for name, amount in equation.amounts.items() if name not in columns}
+    return replace(equation, amounts=kept)
 
 
 def _by_label(chains: Sequence[ChainProbes], found: Mapping[Place, Latency]) -> dict[Place, Latency]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("runs", *TERM_NAMES)
 """Coefficients in this order: `runs` is c, `input_bytes` a and `output_bytes` b."""
+MEMORY_COLUMNS = ("stored_bytes", "loaded_bytes", "last_bytes", "accesses")
+"""What the device's own memory takes, beside which a and b stand."""
 MAX_CONDITION = 100.0
 MODEL_NOISE = 0.01
 """Relative error that every total is believed to have beyond its standard error, so that none dominates."""
@@ -71,6 +73,11 @@ class Overhead:
     drift: float = 0.0
 
     @property
+    def untold(self) -> tuple[str, ...]:
+        """Columns of the device's own memory that its null probes do not tell from a and b."""
+        return tuple(name for name in MEMORY_COLUMNS if name not in self.least_squares)
+
+    @property
     def a(self) -> Coefficient:
         """Seconds per input byte."""
         return self.coefficients["input_bytes"]
@@ -111,7 +118,9 @@ def fit_overhead(nulls: Sequence[tuple[Terms, Measurement]], seed: int = 0, drif
 
     Intervals are percentiles over refits to totals drawn anew, which holds where a coefficient sits at zero
     and where long totals scatter more. `drift` is the relative standard error that all totals have in common.
-    Raises IllConditionedDesign where the sizes do not tell the columns apart.
+    Where a device is too slow or too fast for the null probes to tell a and b from what its own memory takes,
+    the memory's column is left out: what it takes is then part of the other. Raises IllConditionedDesign where the
+    sizes do not tell the columns apart.
     """
     import numpy as np
 
@@ -120,7 +129,7 @@ def fit_overhead(nulls: Sequence[tuple[Terms, Measurement]], seed: int = 0, drif
     used = np.flatnonzero(design.any(axis=0))
     stderr = np.array([min(measurement.stderr_s, measurement.latency_s) for _, measurement in nulls])
     weight = 1 / np.hypot(stderr, MODEL_NOISE * total)
-    condition = _check_design(design, weight, used)
+    used, condition = _told_apart(design, weight, used)
     fitted = robust_fits(design[:, used], total[None], weight)[0]
     random = np.random.default_rng(seed)
     draws = _refits(design[:, used], total, weight, fitted, random)
@@ -151,8 +160,8 @@ def fit_overhead(nulls: Sequence[tuple[Terms, Measurement]], seed: int = 0, drif
     )
 
 
-def _check_design(design: Array, weight: Array, used: np.ndarray[Any, Any]) -> float:
-    """Condition number of the weighted design with columns of unit length."""
+def _told_apart(design: Array, weight: Array, used: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:
+    """The columns that the design tells apart, with its condition number when they have unit length."""
     import numpy as np
 
     names = [COLUMNS[column] for column in used]
@@ -166,6 +175,9 @@ def _check_design(design: Array, weight: Array, used: np.ndarray[Any, Any]) -> f
     condition = float(singular[0] / max(singular[-1], 1e-300))
     if condition > MAX_CONDITION:
         together = [name for name, share in zip(names, abs(right[-1]), strict=True) if share > 0.3]
+        memory = next((name for name in MEMORY_COLUMNS if name in together), None)
+        if memory is not None:
+            return _told_apart(design, weight, used[used != COLUMNS.index(memory)])
         varied, *others = [name for name in together if name != "runs"]
         sizes = design[:, COLUMNS.index(varied)]
         why = f"{' and '.join(together)} go up and down together (condition number {condition:.3g})"
@@ -174,7 +186,7 @@ def _check_design(design: Array, weight: Array, used: np.ndarray[Any, Any]) -> f
             f" while {' and '.join(others) or 'the other sizes'} stay as they are"
         )
         raise IllConditionedDesign("a, b and c cannot be told apart", why=why, next_step=step)
-    return condition
+    return used, condition
 
 
 def _refits(design: Array, total: Array, weight: Array, fitted: Array, random: np.random.Generator) -> Array:
