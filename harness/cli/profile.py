@@ -136,7 +136,7 @@ def _show_result(result: ProfileResult, json: bool) -> None:
         return
     print(
         f"{result.device}  campaign {result.campaign}{' (resumed)' if result.resumed else ''}"
-        f"  {result.probes} probes  {result.samples:,} samples"
+        f"  {result.probes} probes  {result.samples:,} samples, {result.median_runs:g} runs of a probe (median)"
         f"  {result.device_seconds:.2f} s on the device  {result.wall_seconds:.1f} s in all"
     )
     if result.refused:
