@@ -23,7 +23,7 @@ assumption, no measurement. Whole networks on a quiet processor repeat within on
 
 
 def level_factors(samples: Mapping[str, Sequence[Sample]], clock: str) -> tuple[float, ...]:
-    """How slow each round was, as a factor about a median of one; the nth sample of each probe is of the nth round."""
+    """How slow each round was, as a factor about a mean of one; the nth sample of each probe is of the nth round."""
     seconds = {probe: [seconds_of(sample, clock) for sample in taken] for probe, taken in samples.items() if taken}
     centres = {probe: statistics.median(values) for probe, values in seconds.items()}
     factors = []
@@ -35,7 +35,7 @@ def level_factors(samples: Mapping[str, Sequence[Sample]], clock: str) -> tuple[
         ]
         # A round of few probes, as the last ones may be, tells of these and not of the device.
         factors.append(statistics.median(there) if 2 * len(there) > len(seconds) else 1.0)
-    mean = statistics.median(factors) if factors else 1.0
+    mean = statistics.fmean(factors) if factors else 1.0
     return tuple(factor / mean for factor in factors)
 
 
