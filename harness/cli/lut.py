@@ -52,7 +52,9 @@ def build(
         raise UsageError(f"--method {method[:40]} is unknown", next_step=f"Choose from {', '.join(METHODS)}")
     table = build_lut(device, workspace=find_workspace(workspace), method=chosen, note=note)
     if json:
-        print_json(lut=str(table.path), entries=len(table.entries), method=table.method, overhead=_overhead_json(table))
+        print_json(lut=str(table.path), entries=len(table.entries), method=table.method, overhead=_overhead_json(table),
+                   additivity=table.additivity, sum_error=table.sum_error, misfit=table.overhead.misfit,
+                   flagged=sum(bool(entry.flags) for entry in table.entries))  # fmt: skip
     else:
         print(f"{table.path}  {len(table.entries)} entries  method {table.method}  clock {table.clock}")
         _show_overhead(table)

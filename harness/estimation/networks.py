@@ -90,19 +90,20 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     found = [table.find(layer.key.digest, near) for layer, near in zip(layers, contexts, strict=True)]
     predicted = _predicted(table, [layer for layer, entry in zip(layers, found, strict=True) if entry is None])
     estimates = tuple(
-        _measured(layer, context, entry) if entry else _unmeasured(layer, context, predicted.get(layer.key.digest))
+        _measured(layer, entry) if entry else _unmeasured(layer, context, predicted.get(layer.key.digest))
         for layer, (_, context), entry in zip(layers, contexts, found, strict=True)
     )
     terms = Terms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
     overhead_s, overhead_variance = table.overhead.of(row_of(terms))
-    overhead_variance += (table.overhead.drift * overhead_s) ** 2
     covered_s = sum(layer.latency_s for layer in estimates if layer.latency_s is not None) + overhead_s
     complete = all(layer.latency_s is not None for layer in estimates)
     coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in estimates))
     variance = _variance(table, [entry for entry in found if entry is not None]) + overhead_variance
     guesses = [predicted[layer.key] for layer in estimates if layer.source in _PREDICTED]
     variance += stderr_of_sum([guess.layer for guess in guesses], [guess.prediction for guess in guesses]) ** 2
-    stderr_s = math.sqrt(variance + (table.sum_error * covered_s) ** 2)
+    aside_s = sum(entry.latency_s for entry in found if entry is not None and "@" not in entry.context)
+    common = (table.sum_error**2 + table.overhead.drift**2) * covered_s**2 + (table.displacement * aside_s) ** 2
+    stderr_s = math.sqrt(variance + common)
     return NetworkEstimate(
         name=network.name,
         latency_s=covered_s if complete else None,
@@ -140,8 +141,9 @@ def _predicted(table: Lut, layers: Sequence[Layer]) -> dict[str, _Guess]:
     }
 
 
-def _measured(layer: Layer, context: str, entry: Entry) -> LayerEstimate:
-    return LayerEstimate(layer.name, layer.op, layer.key.digest, entry.latency_s, entry.stderr_s, "measured", context)
+def _measured(layer: Layer, entry: Entry) -> LayerEstimate:
+    known = (entry.latency_s, entry.stderr_s, "measured", entry.context)
+    return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
 
 
 def _unmeasured(layer: Layer, context: str, guess: _Guess | None) -> LayerEstimate:

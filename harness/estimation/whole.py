@@ -20,7 +20,7 @@ from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import holder
 from harness.measure.progress import Observer
-from harness.measure.summary import Z_95, summarise
+from harness.measure.summary import STUDENT_95, summarise
 from harness.probe.plan import ProbePlan
 from harness.workspace import Workspace
 
@@ -100,7 +100,10 @@ def whole_latency(taken: Sequence[Taken], probe: str, clock: str) -> WholeLatenc
         expected = _SMALL_SAMPLE[min(len(processes_s) - 2, len(_SMALL_SAMPLE) - 1)]
         spread_s = statistics.stdev(processes_s) / expected
     sampling_s = statistics.median(one.halfwidth_s for one in measured)
-    between_s = 0.0 if spread_s is None else Z_95 * spread_s / len(processes_s) ** 0.5
+    between_s = 0.0
+    if len(processes_s) > 1:
+        quantile = STUDENT_95[min(len(processes_s) - 2, len(STUDENT_95) - 1)]
+        between_s = quantile * statistics.stdev(processes_s) / len(processes_s) ** 0.5
     wall_s = statistics.median(summarise(process.samples[probe], "wall").latency_s for process in taken)
     repeatability = None if spread_s is None else spread_s / centre_s
     return WholeLatency(centre_s, (sampling_s**2 + between_s**2) ** 0.5, wall_s, processes_s, repeatability)

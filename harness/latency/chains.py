@@ -169,13 +169,15 @@ def check_residuals(
     terms: Mapping[str, Terms],
     measured: Mapping[str, Measurement],
 ) -> tuple[float, ...]:
-    """For each window of three chains what chains and meetings are off by, as a fraction of what they take.
+    """For each network what chains and meetings are off by in windows of three chains, as a part of what these take.
 
-    Nothing is fitted to these windows.
+    Nothing is fitted to these windows. Errors that have one sign add up over a network, others partly cancel: the
+    larger of their sum and the root of their squares counts.
     """
     names = frozenset(solution.names)
     overhead = {name: float(solution.values[solution.index(name)]) for name in COLUMNS if name in names}
-    residuals = []
+    differences: dict[str, list[float]] = {}
+    whole: Counter[str] = Counter()
     for first, second, third in zip(chains, chains[1:], chains[2:], strict=False):
         parts = [_chain(first), _chain(second), _chain(third), _meeting(first, second), _meeting(second, third)]
         nulls = {first.check_null} - {""}
@@ -187,8 +189,13 @@ def check_residuals(
             amounts = {name: amounts[name] - one for name, one in zip(COLUMNS, row_of(terms[null]), strict=True)}
         left_s -= sum(overhead.get(name, 0.0) * amount for name, amount in amounts.items())
         taken_s = sum(float(solution.values[solution.index(part)]) for part in parts)
-        residuals.append(taken_s / left_s - 1)
-    return tuple(residuals)
+        differences.setdefault(first.network, []).append(taken_s - left_s)
+        whole[first.network] += left_s  # type: ignore[assignment]
+    return tuple(
+        max(abs(sum(found)), sum(one**2 for one in found) ** 0.5) / whole[network]
+        for network, found in differences.items()
+        if whole[network] > 0
+    )
 
 
 def _with_next(chains: Sequence[ChainProbes]) -> Iterator[tuple[ChainProbes, ChainProbes | None]]:

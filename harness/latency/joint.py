@@ -24,7 +24,7 @@ from harness.latency.chains import (
 from harness.latency.layers import Latency, positive
 from harness.latency.overhead import COLUMNS, Overhead, row_of
 from harness.latency.system import Equation, Solution, solve
-from harness.measure.summary import Measurement
+from harness.measure.summary import MAD_TO_SIGMA, Measurement
 from harness.probe.chains import ChainProbes
 from harness.probe.plan import STACK_COPIES, LayerProbes
 from harness.probe.terms import Terms
@@ -40,6 +40,8 @@ MISFIT = 3.0
 """Spread of the residuals, in standard errors, beyond which a device contradicts the additive model."""
 LEAST_ERROR = 1e-4
 """Relative error that every total is believed to have, so that none is taken for exact."""
+REWEIGHTINGS = 2
+FEWEST_RESIDUALS = 20
 _NULL_ROLES = ("calibration", "auxiliary")
 
 
@@ -96,11 +98,21 @@ def fit_joint(
     equations = {name: _without(equation, untold) for name, equation in equations.items()}
     # Less than nothing is what a layer without latency gives half of the time: `positive` makes the best of that.
     signed = {name for equation in equations.values() for name in equation.amounts if name.startswith(_LAYERS)}
-    solution = solve(list(equations.values()), signed)
+    solution = first = solve(list(equations.values()), signed)
+    for _ in range(REWEIGHTINGS):  # how far each kind of probe is off the additive model, it tells by itself
+        spread = _spread_by_role([roles[name[0]] for name in equations], solution)
+        equations = {
+            name: replace(one, stderr_s=one.stderr_s * spread.get(roles[name[0]], 1.0))
+            for name, one in equations.items()
+        }
+        solution = solve(list(equations.values()), signed)
     places = tuple((layer.key.digest, layer.context) for layer in known)
-    found = {place: _latency(solution, _in_context(place), samples) for place, samples in _samples(known, measured)}
+    found = {
+        place: _latency(solution, _in_context(layer), samples)
+        for layer, (place, samples) in zip(known, _samples(known, measured), strict=True)
+    }
     checks = check_residuals(chains, solution, terms, measured)
-    at = [solution.index(_in_context(place)) for place in places]
+    at = [solution.index(_in_context(layer)) for layer in known]
     return JointFit(
         places=places,
         latencies=tuple(found.values()),
@@ -117,7 +129,7 @@ def fit_joint(
             for layer in known
             if layer.stacks and all(stack in measured for stack in layer.stacks)
         },
-        scale=solution.scale,
+        scale=first.scale,
         redundant=int(solution.redundant.sum()),
         condition=solution.condition,
     )
@@ -141,10 +153,9 @@ def _equations(
         if roles[probe] in _NULL_ROLES:
             add((probe,), probe, {}, model_noise)
     for layer in layers:
-        place = (layer.key.digest, layer.context)
         front = f"in front {layer.null}"
         add((layer.null,), layer.null, {front: 1.0})
-        add((layer.in_context,), layer.in_context, {front: 1.0, _in_context(place): 1.0})
+        add((layer.in_context,), layer.in_context, {front: 1.0, _in_context(layer): 1.0})
         if layer.layer in measured:
             add((layer.layer,), layer.layer, {_alone(layer): 1.0})
         if all(stack in measured for stack in layer.stacks):
@@ -159,6 +170,19 @@ def _equation(measurement: Measurement, amounts: Mapping[str, float], noise: flo
     # One sample tells nothing of its error, and is told to be as far off as it is long.
     stderr_s = math.hypot(min(measurement.stderr_s, measurement.latency_s), noise * measurement.latency_s)
     return Equation(amounts, measurement.latency_s, stderr_s)
+
+
+def _spread_by_role(kinds: Sequence[str], solution: Solution) -> dict[str, float]:
+    """By role the robust spread of residuals in standard errors, at least 1, where enough probes tell it."""
+    import numpy as np
+
+    of = np.array(kinds)
+    held = {role: abs(solution.residuals[(of == role) & solution.redundant]) for role in set(kinds)}
+    return {
+        role: max(1.0, MAD_TO_SIGMA * float(np.median(residuals)))
+        for role, residuals in held.items()
+        if len(residuals) >= FEWEST_RESIDUALS
+    }
 
 
 def _without(equation: Equation, columns: frozenset[str]) -> Equation:
@@ -176,8 +200,9 @@ def _by_label(chains: Sequence[ChainProbes], found: Mapping[Place, Latency]) -> 
 _LAYERS = ("layer ", "alone ", "repeated ", *SIGNED)
 
 
-def _in_context(place: Place) -> str:
-    return f"layer {place[0]} {place[1]}"
+def _in_context(layer: LayerProbes) -> str:
+    # An index comes from outside in a probe wherever it comes from: two contexts may share a probe.
+    return f"layer {layer.in_context}"
 
 
 def _alone(layer: LayerProbes) -> str:

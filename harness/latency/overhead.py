@@ -178,7 +178,7 @@ def _told_apart(design: Array, weight: Array, used: np.ndarray[Any, Any]) -> tup
         memory = next((name for name in MEMORY_COLUMNS if name in together), None)
         if memory is not None:
             return _told_apart(design, weight, used[used != COLUMNS.index(memory)])
-        varied, *others = [name for name in together if name != "runs"]
+        varied, *others = [name for name in together if name != "runs"] or ["input_bytes"]
         sizes = design[:, COLUMNS.index(varied)]
         why = f"{' and '.join(together)} go up and down together (condition number {condition:.3g})"
         step = (

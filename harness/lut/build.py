@@ -149,12 +149,14 @@ def _entries(sources: Sequence[_Source], method: Method) -> tuple[tuple[Entry, .
         mine = [at for at, place in enumerate(places) if newest[place] == number]
         taken = [rows[places[at]] for at in mine]
         covariance[np.ix_(mine, mine)] = source.latencies.covariance[np.ix_(taken, taken)]
-    return tuple(_entry(sources[newest[place]], place, method) for place in places), covariance
+    return tuple(_entry(sources, sources[newest[place]], place, method) for place in places), covariance
 
 
-def _entry(source: _Source, place: Place, method: Method) -> Entry:
+def _entry(sources: Sequence[_Source], source: _Source, place: Place, method: Method) -> Entry:
     key, context = place
-    layer, latency = source.layers[key, context.partition("@")[0]], source.latencies.latencies[place]
+    plain = (key, context.partition("@")[0])
+    layer, latency = source.layers[plain], source.latencies.latencies[place]
+    networks = dict.fromkeys(name for one in sources if plain in one.layers for name in one.layers[plain].networks)
     probe, baseline = source.windows.get(place) or _probes_of(layer, method)
     return Entry(
         key=layer.key.digest,
@@ -166,7 +168,7 @@ def _entry(source: _Source, place: Place, method: Method) -> Entry:
         resolved=latency.resolved,
         visit=source.visits[probe],
         flags=source.latencies.flags.get(place, ""),
-        networks=" ".join(layer.networks),
+        networks=" ".join(networks),
         campaign=source.campaign.id,
         probe=probe,
         baseline=baseline,

@@ -34,10 +34,9 @@ def unpack(content: bytes, entries: int) -> Array:
     """The matrix of correlations; raises ValueError where the content is not that of so many entries."""
     import numpy as np
 
-    matrix = np.eye(entries)
     expected = entries * (entries - 1) // 2 * _ITEM_BYTES
     if not expected and not content:
-        return matrix
+        return np.eye(entries)
     decoder = zlib.decompressobj()
     try:
         plain = decoder.decompress(content, expected + 1)
@@ -48,6 +47,7 @@ def unpack(content: bytes, entries: int) -> Array:
     upper = np.frombuffer(plain, "<f4").astype(float)
     if not (abs(upper) <= 1.0).all():
         raise ValueError("it holds a correlation that is none")
+    matrix = np.eye(entries)
     above = np.triu_indices(entries, 1)
     matrix[above] = upper
     matrix.T[above] = upper

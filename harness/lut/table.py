@@ -98,6 +98,18 @@ class Lut:
         return variance(self._correlation, spread, counts)
 
     @functools.cached_property
+    def displacement(self) -> float:
+        """How far layers are off in neighbourhoods, as a fraction of what they take in context; 0 without such."""
+        places = ((entry, (entry.key, entry.context.partition("@")[0])) for entry in self.entries)
+        pairs = [
+            (entry.latency_s, self.by_place[plain].latency_s)
+            for entry, plain in places
+            if plain[1] != entry.context and plain in self.by_place
+        ]
+        whole_s = sum(alone_s for _, alone_s in pairs)
+        return sum(abs(near_s - alone_s) for near_s, alone_s in pairs) / whole_s if whole_s else 0.0
+
+    @functools.cached_property
     def _correlation(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         return unpack(self.correlations, len(self.entries)) if self.correlations else np.eye(len(self.entries))
 

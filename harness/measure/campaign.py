@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from harness.device.session import AgentSession, ProbePayload, Sample, Series, Visit
 from harness.errors import BackendError, Interrupted, WorkerDied
 from harness.measure.journal import Campaign, Journal, Place
-from harness.measure.policy import RepeatPolicy, unsettled, visit_order
+from harness.measure.policy import REFERENCE_EVERY, RepeatPolicy, unsettled, visit_order
 from harness.measure.progress import Observer, Progress
 from harness.measure.summary import Measurement, summarise
 from harness.probe.batches import Batch, probe_of
@@ -69,16 +69,13 @@ class CampaignRun:
         for at, rounds in enumerate(self.policy.passes):
             for number, batch in enumerate(self.plan.batches):
                 # What serves as a check alone has enough after all passes but the last.
-                enters = any(map(self.plan.weight, batch.probes)) or "calibration" in self._roles(batch)
+                enters = any(map(self.plan.weight, batch.probes))
                 if not self._is_spent() and (enters or at < CHECKED_PASSES or self.policy.runs is not None):
                     self._sit(number, rounds)
         while not self._is_spent() and (chosen := self._most_worthwhile()) is not None:
             self._sit(*chosen)
         if min(self._rounds, default=0) >= self.policy.fewest_rounds or not self._rounds:
             self.journal.complete(self.campaign.id, settled=not self._is_spent())
-
-    def _roles(self, batch: Batch) -> set[str]:
-        return {self.plan.probes[probe].role for probe in batch.probes}
 
     def _resume(self) -> None:
         self._samples = {probe: list(taken) for probe, taken in self.journal.samples(self.campaign.id).items()}
@@ -89,7 +86,10 @@ class CampaignRun:
     def _whole_rounds(self, number: int) -> int:
         """Rounds that are marked as finished, or are whole though nobody was left to mark them."""
         batch = self.plan.batches[number]
-        places = 1 + len([load for load in batch.loads if probe_of(load) not in self._refused])
+        references = 1 if batch.visits == "pool" else -(-len(batch.loads) // REFERENCE_EVERY)
+        if self.plan.reference in self._refused:
+            references = 0
+        places = references + len([load for load in batch.loads if probe_of(load) not in self._refused])
         rounds = self.journal.rounds(self.campaign.id, number)
         while len(self.journal.places(self.campaign.id, number, rounds)) >= places:
             rounds += 1
@@ -175,6 +175,8 @@ class CampaignRun:
         try:
             self.session.put(payload_of(probe, load))
         except BackendError as refusal:
+            if load != probe.id:  # a copy too many, perhaps; the probe itself is there
+                return False
             self._refuse(probe, refusal.why or refusal.what)
             return False
         except WorkerDied as death:  # it may have died of something else, but hardly twice

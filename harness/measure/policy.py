@@ -35,7 +35,7 @@ class RepeatPolicy:
     @property
     def fewest_rounds(self) -> int:
         """Rounds below which a probe counts as incomplete."""
-        return self.runs or FEWEST_ROUNDS
+        return self.runs or min(FEWEST_ROUNDS, self.min_rounds)
 
     @property
     def passes(self) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from harness.measure.fusion import FusionSearch
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy, unsettled
 from harness.measure.progress import Observer, Progress, ignore
-from harness.measure.summary import summarise
+from harness.measure.summary import Measurement, summarise
 from harness.network.context import place_of
 from harness.network.fusion import DEFAULT_RULES, FusionRule, learn_rules
 from harness.network.graph import Network
@@ -152,7 +152,8 @@ def _cache_bytes(session: AgentSession) -> int | None:
     if session.hello.clock == "device":
         return None
     told = session.hello.fingerprint.get("core_cache_bytes", "")
-    return (int(told) if told.isdigit() else 0) or DEFAULT_CACHE_BYTES
+    known = told.isascii() and told.isdigit() and len(told) < 16
+    return (int(told) if known else 0) or DEFAULT_CACHE_BYTES
 
 
 def cut_as_told(
@@ -212,8 +213,7 @@ class _Chained:
             revealed = self.session.put(payload_of(probe), reveal=True)
         except BackendError:  # the campaign will meet it again, and say so
             return None
-        finally:
-            self.session.drop([probe.id])
+        self.session.drop([probe.id])
         return None if revealed is None else read_told_part(probe.model.names, revealed.format, revealed.content)
 
 
@@ -302,12 +302,13 @@ def _result(
         for record in probes.values()
         if not record.refused and len(samples.get(record.id, ())) < policy.fewest_rounds
     ]
-    if few:
-        why = (
-            f"{len(few)} of {len(probes)} probes have fewer than {policy.fewest_rounds} samples, for example {few[0]!r}"
-        )
-        step = "Run the same command with a larger --budget; it goes on from here"
-        raise CampaignIncomplete("The budget was spent before every probe was measured", why=why, next_step=step)
+    if few or not journal.campaign(campaign.id).complete:
+        example = f", for example {few[0]!r}" if few else ""
+        why = f"{len(few)} of {len(probes)} probes have fewer than {policy.fewest_rounds} samples{example}"
+        larger = policy.budget_s is not None
+        what = "The budget was spent before every probe was measured" if larger else "Not every probe was measured"
+        step = f"Run the same command{' with a larger --budget' if larger else ''}; it goes on from here"
+        raise CampaignIncomplete(what, why=why, next_step=step)
     measurements = {
         probe: summarise(taken, campaign.clock) for probe, taken in samples.items() if probe in plan.weights
     }
@@ -320,10 +321,18 @@ def _result(
         wall_seconds=wall_s,
         resumed=resumed,
         refused=sum(record.refused is not None for record in probes.values()),
-        unsettled=len(unsettled(measurements, policy.target)) if policy.runs is None else 0,
+        unsettled=_unsettled(plan, measurements, policy) if policy.runs is None else 0,
         median_runs=statistics.median(len(samples.get(one, ())) for one in probes if one != campaign.reference),
         drift=_drift(samples.get(campaign.reference, ()), campaign.clock),
     )
+
+
+def _unsettled(plan: ProbePlan, measurements: Mapping[str, Measurement], policy: RepeatPolicy) -> int:
+    short: set[str] = set()
+    for batch in plan.batches:
+        own = {probe: measurements[probe] for probe in batch.probes if probe in measurements}
+        short.update(unsettled(own, policy.target))
+    return len(short)
 
 
 def _drift(taken: Sequence[Sample], clock: str) -> float:

@@ -14,6 +14,7 @@ Z_95 = 1.959964
 MAD_TO_SIGMA = 1.4826
 _MEDIAN_EFFICIENCY = math.sqrt(math.pi / 2)
 _CLOCK_GRAIN_S = 50e-9
+_LEAST_S = 1e-9
 # Of a normal distribution: from the lowest tenth to the median, and the error of the quartile, in sigmas.
 _TENTH_TO_MEDIAN = 1.2816
 _QUARTILE_EFFICIENCY = 1.3626
@@ -47,7 +48,7 @@ def summarise(samples: Sequence[Sample], clock: str) -> Measurement:
     values = [seconds_of(sample, clock) for sample in used]
     if not values:
         raise ValueError("no samples")
-    centre = statistics.median(values)
+    centre = max(statistics.median(values), _LEAST_S)  # coarse clocks may show nothing
     spread = MAD_TO_SIGMA * statistics.median(abs(value - centre) for value in values)
     spread = max(spread, _CLOCK_GRAIN_S)
     if len(values) == 1:  # one sample tells nothing of its error

@@ -19,6 +19,9 @@ from harness.predictor.steps import Steps
 from harness.predictor.trees import Corrections
 from harness.predictor.work import Work, work_of
 
+_OPERATORS = frozenset({"Add", "Gather", "Mul", "ReduceMean", "Split", "Sub", "TopK", "TreeEnsemble"})
+"""What predictors are made of; nothing in it loops or reads files."""
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -44,6 +47,7 @@ class Predictor:
         os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # the wheels report to their vendor unless told before import
         import onnxruntime
 
+        _check_operators(model)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
@@ -117,3 +121,17 @@ class Predictor:
 
 def _corrupt(why: str) -> LutCorrupt:
     return LutCorrupt("This file is not a predictor", why=why, next_step="Build the table again to make a new one")
+
+
+def _check_operators(model: bytes) -> None:
+    """Raises LutCorrupt for a model that is none, or holds what no predictor does."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        graph = onnx.load_model_from_string(model).graph
+    except DecodeError as error:
+        raise _corrupt("it is not an ONNX model") from error
+    strange = sorted({node.op_type for node in graph.node} - _OPERATORS)
+    if strange or any(tensor.external_data for tensor in graph.initializer):
+        raise _corrupt(f"it holds {strange[0][:40]!r}, which no predictor does" if strange else "it refers to files")

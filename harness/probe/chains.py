@@ -106,7 +106,7 @@ def plan_chains(
     found = tuple(
         ChainProbes(
             places=tuple((layers[place].key.digest, label(place)) for place in group),
-            network=network.name,
+            network=network.sha256[:16],
             alone=alone[at].probe.id,
             alone_null=alone[at].null_id,
             meeting=pairs[at].probe.id if at < len(pairs) and used[at] else "",

@@ -118,7 +118,14 @@ def plan_probes(
     probes.update((probe.id, probe) for plan in plans for probe in plan.probes)
     probes.update((probe.id, probe) for cut in networks for probe in cut.windows)
     weights = Counter(probe for plan in plans for probe in plan.entering.elements())
-    weights.update(probe.id for cut in networks for probe in cut.windows)
+    weights.update(
+        name
+        for cut in networks
+        for chain in cut.chains
+        for name in (chain.alone, chain.alone_null, chain.meeting, chain.meeting_null)
+        if name
+    )
+    weights.update(probe.id for probe in calibration)  # the overhead is in every estimate
     return ProbePlan(
         probes, _merged(plans), tuple(batches), reference.id, tuple(rules), auxiliary,
         {probe: float(count) for probe, count in weights.items()},
