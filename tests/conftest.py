@@ -1,4 +1,4 @@
-"""Lock files of a test exclude nobody else; a bench with a null device."""
+"""Lock files of a test exclude nobody else; a bench with a null device; no deadlines on a shared machine."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from nullbench import Bench
+
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 
 @pytest.fixture(autouse=True)

@@ -91,7 +91,7 @@ def test_the_floor_is_what_processes_differ_by() -> None:
     assert whole.latency_s == pytest.approx(0.011)
     assert whole.processes_s == pytest.approx((0.010, 0.011, 0.012))
     assert whole.repeatability == pytest.approx(0.001 / 0.8862 / 0.011)
-    assert whole.halfwidth_s == pytest.approx(1.959964 * 0.001 / 0.8862 / 3**0.5, rel=1e-3)
+    assert whole.halfwidth_s == pytest.approx(4.303 * 0.001 / 3**0.5, rel=1e-3)  # Student's t of two degrees
 
 
 def test_errors_are_shown_with_and_without_the_floor(bench: Bench) -> None:

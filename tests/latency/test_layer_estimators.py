@@ -170,7 +170,7 @@ def test_a_clear_layer_is_the_difference_and_no_more(method: Method, layer_s: fl
     assert found.latency_s == pytest.approx(layer_s + 1e-3, rel=2e-3 if method == "joint" else 1e-6)
 
 
-@settings(deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.floats(1e-8, 1e-5))
 def test_what_cannot_be_resolved_is_no_larger_than_its_error(error_s: float) -> None:
     """A difference of nothing, or of less than nothing, is estimated at about its error or below."""
@@ -182,7 +182,7 @@ def test_what_cannot_be_resolved_is_no_larger_than_its_error(error_s: float) -> 
         assert 0 < found.latency_s < 3 * (2 * error_s + 1e-6)
 
 
-@settings(deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.floats(1e-7, 1e-6), st.floats(10, 1e2))
 def test_a_negative_difference_shows_in_the_error(error_s: float, factor: float) -> None:
     """What is missing at a clearly negative difference is the least that the entry says it may be off by."""
@@ -207,7 +207,7 @@ def test_a_layer_whose_probe_was_refused_has_no_latency() -> None:
         assert estimated(method, taken) is not None
 
 
-@settings(deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.floats(1e-9, 1e-4), st.floats(1.01, 10))
 def test_more_uncertain_totals_make_a_more_uncertain_layer(error_s: float, factor: float) -> None:
     """The error of the probe and that of its baseline both show in the layer's."""
