@@ -21,6 +21,7 @@ from scipy.stats import binomtest
 from harness.latency.overhead import row_of
 from harness.lut.store import read_lut
 from harness.lut.table import Entry, Lut
+from harness.network.context import context_of
 from harness.network.layers import cut
 from harness.network.models import load_networks
 from harness.network.zoo import NAMES
@@ -29,7 +30,6 @@ from harness.predictor.fit import fit_predictor
 from harness.predictor.intervals import LEVEL, NORMAL_90
 from harness.predictor.layers import LayerFeatures, Sample
 from harness.predictor.sums import stderr_of_sum
-from harness.network.context import context_of
 from harness.probe.terms import Terms
 
 
