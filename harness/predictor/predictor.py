@@ -91,6 +91,12 @@ class Predictor:
         """The latencies of many layers, much faster than one by one."""
         if not layers:
             return ()
+        try:
+            return self._predictions(layers)
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            raise _corrupt(f"its parts do not fit each other ({type(error).__name__})") from error
+
+    def _predictions(self, layers: Sequence[LayerFeatures]) -> tuple[Prediction, ...]:
         work, known = work_of(layers), self._parameters
         columns, roofline = feature_columns(work, known.roofline)
         fix = self.corrections(work, columns)

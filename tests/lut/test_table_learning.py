@@ -5,6 +5,10 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
+import onnx
+import pytest
+
+from harness.errors import LutCorrupt
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry
 from harness.network.fusion import DEFAULT_RULES
@@ -70,3 +74,22 @@ def test_keys_of_another_version_are_left_out() -> None:
     """What cannot be described cannot be learnt from."""
     strange = [replace(entry, signature="another version|x0:float32[1]") for entry in entries()]
     assert learn_predictor(strange) == b""
+
+
+def test_a_predictor_of_other_operators_is_refused() -> None:
+    """What no predictor is made of, a loop for instance, is not run; nor is one whose results do not fit."""
+    model = onnx.load_model_from_string(learnt())
+    strange = onnx.ModelProto()
+    strange.CopyFrom(model)
+    strange.graph.node[0].op_type = "Loop"
+    with pytest.raises(LutCorrupt, match="Loop"):
+        Predictor(strange.SerializeToString())
+    odd = onnx.ModelProto()
+    odd.CopyFrom(model)
+    for output in odd.graph.output:
+        if output.name == "spread":
+            output.name = odd.graph.node[0].output[0]
+    layer = describe(entries()[0].signature)
+    assert layer is not None
+    with pytest.raises(LutCorrupt):
+        Predictor(odd.SerializeToString()).predict(layer)
