@@ -150,7 +150,6 @@ def check(
     Example: harness lut check
     """
     from harness.lut.store import MANIFEST, read_lut
-    from harness.predictor.predictor import Predictor
 
     root = find_workspace(workspace).lut
     chosen = folders or sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST}"))
@@ -158,8 +157,7 @@ def check(
         raise LutNotFound(f"There is no table in {root}", next_step="Give --workspace, or the folders of tables")
     tables = [read_lut(folder) for folder in chosen]
     for table in tables:
-        if table.predictor:
-            Predictor(table.predictor)  # raises where it is none
+        _ = table.learnt  # raises where it is none
     if json:
         print_json(
             tables=[{"lut": str(table.path), "device": table.device, "entries": len(table.entries)} for table in tables]

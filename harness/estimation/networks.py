@@ -20,7 +20,7 @@ from harness.predictor.coverage import Coverage
 from harness.predictor.described import describe
 from harness.predictor.intervals import NORMAL_90
 from harness.predictor.layers import LayerFeatures
-from harness.predictor.predictor import Prediction, Predictor
+from harness.predictor.predictor import Prediction
 from harness.predictor.sums import stderr_of_sum
 from harness.probe.terms import Terms
 from harness.workspace import Workspace
@@ -129,11 +129,11 @@ class _Guess:
 
 def _predicted(table: Lut, layers: Sequence[Layer]) -> dict[str, _Guess]:
     """What the table's predictor says of layers, by the digests of their keys."""
-    if not table.predictor or not layers:
+    if table.learnt is None or not layers:
         return {}
     described = {layer.key.digest: describe(layer.key.text) for layer in layers}
     known = {digest: features for digest, features in described.items() if features is not None}
-    predictions = Predictor(table.predictor).predict_all(list(known.values()))
+    predictions = table.learnt.predict_all(list(known.values()))
     return {
         digest: _Guess(features, prediction)
         for (digest, features), prediction in zip(known.items(), predictions, strict=True)

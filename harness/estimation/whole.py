@@ -95,17 +95,13 @@ def whole_latency(taken: Sequence[Taken], probe: str, clock: str) -> WholeLatenc
     measured = [summarise(process.samples[probe], clock) for process in taken]
     processes_s = tuple(one.latency_s for one in measured)
     centre_s = statistics.median(processes_s)
-    spread_s = None
-    if len(processes_s) > 1:
-        expected = _SMALL_SAMPLE[min(len(processes_s) - 2, len(_SMALL_SAMPLE) - 1)]
-        spread_s = statistics.stdev(processes_s) / expected
     sampling_s = statistics.median(one.halfwidth_s for one in measured)
-    between_s = 0.0
+    between_s, repeatability = 0.0, None
     if len(processes_s) > 1:
-        quantile = STUDENT_95[min(len(processes_s) - 2, len(STUDENT_95) - 1)]
-        between_s = quantile * statistics.stdev(processes_s) / len(processes_s) ** 0.5
+        spread_s = statistics.stdev(processes_s)
+        between_s = STUDENT_95[min(len(processes_s) - 2, len(STUDENT_95) - 1)] * spread_s / len(processes_s) ** 0.5
+        repeatability = spread_s / _SMALL_SAMPLE[min(len(processes_s) - 2, len(_SMALL_SAMPLE) - 1)] / centre_s
     wall_s = statistics.median(summarise(process.samples[probe], "wall").latency_s for process in taken)
-    repeatability = None if spread_s is None else spread_s / centre_s
     return WholeLatency(centre_s, (sampling_s**2 + between_s**2) ** 0.5, wall_s, processes_s, repeatability)
 
 

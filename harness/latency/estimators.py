@@ -30,12 +30,13 @@ LEAST_LATENCY_S = 1e-12
 
 @dataclass(frozen=True)
 class Measured:
-    """What a campaign brought: layers and chains, the role and the terms of each probe, a summary of its samples."""
+    """What a campaign brought: layers and chains, role, terms and visits of each probe, a summary of its samples."""
 
     layers: Sequence[LayerProbes]
     chains: Sequence[ChainProbes]
     roles: Mapping[str, str]
     terms: Mapping[str, Terms]
+    visits: Mapping[str, str]
     summaries: Mapping[str, Measurement]
 
 

@@ -51,8 +51,8 @@ class JointFit:
 
     `covariance` in s² has the order of `places`. `shares` are what layers take of the chains that they run in, none
     where the device tells no chains. `sum_error` is the relative error of sums of layers that are right each for
-    itself: the scatter of null probes about the overhead model, or what windows of several chains show. `alone` is
-    each layer without its neighbours (S1.1), `repeated` behind a copy of itself. `scale` is the robust spread of
+    itself: the scatter of null probes about the overhead model, or what windows of several chains show. `repeated`
+    is each layer behind a copy of itself. `scale` is the robust spread of
     residuals in standard errors over `redundant` equations: 1 where the additive model holds; `condition` that of the
     system.
     """
@@ -62,16 +62,10 @@ class JointFit:
     covariance: Array
     shares: LayerShares
     sum_error: float
-    alone: Mapping[Place, Latency]
     repeated: Mapping[Place, Latency]
     scale: float
     redundant: int
     condition: float
-
-    @property
-    def additive(self) -> bool:
-        """Whether residuals are no larger than measurement and model errors explain."""
-        return self.scale <= MISFIT
 
 
 def fit_joint(
@@ -119,11 +113,6 @@ def fit_joint(
         covariance=solution.covariance[np.ix_(at, at)],
         shares=shares(chain_latencies(chains, solution), _by_label(chains, found)),
         sum_error=max(scatter, math.sqrt(sum(one**2 for one in checks) / max(1, len(checks)))),
-        alone={
-            (layer.key.digest, layer.context): _latency(solution, _alone(layer), measured[layer.layer].samples)
-            for layer in known
-            if layer.layer in measured
-        },
         repeated={
             (layer.key.digest, layer.context): _latency(solution, _repeated(layer), measured[layer.stacks[-1]].samples)
             for layer in known

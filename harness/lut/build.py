@@ -21,7 +21,7 @@ from harness.lut.learning import learn_predictor
 from harness.lut.store import publish
 from harness.lut.table import Entry, Lut
 from harness.measure.journal import Campaign, Journal
-from harness.measure.summary import Measurement, summarise
+from harness.measure.summary import summarise
 from harness.network.fusion import FusionRule
 from harness.probe.plan import LayerProbes
 from harness.workspace import Workspace, find_workspace
@@ -75,19 +75,22 @@ def build_lut(
     return publish(draft, place.lut)
 
 
-def measurements_of(journal: Journal, campaign: Campaign) -> dict[str, Measurement]:
-    """Summaries of all probes of a campaign that have samples, on the campaign's clock."""
-    samples = journal.samples(campaign.id)
-    return {probe: summarise(taken, campaign.clock) for probe, taken in samples.items()}
+def read_campaign(journal: Journal, campaign: Campaign) -> tuple[Measured, Overhead]:
+    """What a campaign brought, on its own clock, and the overhead fitted on its calibration probes.
 
-
-def overhead_of(journal: Journal, campaign: Campaign, measured: dict[str, Measurement]) -> Overhead:
-    """The overhead fitted on a campaign's calibration probes."""
-    probes = journal.probes(campaign.id).values()
-    terms = {probe.id: probe.terms for probe in probes if probe.role == "calibration" and probe.id in measured}
-    samples = journal.samples(campaign.id)
-    nulls = {probe: samples[probe] for probe in terms}
-    return overhead_of_samples(nulls, terms, campaign.clock, spans_drift=False)
+    Raises IllConditionedDesign.
+    """
+    probes, samples = journal.probes(campaign.id), journal.samples(campaign.id)
+    roles = {name: probe.role for name, probe in probes.items()}
+    terms = {name: probe.terms for name, probe in probes.items()}
+    nulls = {name: taken for name, taken in samples.items() if roles[name] == "calibration"}
+    overhead = overhead_of_samples(nulls, terms, campaign.clock, spans_drift=False)
+    summaries = {name: summarise(taken, campaign.clock) for name, taken in samples.items()}
+    visits = {name: probe.visits for name, probe in probes.items()}
+    return (
+        Measured(journal.layers(campaign.id), journal.chains(campaign.id), roles, terms, visits, summaries),
+        overhead,
+    )
 
 
 def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str], None]) -> list[Campaign]:
@@ -125,18 +128,11 @@ class _Source:
 
     @classmethod
     def read(cls, journal: Journal, campaign: Campaign, method: Method) -> _Source:
-        summaries = measurements_of(journal, campaign)
-        overhead = overhead_of(journal, campaign, summaries)
-        probes = journal.probes(campaign.id)
-        layers = journal.layers(campaign.id)
-        roles = {name: probe.role for name, probe in probes.items()}
-        terms = {name: probe.terms for name, probe in probes.items()}
-        chains = journal.chains(campaign.id)
-        latencies = estimate_layers(Measured(layers, chains, roles, terms, summaries), method, overhead)
-        visits = {name: probe.visits for name, probe in probes.items()}
-        windows = {place: (chain.alone, chain.alone_null) for chain in chains for place in chain.places}
-        known = {(one.key.digest, one.context): one for one in layers}
-        return cls(campaign, known, windows, visits, overhead, latencies)
+        measured, overhead = read_campaign(journal, campaign)
+        latencies = estimate_layers(measured, method, overhead)
+        windows = {place: (chain.alone, chain.alone_null) for chain in measured.chains for place in chain.places}
+        known = {(one.key.digest, one.context): one for one in measured.layers}
+        return cls(campaign, known, windows, measured.visits, overhead, latencies)
 
 
 def _entries(sources: Sequence[_Source], method: Method) -> tuple[tuple[Entry, ...], Array]:

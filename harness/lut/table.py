@@ -15,6 +15,7 @@ from harness.latency.overhead import Overhead
 from harness.lut.correlation import unpack, variance
 from harness.measure.summary import Z_95
 from harness.network.fusion import FusionRule
+from harness.predictor.predictor import Predictor
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,11 @@ class Lut:
     @functools.cached_property
     def _correlation(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         return unpack(self.correlations, len(self.entries)) if self.correlations else np.eye(len(self.entries))
+
+    @functools.cached_property
+    def learnt(self) -> Predictor | None:
+        """The predictor, loaded; None where the table has none. Raises LutCorrupt."""
+        return Predictor(self.predictor) if self.predictor else None
 
     def find(self, key: str, contexts: Sequence[str]) -> Entry | None:
         """The entry of a layer in the first of these contexts that is there, or else in another."""

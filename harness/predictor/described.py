@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from harness.network.graph import ITEM_BYTES
 from harness.predictor.layers import LayerFeatures, Pair
+from harness.predictor.layers import window as window_layer
 from harness.predictor.signature import (
     CONVOLUTIONS,
     COPIES,
@@ -182,16 +183,14 @@ def _mover(layer: Signature) -> LayerFeatures:
     (batch, channels, in_size), (_, out_channels, out_size) = _image(in_shape), _image(out_shape)
     if out_channels != channels:
         channels, in_size = out_channels, (max(1, math.prod(in_shape) // (batch * out_channels)), 1)
-    return LayerFeatures(
-        operator="/".join(("move", group, "+".join(names))),
+    return window_layer(
+        "/".join(("move", group, "+".join(names))),
         batch=batch,
-        in_channels=channels,
-        out_channels=channels,
+        channels=channels,
         in_size=in_size,
         out_size=out_size,
         kernel=kernel,
         stride=stride,
-        groups=channels,
         extra_operands=max(0, extra),
         element_bytes=item,
     )

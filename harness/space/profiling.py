@@ -12,10 +12,10 @@ from typing import Any
 from harness.device.inventory import find_device, load_inventory
 from harness.device.session import AgentSession, open_session
 from harness.errors import CampaignIncomplete, UnsupportedNetwork
-from harness.latency.estimators import Measured, estimate_layers
+from harness.latency.estimators import estimate_layers
 from harness.latency.layers import Latency
-from harness.lut.build import DEFAULT_METHOD, measurements_of, overhead_of
-from harness.measure.campaign import CampaignRun
+from harness.lut.build import DEFAULT_METHOD, read_campaign
+from harness.measure.campaign import CampaignRun, device_s
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import cut_as_told, holder
@@ -174,7 +174,7 @@ class DeviceRounds:
         CampaignRun(self.session, self.journal, campaign, plan, policy, self.observe, self.stop).run()
         self.campaigns.append(campaign.id)
         taken = self.journal.samples(campaign.id).values()
-        self.device_s += sum(sample.device_ns or sample.wall_ns for samples in taken for sample in samples) / 1e9
+        self.device_s += sum(map(device_s, taken))
         if not self.journal.campaign(campaign.id).complete:
             why = f"{self.device_s:.1f} s on the device were not enough for round {len(self.campaigns)}"
             step = "Run the same command with a larger --budget; it goes on from here"
@@ -192,12 +192,8 @@ class DeviceRounds:
 
 def latencies_of(journal: Journal, campaign: Campaign) -> dict[Place, Latency]:
     """Latencies of a campaign's layers as `lut build` would have them, by digest of the key and context."""
-    summaries = measurements_of(journal, campaign)
-    probes = journal.probes(campaign.id)
-    roles = {name: probe.role for name, probe in probes.items()}
-    terms = {name: probe.terms for name, probe in probes.items()}
-    measured = Measured(journal.layers(campaign.id), (), roles, terms, summaries)
-    return dict(estimate_layers(measured, DEFAULT_METHOD, overhead_of(journal, campaign, summaries)).latencies)
+    measured, overhead = read_campaign(journal, campaign)
+    return dict(estimate_layers(measured, DEFAULT_METHOD, overhead).latencies)
 
 
 def _parts(layers: Sequence[tuple[int, Configuration]]) -> Iterator[list[tuple[int, Configuration]]]:

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from harness import build_lut, estimate, profile
-from harness.lut.build import measurements_of
+from harness.lut.build import read_campaign
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy
 from harness.workspace import Workspace
@@ -82,7 +82,7 @@ def test_ssh_gives_what_the_local_device_gives(workspace: Workspace, model: Path
     with Journal(workspace.journal) as journal:
         local, remote = (journal.campaigns(device)[-1] for device in ("cpu01", "board"))
         assert (local.plan, dict(local.fingerprint)) == (remote.plan, dict(remote.fingerprint))
-        ours, theirs = (measurements_of(journal, campaign) for campaign in (local, remote))
+        ours, theirs = (read_campaign(journal, campaign)[0].summaries for campaign in (local, remote))
         drift = max(_spread(journal, campaign) for campaign in (local, remote))
     scale = theirs[local.reference].latency_s / ours[local.reference].latency_s
     deviations = [

@@ -67,7 +67,7 @@ def estimated(contents: Mapping[str, float], stderr_s: float = 1e-8) -> LayerLat
     roles = {**dict.fromkeys(probes, "calibration"), **ROLES}
     terms = {**{name: probe.terms for name, probe in probes.items()}, **TERMS}
     own = {name: measured(overhead_s(TERMS[name]) + one, stderr_s) for name, one in contents.items()}
-    return estimate_layers(Measured([LAYER], [], roles, terms, {**totals, **own}), "joint", overhead)
+    return estimate_layers(Measured([LAYER], [], roles, terms, {}, {**totals, **own}), "joint", overhead)
 
 
 def test_estimators_that_agree_flag_nothing() -> None:

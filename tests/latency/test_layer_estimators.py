@@ -69,7 +69,7 @@ def estimated(method: Method, taken: Mapping[str, Measurement]) -> Latency | Non
     summaries = {**{name: one for name, (_, one) in calibration.items()}, **taken}
     terms = {**{name: one for name, (one, _) in calibration.items()}, **TERMS}
     roles = {**dict.fromkeys(calibration, "calibration"), **ROLES}
-    found = estimate_layers(Measured([LAYER], [], roles, terms, summaries), method, overhead())
+    found = estimate_layers(Measured([LAYER], [], roles, terms, {}, summaries), method, overhead())
     return found.latencies.get(PLACE)
 
 
