@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.device.holder import holder
 from harness.device.inventory import BUILT_IN
 from harness.device.session import AgentSession, open_session
 from harness.estimation.networks import estimate_network
 from harness.estimation.oracle import COUNTED_SHARE
 from harness.lut.table import Lut
 from harness.measure.campaign import payload_of
-from harness.measure.profiling import holder
 from harness.network.graph import Network
 from harness.network.layers import cut
 from harness.network.models import load_networks

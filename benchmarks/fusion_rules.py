@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.device.holder import holder
 from harness.device.inventory import BUILT_IN
 from harness.device.session import open_session
 from harness.measure.campaign import payload_of
 from harness.measure.fusion import FusionSearch, TriedPattern
 from harness.measure.journal import Journal
-from harness.measure.profiling import holder
 from harness.measure.progress import ignore
 from harness.network.assemble import EmittedNames
 from harness.network.fusion import FusionRule, match_all

@@ -22,11 +22,11 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests" / "predictor")]
 
+from harness.device.holder import holder  # noqa: E402
 from harness.device.inventory import find_device, load_inventory  # noqa: E402
 from harness.device.session import open_session  # noqa: E402
 from harness.measure.journal import Journal  # noqa: E402
 from harness.measure.policy import RepeatPolicy  # noqa: E402
-from harness.measure.profiling import holder  # noqa: E402
 from harness.measure.progress import ignore  # noqa: E402
 from harness.predictor.fit import fit_predictor  # noqa: E402
 from harness.predictor.layers import LayerFeatures, Sample  # noqa: E402

@@ -25,11 +25,16 @@
     │   ├── LinkLost                          the connection ended before the end record
     │   ├── ProtocolError                     frames that break the protocol
     │   ├── WorkerDied                        the worker process crashed, hung or was killed
-    │   └── BackendError                      the runtime refused a probe
+    │   ├── BackendError                      the runtime refused a probe
+    │   ├── OutOfService                      maintenance or retired, by a person's word
+    │   ├── NightBusy                         another nightly runs in this workspace
+    │   └── EngineError                       what runs jobs side by side cannot be reached
     ├── MeasurementError             exit 5   the samples do not carry a result
     │   ├── CampaignIncomplete
+    │   ├── DeviceQuarantined                 the golden probe left its band
     │   └── IllConditionedDesign              a, b, c cannot be told apart
     ├── CoverageError                exit 6   layers that the table does not hold
+    ├── RegressionFound              exit 7   something became slower
     └── Interrupted                  exit 130 the user pressed Ctrl-C
 
 Each error says what happened, why, and the next step; `fault` says on whose side the cause lies and
@@ -178,6 +183,25 @@ class BackendError(DeviceError):
     retry_helps = False
 
 
+class OutOfService(DeviceError):
+    """Somebody took the device out of service: maintenance, or for good."""
+
+    fault: ClassVar[Fault] = "user"
+    retry_helps = False
+
+
+class NightBusy(DeviceError):
+    """Another nightly runs in this workspace; two never overlap."""
+
+    fault: ClassVar[Fault] = "user"
+
+
+class EngineError(DeviceError):
+    """The scheduler that runs jobs cannot be reached, or has no worker for them."""
+
+    fault: ClassVar[Fault] = "link"
+
+
 class MeasurementError(HarnessError):
     """The samples do not carry a result."""
 
@@ -191,6 +215,10 @@ class CampaignIncomplete(MeasurementError):
     retry_helps = True
 
 
+class DeviceQuarantined(MeasurementError):
+    """The golden probe is outside the device's band: whatever it would measure now is not to be trusted."""
+
+
 class IllConditionedDesign(MeasurementError):
     """The sizes of the null probes do not tell a, b and c apart; names the sizes that would."""
 
@@ -202,6 +230,13 @@ class CoverageError(HarnessError):
 
     exit_code = 6
     fault: ClassVar[Fault] = "user"
+
+
+class RegressionFound(HarnessError):
+    """A layer, a network or the device as a whole became slower than it was on earlier nights."""
+
+    exit_code = 7
+    fault: ClassVar[Fault] = "device"
 
 
 class Interrupted(HarnessError):

@@ -8,7 +8,9 @@
     user = "harness"
     identity = "keys/board"      # relative to the folder of devices.toml
     known_hosts = "known_hosts"  # this is the default
-    backend = "onnxruntime"      # this is the default; or "openvino"
+    backend = "onnxruntime"      # this is the default; or "openvino", "command"
+    groups = ["edge", "shelf-2"] # names under which `harness profile --group` finds it
+    golden_ms = [1.9, 2.2]       # band of the golden probe; learnt on first contact where it is not given
 
     [devices.board.options]
     threads = 1
@@ -33,7 +35,7 @@ from harness.text import read_file
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
 _RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _MAX_BYTES = 1 << 20
-_DEVICE_KEYS = ("backend", "options", "resource")
+_DEVICE_KEYS = ("backend", "options", "resource", "groups", "golden_ms")
 
 
 def _plain(value: str) -> str:
@@ -48,7 +50,20 @@ def _resource(value: str) -> str:
     return value
 
 
+def _group(value: str) -> str:
+    if not _NAME.match(value):
+        raise ValueError("must be 1 to 64 letters, digits, dots, dashes or underscores")
+    return value
+
+
+def _band_or_none(value: tuple[float, float] | None) -> tuple[float, float] | None:
+    if value is not None and not 0 < value[0] < value[1]:
+        raise ValueError("must be two numbers, the lower one first, above zero")
+    return value
+
+
 _Word = Annotated[str, AfterValidator(_plain)]
+_Milliseconds = Annotated[float, Field(gt=0, le=3.6e6, allow_inf_nan=False)]
 _Seconds = Annotated[float, Field(gt=0, le=600, allow_inf_nan=False)]
 
 
@@ -82,9 +97,13 @@ class Device(_Settings):
     """One device: what executes on it, what it occupies, and how to reach it."""
 
     name: str
-    backend: Literal["onnxruntime", "openvino", "emulated-npu", "null"] = "onnxruntime"
-    options: Mapping[str, int | float | str] = Field(default_factory=dict)
+    backend: Literal["onnxruntime", "openvino", "emulated-npu", "null", "command"] = "onnxruntime"
+    options: Mapping[str, int | float | str | list[str]] = Field(default_factory=dict)
     resource: Annotated[str, AfterValidator(_resource)]
+    groups: Annotated[tuple[Annotated[str, AfterValidator(_group)], ...], Field(strict=False)] = ()
+    golden_ms: Annotated[
+        tuple[_Milliseconds, _Milliseconds] | None, Field(strict=False), AfterValidator(_band_or_none)
+    ] = None
     transport: Local | Ssh = Field(default_factory=Local, discriminator="kind")
 
 

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from harness.device.holder import holder
 from harness.device.inventory import find_device, load_inventory
 from harness.device.session import AgentSession, Sample, Truth, open_session
 from harness.errors import BackendError, LutMismatch
 from harness.measure.campaign import CampaignRun, payload_of
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
-from harness.measure.profiling import holder
 from harness.measure.progress import Observer
 from harness.measure.summary import STUDENT_95, summarise
 from harness.probe.plan import ProbePlan

@@ -94,14 +94,17 @@ def read_campaign(journal: Journal, campaign: Campaign) -> tuple[Measured, Overh
 
 
 def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str], None]) -> list[Campaign]:
-    complete = [campaign for campaign in campaigns if campaign.complete]
+    complete = [campaign for campaign in campaigns if campaign.complete and campaign.excluded is None]
     if not complete:
         step = f"Run the same `harness profile --device {device}` again; it resumes"
-        raise CampaignIncomplete(f"No campaign on {device} is complete", next_step=step)
+        what = "complete" if not any(campaign.complete for campaign in campaigns) else "fit for a table"
+        raise CampaignIncomplete(f"No campaign on {device} is {what}", next_step=step)
     newest = complete[-1].fingerprint
     for campaign in campaigns:
         changed = [name for name in newest if campaign.fingerprint.get(name) != newest[name]]
-        if not campaign.complete:
+        if campaign.excluded is not None:
+            note(f"Campaign {campaign.id} is left out: {campaign.excluded}")
+        elif not campaign.complete:
             note(f"Campaign {campaign.id} is left out: it is not complete; run its command again to resume")
         elif changed:
             note(f"Campaign {campaign.id} is left out: the device had another {', '.join(changed)} then")

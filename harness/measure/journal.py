@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from typing import Any
 
 from harness.device.session import Sample
 from harness.errors import JournalError, LeaseLost
+from harness.measure.schema import SCHEMA_VERSION, bring_up_to_date, version_at
 from harness.network.fusion import FusionRule
 from harness.network.key import LayerKey
 from harness.probe.chains import ChainProbes
@@ -20,40 +22,13 @@ from harness.probe.plan import LayerProbes, ProbePlan
 from harness.probe.probe import Role
 from harness.probe.terms import Terms
 
-SCHEMA_VERSION = 2
-_SCHEMA = """
-CREATE TABLE campaigns (
-    id INTEGER PRIMARY KEY, device TEXT NOT NULL, plan TEXT NOT NULL, seed INTEGER NOT NULL, settings TEXT NOT NULL,
-    fingerprint TEXT NOT NULL, clock TEXT NOT NULL, auxiliary TEXT NOT NULL, reference TEXT NOT NULL,
-    rules TEXT NOT NULL, created TEXT NOT NULL, complete INTEGER NOT NULL DEFAULT 0,
-    settled INTEGER NOT NULL DEFAULT 0, token INTEGER NOT NULL DEFAULT 0, untimed_s REAL NOT NULL DEFAULT 0);
-CREATE TABLE probes (
-    campaign INTEGER NOT NULL REFERENCES campaigns, probe TEXT NOT NULL, role TEXT NOT NULL, label TEXT NOT NULL,
-    auxiliary TEXT, terms TEXT NOT NULL, visits TEXT NOT NULL, refused TEXT, deaths INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (campaign, probe)) WITHOUT ROWID;
-CREATE TABLE layers (
-    campaign INTEGER NOT NULL REFERENCES campaigns, key TEXT NOT NULL, context TEXT NOT NULL, op TEXT NOT NULL,
-    name TEXT NOT NULL, layer TEXT NOT NULL, auxiliary TEXT NOT NULL, in_context TEXT NOT NULL, "null" TEXT NOT NULL,
-    stacks TEXT NOT NULL, networks TEXT NOT NULL, PRIMARY KEY (campaign, key, context)) WITHOUT ROWID;
-CREATE TABLE chains (
-    campaign INTEGER NOT NULL REFERENCES campaigns, ordinal INTEGER NOT NULL, chain TEXT NOT NULL,
-    PRIMARY KEY (campaign, ordinal)) WITHOUT ROWID;
-CREATE TABLE rounds (
-    campaign INTEGER NOT NULL REFERENCES campaigns, batch INTEGER NOT NULL, finished INTEGER NOT NULL,
-    PRIMARY KEY (campaign, batch)) WITHOUT ROWID;
-CREATE TABLE series (
-    id INTEGER PRIMARY KEY, campaign INTEGER NOT NULL REFERENCES campaigns, probe TEXT NOT NULL,
-    batch INTEGER NOT NULL, round INTEGER NOT NULL, position INTEGER NOT NULL, token INTEGER NOT NULL,
-    taken TEXT NOT NULL, state TEXT NOT NULL, UNIQUE (campaign, batch, round, position));
-CREATE TABLE samples (
-    series INTEGER NOT NULL REFERENCES series, ordinal INTEGER NOT NULL, wall_ns INTEGER NOT NULL, cpu_ns INTEGER,
-    device_ns INTEGER, preemptions INTEGER NOT NULL, PRIMARY KEY (series, ordinal)) WITHOUT ROWID;
-"""
+_WRITING = threading.Lock()
+"""Threads of this process take turns at writing: SQLite lets processes wait for each other, but not in order."""
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """One profiling job as the journal keeps it."""
+    """One profiling job as the journal keeps it; one that is `excluded`, for that reason, enters no table."""
 
     id: int
     device: str
@@ -67,6 +42,7 @@ class Campaign:
     rules: tuple[FusionRule, ...]
     created: str
     complete: bool
+    excluded: str | None = None
 
 
 @dataclass(frozen=True)
@@ -99,14 +75,14 @@ class Journal:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            is_new = _is_new(path)
+            found = version_at(path)
             self._db = sqlite3.connect(path, timeout=30, isolation_level=None)
             try:
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute("PRAGMA foreign_keys=ON")
-                if is_new:
-                    self._create()
+                if found != SCHEMA_VERSION:
+                    bring_up_to_date(self._db)
             except BaseException:
                 self._db.close()
                 raise
@@ -120,14 +96,6 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self._db.close()
 
-    def _create(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-        if self._db.execute("PRAGMA user_version").fetchone() == (0,):  # nobody was faster
-            for statement in _SCHEMA.split(";"):
-                self._db.execute(statement)
-            self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        self._db.execute("COMMIT")
-
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
         """Turns what a damaged file makes of a query, or of a value, into a JournalError."""
@@ -138,15 +106,17 @@ class Journal:
             raise JournalError(f"The journal {self.path} is damaged", why=str(error), next_step=step) from error
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All that is written inside is committed at its end, or nothing; raises JournalError."""
         try:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+            with _WRITING:
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._db
+                except BaseException:
+                    self._db.execute("ROLLBACK")
+                    raise
+                self._db.execute("COMMIT")
         except sqlite3.IntegrityError as error:
             raise JournalError(f"The journal {self.path} already holds this", why=str(error)) from error
         except sqlite3.Error as error:
@@ -159,7 +129,7 @@ class Journal:
     ) -> Campaign:  # fmt: skip
         """Records a new campaign with its probes and layers."""
         visits = {probe: batch.visits for batch in reversed(plan.batches) for probe in batch.probes}
-        with self._transaction():
+        with self.transaction():
             cursor = self._db.execute(
                 "INSERT INTO campaigns (device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules,"
                 " created) VALUES (?,?,?,?,?,?,?,?,?,?)",
@@ -213,17 +183,34 @@ class Journal:
             ).fetchone()
         return self.campaign(row[0]) if row else None
 
+    def newest(
+        self, device: str, plan: str, settings: Mapping[str, Any], fingerprint: Mapping[str, str]
+    ) -> Campaign | None:
+        """The newest campaign of the same device, plan, settings and fingerprint, complete or not."""
+        with self._reading():
+            row = self._db.execute(
+                "SELECT id FROM campaigns WHERE device=? AND plan=? AND settings=? AND fingerprint=?"
+                " ORDER BY id DESC LIMIT 1",
+                (device, plan, _json(settings), _json(fingerprint)),
+            ).fetchone()
+        return self.campaign(row[0]) if row else None
+
+    def exclude(self, campaign: int, reason: str) -> None:
+        """Keeps a campaign out of tables; its samples stay."""
+        with self.transaction():
+            self._db.execute("UPDATE campaigns SET excluded=? WHERE id=?", (reason, campaign))
+
     def campaign(self, number: int) -> Campaign:
         """The campaign of that number."""
         with self._reading():
             row = self._db.execute(
                 "SELECT device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created,"
-                " complete"
+                " complete, excluded"
                 " FROM campaigns WHERE id=?", (number,),
             ).fetchone()  # fmt: skip
             if row is None:
                 raise JournalError(f"The journal {self.path} has no campaign {number}")
-            device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created, complete = row
+            device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created, *flags = row
             return Campaign(
                 id=number,
                 device=device,
@@ -236,7 +223,8 @@ class Journal:
                 reference=reference,
                 rules=tuple(FusionRule(**rule) for rule in json.loads(rules)),
                 created=created,
-                complete=bool(complete),
+                complete=bool(flags[0]),
+                excluded=flags[1],
             )
 
     def campaigns(self, device: str) -> tuple[Campaign, ...]:
@@ -274,12 +262,12 @@ class Journal:
 
     def refuse(self, campaign: int, probe: str, reason: str) -> None:
         """Records that the device does not accept a probe."""
-        with self._transaction():
+        with self.transaction():
             self._db.execute("UPDATE probes SET refused=? WHERE campaign=? AND probe=?", (reason, campaign, probe))
 
     def count_death(self, campaign: int, probe: str) -> int:
         """Records that the worker died while it loaded a probe; returns how often it has."""
-        with self._transaction():
+        with self.transaction():
             row = self._db.execute(
                 "UPDATE probes SET deaths=deaths+1 WHERE campaign=? AND probe=? RETURNING deaths", (campaign, probe)
             ).fetchone()
@@ -298,7 +286,7 @@ class Journal:
         place that already has a series.
         """
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        with self._transaction():
+        with self.transaction():
             renewed = self._db.execute("UPDATE campaigns SET token=? WHERE id=? AND token<=?", (token, campaign, token))
             if renewed.rowcount != 1:
                 why = "Another controller has taken the device over, and goes on with the campaign"
@@ -338,7 +326,7 @@ class Journal:
 
     def finish_round(self, campaign: int, batch: int, finished: int) -> None:
         """Records that a batch has so many whole rounds."""
-        with self._transaction():
+        with self.transaction():
             self._db.execute("INSERT OR REPLACE INTO rounds VALUES (?,?,?)", (campaign, batch, finished))
 
     def rounds(self, campaign: int, batch: int) -> int:
@@ -351,7 +339,7 @@ class Journal:
 
     def spend(self, campaign: int, seconds: float) -> None:
         """Adds time on the device that no sample tells: untimed runs."""
-        with self._transaction():
+        with self.transaction():
             self._db.execute("UPDATE campaigns SET untimed_s=untimed_s+? WHERE id=?", (seconds, campaign))
 
     def untimed_s(self, campaign: int) -> float:
@@ -362,24 +350,8 @@ class Journal:
 
     def complete(self, campaign: int, settled: bool = True) -> None:
         """Marks a campaign as complete; one that the budget cut short is not `settled` and may go on."""
-        with self._transaction():
+        with self.transaction():
             self._db.execute("UPDATE campaigns SET complete=1, settled=? WHERE id=?", (settled, campaign))
-
-
-def _is_new(path: Path) -> bool:
-    """Whether a journal is still to be created at `path`; looks without changing a byte.
-
-    Raises JournalError where there is something else.
-    """
-    if not path.exists() or path.stat().st_size == 0:
-        return True
-    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as db:
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if version != SCHEMA_VERSION and (version, tables) != (0, 0):
-        why = f"It has schema {version}; this version reads schema {SCHEMA_VERSION}"
-        raise JournalError(f"{path} is not a journal of this version", why=why, next_step="Move it away")
-    return bool(version != SCHEMA_VERSION)
 
 
 def _layer(

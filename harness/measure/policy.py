@@ -49,10 +49,13 @@ class RepeatPolicy:
         steps = {-(-rounds * number // PASSES) for number in range(1, PASSES + 1)}
         return tuple(sorted({max(step, min(FEWEST_ROUNDS, rounds)) for step in steps}))
 
-    def settings(self, purpose: str, seed: int) -> dict[str, Any]:
-        """What tells campaigns of one plan apart in the journal; a larger budget goes on with the same one."""
+    def settings(self, purpose: str, seed: int, job: str = "") -> dict[str, Any]:
+        """What tells campaigns of one plan apart in the journal; a larger budget goes on with the same one.
+
+        A campaign that is the work of a named job is told apart by that name, too.
+        """
         kept = {name: value for name, value in asdict(self).items() if name != "budget_s"}
-        return {**kept, "purpose": purpose, "seed": seed}
+        return {**kept, "purpose": purpose, "seed": seed, **({"job": job} if job else {})}
 
     def more_rounds(self, rounds: int, open_probes: Mapping[str, Measurement]) -> int:
         """How many further rounds should bring these probes to the target; 0 where nothing more is wanted."""

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import functools
-import getpass
-import os
-import platform
-import re
 import statistics
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from harness.device.holder import holder
 from harness.device.inventory import Device, find_device, load_inventory
-from harness.device.session import AgentSession, Revealed, Sample, Visit, open_session
-from harness.errors import BackendError, CampaignIncomplete, Interrupted, UnsupportedNetwork
-from harness.measure.campaign import CampaignRun, device_s, payload_of
+from harness.device.session import AgentSession, Sample, Visit, open_session
+from harness.errors import CampaignIncomplete
+from harness.measure.campaign import CampaignRun, device_s
+from harness.measure.cutting import cut_as_probed, cut_as_told, put_network, with_chains
 from harness.measure.fusion import FusionSearch
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy, unsettled
-from harness.measure.progress import Observer, Progress, ignore
+from harness.measure.progress import Observer, ignore
 from harness.measure.summary import Measurement, summarise
-from harness.network.context import place_of
-from harness.network.fusion import DEFAULT_RULES, FusionRule, learn_rules
 from harness.network.graph import Network
-from harness.network.layers import cut
 from harness.network.models import BUILTIN_PREFIX, load_networks
-from harness.network.told import ToldGraph, read_told, read_told_part
 from harness.network.zoo import NAMES as REFERENCE_NETWORKS
 from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
-from harness.probe.chains import plan_chains
 from harness.probe.plan import CutNetwork, ProbePlan, plan_probes
-from harness.probe.probe import Probe, network_probe
+from harness.probe.probe import network_probe
 from harness.workspace import Workspace, find_workspace
 
 DEFAULT_CACHE_BYTES = 512 << 10
@@ -41,7 +33,6 @@ PROBES_PER_LAYER_RUN = 3.0
 """Device time of one round, as a multiple of one run of the networks: a layer is run alone and in context."""
 
 NULL_BACKEND = "null"
-_EMITTED_NODE = re.compile(r"\bn[0-9]+\b")
 
 
 @dataclass(frozen=True)
@@ -98,24 +89,83 @@ def profile(
     the device's clock. Raises the errors of
     harness.errors; what was measured before an error is kept.
     """
-    place, policy = workspace or find_workspace(), policy or RepeatPolicy()
+    place = workspace or find_workspace()
     known = find_device(load_inventory(place.devices), device)
     networks = load_networks(models or reference_networks(), dims)
-    started_s = time.monotonic()
+    wanted = Wanted(tuple(networks), policy or RepeatPolicy(), auxiliary, seed, fresh)
     with open_session(known) as session, Journal(place.journal) as journal:
         session.acquire(holder())
-        asked = stop or threading.Event()
-        kind = auxiliary or auxiliary_for(session.hello.clock)
+        return Sitting(session, journal, known, observe, stop or threading.Event()).profile(wanted).result
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a campaign is to measure; those of the same `job` are one, however often it is asked for."""
+
+    networks: tuple[Network, ...]
+    policy: RepeatPolicy
+    auxiliary: AuxiliaryKind | None = None
+    seed: int = 0
+    fresh: bool = False
+    job: str = ""
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A campaign that is complete, its plan, and what this sitting did."""
+
+    campaign: Campaign
+    plan: ProbePlan
+    result: ProfileResult
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """One session with a leased device and the journal that its samples go into."""
+
+    session: AgentSession
+    journal: Journal
+    device: Device
+    observe: Observer
+    stop: threading.Event
+
+    def profile(self, wanted: Wanted) -> Profiled:
+        """Measures what the journal does not hold yet; raises as `harness.profile` does."""
+        started_s = time.monotonic()
+        plan = self._plan(wanted)
+        campaign, resumed = self._campaign(wanted, plan)
+        if not (wanted.job and campaign.complete):
+            CampaignRun(self.session, self.journal, campaign, plan, wanted.policy, self.observe, self.stop).run()
+        result = _result(self.journal, campaign, plan, wanted.policy, time.monotonic() - started_s, resumed)
+        return Profiled(self.journal.campaign(campaign.id), plan, result)
+
+    def _plan(self, wanted: Wanted) -> ProbePlan:
+        session = self.session
+        kind = wanted.auxiliary or auxiliary_for(session.hello.clock)
         if "fusion" in session.hello.tells or session.hello.backend == NULL_BACKEND:
-            cuts, rules = cut_as_told(session, networks, observe, asked)
-            cuts = with_chains(session, cuts, observe, asked)
+            cuts, rules = cut_as_told(session, wanted.networks, self.observe, self.stop)
+            cuts = with_chains(session, cuts, self.observe, self.stop)
         else:
-            search = FusionSearch(session, journal, known.name, kind, seed, fresh, observe, asked)
-            cuts, rules = cut_as_probed(search, networks)
-        plan = plan_probes(cuts, rules, kind, _cache_bytes(session))
-        campaign, resumed = _campaign(journal, session, known, plan, seed, policy, fresh)
-        CampaignRun(session, journal, campaign, plan, policy, observe, asked).run()
-        return _result(journal, campaign, plan, policy, time.monotonic() - started_s, resumed)
+            search = FusionSearch(
+                session, self.journal, self.device.name, kind, wanted.seed, wanted.fresh, self.observe, self.stop
+            )
+            cuts, rules = cut_as_probed(search, wanted.networks)
+        return plan_probes(cuts, rules, kind, _cache_bytes(session))
+
+    def _campaign(self, wanted: Wanted, plan: ProbePlan) -> tuple[Campaign, bool]:
+        hello, name = self.session.hello, self.device.name
+        settings = wanted.policy.settings("profile", wanted.seed, wanted.job)
+        if wanted.job:
+            found = self.journal.newest(name, plan.id, settings, hello.fingerprint)
+        elif wanted.fresh:
+            found = None
+        else:
+            found = self.journal.resumable(name, plan.id, settings, hello.fingerprint)
+            if found and _is_spent(self.journal, found, wanted.policy):
+                found = None
+        if found:
+            return found, True
+        return self.journal.begin(name, plan, wanted.seed, settings, hello.fingerprint, hello.clock), False
 
 
 def dry_run(
@@ -142,11 +192,6 @@ def dry_run(
     return DryRun(plan, tuple(cuts), PROBES_PER_LAYER_RUN * seconds, policy or RepeatPolicy())
 
 
-def holder() -> str:
-    """Who takes the lease, in words for whoever finds it taken."""
-    return f"{getpass.getuser()}@{platform.node()} pid {os.getpid()}"
-
-
 def _cache_bytes(session: AgentSession) -> int | None:
     """The cache of a core, None on a device whose clock is its own: that one does not depend on caches."""
     if session.hello.clock == "device":
@@ -156,128 +201,12 @@ def _cache_bytes(session: AgentSession) -> int | None:
     return (int(told) if known else 0) or DEFAULT_CACHE_BYTES
 
 
-def cut_as_told(
-    session: AgentSession, networks: Sequence[Network], observe: Observer, stop: threading.Event
-) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
-    """Cuts networks by the fusion that the device tells, or by the default rules where it does not.
-
-    The default serves where nothing may be probed, and where there is nothing to find: a null device fuses nothing.
-    Raises UnsupportedNetwork where the device refuses one.
-    """
-    if "fusion" not in session.hello.tells:
-        return [
-            CutNetwork(network, cut(network, DEFAULT_RULES), _convolutional(network)) for network in networks
-        ], DEFAULT_RULES
-    told: list[ToldGraph] = []
-    for number, network in enumerate(networks):
-        if stop.is_set():
-            raise Interrupted("Stopped on request", why="Nothing was measured yet")
-        observe(Progress(f"asking how {network.name} is fused", number, len(networks), 0, 0, 0.0, None))
-        told.append(_told(session, network))
-    groups = [(network, graph.groups) for network, graph in zip(networks, told, strict=True)]
-    rules = learn_rules(groups, session.hello.backend)
-    cuts = [
-        CutNetwork(network, cut(network, rules), graph.blocked, graph)
-        for network, graph in zip(networks, told, strict=True)
-    ]
-    return cuts, rules
-
-
-def with_chains(
-    session: AgentSession, cuts: Sequence[CutNetwork], observe: Observer, stop: threading.Event
-) -> list[CutNetwork]:
-    """The networks with windows of the chains that the device tells of them; as they are where it tells none."""
-    found = []
-    for number, one in enumerate(cuts):
-        if one.told is None or not one.told.chains:
-            found.append(one)
-            continue
-        observe(Progress(f"asking how {one.network.name} is chained", number, len(cuts), 0, 0, 0.0, None))
-        label = functools.partial(place_of, one.network, one.layers)
-        chains, windows = plan_chains(one.network, one.layers, one.told, label, _Chained(session, stop))
-        found.append(replace(one, chains=chains, windows=windows))
-    return found
-
-
-@dataclass(frozen=True)
-class _Chained:
-    """Asks a device how it chains a window of a network; None where it refuses the window."""
-
-    session: AgentSession
-    stop: threading.Event
-
-    def __call__(self, probe: Probe) -> ToldGraph | None:
-        if self.stop.is_set():
-            raise Interrupted("Stopped on request", why="Nothing was measured yet")
-        try:
-            revealed = self.session.put(payload_of(probe), reveal=True)
-        except BackendError:  # the campaign will meet it again, and say so
-            return None
-        self.session.drop([probe.id])
-        return None if revealed is None else read_told_part(probe.model.names, revealed.format, revealed.content)
-
-
-def cut_as_probed(search: FusionSearch, networks: Sequence[Network]) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
-    """Cuts networks by the fusion that probes of neighbouring operators show."""
-    rules = search.run(networks)
-    return [CutNetwork(network, cut(network, rules), _convolutional(network)) for network in networks], rules
-
-
-def _told(session: AgentSession, network: Network) -> ToldGraph:
-    probe = network_probe(network)
-    try:
-        revealed = _put(session, network, probe, reveal=True)
-    finally:
-        session.drop([probe.id])
-    if revealed is None:
-        raise BackendError(f"The device does not tell how it fuses {network.name}")
-    return read_told(network, probe.model.names, revealed.format, revealed.content)
-
-
-def _put(session: AgentSession, network: Network, probe: Probe, *, reveal: bool = False) -> Revealed | None:
-    """Loads a whole network; raises UnsupportedNetwork, in the network's own names, where the device refuses it."""
-    try:
-        return session.put(payload_of(probe), reveal=reveal)
-    except BackendError as error:
-        why, step = _in_names_of(network, probe, error.why), "Leave this network out, or measure it on another device"
-        raise UnsupportedNetwork(f"The device cannot run {network.name}", why=why, next_step=step) from error
-
-
-def _in_names_of(network: Network, probe: Probe, message: str) -> str:
-    """What a device says of the nodes that it was sent, with the names that the network gives them."""
-    names = {node.index: node.name for node in network.nodes}
-    emitted = probe.model.names.nodes
-    return _EMITTED_NODE.sub(lambda found: names[emitted[found[0]]] if found[0] in emitted else found[0], message)
-
-
-def _convolutional(network: Network) -> frozenset[str]:
-    """Tensors that a device which tells nothing is assumed to keep as convolutions like them."""
-    return frozenset(name for name, kind in network.types.items() if len(kind.shape) == 4)
-
-
 def _run_seconds(session: AgentSession, network: Network) -> float:
     probe = network_probe(network)
-    _put(session, network, probe)
+    put_network(session, network, probe)
     runs = [one for series, _ in session.run([Visit(probe.id, 0, 3)]) for one in series]
     session.drop([probe.id])
     return summarise(runs[0].samples, session.hello.clock).latency_s
-
-
-def _campaign(
-    journal: Journal,
-    session: AgentSession,
-    device: Device,
-    plan: ProbePlan,
-    seed: int,
-    policy: RepeatPolicy,
-    fresh: bool,
-) -> tuple[Campaign, bool]:
-    settings = policy.settings("profile", seed)
-    hello = session.hello
-    found = None if fresh else journal.resumable(device.name, plan.id, settings, hello.fingerprint)
-    if found and not _is_spent(journal, found, policy):
-        return found, True
-    return journal.begin(device.name, plan, seed, settings, hello.fingerprint, hello.clock), False
 
 
 def _is_spent(journal: Journal, campaign: Campaign, policy: RepeatPolicy) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from harness.device.holder import holder
 from harness.device.inventory import find_device, load_inventory
 from harness.device.session import AgentSession, open_session
 from harness.errors import CampaignIncomplete, UnsupportedNetwork
@@ -16,9 +17,9 @@ from harness.latency.estimators import estimate_layers
 from harness.latency.layers import Latency
 from harness.lut.build import DEFAULT_METHOD, read_campaign
 from harness.measure.campaign import CampaignRun, device_s
+from harness.measure.cutting import cut_as_told
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy
-from harness.measure.profiling import cut_as_told, holder
 from harness.measure.progress import Observer, ignore
 from harness.network.context import context_of
 from harness.network.fusion import FusionRule

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper, save
 from harness.device.inventory import BUILT_IN
 from harness.device.session import open_session
 from harness.errors import Interrupted
+from harness.measure.cutting import cut_as_probed
 from harness.measure.fusion import SOURCE, FusionSearch, TriedPattern, rules_of
 from harness.measure.journal import Journal
-from harness.measure.profiling import cut_as_probed
 from harness.measure.progress import ignore
 from harness.measure.significance import Verdict
 from harness.network.graph import Network

@@ -1,0 +1,80 @@
+"""A job, and what became of it: plain data that threads, processes and hosts can hand to each other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from harness.errors import Fault, HarnessError
+from harness.measure.policy import RepeatPolicy
+from harness.measure.profiling import ProfileResult
+from harness.probe.auxiliary import AuxiliaryKind
+
+
+@dataclass(frozen=True)
+class Job:
+    """One campaign wanted on one device.
+
+    Jobs of the same `name` are one: whoever runs it a second time goes on where the first stopped. Without a name it is
+    what `harness profile` does. `models` are paths or `builtin:NAME`, none for the reference networks; with `space` the
+    layers of that space are measured in their place. With `watch`, what regressions are told from is measured, too.
+    """
+
+    device: str
+    models: tuple[str, ...] = ()
+    space: str | None = None
+    name: str = ""
+    policy: RepeatPolicy = field(default_factory=RepeatPolicy)
+    auxiliary: AuxiliaryKind | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    seed: int = 0
+    fresh: bool = False
+    watch: bool = False
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job ended without its campaign: an error of harness as plain data."""
+
+    kind: str
+    what: str
+    why: str
+    next_step: str
+    fault: Fault
+    retry_helps: bool
+    exit_code: int
+
+    @classmethod
+    def of(cls, error: HarnessError) -> Failure:
+        """An error as data."""
+        name = type(error).__name__
+        return cls(name, error.what, error.why, error.next_step, error.fault, error.retry_helps, error.exit_code)
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """What became of a job.
+
+    `result` is there where its campaign is complete, `failure` where not. `watch` is the campaign of the watch, where
+    one was wanted. `golden_s` is what the golden probe took, None where it was not reached. Times are UTC, ISO 8601.
+    """
+
+    job: Job
+    started: str
+    ended: str
+    attempts: int
+    result: ProfileResult | None = None
+    failure: Failure | None = None
+    watch: int | None = None
+    golden_s: float | None = None
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class Engine(Protocol):
+    """Runs jobs side by side, never two at once that occupy the same resource."""
+
+    def run(self, jobs: Sequence[Job], stop: threading.Event) -> Iterator[JobOutcome]:
+        """Outcomes in the order in which jobs end; each job has exactly one. Raises EngineError."""

@@ -1,0 +1,200 @@
+"""What a workspace knows of its devices and nights beside samples: SQLite, as durable as the journal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, cast
+
+from harness.errors import JournalError
+
+HealthName = Literal["good", "unknown", "bad", "maintenance", "retired"]
+HEALTH: tuple[HealthName, ...] = ("good", "unknown", "bad", "maintenance", "retired")
+"""What we think of a device; what it does at the moment (idle, leased, running) is its state, and another thing."""
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE health (
+    device TEXT PRIMARY KEY, health TEXT NOT NULL, reason TEXT NOT NULL, since TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE bands (
+    device TEXT NOT NULL, fingerprint TEXT NOT NULL, low_s REAL NOT NULL, high_s REAL NOT NULL, learnt TEXT NOT NULL,
+    PRIMARY KEY (device, fingerprint)) WITHOUT ROWID;
+CREATE TABLE jobs (
+    name TEXT PRIMARY KEY, night TEXT NOT NULL, device TEXT NOT NULL, status TEXT NOT NULL, outcome TEXT NOT NULL,
+    changed TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX jobs_by_night ON jobs (night);
+CREATE TABLE reports (night TEXT PRIMARY KEY, finished TEXT NOT NULL, report TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+JobStatus = Literal["running", "done", "failed"]
+
+
+@dataclass(frozen=True)
+class DeviceHealth:
+    """What we think of a device, why, and since when (UTC, ISO 8601)."""
+
+    device: str
+    health: HealthName
+    reason: str
+    since: str
+
+
+@dataclass(frozen=True)
+class Band:
+    """What the golden probe may take on a device, in seconds; `learnt` when (UTC), or `configured`."""
+
+    low_s: float
+    high_s: float
+    learnt: str
+
+    def holds(self, latency_s: float) -> bool:
+        """Whether a latency is inside."""
+        return self.low_s <= latency_s <= self.high_s
+
+
+@dataclass(frozen=True)
+class NightJob:
+    """A job of a night as it stands; `outcome` is what the night made of it, as plain JSON data."""
+
+    name: str
+    night: str
+    device: str
+    status: JobStatus
+    outcome: Mapping[str, object]
+    changed: str
+
+
+class FleetStore:
+    """Health, golden bands and nights of one workspace; one per thread, use as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens or creates the file; raises JournalError where it is not one of ours."""
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=30, isolation_level=None)
+            try:
+                self._open()
+            except BaseException:
+                self._db.close()
+                raise
+        except (sqlite3.Error, OSError) as error:
+            step = "Check the disk and the file's permissions, or move the file away: devices are then unknown again"
+            raise JournalError(f"{path} cannot be opened", why=str(error), next_step=step) from error
+
+    def _open(self) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version not in (0, SCHEMA_VERSION):
+            why = f"It has schema {version}; this version reads schema {SCHEMA_VERSION}"
+            raise JournalError(f"{self.path} is not of this version", why=why, next_step="Move it away")
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        if version == 0:
+            with self._transaction():
+                if self._db.execute("PRAGMA user_version").fetchone() == (0,):  # nobody was faster
+                    for statement in _SCHEMA.split(";"):
+                        self._db.execute(statement)
+                    self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+
+    def __enter__(self) -> FleetStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            with _WRITING:
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield
+                except BaseException:
+                    self._db.execute("ROLLBACK")
+                    raise
+                self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            step = "Free space on the disk, then run the same command again"
+            raise JournalError(f"{self.path} cannot be written", why=str(error), next_step=step) from error
+
+    # --- health -------------------------------------------------------------------------------------------------
+
+    def health(self, device: str) -> DeviceHealth:
+        """What we think of a device; unknown where nothing was ever said."""
+        row = self._db.execute("SELECT health, reason, since FROM health WHERE device=?", (device,)).fetchone()
+        if row is None:
+            return DeviceHealth(device, "unknown", "never looked at", "")
+        return DeviceHealth(device, cast(HealthName, row[0]), row[1], row[2])
+
+    def mark(self, device: str, health: HealthName, reason: str) -> DeviceHealth:
+        """Records what we think of a device from now on; `since` stays where the health does."""
+        before = self.health(device)
+        since = before.since if before.health == health and before.since else now()
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO health VALUES (?,?,?,?)", (device, health, reason[:500], since))
+        return DeviceHealth(device, health, reason[:500], since)
+
+    # --- golden bands -------------------------------------------------------------------------------------------
+
+    def band(self, device: str, fingerprint: str) -> Band | None:
+        """What was learnt of the golden probe on a device as this fingerprint tells it; None before that."""
+        row = self._db.execute(
+            "SELECT low_s, high_s, learnt FROM bands WHERE device=? AND fingerprint=?", (device, fingerprint)
+        ).fetchone()
+        return Band(*row) if row else None
+
+    def learn_band(self, device: str, fingerprint: str, low_s: float, high_s: float) -> Band:
+        """Records a band, in place of the one before."""
+        band = Band(low_s, high_s, now())
+        with self._transaction():
+            self._db.execute(
+                "INSERT OR REPLACE INTO bands VALUES (?,?,?,?,?)", (device, fingerprint, low_s, high_s, band.learnt)
+            )
+        return band
+
+    def forget_bands(self, device: str) -> int:
+        """Forgets what was learnt of a device; returns how many bands that were."""
+        with self._transaction():
+            return self._db.execute("DELETE FROM bands WHERE device=?", (device,)).rowcount
+
+    # --- nights -------------------------------------------------------------------------------------------------
+
+    def record_job(self, name: str, night: str, device: str, status: JobStatus, outcome: Mapping[str, object]) -> None:
+        """Records where a job of a night stands."""
+        values = (name, night, device, status, json.dumps(outcome, sort_keys=True, allow_nan=False), now())
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO jobs VALUES (?,?,?,?,?,?)", values)
+
+    def jobs(self, night: str) -> tuple[NightJob, ...]:
+        """The jobs of a night, by name."""
+        rows = self._db.execute(
+            "SELECT name, night, device, status, outcome, changed FROM jobs WHERE night=? ORDER BY name", (night,)
+        )
+        return tuple(NightJob(*row[:4], json.loads(row[4]), row[5]) for row in rows)
+
+    def record_report(self, night: str, report: Mapping[str, object]) -> None:
+        """Records what a night came to."""
+        with self._transaction():
+            self._db.execute(
+                "INSERT OR REPLACE INTO reports VALUES (?,?,?)",
+                (night, now(), json.dumps(report, sort_keys=True, allow_nan=False)),
+            )
+
+    def reports(self, limit: int = 30) -> tuple[tuple[str, str, Mapping[str, object]], ...]:
+        """Nights with when they were finished and what they came to, newest first."""
+        rows = self._db.execute("SELECT night, finished, report FROM reports ORDER BY night DESC LIMIT ?", (limit,))
+        return tuple((night, finished, json.loads(report)) for night, finished, report in rows)
+
+
+_WRITING = threading.Lock()
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

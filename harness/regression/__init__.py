@@ -1,0 +1,1 @@
+"""What became slower: series of tonight against those of earlier nights."""
