@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -15,6 +16,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 import numpy as np
 
 from device_agents.backends import LoadRequest, Refused, Revealed, Sample, TrueLayer, TrueOverhead, Truth
+from device_agents.emulated_npu.compiler.layers import Layer
 from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.errors import EmulatorError
 from device_agents.emulated_npu.host import QUIET, HostModel
@@ -24,8 +26,10 @@ from device_agents.emulated_npu.timing.simulation import simulate_program
 FORMAT = "emulated-npu"
 DEFAULT_PRESET = "edge"
 _TELLS = {"": (), "fusion": ("fusion",), "fusion,chains": ("fusion", "chains")}
-_OPTIONS = {"preset", "seed", "noise", "tells"}
+_OPTIONS = {"preset", "seed", "noise", "tells", "slow"}
 _PRESET = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
+_FACTOR = re.compile(r"[0-9]{1,3}(\.[0-9]{1,9})?\Z")
+_LONGEST_SLOW = 10_000
 _PS_PER_S = 1e12
 _CONTROL = "control"
 """The name under which time that belongs to no layer is told."""
@@ -35,13 +39,14 @@ _CONTROL = "control"
 class _Timed:
     """What one model takes on the machine, and how the compiler cut it; without program and values.
 
-    `chains` are indices of layers.
+    `chains` are indices of layers; `signatures` are of the layers in the same order, without the control.
     """
 
     makespan_s: float
     layers: Tuple[TrueLayer, ...]
     free_nodes: Tuple[str, ...]
     chains: Tuple[Tuple[int, ...], ...]
+    signatures: Tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,10 @@ class EmulatedNpuBackend:
 
     Options: `preset` names the machine; `seed` of the host's noise; `noise` 1 as the machine describes it or
     0 for none; `tells`: what is revealed, "fusion,chains" (default), "fusion" or "".
+
+    `slow` is for tests and benchmarks of those who watch a device: "SIGNATURE:FACTOR", or several of them with ";"
+    between, has every hardware layer of that signature take FACTOR times as long, in whatever probe or network it
+    stands. The fingerprint does not tell it, as no regression announces itself. `signatures` lists those of a probe.
     """
 
     name = "emulated-npu"
@@ -78,8 +87,10 @@ class EmulatedNpuBackend:
         self.tells: Tuple[str, ...] = _TELLS[tells]
         self._machine = _machine(preset)
         host = self._machine.host
-        self._host = HostModel(host if noise else replace(host, noise=QUIET), seed)
+        self._described = host if noise else replace(host, noise=QUIET)
+        self._host = HostModel(self._described, seed)
         self._settings = f"preset={preset},machine={self._machine.digest[:16]},noise={noise},seed={seed}"
+        self._factors = _factors(options.get("slow", ""))
         self._timed: Dict[str, _Timed] = {}
         self._probes: Dict[str, _Probe] = {}
 
@@ -96,7 +107,7 @@ class EmulatedNpuBackend:
                 self._timed[digest] = _time_model(request.model, self._machine)
             except EmulatorError as error:
                 raise Refused(_words(error)) from error
-        timed = self._timed[digest]
+        timed = _slowed(self._timed[digest], self._factors)
         self._probes[request.probe] = _Probe(timed, sum(map(_bytes, request.inputs)), request.output_bytes)
         return self._revealed(timed) if request.reveal and self.tells else None
 
@@ -116,6 +127,20 @@ class EmulatedNpuBackend:
         """True overhead and true latency of every layer of a loaded probe in its network."""
         timed = self._probes[probe].timed
         return Truth(TrueOverhead(*self._host.true_overhead()), timed.makespan_s, timed.layers)
+
+    def signatures(self, probe: str) -> Tuple[Tuple[str, TrueLayer], ...]:
+        """The hardware layers of a loaded probe with their signatures: what they compute, of what shapes."""
+        timed = self._probes[probe].timed
+        return tuple(zip(timed.signatures, timed.layers))
+
+    def restarted(self, seed: int, slow: str = "") -> "EmulatedNpuBackend":
+        """The same device on another day: another course of the host's noise, nothing compiled anew.
+
+        Its fingerprint is that of this one.
+        """
+        other = copy.copy(self)
+        other._host, other._probes, other._factors = HostModel(self._described, seed), {}, _factors(slow)
+        return other
 
     def _revealed(self, timed: _Timed) -> Revealed:
         told = {
@@ -137,7 +162,43 @@ def _time_model(model: bytes, machine: Machine) -> _Timed:
     rest_ps = timing.makespan_ps - sum(timing.layers)
     if rest_ps:
         layers.append(TrueLayer(_CONTROL, (), rest_ps / _PS_PER_S))
-    return _Timed(timing.makespan_ps / _PS_PER_S, tuple(layers), compiled.graph.free_nodes, compiled.chains)
+    signatures = tuple(map(_signature, compiled.graph.layers))
+    return _Timed(timing.makespan_ps / _PS_PER_S, tuple(layers), compiled.graph.free_nodes, compiled.chains, signatures)
+
+
+def _signature(layer: Layer) -> str:
+    """What a hardware layer computes, of what shapes: the same for equal layers of all models."""
+    read = ["x".join(map(str, view.shape)) for view in layer.reads]
+    weights = [] if layer.weights is None else ["w" + "x".join(map(str, layer.weights.shape))]
+    window = "x".join(map(str, layer.settings.kernel))
+    written = "x".join(map(str, layer.output.shape))
+    return f"{layer.function.name} {','.join([*read, *weights])} {window} {written}"
+
+
+def _factors(slow: Any) -> Dict[str, float]:
+    """By signature, how many times as long its layers take."""
+    if not isinstance(slow, str) or len(slow) > _LONGEST_SLOW:
+        raise _wrong("is told what is slow as text, SIGNATURE:FACTOR")
+    factors = {}
+    for part in filter(None, slow.split(";")):
+        signature, _, factor = part.rpartition(":")
+        if not signature or not _FACTOR.match(factor):
+            raise _wrong("is told what is slow by SIGNATURE:FACTOR, a factor like 1.02")
+        factors[signature] = float(factor)
+    return factors
+
+
+def _slowed(timed: _Timed, factors: Dict[str, float]) -> _Timed:
+    """The model with its slow layers: what they take longer, the whole does."""
+    if factors.keys().isdisjoint(timed.signatures):
+        return timed
+    named = [factors.get(signature, 1.0) for signature in timed.signatures]
+    layers = tuple(
+        replace(layer, latency_s=layer.latency_s * factor)
+        for layer, factor in zip(timed.layers, [*named, *[1.0] * (len(timed.layers) - len(named))])
+    )
+    added_s = sum(after.latency_s - before.latency_s for after, before in zip(layers, timed.layers))
+    return replace(timed, makespan_s=timed.makespan_s + added_s, layers=layers)
 
 
 def _machine(preset: Any) -> Machine:
