@@ -30,6 +30,11 @@ class Workspace:
         return self.root / ".harness" / "journal.sqlite"
 
     @property
+    def fleet(self) -> Path:
+        """SQLite file of the devices' health and of nights."""
+        return self.root / ".harness" / "fleet.sqlite"
+
+    @property
     def lut(self) -> Path:
         """Lookup tables, `lut/<device>/<date>-<hash>/`."""
         return self.root / "lut"

@@ -7,30 +7,40 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli import options
-from harness.cli.output import print_json, print_table
-from harness.errors import DeviceUnreachable
+from harness.cli.output import milliseconds, print_json, print_table
+from harness.errors import DeviceUnreachable, UsageError
 from harness.text import printable
 from harness.workspace import find_workspace
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show and check devices.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, check and mark devices.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a device.")]
 
 
 @app.command("list")
 def list_devices(workspace: options.WorkspaceFolder = None, json: options.Json = False) -> None:
-    """List the built-in devices and those of devices.toml.
+    """List the built-in devices and those of devices.toml, with what is thought of their health.
 
     Example: harness devices list
     """
     from harness.device.inventory import load_inventory
+    from harness.fleet.store import FleetStore
 
-    inventory = load_inventory(find_workspace(workspace).devices)
+    place = find_workspace(workspace)
+    inventory = load_inventory(place.devices)
+    if place.fleet.exists():
+        with FleetStore(place.fleet) as store:
+            health = {name: store.health(name) for name in inventory}
+    else:
+        health = {}
     if json:
-        print_json(devices=[_facts(device) for device in inventory.values()])
+        print_json(devices=[{**_facts(one), "health": _health(health.get(one.name))} for one in inventory.values()])
         return
-    rows = [(device.name, device.backend, device.transport.kind, device.resource) for device in inventory.values()]
-    print_table(("device", "backend", "transport", "resource"), rows, left=4)
+    rows = [
+        (one.name, one.backend, one.transport.kind, one.board, ",".join(one.groups), _health(health.get(one.name)))
+        for one in inventory.values()
+    ]
+    print_table(("device", "backend", "transport", "board", "groups", "health"), rows, left=6)
 
 
 @app.command()
@@ -79,6 +89,73 @@ def check(
     failed = [device for device, checks in found.items() if any(check.ok is False for check in checks)]
     if failed:
         raise DeviceUnreachable(f"{', '.join(failed)} cannot be used as it is", next_step="See the lines marked FAILS")
+
+
+@app.command()
+def mark(
+    name: Name,
+    health: Annotated[str, typer.Argument(metavar="HEALTH", help="unknown, maintenance or retired.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever wonders later.")] = "no reason given",
+    workspace: options.WorkspaceFolder = None,
+) -> None:
+    """Take a device out of service, or put it back: it is unknown then, until its golden probe was measured.
+
+    Example: harness devices mark board maintenance --reason "new heat sink"
+    """
+    from harness.device.holder import holder
+    from harness.device.inventory import find_device, load_inventory
+    from harness.fleet.store import HEALTH, FleetStore
+
+    place = find_workspace(workspace)
+    device = find_device(load_inventory(place.devices), name)
+    chosen = next((known for known in HEALTH if known == health and known not in ("good", "bad")), None)
+    if chosen is None:
+        why = "Whether a device is good or bad is what its golden probe says" if health in HEALTH else ""
+        step = "Choose from unknown, maintenance, retired"
+        raise UsageError(f"{health[:40]} is nothing that a device can be marked as", why=why, next_step=step)
+    with FleetStore(place.fleet) as store:
+        marked = store.mark(device.name, chosen, f"{reason} ({holder()})")
+    print(f"{marked.device}  {marked.health}  {printable(marked.reason)}")
+
+
+@app.command()
+def golden(
+    name: Name,
+    forget: Annotated[bool, typer.Option("--forget", help="Learn the band anew, from the next sessions.")] = False,
+    workspace: options.WorkspaceFolder = None,
+    json: options.Json = False,
+) -> None:
+    """Show the band of a device's golden probe, and how its health went.
+
+    Example: harness devices golden npu01
+    """
+    from dataclasses import asdict
+
+    from harness.device.inventory import find_device, load_inventory
+    from harness.fleet.health import configured_band
+    from harness.fleet.store import FleetStore
+
+    place = find_workspace(workspace)
+    device = find_device(load_inventory(place.devices), name)
+    with FleetStore(place.fleet) as store:
+        if forget and store.forget_band(device.name):
+            store.mark(device.name, "unknown", "its golden band is to be learnt anew")
+        band = configured_band(device) or store.band(device.name)
+        history = store.history(device.name)
+    if json:
+        print_json(device=device.name, band=asdict(band) if band else None, history=[asdict(one) for one in history])
+        return
+    if band is None:
+        print(f"{device.name}  golden probe never measured; the band is learnt from the first sessions")
+    else:
+        print(
+            f"{device.name}  golden probe {milliseconds(band.low_s)} to {milliseconds(band.high_s)} ms  {band.learnt}"
+        )
+    print_table(("since", "health", "why"), [(one.since, one.health, one.reason) for one in history], left=3)
+
+
+def _health(known: Any) -> str:
+    return known.health if known is not None else "unknown"
 
 
 def _facts(device: Any) -> dict[str, Any]:

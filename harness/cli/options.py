@@ -18,6 +18,15 @@ OptionalModels = Annotated[
 ]
 Models = Annotated[list[str], typer.Argument(metavar="MODEL.onnx …", help=MODELS_HELP)]
 DeviceName = Annotated[str, typer.Option("--device", "-d", help="Name of the device; see `harness devices list`.")]
+DeviceNames = Annotated[
+    str | None, typer.Option("--device", "-d", metavar="NAME[,NAME…]", help="Names of devices (default cpu01).")
+]
+Groups = Annotated[
+    list[str] | None, typer.Option("--group", help="All devices of a group of devices.toml; may be repeated.")
+]
+Everything = Annotated[
+    bool, typer.Option("--all", help="All devices of devices.toml, or the built-in ones where it lists none.")
+]
 OptionalDevice = Annotated[
     str | None, typer.Option("--device", "-d", help="Name of the device whose newest table is used (default cpu01).")
 ]
@@ -53,6 +62,16 @@ def parse_dims(words: Sequence[str] | None) -> dict[str, int]:
             raise UsageError(f"--dim {name[:80]} is given twice")
         dims[name] = int(value)
     return dims
+
+
+def parse_names(text: str | None) -> tuple[str, ...]:
+    """Names between commas, each once; raises UsageError for an empty one."""
+    if text is None:
+        return ()
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise UsageError(f"--device {text[:80]!r} holds an empty name", next_step="Write NAME, or NAME,NAME")
+    return tuple(dict.fromkeys(names))
 
 
 def parse_budget(text: str | None) -> float | None:

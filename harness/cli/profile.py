@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli import options
-from harness.cli.output import note, print_json, print_table
-from harness.cli.progress import show_progress, stop_on_interrupt
+from harness.cli.output import print_json, print_table
+from harness.cli.progress import show_progress
 from harness.errors import UsageError
-from harness.workspace import find_workspace
+from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:
-    from harness.measure.profiling import DryRun, ProfileResult
+    from harness.measure.policy import RepeatPolicy
+    from harness.measure.profiling import DryRun
+    from harness.probe.auxiliary import AuxiliaryKind
 
 
 def profile(
     models: options.OptionalModels = None,
-    device: options.DeviceName = "cpu01",
+    device: options.DeviceNames = None,
+    group: options.Groups = None,
+    everything: options.Everything = False,
     aux: Annotated[
         str,
         typer.Option("--aux", help="Auxiliary layer behind each layer: avgpool, rowpool, conv1x1, conv3x3 or auto."),
@@ -56,7 +61,10 @@ def profile(
     workspace: options.WorkspaceFolder = None,
     json: options.Json = False,
 ) -> None:
-    """Measure probes of every layer of networks, or of a space of layers, on a device; the same command resumes.
+    """Measure probes of every layer of networks, or of a space of layers, on devices; the same command resumes.
+
+    Several devices are measured side by side, each board by one job at a time. Before and after, a golden probe tells
+    whether a device is as it was.
 
     Example: harness profile --device cpu01 builtin:resnet50 model.onnx
     """
@@ -68,7 +76,8 @@ def profile(
         why = "Its layers are chosen as results come in" if dry_run else "It says all sizes itself"
         raise UsageError("--space goes without networks, --dim and --dry-run", why=why)
 
-    from harness.measure import profiling
+    from harness.device.inventory import load_inventory
+    from harness.fleet.selection import select
     from harness.measure.policy import RepeatPolicy
     from harness.probe.auxiliary import AUXILIARY_KINDS
 
@@ -77,29 +86,37 @@ def profile(
     if kind is None and aux != "auto":
         choices = ", ".join(("auto", *AUXILIARY_KINDS))
         raise UsageError(f"--aux {aux[:40]} is unknown", next_step=f"Choose from {choices}")
-    if space is not None:
-        from harness.cli.profile_space import profile_space
-
-        profile_space(
-            space, device=device, workspace=place, auxiliary=kind, policy=policy, count=count, target=target, seed=seed,
-            fresh=fresh, json=json,
-        )  # fmt: skip
-        return
-    with show_progress(device) as observe:
-        if dry_run:
-            plan = profiling.dry_run(
-                models or (), device=device, workspace=place, auxiliary=kind, policy=policy, dims=dims, observe=observe
-            )
-        else:
-            with stop_on_interrupt() as stop:
-                result = profiling.profile(
-                    models or (), device=device, workspace=place, auxiliary=kind, policy=policy, seed=seed,
-                    fresh=fresh, dims=dims, observe=observe, stop=stop,
-                )  # fmt: skip
+    names = options.parse_names(device) or (() if group or everything else ("cpu01",))
+    devices = select(load_inventory(place.devices), names=names, groups=group or (), everything=everything)
     if dry_run:
-        _show_plan(plan, json)
-    else:
-        _show_result(result, json)
+        if len(devices) > 1:
+            raise UsageError("--dry-run goes with one device", next_step="Name one by --device")
+        _dry_run(devices[0].name, models or (), place, kind, policy, dims, json)
+        return
+
+    from harness.cli.fleet import profile_devices
+    from harness.fleet.job import Job
+    from harness.space.planner import DEFAULT_COUNT, DEFAULT_TARGET
+
+    wanted = Job(
+        "", tuple(models or ()), space, count=DEFAULT_COUNT if count is None else count,
+        target=DEFAULT_TARGET if target is None else target / 100, policy=policy, auxiliary=kind, dims=dims, seed=seed,
+        fresh=fresh,
+    )  # fmt: skip
+    profile_devices([replace(wanted, device=one.name) for one in devices], place, json)
+
+
+def _dry_run(
+    device: str, models: Sequence[str], place: Workspace, auxiliary: AuxiliaryKind | None, policy: RepeatPolicy,
+    dims: dict[str, int], json: bool,
+) -> None:  # fmt: skip
+    from harness.measure import profiling
+
+    with show_progress(device) as observe:
+        plan = profiling.dry_run(
+            models, device=device, workspace=place, auxiliary=auxiliary, policy=policy, dims=dims, observe=observe
+        )
+    _show_plan(plan, json)
 
 
 def _show_plan(dry: DryRun, json: bool) -> None:
@@ -128,21 +145,3 @@ def _show_plan(dry: DryRun, json: bool) -> None:
     print(f"{len(plan.layers)} different layers, {len(plan.probes)} probes in {len(plan.batches)} batches")
     print_table(("probes", "count"), [(role, str(count)) for role, count in roles.items()])
     print(f"about {seconds[0]:.2g} to {seconds[1]:.2g} s on the device for {fewest} to {most} rounds")
-
-
-def _show_result(result: ProfileResult, json: bool) -> None:
-    if json:
-        print_json(**asdict(result))
-        return
-    print(
-        f"{result.device}  campaign {result.campaign}{' (resumed)' if result.resumed else ''}"
-        f"  {result.probes} probes  {result.samples:,} samples, {result.median_runs:g} runs of a probe (median)"
-        f"  {result.device_seconds:.2f} s on the device  {result.wall_seconds:.1f} s in all"
-    )
-    if result.refused:
-        note(f"{result.refused} probes were refused by the device; `harness lut build` leaves their layers out")
-    if result.unsettled:
-        note(f"{result.unsettled} probes did not reach the target interval; their entries carry a wider one")
-    if result.drift > 0.05:
-        note(f"The reference probe drifted by {result.drift:.1%}: clock, temperature or load changed meanwhile")
-    note(f"Next: harness lut build --device {result.device}")

@@ -1,19 +1,13 @@
-"""`harness profile --space`: measure layers of a space, chosen so that few serve all of it."""
+"""What `harness profile --space` shows."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from harness.cli.output import note, print_json, print_table
-from harness.cli.progress import show_progress, stop_on_interrupt
+from harness.cli.output import note, print_table
 
 if TYPE_CHECKING:
-    from harness.measure.policy import RepeatPolicy
-    from harness.probe.auxiliary import AuxiliaryKind
-    from harness.space.planner import RoundResult
     from harness.space.profiling import SpaceProfile
-    from harness.workspace import Workspace
 
 _STOPPED = {
     "target": "layers at random are predicted within the target",
@@ -23,40 +17,8 @@ _STOPPED = {
 }
 
 
-def profile_space(
-    space: str,
-    *,
-    device: str,
-    workspace: Workspace,
-    auxiliary: AuxiliaryKind | None,
-    policy: RepeatPolicy,
-    count: int | None,
-    target: float | None,
-    seed: int,
-    fresh: bool,
-    json: bool,
-) -> None:
-    """Measures and shows; `target` in percent."""
-    from harness.space import planner, profiling
-
-    with show_progress(device) as observe, stop_on_interrupt() as stop:
-        found = profiling.profile_space(
-            space, device=device, workspace=workspace, auxiliary=auxiliary, policy=policy,
-            count=planner.DEFAULT_COUNT if count is None else count,
-            target=planner.DEFAULT_TARGET if target is None else target / 100,
-            seed=seed, fresh=fresh, observe=observe, told=_tell, stop=stop,
-        )  # fmt: skip
-    if json:
-        print_json(**asdict(found))
-    else:
-        _show(found)
-
-
-def _tell(result: RoundResult) -> None:
-    note(f"round {result.number}: {result.measured} layers; predicted before: at random {_error(result.control_error)}")
-
-
-def _show(found: SpaceProfile) -> None:
+def show_space(found: SpaceProfile) -> None:
+    """The rounds of a space, and why it stopped."""
     header = ("round", "measured", "refused", "error at random", "error where chosen")
     rows = [
         (str(one.number), str(one.measured), str(one.refused), _error(one.control_error), _error(one.chosen_error))

@@ -40,7 +40,7 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
 def show_progress(label: str) -> Iterator[Observer]:
     """An observer that draws on stderr."""
     if not sys.stderr.isatty():
-        yield _PlainLines(label)
+        yield show_lines(label)
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
@@ -62,6 +62,11 @@ def show_progress(label: str) -> Iterator[Observer]:
             )
 
         yield observe
+
+
+def show_lines(label: str) -> Observer:
+    """An observer that writes a line on stderr now and then."""
+    return _PlainLines(label)
 
 
 class _PlainLines:

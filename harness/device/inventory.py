@@ -106,6 +106,12 @@ class Device(_Settings):
     ] = None
     transport: Local | Ssh = Field(default_factory=Local, discriminator="kind")
 
+    @property
+    def board(self) -> str:
+        """What the device occupies, among those of all hosts: devices of one board are measured one after the other."""
+        host = f"{self.transport.host}:{self.transport.port}" if isinstance(self.transport, Ssh) else "local"
+        return f"{host}/{self.resource}"
+
 
 BUILT_IN: Mapping[str, Device] = MappingProxyType(
     {

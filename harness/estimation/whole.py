@@ -79,7 +79,9 @@ def measure_processes(
                 _check_clock(session, device, clock)
                 settings = policy.settings("validate", number)
                 hello = session.hello
-                campaign = journal.begin(device, chosen, number, settings, hello.fingerprint, hello.clock)
+                campaign = journal.begin(
+                    device, chosen, number, settings, hello.fingerprint, hello.clock, session.token
+                )
                 CampaignRun(session, journal, campaign, chosen, policy, observe, stop).run()
                 for record in journal.probes(campaign.id).values():
                     if record.refused and record.role == "network":

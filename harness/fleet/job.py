@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from harness import errors
 from harness.errors import Fault, HarnessError
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
 from harness.probe.auxiliary import AuxiliaryKind
+from harness.space.planner import DEFAULT_COUNT, DEFAULT_TARGET
+from harness.space.profiling import SpaceProfile
 
 
 @dataclass(frozen=True)
@@ -19,12 +23,15 @@ class Job:
 
     Jobs of the same `name` are one: whoever runs it a second time goes on where the first stopped. Without a name it is
     what `harness profile` does. `models` are paths or `builtin:NAME`, none for the reference networks; with `space` the
-    layers of that space are measured in their place. With `watch`, what regressions are told from is measured, too.
+    layers of that space are measured in their place, at most `count` of them until they are predicted within `target`.
+    With `watch`, what regressions are told from is measured, too.
     """
 
     device: str
     models: tuple[str, ...] = ()
     space: str | None = None
+    count: int = DEFAULT_COUNT
+    target: float = DEFAULT_TARGET
     name: str = ""
     policy: RepeatPolicy = field(default_factory=RepeatPolicy)
     auxiliary: AuxiliaryKind | None = None
@@ -45,20 +52,29 @@ class Failure:
     fault: Fault
     retry_helps: bool
     exit_code: int
+    trace: str = ""
 
     @classmethod
     def of(cls, error: HarnessError) -> Failure:
-        """An error as data."""
-        name = type(error).__name__
-        return cls(name, error.what, error.why, error.next_step, error.fault, error.retry_helps, error.exit_code)
+        """An error as data, with where it came from."""
+        name, trace = type(error).__name__, "".join(traceback.format_exception(error))
+        words = (error.what, error.why, error.next_step)
+        return cls(name, *words, error.fault, error.retry_helps, error.exit_code, trace)
+
+    def error(self) -> HarnessError:
+        """The error again, for a caller to raise; where it came from is a note of it."""
+        again: HarnessError = getattr(errors, self.kind)(self.what, why=self.why, next_step=self.next_step)
+        again.add_note(self.trace)
+        return again
 
 
 @dataclass(frozen=True)
 class JobOutcome:
     """What became of a job.
 
-    `result` is there where its campaign is complete, `failure` where not. `watch` is the campaign of the watch, where
-    one was wanted. `golden_s` is what the golden probe took, None where it was not reached. Times are UTC, ISO 8601.
+    `result` is there where its campaign is complete, `failure` where not; `space` tells more where it was a space.
+    `watch` is the campaign of the watch, where one was wanted. `golden_s` is what the golden probe took, None where it
+    was not reached. Times are UTC, ISO 8601.
     """
 
     job: Job
@@ -66,6 +82,7 @@ class JobOutcome:
     ended: str
     attempts: int
     result: ProfileResult | None = None
+    space: SpaceProfile | None = None
     failure: Failure | None = None
     watch: int | None = None
     golden_s: float | None = None

@@ -21,10 +21,12 @@ HEALTH: tuple[HealthName, ...] = ("good", "unknown", "bad", "maintenance", "reti
 SCHEMA_VERSION = 1
 _SCHEMA = """
 CREATE TABLE health (
-    device TEXT PRIMARY KEY, health TEXT NOT NULL, reason TEXT NOT NULL, since TEXT NOT NULL) WITHOUT ROWID;
+    id INTEGER PRIMARY KEY, device TEXT NOT NULL, health TEXT NOT NULL, reason TEXT NOT NULL, since TEXT NOT NULL,
+    told TEXT NOT NULL);
+CREATE INDEX health_by_device ON health (device, id);
 CREATE TABLE bands (
-    device TEXT NOT NULL, fingerprint TEXT NOT NULL, low_s REAL NOT NULL, high_s REAL NOT NULL, learnt TEXT NOT NULL,
-    PRIMARY KEY (device, fingerprint)) WITHOUT ROWID;
+    device TEXT PRIMARY KEY, low_s REAL NOT NULL, high_s REAL NOT NULL, learnt TEXT NOT NULL,
+    latencies_s TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE jobs (
     name TEXT PRIMARY KEY, night TEXT NOT NULL, device TEXT NOT NULL, status TEXT NOT NULL, outcome TEXT NOT NULL,
     changed TEXT NOT NULL) WITHOUT ROWID;
@@ -47,11 +49,15 @@ class DeviceHealth:
 
 @dataclass(frozen=True)
 class Band:
-    """What the golden probe may take on a device, in seconds; `learnt` when (UTC), or `configured`."""
+    """What the golden probe may take on a device, in seconds.
+
+    It is `learnt` at a time (UTC) from the medians of its first sessions, `latencies_s`, or `configured`.
+    """
 
     low_s: float
     high_s: float
     learnt: str
+    latencies_s: tuple[float, ...] = ()
 
     def holds(self, latency_s: float) -> bool:
         """Whether a latency is inside."""
@@ -127,41 +133,50 @@ class FleetStore:
 
     def health(self, device: str) -> DeviceHealth:
         """What we think of a device; unknown where nothing was ever said."""
-        row = self._db.execute("SELECT health, reason, since FROM health WHERE device=?", (device,)).fetchone()
-        if row is None:
-            return DeviceHealth(device, "unknown", "never looked at", "")
-        return DeviceHealth(device, cast(HealthName, row[0]), row[1], row[2])
+        history = self.history(device, 1)
+        return history[0] if history else DeviceHealth(device, "unknown", "never looked at", "")
+
+    def history(self, device: str, limit: int = 20) -> tuple[DeviceHealth, ...]:
+        """What was thought of a device, newest first."""
+        rows = self._db.execute(
+            "SELECT device, health, reason, since FROM health WHERE device=? ORDER BY id DESC LIMIT ?", (device, limit)
+        )
+        return tuple(DeviceHealth(name, cast(HealthName, health), *rest) for name, health, *rest in rows)
 
     def mark(self, device: str, health: HealthName, reason: str) -> DeviceHealth:
         """Records what we think of a device from now on; `since` stays where the health does."""
-        before = self.health(device)
-        since = before.since if before.health == health and before.since else now()
+        told = now()
         with self._transaction():
-            self._db.execute("INSERT OR REPLACE INTO health VALUES (?,?,?,?)", (device, health, reason[:500], since))
+            before = self.health(device)
+            if (before.health, before.reason) == (health, reason[:500]):
+                return before
+            since = before.since if before.health == health and before.since else told
+            values = (device, health, reason[:500], since, told)
+            self._db.execute("INSERT INTO health (device, health, reason, since, told) VALUES (?,?,?,?,?)", values)
         return DeviceHealth(device, health, reason[:500], since)
 
     # --- golden bands -------------------------------------------------------------------------------------------
 
-    def band(self, device: str, fingerprint: str) -> Band | None:
-        """What was learnt of the golden probe on a device as this fingerprint tells it; None before that."""
+    def band(self, device: str) -> Band | None:
+        """What was learnt of the golden probe on a device; None before its first session."""
         row = self._db.execute(
-            "SELECT low_s, high_s, learnt FROM bands WHERE device=? AND fingerprint=?", (device, fingerprint)
+            "SELECT low_s, high_s, learnt, latencies_s FROM bands WHERE device=?", (device,)
         ).fetchone()
-        return Band(*row) if row else None
+        if row is None:
+            return None
+        low_s, high_s, learnt, latencies_s = row
+        return Band(low_s, high_s, learnt, tuple(json.loads(latencies_s)))
 
-    def learn_band(self, device: str, fingerprint: str, low_s: float, high_s: float) -> Band:
+    def set_band(self, device: str, band: Band) -> None:
         """Records a band, in place of the one before."""
-        band = Band(low_s, high_s, now())
+        values = (device, band.low_s, band.high_s, band.learnt, json.dumps(band.latencies_s))
         with self._transaction():
-            self._db.execute(
-                "INSERT OR REPLACE INTO bands VALUES (?,?,?,?,?)", (device, fingerprint, low_s, high_s, band.learnt)
-            )
-        return band
+            self._db.execute("INSERT OR REPLACE INTO bands VALUES (?,?,?,?,?)", values)
 
-    def forget_bands(self, device: str) -> int:
-        """Forgets what was learnt of a device; returns how many bands that were."""
+    def forget_band(self, device: str) -> bool:
+        """Forgets what was learnt of a device; whether there was anything."""
         with self._transaction():
-            return self._db.execute("DELETE FROM bands WHERE device=?", (device,)).rowcount
+            return self._db.execute("DELETE FROM bands WHERE device=?", (device,)).rowcount > 0
 
     # --- nights -------------------------------------------------------------------------------------------------
 
@@ -176,7 +191,10 @@ class FleetStore:
         rows = self._db.execute(
             "SELECT name, night, device, status, outcome, changed FROM jobs WHERE night=? ORDER BY name", (night,)
         )
-        return tuple(NightJob(*row[:4], json.loads(row[4]), row[5]) for row in rows)
+        return tuple(
+            NightJob(job, of, device, status, json.loads(outcome), changed)
+            for job, of, device, status, outcome, changed in rows
+        )
 
     def record_report(self, night: str, report: Mapping[str, object]) -> None:
         """Records what a night came to."""

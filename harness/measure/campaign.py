@@ -18,6 +18,8 @@ from harness.probe.plan import ProbePlan
 from harness.probe.probe import Probe
 
 CHECKED_PASSES = 2
+DEADLY = 3
+"""Deaths of the worker while it loads a probe, after which the probe counts as refused."""
 
 
 def payload_of(probe: Probe, load: str | None = None) -> ProbePayload:
@@ -75,7 +77,7 @@ class CampaignRun:
         while not self._is_spent() and (chosen := self._most_worthwhile()) is not None:
             self._sit(*chosen)
         if min(self._rounds, default=0) >= self.policy.fewest_rounds or not self._rounds:
-            self.journal.complete(self.campaign.id, settled=not self._is_spent())
+            self.journal.complete(self.campaign.id, self.session.token, settled=not self._is_spent())
 
     def _resume(self) -> None:
         self._samples = {probe: list(taken) for probe, taken in self.journal.samples(self.campaign.id).items()}
@@ -111,7 +113,7 @@ class CampaignRun:
         while self._rounds[number] < rounds and not (self._is_spent() and self._rounds[number]):
             self._run_round(number, batch, present)
             self._rounds[number] += 1
-            self.journal.finish_round(self.campaign.id, number, self._rounds[number])
+            self.journal.finish_round(self.campaign.id, self.session.token, number, self._rounds[number])
             self._report("measuring", number)
         self.session.drop(sorted(present))
 
@@ -179,15 +181,15 @@ class CampaignRun:
                 return False
             self._refuse(probe, refusal.why or refusal.what)
             return False
-        except WorkerDied as death:  # it may have died of something else, but hardly twice
-            if self.journal.count_death(self.campaign.id, probe.id) > 1:
+        except WorkerDied as death:  # it may have died of something else, but hardly every time
+            if self.journal.count_death(self.campaign.id, self.session.token, probe.id) >= DEADLY:
                 self._refuse(probe, f"the worker died of it: {death.why}")
             raise
         return True
 
     def _refuse(self, probe: Probe, reason: str) -> None:
         self._refused.add(probe.id)
-        self.journal.refuse(self.campaign.id, probe.id, reason)
+        self.journal.refuse(self.campaign.id, self.session.token, probe.id, reason)
 
     def _settle(self, batch: Batch) -> None:
         """A round that is not timed: what loading left in the caches is none of the probes' business."""
@@ -210,7 +212,7 @@ class CampaignRun:
 
     def _spend(self, seconds: float) -> None:
         self._device_s += seconds
-        self.journal.spend(self.campaign.id, seconds)
+        self.journal.spend(self.campaign.id, self.session.token, seconds)
 
     def _run(self, visits: Sequence[Visit]) -> Iterator[Series]:
         for series, _ in self._series(visits):

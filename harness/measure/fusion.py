@@ -120,7 +120,9 @@ class FusionSearch:
             asked = (campaign.plan, dict(campaign.settings), dict(campaign.fingerprint))
             if asked == (plan.id, settings, dict(hello.fingerprint)):
                 return campaign
-        return self.journal.begin(self.device, plan, self.seed, settings, hello.fingerprint, hello.clock)
+        return self.journal.begin(
+            self.device, plan, self.seed, settings, hello.fingerprint, hello.clock, self.session.token
+        )
 
 
 def rules_of(tried: Sequence[TriedPattern]) -> tuple[FusionRule, ...]:

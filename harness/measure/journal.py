@@ -123,53 +123,78 @@ class Journal:
             step = "Free space on the disk, then run the same command again: it resumes"
             raise JournalError(f"The journal {self.path} cannot be written", why=str(error), next_step=step) from error
 
+    @contextlib.contextmanager
+    def _fenced(self, campaign: int, token: int) -> Iterator[None]:
+        """A transaction of whoever holds the newest lease; raises LeaseLost where a later one has written."""
+        with self.transaction():
+            renewed = self._db.execute("UPDATE campaigns SET token=? WHERE id=? AND token<=?", (token, campaign, token))
+            if renewed.rowcount != 1:
+                why = "Another controller has taken the device over, and goes on with the campaign"
+                raise LeaseLost("These samples come too late", why=why, next_step="Leave it to the other controller")
+            yield
+
     def begin(
         self, device: str, plan: ProbePlan, seed: int, settings: Mapping[str, Any], fingerprint: Mapping[str, str],
-        clock: str,
+        clock: str, token: int = 0,
     ) -> Campaign:  # fmt: skip
-        """Records a new campaign with its probes and layers."""
+        """Records a campaign with its probes and layers; of a named job there is one, which another may have begun.
+
+        Raises LeaseLost where that was under a later lease than `token`.
+        """
         visits = {probe: batch.visits for batch in reversed(plan.batches) for probe in batch.probes}
         with self.transaction():
-            cursor = self._db.execute(
-                "INSERT INTO campaigns (device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules,"
-                " created) VALUES (?,?,?,?,?,?,?,?,?,?)",
-                (device, plan.id, seed, _json(settings), _json(fingerprint), clock, plan.auxiliary, plan.reference,
-                 _json([asdict(rule) for rule in plan.rules]), datetime.now(UTC).isoformat(timespec="seconds")),
-            )  # fmt: skip
-            campaign = cursor.lastrowid
-            self._db.executemany(
-                "INSERT INTO probes (campaign, probe, role, label, auxiliary, terms, visits) VALUES (?,?,?,?,?,?,?)",
-                [
-                    (
-                        campaign,
-                        probe.id,
-                        probe.role,
-                        probe.label,
-                        probe.auxiliary,
-                        _json(asdict(probe.terms)),
-                        visits.get(probe.id, "cold"),
-                    )
-                    for probe in plan.probes.values()
-                ],
-            )
-            self._db.executemany(
-                "INSERT INTO layers VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-                [
-                    (
-                        campaign,
-                        layer.key.text,
-                        *list(asdict(layer).values())[1:-2],
-                        _json(layer.stacks),
-                        _json(layer.networks),
-                    )
-                    for layer in plan.layers
-                ],
-            )
-            self._db.executemany(
-                "INSERT INTO chains VALUES (?,?,?)",
-                [(campaign, number, _json(asdict(chain))) for number, chain in enumerate(plan.chains)],
-            )
-        return self.campaign(int(campaign or 0))
+            known = self._newest(device, plan.id, settings, fingerprint) if settings.get("job") else None
+            if known is not None:
+                begun = known
+            else:
+                begun = self._insert(device, plan, seed, settings, fingerprint, clock, visits)
+        with self._fenced(begun, token):
+            return self.campaign(begun)
+
+    def _insert(
+        self, device: str, plan: ProbePlan, seed: int, settings: Mapping[str, Any], fingerprint: Mapping[str, str],
+        clock: str, visits: Mapping[str, str],
+    ) -> int:  # fmt: skip
+        cursor = self._db.execute(
+            "INSERT INTO campaigns (device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules,"
+            " created) VALUES (?,?,?,?,?,?,?,?,?,?)",
+            (device, plan.id, seed, _json(settings), _json(fingerprint), clock, plan.auxiliary, plan.reference,
+             _json([asdict(rule) for rule in plan.rules]), datetime.now(UTC).isoformat(timespec="milliseconds")),
+        )  # fmt: skip
+        campaign = int(cursor.lastrowid or 0)
+        self._db.executemany(
+            "INSERT INTO probes (campaign, probe, role, label, auxiliary, terms, visits) VALUES (?,?,?,?,?,?,?)",
+            [
+                (
+                    campaign,
+                    probe.id,
+                    probe.role,
+                    probe.label,
+                    probe.auxiliary,
+                    _json(asdict(probe.terms)),
+                    visits.get(probe.id, "cold"),
+                )
+                for probe in plan.probes.values()
+            ],
+        )
+        self._db.executemany(
+            "INSERT INTO layers VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+            [
+                (
+                    campaign,
+                    layer.key.text,
+                    *list(asdict(layer).values())[1:-2],
+                    _json(layer.stacks),
+                    _json(layer.networks),
+                )
+                for layer in plan.layers
+            ],
+        )
+        self._db.executemany(
+            "INSERT INTO chains VALUES (?,?,?)",
+            [(campaign, number, _json(asdict(chain))) for number, chain in enumerate(plan.chains)],
+        )
+        return campaign
 
     def resumable(
         self, device: str, plan: str, settings: Mapping[str, Any], fingerprint: Mapping[str, str]
@@ -178,7 +203,7 @@ class Journal:
         with self._reading():
             row = self._db.execute(
                 "SELECT id FROM campaigns WHERE device=? AND plan=? AND settings=? AND fingerprint=?"
-                " AND settled=0 ORDER BY id DESC LIMIT 1",
+                " AND settled=0 AND excluded IS NULL ORDER BY id DESC LIMIT 1",
                 (device, plan, _json(settings), _json(fingerprint)),
             ).fetchone()
         return self.campaign(row[0]) if row else None
@@ -188,15 +213,30 @@ class Journal:
     ) -> Campaign | None:
         """The newest campaign of the same device, plan, settings and fingerprint, complete or not."""
         with self._reading():
-            row = self._db.execute(
-                "SELECT id FROM campaigns WHERE device=? AND plan=? AND settings=? AND fingerprint=?"
-                " ORDER BY id DESC LIMIT 1",
-                (device, plan, _json(settings), _json(fingerprint)),
-            ).fetchone()
-        return self.campaign(row[0]) if row else None
+            found = self._newest(device, plan, settings, fingerprint)
+        return None if found is None else self.campaign(found)
+
+    def _newest(
+        self, device: str, plan: str, settings: Mapping[str, Any], fingerprint: Mapping[str, str]
+    ) -> int | None:
+        row = self._db.execute(
+            "SELECT id FROM campaigns WHERE device=? AND plan=? AND settings=? AND fingerprint=?"
+            " AND excluded IS NULL ORDER BY created DESC, id DESC LIMIT 1",
+            (device, plan, _json(settings), _json(fingerprint)),
+        ).fetchone()
+        return int(row[0]) if row else None
+
+    def highest_token(self, device: str) -> int:
+        """The highest fencing token under which something was written for a device; 0 before that."""
+        with self._reading():
+            return int(
+                self._db.execute("SELECT coalesce(max(token), 0) FROM campaigns WHERE device=?", (device,)).fetchone()[
+                    0
+                ]
+            )
 
     def exclude(self, campaign: int, reason: str) -> None:
-        """Keeps a campaign out of tables; its samples stay."""
+        """Keeps a campaign out of tables and comparisons; its samples stay. Needs no lease."""
         with self.transaction():
             self._db.execute("UPDATE campaigns SET excluded=? WHERE id=?", (reason, campaign))
 
@@ -230,7 +270,9 @@ class Journal:
     def campaigns(self, device: str) -> tuple[Campaign, ...]:
         """All campaigns of a device, oldest first."""
         with self._reading():
-            rows = self._db.execute("SELECT id FROM campaigns WHERE device=? ORDER BY id", (device,)).fetchall()
+            rows = self._db.execute(
+                "SELECT id FROM campaigns WHERE device=? ORDER BY created, id", (device,)
+            ).fetchall()
             return tuple(self.campaign(number) for (number,) in rows)
 
     def probes(self, campaign: int) -> dict[str, ProbeRecord]:
@@ -260,14 +302,14 @@ class Journal:
             rows = self._db.execute("SELECT chain FROM chains WHERE campaign=? ORDER BY ordinal", (campaign,))
             return tuple(_chain(json.loads(text)) for (text,) in rows)
 
-    def refuse(self, campaign: int, probe: str, reason: str) -> None:
-        """Records that the device does not accept a probe."""
-        with self.transaction():
+    def refuse(self, campaign: int, token: int, probe: str, reason: str) -> None:
+        """Records that the device does not accept a probe; raises as `add` does."""
+        with self._fenced(campaign, token):
             self._db.execute("UPDATE probes SET refused=? WHERE campaign=? AND probe=?", (reason, campaign, probe))
 
-    def count_death(self, campaign: int, probe: str) -> int:
-        """Records that the worker died while it loaded a probe; returns how often it has."""
-        with self.transaction():
+    def count_death(self, campaign: int, token: int, probe: str) -> int:
+        """Records that the worker died while it loaded a probe; returns how often it has. Raises as `add` does."""
+        with self._fenced(campaign, token):
             row = self._db.execute(
                 "UPDATE probes SET deaths=deaths+1 WHERE campaign=? AND probe=? RETURNING deaths", (campaign, probe)
             ).fetchone()
@@ -286,11 +328,7 @@ class Journal:
         place that already has a series.
         """
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        with self.transaction():
-            renewed = self._db.execute("UPDATE campaigns SET token=? WHERE id=? AND token<=?", (token, campaign, token))
-            if renewed.rowcount != 1:
-                why = "Another controller has taken the device over, and goes on with the campaign"
-                raise LeaseLost("These samples come too late", why=why, next_step="Leave it to the other controller")
+        with self._fenced(campaign, token):
             for place, probe, samples in taken:
                 cursor = self._db.execute(
                     "INSERT INTO series (campaign, probe, batch, round, position, token, taken, state)"
@@ -324,9 +362,9 @@ class Journal:
                 found.setdefault(probe, []).append(Sample(*values))
             return found
 
-    def finish_round(self, campaign: int, batch: int, finished: int) -> None:
-        """Records that a batch has so many whole rounds."""
-        with self.transaction():
+    def finish_round(self, campaign: int, token: int, batch: int, finished: int) -> None:
+        """Records that a batch has so many whole rounds; raises as `add` does."""
+        with self._fenced(campaign, token):
             self._db.execute("INSERT OR REPLACE INTO rounds VALUES (?,?,?)", (campaign, batch, finished))
 
     def rounds(self, campaign: int, batch: int) -> int:
@@ -337,9 +375,9 @@ class Journal:
             ).fetchone()
             return int(row[0]) if row else 0
 
-    def spend(self, campaign: int, seconds: float) -> None:
-        """Adds time on the device that no sample tells: untimed runs."""
-        with self.transaction():
+    def spend(self, campaign: int, token: int, seconds: float) -> None:
+        """Adds time on the device that no sample tells, that of untimed runs; raises as `add` does."""
+        with self._fenced(campaign, token):
             self._db.execute("UPDATE campaigns SET untimed_s=untimed_s+? WHERE id=?", (seconds, campaign))
 
     def untimed_s(self, campaign: int) -> float:
@@ -348,9 +386,12 @@ class Journal:
             row = self._db.execute("SELECT untimed_s FROM campaigns WHERE id=?", (campaign,)).fetchone()
             return float(row[0])
 
-    def complete(self, campaign: int, settled: bool = True) -> None:
-        """Marks a campaign as complete; one that the budget cut short is not `settled` and may go on."""
-        with self.transaction():
+    def complete(self, campaign: int, token: int, settled: bool = True) -> None:
+        """Marks a campaign as complete; one that the budget cut short is not `settled` and may go on.
+
+        Raises as `add` does.
+        """
+        with self._fenced(campaign, token):
             self._db.execute("UPDATE campaigns SET complete=1, settled=? WHERE id=?", (settled, campaign))
 
 

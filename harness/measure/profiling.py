@@ -165,7 +165,9 @@ class Sitting:
                 found = None
         if found:
             return found, True
-        return self.journal.begin(name, plan, wanted.seed, settings, hello.fingerprint, hello.clock), False
+        return self.journal.begin(
+            name, plan, wanted.seed, settings, hello.fingerprint, hello.clock, self.session.token
+        ), False
 
 
 def dry_run(

@@ -20,6 +20,7 @@ from harness.measure.campaign import CampaignRun, device_s
 from harness.measure.cutting import cut_as_told
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy
+from harness.measure.profiling import Sitting
 from harness.measure.progress import Observer, ignore
 from harness.network.context import context_of
 from harness.network.fusion import FusionRule
@@ -39,7 +40,7 @@ from harness.space.planner import (
     explore,
 )
 from harness.space.sampling import SpaceLayers
-from harness.space.space import load_space
+from harness.space.space import Space, load_space
 from harness.workspace import Workspace, find_workspace
 
 MAX_PART_LAYERS = 64
@@ -82,18 +83,48 @@ def profile_space(
     `space` is a path or `builtin:NAME`. `policy.budget_s` bounds the time on the device over all rounds; a round
     that is not likely to fit is not begun. Raises the errors of harness.errors; what was measured is kept.
     """
-    place, policy = workspace or find_workspace(), policy or RepeatPolicy()
+    place = workspace or find_workspace()
     known = find_device(load_inventory(place.devices), device)
-    source = SpaceLayers(load_space(space))
-    started_s = time.monotonic()
+    wanted = WantedSpace(load_space(space), policy or RepeatPolicy(), auxiliary, count, target, seed, fresh)
     with open_session(known) as session, Journal(place.journal) as journal:
         session.acquire(holder())
-        kind = auxiliary or auxiliary_for(session.hello.clock)
-        sitting = DeviceRounds(session, journal, device, policy, seed, fresh, kind, observe, stop or threading.Event())
-        result = explore(source, sitting.measure, count=count, target=target, seed=seed, learn=learn, observe=told)
-    return SpaceProfile(
-        device, result, tuple(sitting.campaigns), sitting.resumed, sitting.device_s, time.monotonic() - started_s
+        sitting = Sitting(session, journal, known, observe, stop or threading.Event())
+        return explore_space(sitting, wanted, learn, told)
+
+
+@dataclass(frozen=True)
+class WantedSpace:
+    """Which layers of a space are to be measured, and how; campaigns of the same `job` are the same ones."""
+
+    space: Space
+    policy: RepeatPolicy
+    auxiliary: AuxiliaryKind | None = None
+    count: int = DEFAULT_COUNT
+    target: float = DEFAULT_TARGET
+    seed: int = 0
+    fresh: bool = False
+    job: str = ""
+
+
+def explore_space(
+    sitting: Sitting,
+    wanted: WantedSpace,
+    learn: Learn = learn_committee,
+    told: Callable[[RoundResult], None] = lambda _: None,
+) -> SpaceProfile:
+    """The same on a device that is leased already; raises as `profile_space` does."""
+    started_s = time.monotonic()
+    kind = wanted.auxiliary or auxiliary_for(sitting.session.hello.clock)
+    rounds = DeviceRounds(
+        sitting.session, sitting.journal, sitting.device.name, wanted.policy, wanted.seed, wanted.fresh, kind,
+        sitting.observe, sitting.stop, wanted.job,
+    )  # fmt: skip
+    layers = SpaceLayers(wanted.space)
+    result = explore(
+        layers, rounds.measure, count=wanted.count, target=wanted.target, seed=wanted.seed, learn=learn, observe=told
     )
+    wall_s = time.monotonic() - started_s
+    return SpaceProfile(sitting.device.name, result, tuple(rounds.campaigns), rounds.resumed, rounds.device_s, wall_s)
 
 
 @dataclass
@@ -109,6 +140,7 @@ class DeviceRounds:
     auxiliary: AuxiliaryKind
     observe: Observer
     stop: threading.Event
+    job: str = ""
     campaigns: list[int] = field(default_factory=list)
     resumed: int = 0
     device_s: float = 0.0
@@ -167,11 +199,13 @@ class DeviceRounds:
 
     def _run(self, cuts: list[CutNetwork], rules: tuple[FusionRule, ...], policy: RepeatPolicy) -> Campaign:
         plan = plan_probes(cuts, rules, self.auxiliary)
-        settings, hello = policy.settings("profile", self.seed), self.session.hello
+        settings, hello = policy.settings("profile", self.seed, self.job), self.session.hello
         campaign = None if self.fresh else self._known(plan.id, settings, hello.fingerprint)
         self.resumed += campaign is not None
         if campaign is None:
-            campaign = self.journal.begin(self.device, plan, self.seed, settings, hello.fingerprint, hello.clock)
+            campaign = self.journal.begin(
+                self.device, plan, self.seed, settings, hello.fingerprint, hello.clock, self.session.token
+            )
         CampaignRun(self.session, self.journal, campaign, plan, policy, self.observe, self.stop).run()
         self.campaigns.append(campaign.id)
         taken = self.journal.samples(campaign.id).values()

@@ -115,12 +115,12 @@ def test_a_campaign_comes_back_with_its_plan(path: Path) -> None:
     plan = ProbePlan({probe.id: probe}, (), (Batch((probe.id,), "warm"),), probe.id, (), "avgpool")
     with Journal(path) as journal:
         campaign = begin(journal, plan, settings={"b": [1, None], "a": 0.5})
-        journal.refuse(campaign.id, probe.id, "unknown operator")
-        journal.finish_round(campaign.id, 3, 1)
-        journal.finish_round(campaign.id, 3, 2)
-        journal.spend(campaign.id, 0.25)
-        journal.spend(campaign.id, 0.5)
-        journal.complete(campaign.id)
+        journal.refuse(campaign.id, 1, probe.id, "unknown operator")
+        journal.finish_round(campaign.id, 1, 3, 1)
+        journal.finish_round(campaign.id, 1, 3, 2)
+        journal.spend(campaign.id, 1, 0.25)
+        journal.spend(campaign.id, 1, 0.5)
+        journal.complete(campaign.id, 1)
     with Journal(path) as journal:
         assert journal.campaigns("d") == (dataclasses.replace(campaign, complete=True),)
         assert campaign.settings == {"b": [1, None], "a": 0.5}
@@ -161,7 +161,7 @@ def test_resumable_finds_the_same_job_and_no_other(path: Path) -> None:
         begin(journal, fingerprint={"g": "2", "f": "1"})
         newest = begin(journal, fingerprint={"f": "1", "g": "2"})
         done = begin(journal, fingerprint={"f": "1", "g": "2"})
-        journal.complete(done.id)
+        journal.complete(done.id, 1)
         assert journal.resumable(*job) == newest  # type: ignore[arg-type]
         for position, value in enumerate(("e", other.id, {"a": 2}, {"f": "1", "g": "3"})):
             assert journal.resumable(*job[:position], value, *job[position + 1 :]) is None  # type: ignore[arg-type]
