@@ -12,7 +12,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from harness.cli import agent, demo, devices, estimate, lut, npu, profile, validate
+from harness.cli import agent, demo, devices, estimate, lut, nightly, npu, profile, validate
 from harness.cli.output import print_error
 from harness.errors import ConfigurationError, HarnessError, Interrupted
 from harness.version import VERSION
@@ -39,6 +39,7 @@ app.add_typer(lut.app, name="lut")
 app.add_typer(npu.app, name="npu")
 app.add_typer(devices.app, name="devices")
 app.add_typer(agent.app, name="agent")
+app.add_typer(nightly.app, name="nightly")
 
 _CLOSED_PIPE = 128 + signal.SIGPIPE
 """What a shell tells of a program that SIGPIPE ended; 0 would hide that a verdict such as 7 was never reached."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli import options
-from harness.cli.output import milliseconds, print_json, print_table
+from harness.cli.output import interval_ms, print_json, print_table
 from harness.errors import DeviceUnreachable, UsageError
 from harness.text import printable
 from harness.workspace import find_workspace
@@ -148,10 +148,14 @@ def golden(
     if band is None:
         print(f"{device.name}  golden probe never measured; the band is learnt from the first sessions")
     else:
-        print(
-            f"{device.name}  golden probe {milliseconds(band.low_s)} to {milliseconds(band.high_s)} ms  {band.learnt}"
-        )
+        bounds = interval_ms((band.low_s, band.high_s))
+        print(f"{device.name}  golden probe within {bounds} ms  {_origin(band)}")
     print_table(("since", "health", "why"), [(one.since, one.health, one.reason) for one in history], left=3)
+
+
+def _origin(band: Any) -> str:
+    sessions = len(band.latencies_s)
+    return f"from {sessions} sessions, {band.learnt}" if sessions else band.learnt
 
 
 def _health(known: Any) -> str:

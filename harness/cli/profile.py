@@ -86,7 +86,7 @@ def profile(
     if kind is None and aux != "auto":
         choices = ", ".join(("auto", *AUXILIARY_KINDS))
         raise UsageError(f"--aux {aux[:40]} is unknown", next_step=f"Choose from {choices}")
-    names = options.parse_names(device) or (() if group or everything else ("cpu01",))
+    names = options.parse_names("cpu01" if device is None and not group and not everything else device)
     devices = select(load_inventory(place.devices), names=names, groups=group or (), everything=everything)
     if dry_run:
         if len(devices) > 1:

@@ -14,7 +14,7 @@ from harness.device.holder import holder
 from harness.device.inventory import Device, Ssh, find_device, load_inventory
 from harness.device.session import Deadlines, open_session
 from harness.errors import DeviceBusy, DeviceError, DeviceQuarantined, HarnessError, Interrupted
-from harness.fleet.health import check_golden, check_in_service, note_failure, quarantine
+from harness.fleet.health import check_golden, check_golden_again, check_in_service, note_failure, quarantine
 from harness.fleet.job import Failure, Job, JobOutcome
 from harness.fleet.store import FleetStore, now
 from harness.measure.journal import Journal
@@ -126,7 +126,7 @@ def _attempt(
                 _measure_networks(reached, sitting, networks) if space is None else _explore(reached, sitting, space)
             )
             try:
-                check_golden(sitting, store)
+                check_golden_again(sitting, golden)
             except DeviceQuarantined as error:  # it changed meanwhile
                 for campaign in _campaigns_of(outcome):
                     journal.exclude(campaign, error.what)

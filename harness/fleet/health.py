@@ -50,7 +50,7 @@ def check_in_service(store: FleetStore, device: str) -> None:
 
 
 def check_golden(sitting: Sitting, store: FleetStore) -> GoldenCheck:
-    """Measures the golden probe; the device is good then, or unknown while its band is being learnt.
+    """Measures the golden probe before anything else; the device is good then, or unknown while its band is learnt.
 
     Raises DeviceQuarantined where it is outside; the health is left for whoever keeps the samples out to change.
     """
@@ -69,6 +69,18 @@ def check_golden(sitting: Sitting, store: FleetStore) -> GoldenCheck:
     else:
         store.mark(device.name, "good", "the golden probe is in its band")
     return GoldenCheck(measured.latency_s, band)
+
+
+def check_golden_again(sitting: Sitting, before: GoldenCheck) -> None:
+    """Measures the golden probe after a campaign: the device must still be in the band it was in before.
+
+    Raises DeviceQuarantined.
+    """
+    if before.band is None:
+        return
+    measured = measure_golden(sitting)
+    if measured is not None and not before.band.holds(measured.latency_s):
+        raise _quarantined(sitting.device.name, measured.latency_s, before.band)
 
 
 def configured_band(device: Device) -> Band | None:

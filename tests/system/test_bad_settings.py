@@ -332,6 +332,8 @@ def test_terminal_without_unicode_works(unchanged: Harness, small_network: Path)
 # Disturbed campaigns ---------------------------------------------------------------------------------------------
 
 RUNS = 200
+PROFILES = 'settings LIKE \'%"purpose":"profile"%\''
+"""Campaigns that are no golden probe."""
 
 
 @pytest.fixture(scope="module")
@@ -355,7 +357,10 @@ def _profile(harness: Harness, network: Path) -> Outcome:
 
 def _visits(harness: Harness) -> Counter[str]:
     """How many samples each probe has."""
-    rows = harness.query("SELECT probe, count(*) FROM series JOIN samples ON series.id = samples.series GROUP BY probe")
+    rows = harness.query(
+        "SELECT probe, count(*) FROM series JOIN samples ON series.id = samples.series"
+        f" WHERE campaign IN (SELECT id FROM campaigns WHERE {PROFILES}) GROUP BY probe"
+    )
     return Counter(dict(rows))
 
 
@@ -365,6 +370,7 @@ def _samples(harness: Harness) -> set[tuple[Any, ...]]:
             harness.query(
                 "SELECT campaign, probe, batch, round, position, ordinal, wall_ns, device_ns FROM series"
                 " JOIN samples ON series.id = samples.series"
+                f" WHERE campaign IN (SELECT id FROM campaigns WHERE {PROFILES})"
             )
         )
     return set()
@@ -399,7 +405,7 @@ def _assert_resumes(harness: Harness, network: Path, kept: set[tuple[Any, ...]],
     assert kept
     result = _profile(harness, network).assert_ok().json
     assert result["resumed"] is True
-    assert harness.query("SELECT count(*), count(DISTINCT plan) FROM campaigns") == [(1, 1)]
+    assert harness.query(f"SELECT count(*), count(DISTINCT plan) FROM campaigns WHERE {PROFILES}") == [(1, 1)]
     after = _samples(harness)
     assert kept <= after, f"{len(kept - after)} samples were lost"
     places = Counter(row[:6] for row in after)
@@ -435,7 +441,7 @@ def test_second_controller_in_the_same_workspace_is_busy(harness: Harness, small
     first = _start(harness, small_network)
     _profile(harness, small_network).assert_refused(4)
     assert _end(first).assert_ok().json["samples"] > 0
-    assert harness.query("SELECT count(*) FROM campaigns") == [(1,)]
+    assert harness.query(f"SELECT count(*) FROM campaigns WHERE {PROFILES}") == [(1,)]
 
 
 @pytest.mark.parametrize("victim", ["agent", "worker"])
@@ -545,7 +551,7 @@ def test_fresh_begins_anew(harness: Harness, small_network: Path) -> None:
         harness("profile", "--device", "null01", small_network, "--runs", "4", "--fresh", "--json").assert_ok().json
     )
     assert result["resumed"] is False
-    assert harness.query("SELECT count(*) FROM campaigns") == [(2,)]
+    assert harness.query(f"SELECT count(*) FROM campaigns WHERE {PROFILES}") == [(2,)]
 
 
 def test_other_settings_do_not_resume(harness: Harness, small_network: Path) -> None:

@@ -22,6 +22,7 @@ COMMANDS = {
 GROUPS = ("lut", "npu", "devices", "agent")
 DOCUMENTED = {
     *COMMANDS, "npu split", "npu sweep", "nightly run", "nightly install", "nightly status", "report",
+    "devices mark", "devices golden", "worker",
 }  # fmt: skip
 
 
