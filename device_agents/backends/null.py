@@ -1,11 +1,13 @@
 """A device that takes a known time, on a virtual clock: it measures the harness itself.
 
 `total = c + a * input_bytes + b * output_bytes + w * weight_bytes`, the coefficients from the options,
-times a seeded log-normal factor. Weights stand for the layer, so the true layer latency is known.
+times a seeded log-normal factor. Weights stand for the layer, so the true layer latency is known. After
+`slower_after` runs all latencies are multiplied by `slowdown`, as on a board that gets hot.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from typing import Any, Dict, Optional, Tuple
@@ -13,6 +15,8 @@ from typing import Any, Dict, Optional, Tuple
 from device_agents.backends import LoadRequest, Refused, Revealed, Sample
 
 _BYTES = {"float32": 4, "float64": 8, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
+_OPTIONS = {"a_s_per_byte", "b_s_per_byte", "c_s", "weight_s_per_byte", "noise", "seed", "slower_after", "slowdown"}
+_UNANNOUNCED = ("slower_after", "slowdown")
 
 
 class NullBackend:
@@ -23,10 +27,9 @@ class NullBackend:
     tells: Tuple[str, ...] = ()
 
     def __init__(self, options: Dict[str, Any]) -> None:
-        known = {"a_s_per_byte", "b_s_per_byte", "c_s", "weight_s_per_byte", "noise", "seed"}
-        unknown = sorted(set(options) - known)
+        unknown = sorted(set(options) - _OPTIONS)
         if unknown:
-            raise Refused(f"the null backend has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")
+            raise Refused(f"the null backend has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}")
         self._a_s = _amount(options, "a_s_per_byte", 1e-10)
         self._b_s = _amount(options, "b_s_per_byte", 2e-10)
         self._c_s = _amount(options, "c_s", 1e-4)
@@ -36,12 +39,16 @@ class NullBackend:
         if type(seed) is not int:
             raise Refused("the option seed of the null backend is a whole number")
         self._random = random.Random(seed)  # noqa: S311 - noise, no secret
+        self._slower_after = _amount(options, "slower_after", math.inf, math.inf)
+        self._slowdown = _amount(options, "slowdown", 1.0, 1000.0)
+        self._runs = 0
         self._options = options
         self._latency_s: Dict[str, float] = {}
 
     def fingerprint(self) -> Dict[str, str]:
-        """The formula's coefficients: another formula is another device."""
-        settings = ",".join(f"{name}={value}" for name, value in sorted(self._options.items()))
+        """The formula's coefficients: another formula is another device; that it gets slower nobody announces."""
+        kept = {name: value for name, value in self._options.items() if name not in _UNANNOUNCED}
+        settings = ",".join(f"{name}={value}" for name, value in sorted(kept.items()))
         return {"runtime": "null", "runtime_version": "1", "settings": settings}
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:
@@ -61,14 +68,16 @@ class NullBackend:
         """The known latency as device time, beside the wall time that telling it took."""
         start = time.perf_counter_ns()
         factor = self._random.lognormvariate(0.0, self._noise) if self._noise else 1.0
+        factor *= self._slowdown if self._runs >= self._slower_after else 1.0
+        self._runs += 1
         device_ns = max(1, round(self._latency_s[probe] * factor * 1e9))
         return Sample(wall_ns=max(1, time.perf_counter_ns() - start), device_ns=device_ns)
 
 
-def _amount(options: Dict[str, Any], name: str, default: float) -> float:
+def _amount(options: Dict[str, Any], name: str, default: float, most: float = 10) -> float:
     value = options.get(name, default)
-    if type(value) not in (int, float) or not 0 <= value <= 10:
-        raise Refused("the option %s of the null backend is a number from 0 to 10" % name)
+    if type(value) not in (int, float) or not 0 <= value <= most:
+        raise Refused("the option %s of the null backend is a number from 0 to %g" % (name, most))
     return float(value)
 
 

@@ -107,7 +107,7 @@ def _band_of(device: Device, store: FleetStore, clock: str, latency_s: float) ->
 def learn_band(latencies_s: tuple[float, ...], clock: str) -> Band:
     """The band around the median of a device's first sessions: wide while they are few, and where they differ."""
     centre_s = statistics.median(latencies_s)
-    spread = max(abs(one / centre_s - 1) for one in latencies_s)
+    spread = max(max(one / centre_s, centre_s / one) for one in latencies_s) - 1
     share = max(TOLERANCE[clock], _SPREADS * spread)
     if len(latencies_s) < SESSIONS_TO_LEARN:
         share *= _PROVISIONAL

@@ -1,0 +1,282 @@
+"""Several devices side by side: one job per board, golden probes, quarantine, trouble that is tried again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nullbench import Bench, StopAfter
+
+from harness.device.inventory import load_inventory
+from harness.errors import CampaignIncomplete, UnknownDevice, UsageError
+from harness.fleet.execution import IMPATIENT, Patience, run_job
+from harness.fleet.health import SESSIONS_TO_LEARN, TOLERANCE, learn_band
+from harness.fleet.job import Job, JobOutcome
+from harness.fleet.local import LocalEngine
+from harness.fleet.selection import select
+from harness.fleet.store import DeviceHealth, FleetStore
+from harness.measure.journal import Journal
+from harness.measure.policy import RepeatPolicy
+from harness.measure.progress import Progress
+
+FOUR = RepeatPolicy(runs=4)
+QUICK = Patience(attempts=3, pause_s=0.05, busy_s=30.0)
+
+
+def write_devices(bench: Bench, devices: Mapping[str, str]) -> None:
+    """Null devices by name, each with further lines of its table."""
+    text = "".join(f'[devices.{name}]\nbackend = "null"\n{lines}\n' for name, lines in devices.items())
+    bench.workspace.devices.write_text(text)
+
+
+def job(bench: Bench, device: str, **changes: object) -> Job:
+    """A short campaign on the small network."""
+    return Job(device=device, **{"models": (str(bench.model),), "policy": FOUR, **changes})  # type: ignore[arg-type]
+
+
+def run(bench: Bench, jobs: Sequence[Job], stop: threading.Event | None = None) -> list[JobOutcome]:
+    """What becomes of jobs on this host."""
+    return list(LocalEngine(bench.workspace, QUICK).run(jobs, stop or threading.Event()))
+
+
+def run_one(bench: Bench, wanted: Job) -> JobOutcome:
+    """What becomes of one job that somebody waits for."""
+    return run_job(wanted, bench.workspace, stop=threading.Event(), patience=IMPATIENT)
+
+
+def health(bench: Bench, device: str) -> DeviceHealth:
+    """What the workspace thinks of a device."""
+    with FleetStore(bench.workspace.fleet) as store:
+        return store.health(device)
+
+
+def profiles(bench: Bench, device: str) -> list[tuple[bool, bool]]:
+    """Whether each campaign of a device that is no golden probe is complete, and whether it is kept out of tables."""
+    with Journal(bench.workspace.journal) as journal:
+        found = [one for one in journal.campaigns(device) if one.settings["purpose"] == "profile"]
+    return [(one.complete, one.excluded is not None) for one in found]
+
+
+# Selection -------------------------------------------------------------------------------------------------------
+
+
+def test_devices_are_chosen_by_name_by_group_and_all_each_once(bench: Bench) -> None:
+    """Names come first, groups and all add to them; `all` means the devices that the user listed."""
+    write_devices(bench, {"a": 'groups = ["x"]', "b": 'groups = ["x", "y"]', "c": ""})
+    inventory = load_inventory(bench.workspace.devices)
+    chosen = {
+        ("b",): select(inventory, names=["b"]),
+        ("c", "a", "b"): select(inventory, names=["c"], groups=["x"]),
+        ("b", "a"): select(inventory, groups=["y", "x"]),
+        ("a", "b", "c"): select(inventory, everything=True),
+    }
+    assert {wanted: tuple(device.name for device in found) for wanted, found in chosen.items()} == {
+        wanted: wanted for wanted in chosen
+    }
+
+
+def test_all_are_the_built_in_devices_where_none_is_listed() -> None:
+    """Without devices.toml `all` is what comes with harness."""
+    assert {device.name for device in select(load_inventory(None), everything=True)} >= {"npu01", "cpu01", "null01"}
+
+
+def test_a_group_that_nobody_is_in_is_refused_with_those_that_exist(bench: Bench) -> None:
+    """A misspelt group names the known ones; nothing at all is a usage error."""
+    write_devices(bench, {"a": 'groups = ["edge"]'})
+    inventory = load_inventory(bench.workspace.devices)
+    with pytest.raises(UnknownDevice, match="edge"):
+        select(inventory, groups=["egde"])
+    with pytest.raises(UsageError):
+        select(inventory)
+
+
+# Side by side ----------------------------------------------------------------------------------------------------
+
+
+def test_each_device_gets_its_campaign_and_a_broken_one_stops_no_other(bench: Bench) -> None:
+    """Of four devices one cannot be used: the others are measured, and its outcome says whose fault it was."""
+    write_devices(bench, {"a": "", "b": "", "broken": "options = { colour = 3 }", "c": ""})
+    outcomes = {one.job.device: one for one in run(bench, [job(bench, name) for name in ("a", "b", "broken", "c")])}
+    assert {name for name, one in outcomes.items() if one.result is not None} == {"a", "b", "c"}
+    failure = outcomes["broken"].failure
+    assert failure is not None and (failure.kind, failure.exit_code) == ("BackendError", 4)
+    assert all(profiles(bench, name) == [(True, False)] for name in ("a", "b", "c"))
+
+
+def test_devices_of_one_board_are_never_measured_at_once(bench: Bench) -> None:
+    """Two devices that occupy the same resource take turns: neither ever finds the board taken."""
+    write_devices(bench, dict.fromkeys(("a", "b", "c"), 'resource = "shelf"'))
+    engine = LocalEngine(bench.workspace, IMPATIENT)
+    outcomes = list(engine.run([job(bench, name) for name in ("a", "b", "c")], threading.Event()))
+    assert all(one.result is not None and one.attempts == 1 for one in outcomes)
+
+
+def test_a_job_of_one_name_is_one_campaign(bench: Bench) -> None:
+    """Asked for again, a named job that is done measures nothing; one that was stopped goes on; another name is new."""
+    named = job(bench, "bench", name="night/bench/set")
+    stopped = run_job(named, bench.workspace, stop=StopAfter(120))
+    assert stopped.failure is not None and stopped.failure.kind == "Interrupted"
+    first, again = run_one(bench, named), run_one(bench, named)
+    assert first.result is not None and again.result is not None
+    assert (again.result.campaign, again.result.samples) == (first.result.campaign, first.result.samples)
+    assert profiles(bench, "bench") == [(True, False)]
+    assert run_one(bench, job(bench, "bench", name="other")).result is not None
+    assert len(profiles(bench, "bench")) == 2
+
+
+def test_worker_that_is_killed_in_the_middle_is_tried_again_and_nothing_doubled(bench: Bench, tmp_path: Path) -> None:
+    """The job ends with all its samples after two tries; each place of the campaign has one series."""
+    undisturbed = Bench(tmp_path / "undisturbed")
+    wanted = run_one(undisturbed, job(undisturbed, "bench"))
+    killed: list[int] = []
+
+    def kill_once(progress: Progress) -> None:
+        if progress.stage == "measuring" and progress.round == 2 and not killed:
+            killed.append(_worker_of_this_process())
+            os.kill(killed[0], signal.SIGKILL)
+
+    outcome = run_job(job(bench, "bench"), bench.workspace, stop=threading.Event(), patience=QUICK, observe=kill_once)
+    assert killed and outcome.attempts == 2
+    assert outcome.result is not None and wanted.result is not None
+    assert outcome.result.samples == wanted.result.samples
+    with Journal(bench.workspace.journal) as journal, Journal(undisturbed.workspace.journal) as other:
+        sizes = [
+            {probe: len(taken) for probe, taken in one.samples(result.campaign).items()}
+            for one, result in ((journal, outcome.result), (other, wanted.result))
+        ]
+    assert sizes[0] == sizes[1]
+
+
+def _worker_of_this_process() -> int:
+    """The worker below the agent below this process."""
+    below: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        below.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    (worker,) = [child for agent in below.get(os.getpid(), []) for child in below.get(agent, [])]
+    return worker
+
+
+def test_whoever_stops_reading_stops_the_jobs(bench: Bench) -> None:
+    """After the first outcome the caller leaves: the jobs end, and none of their devices stays taken."""
+    names = [f"d{number}" for number in range(4)]
+    write_devices(bench, dict.fromkeys(names, ""))
+    running = LocalEngine(bench.workspace, QUICK, width=1).run([job(bench, name) for name in names], threading.Event())
+    next(running)
+    running.close()
+    assert all(not thread.name.startswith("jobs ") for thread in threading.enumerate())
+    assert all(run_one(bench, job(bench, name)).result is not None for name in names)
+
+
+def test_stop_ends_all_jobs_and_each_has_its_outcome(bench: Bench) -> None:
+    """A stop before the beginning leaves every job interrupted and nothing measured."""
+    write_devices(bench, {"a": "", "b": ""})
+    stop = threading.Event()
+    stop.set()
+    outcomes = run(bench, [job(bench, "a"), job(bench, "b")], stop)
+    assert [one.failure.kind for one in outcomes if one.failure] == ["Interrupted"] * 2
+
+
+# Golden probes ---------------------------------------------------------------------------------------------------
+
+
+def test_device_is_unknown_until_its_band_is_learnt_and_good_then(bench: Bench) -> None:
+    """The first sessions teach the band; the one after them finds the device good."""
+    seen = []
+    for number in range(SESSIONS_TO_LEARN + 1):
+        assert run_one(bench, job(bench, "bench", seed=number)).golden_s is not None
+        seen.append(health(bench, "bench").health)
+    assert seen == ["unknown"] * (SESSIONS_TO_LEARN - 1) + ["good"] * 2
+
+
+def test_device_outside_its_band_is_quarantined_and_measures_nothing(bench: Bench) -> None:
+    """Slower than it was by a third: no campaign begins, exit 5; as it was again, the device is good again."""
+    for number in range(SESSIONS_TO_LEARN):
+        run_one(bench, job(bench, "bench", seed=number))
+    before, was = profiles(bench, "bench"), bench.truth
+    slower = bench.workspace.devices.read_text() + "slower_after = 0\nslowdown = 1.33\n"
+    bench.workspace.devices.write_text(slower)
+    outcome = run_one(bench, job(bench, "bench", seed=9))
+    assert outcome.failure is not None and outcome.failure.exit_code == 5
+    assert outcome.failure.kind == "DeviceQuarantined" and "slower than its band" in outcome.failure.why
+    assert profiles(bench, "bench") == before
+    assert health(bench, "bench").health == "bad"
+    bench.set_device(was)
+    assert run_one(bench, job(bench, "bench", seed=9)).result is not None
+    assert health(bench, "bench").health == "good"
+
+
+def test_campaign_during_which_a_device_changed_enters_no_table(bench: Bench) -> None:
+    """Hot after two hundred runs: the golden probe behind the campaign sees it, and the campaign is kept out."""
+    bench.workspace.devices.write_text(bench.workspace.devices.read_text() + "slower_after = 200\nslowdown = 1.5\n")
+    outcome = run_one(bench, job(bench, "bench"))
+    assert outcome.failure is not None and outcome.failure.kind == "DeviceQuarantined"
+    assert profiles(bench, "bench") == [(True, True)]
+    with pytest.raises(CampaignIncomplete, match="fit for a table"):
+        bench.build()
+    bench.set_device()
+    assert run_one(bench, job(bench, "bench")).result is not None
+    assert profiles(bench, "bench") == [(True, True), (True, False)]
+    notes: list[str] = []
+    assert bench.build(note=notes.append).entries
+    assert any("golden probe" in note for note in notes)
+
+
+def test_configured_band_counts_from_the_first_session(bench: Bench) -> None:
+    """A band in devices.toml needs no learning: a device outside it is quarantined at once."""
+    write_devices(bench, {"slow": "golden_ms = [0.001, 0.002]", "fit": "golden_ms = [0.1, 10.0]"})
+    slow, fit = (run_one(bench, job(bench, name)) for name in ("slow", "fit"))
+    assert slow.failure is not None and slow.failure.kind == "DeviceQuarantined"
+    assert fit.result is not None
+    assert (health(bench, "slow").health, health(bench, "fit").health) == ("bad", "good")
+
+
+@pytest.mark.parametrize("word", ["maintenance", "retired"])
+def test_device_out_of_service_is_left_alone(bench: Bench, word: str) -> None:
+    """No agent is started on it, nothing changes its health, and the failure says who took it out."""
+    with FleetStore(bench.workspace.fleet) as store:
+        store.mark("bench", word, "new heat sink")  # type: ignore[arg-type]
+    outcome = run_one(bench, job(bench, "bench"))
+    assert outcome.failure is not None and (outcome.failure.kind, outcome.failure.exit_code) == ("OutOfService", 4)
+    assert "new heat sink" in outcome.failure.why
+    assert health(bench, "bench").health == word
+
+
+def test_trouble_on_the_way_makes_a_device_unknown_and_never_good_or_bad(bench: Bench) -> None:
+    """What ended before the golden probe was measured says nothing of the device."""
+    for number in range(SESSIONS_TO_LEARN + 1):
+        run_one(bench, job(bench, "bench", seed=number))
+    assert health(bench, "bench").health == "good"
+    bench.workspace.devices.write_text('[devices.bench]\nbackend = "null"\noptions = { colour = 3 }\n')
+    assert run_one(bench, job(bench, "bench")).failure is not None
+    assert health(bench, "bench").health == "unknown"
+
+
+latencies = st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=SESSIONS_TO_LEARN).map(tuple)
+
+
+@given(latencies, st.sampled_from(sorted(TOLERANCE)))
+def test_band_holds_what_it_was_learnt_from(latencies_s: tuple[float, ...], clock: str) -> None:
+    """Every session that taught the band is inside it, with the clock's tolerance to both sides of their median."""
+    band = learn_band(latencies_s, clock)
+    centre_s = statistics.median(latencies_s)
+    assert all(band.holds(one) for one in latencies_s)
+    assert band.low_s <= centre_s / (1 + TOLERANCE[clock]) * (1 + 1e-9)
+    assert band.high_s >= centre_s * (1 + TOLERANCE[clock]) * (1 - 1e-9)
+
+
+@given(st.floats(1e-6, 10.0), st.sampled_from(sorted(TOLERANCE)))
+def test_band_of_one_session_is_wider_than_that_of_all(latency_s: float, clock: str) -> None:
+    """What one session tells is trusted less than what three agree on."""
+    first, last = learn_band((latency_s,), clock), learn_band((latency_s,) * SESSIONS_TO_LEARN, clock)
+    assert first.low_s < last.low_s < last.high_s < first.high_s
