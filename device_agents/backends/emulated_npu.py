@@ -131,7 +131,7 @@ class EmulatedNpuBackend:
     def signatures(self, probe: str) -> Tuple[Tuple[str, TrueLayer], ...]:
         """The hardware layers of a loaded probe with their signatures: what they compute, of what shapes."""
         timed = self._probes[probe].timed
-        return tuple(zip(timed.signatures, timed.layers))
+        return tuple((signature, timed.layers[at]) for at, signature in enumerate(timed.signatures))
 
     def restarted(self, seed: int, slow: str = "") -> "EmulatedNpuBackend":
         """The same device on another day: another course of the host's noise, nothing compiled anew.
@@ -192,13 +192,11 @@ def _slowed(timed: _Timed, factors: Dict[str, float]) -> _Timed:
     """The model with its slow layers: what they take longer, the whole does."""
     if factors.keys().isdisjoint(timed.signatures):
         return timed
-    named = [factors.get(signature, 1.0) for signature in timed.signatures]
-    layers = tuple(
-        replace(layer, latency_s=layer.latency_s * factor)
-        for layer, factor in zip(timed.layers, [*named, *[1.0] * (len(timed.layers) - len(named))])
-    )
-    added_s = sum(after.latency_s - before.latency_s for after, before in zip(layers, timed.layers))
-    return replace(timed, makespan_s=timed.makespan_s + added_s, layers=layers)
+    layers = list(timed.layers)
+    for at, signature in enumerate(timed.signatures):
+        layers[at] = replace(layers[at], latency_s=layers[at].latency_s * factors.get(signature, 1.0))
+    added_s = sum(layer.latency_s for layer in layers) - sum(layer.latency_s for layer in timed.layers)
+    return replace(timed, makespan_s=timed.makespan_s + added_s, layers=tuple(layers))
 
 
 def _machine(preset: Any) -> Machine:

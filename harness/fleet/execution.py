@@ -17,6 +17,7 @@ from harness.errors import DeviceBusy, DeviceError, DeviceQuarantined, HarnessEr
 from harness.fleet.health import check_golden, check_golden_again, check_in_service, note_failure, quarantine
 from harness.fleet.job import Failure, Job, JobOutcome
 from harness.fleet.store import FleetStore, now
+from harness.fleet.watching import watch
 from harness.measure.journal import Journal
 from harness.measure.profiling import ProfileResult, Sitting, Wanted, reference_networks
 from harness.measure.progress import Observer, ignore
@@ -137,7 +138,8 @@ def _attempt(
 def _measure_networks(bare: JobOutcome, sitting: Sitting, networks: tuple[Network, ...]) -> JobOutcome:
     job = bare.job
     profiled = sitting.profile(Wanted(networks, job.policy, job.auxiliary, job.seed, job.fresh, job.name))
-    return replace(bare, result=profiled.result)
+    watched = watch(sitting, job, networks, profiled) if job.watch else None
+    return replace(bare, result=profiled.result, watch=watched)
 
 
 def _explore(bare: JobOutcome, sitting: Sitting, space: Space) -> JobOutcome:

@@ -1,1 +1,1 @@
-"""What became slower: series of tonight against those of earlier nights."""
+"""What became slower: a watch campaign after the profile, and tonight compared with earlier nights."""

@@ -1,0 +1,149 @@
+"""Tonight's watch against those of earlier nights: what became slower, since when, and what could not be told.
+
+A layer, a network or the device counts as changed where three things agree: the raw samples of tonight are of another
+distribution than those of the nights at the current level (Mann-Whitney's rank test), the difference stands out from
+the scatter between nights (Student's t), both over all subjects of the night (Holm), and it is large enough to matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from harness.measure.significance import holm
+from harness.regression.findings import Comparison, Finding, fingerprint_changes
+from harness.regression.freeing import FreedNight, Reference, free, reference_of
+from harness.regression.judging import Track, detectable, findings_of, judge
+from harness.regression.power import LEVEL
+from harness.regression.scatter import USUAL, USUAL_DEVICE, Scatter, pooled_scatter
+from harness.regression.series import WatchSeries
+from harness.regression.subjects import Subject
+
+THRESHOLD = 0.01
+"""The smallest change of a layer, a network or the device that is told, as a fraction."""
+
+
+def compare_nights(
+    tonight: WatchSeries, earlier: Sequence[WatchSeries], *, threshold: float = THRESHOLD, level: float = LEVEL
+) -> Comparison:
+    """Compares a night with earlier ones of the same device and clock, in whatever order they are given.
+
+    `threshold` is the smallest change that is told, as a fraction; `level` the probability that anything is told of a
+    device that did not change.
+    """
+    same = [one for one in earlier if (one.device, one.clock) == (tonight.device, tonight.clock)]
+    nights = [*sorted(same, key=_order), tonight]
+    found = _compare(nights, threshold, level)
+    if not any(one.state == "step" for one in found.findings):
+        return found
+    # A step is news where the night before could not tell it.
+    before = _compare(nights[:-1], threshold, level)
+    told = {(one.subject, one.is_slower) for one in before.findings if one.state != "passed"}
+    findings = (
+        replace(one, is_fresh=(one.subject, one.is_slower) not in told) if one.state == "step" else one
+        for one in found.findings
+    )
+    return replace(found, findings=tuple(findings))
+
+
+def _order(night: WatchSeries) -> tuple[str, int]:
+    return night.date, night.campaign
+
+
+def _compare(nights: Sequence[WatchSeries], threshold: float, level: float) -> Comparison:
+    tonight, earlier = nights[-1], nights[:-1]
+    changed = fingerprint_changes(earlier[-1].fingerprint, tonight.fingerprint) if earlier else ()
+    if not earlier:
+        return Comparison(tonight.device, tonight.date, 0, (), (), changed, 0.0, 0.0, 0.0)
+    reference = reference_of(earlier)
+    freed = [free(night, reference) for night in nights]
+    tracks, scatter = _tracks(nights, freed, reference)
+    device = _device_track(nights, freed, reference)
+    tracks += [device] if device else []
+    level /= 2  # one half for tonight, one for the nights before
+    each = level / max(1, len(tracks))
+    judged = [judge(track, each) for track in tracks]
+    corrected = holm([one.p_value for one in judged])
+    findings = [
+        finding
+        for one, p_value in zip(judged, corrected, strict=True)
+        for finding in findings_of(one, p_value, nights, threshold, level, each)
+    ]
+    hosts = float(np.median([one.host for one in freed[:-1]]))
+    return Comparison(
+        device=tonight.device,
+        date=tonight.date,
+        nights=len(earlier),
+        findings=tuple(sorted(findings, key=_weight)),
+        detectable=tuple(detectable(one, threshold, each) for one in judged),
+        changed=changed,
+        device_change=freed[-1].device - float(np.median([one.device for one in freed[:-1]])),
+        host_change=freed[-1].host - hosts,
+        scatter=scatter.value,
+    )
+
+
+def _weight(finding: Finding) -> tuple[bool, int, float]:
+    """What matters most comes first: what holds tonight, the device before networks before layers, large changes."""
+    return finding.state == "passed", ["device", "network", "layer"].index(finding.kind), -finding.change
+
+
+def _tracks(
+    nights: Sequence[WatchSeries], freed: Sequence[FreedNight], reference: Reference
+) -> tuple[list[Track], Scatter]:
+    """Layers and networks of tonight that an earlier night has, too, with the scatter that their errors hold."""
+    found: list[tuple[Subject, str, float, tuple[int, ...]]] = []
+    for subject, probe, unit_s in _subjects(nights[-1], reference):
+        having = tuple(at for at, night in enumerate(freed) if probe in night.samples)
+        if unit_s > 0 and len(having) > 1 and having[-1] == len(nights) - 1:
+            found.append((subject, probe, unit_s, having))
+    moved = [np.array([freed[at].moved_s[probe] for at in having]) for _, probe, _, having in found]
+    errors = [np.array([freed[at].stderr_s[probe] for at in having]) for _, probe, _, having in found]
+    totals = [reference.total_s[probe] for _, probe, _, _ in found]
+    scatter = pooled_scatter(moved, errors, totals, USUAL[nights[-1].clock])
+    tracks = []
+    for (subject, probe, unit_s, having), off_s, own_s, total_s in zip(found, moved, errors, totals, strict=True):
+        errors_s, freedom = scatter.errors(own_s, total_s)
+        samples = tuple(freed[at].samples[probe] for at in having)
+        tracks.append(Track(subject, having, tuple(map(float, off_s)), errors_s, freedom, unit_s, samples))
+    return tracks, scatter
+
+
+def _subjects(night: WatchSeries, reference: Reference) -> list[tuple[Subject, str, float]]:
+    """What was watched: the subject, its probe, and what a change of it is a fraction of."""
+    found: list[tuple[Subject, str, float]] = []
+    for layer in night.layers:
+        if layer.probe in reference.total_s and layer.baseline in reference.total_s:
+            host_s, baseline_s = (reference.host.of(night.probes[one].terms) for one in (layer.probe, layer.baseline))
+            both_s = reference.total_s[layer.probe] - reference.total_s[layer.baseline]
+            own_s = both_s - (host_s - baseline_s)
+            subject = Subject("layer", layer.name, layer.op, layer.networks)
+            found.append((subject, layer.probe, own_s))
+    for probe, record in night.probes.items():
+        if record.role == "network" and probe in reference.total_s:
+            subject = Subject("network", record.label)
+            found.append((subject, probe, reference.total_s[probe]))
+    return found
+
+
+def _device_track(nights: Sequence[WatchSeries], freed: Sequence[FreedNight], reference: Reference) -> Track | None:
+    """The device as a whole; None where too few layers tell it. All samples of layers count, each as its own change."""
+    if not freed[-1].device_stderr:
+        return None
+    having = tuple(at for at, night in enumerate(freed) if night.device_stderr)
+    if len(having) < 2:
+        return None
+    slower, stderr = (np.array([getattr(freed[at], name) for at in having]) for name in ("device", "device_stderr"))
+    scatter = pooled_scatter([slower], [stderr], [1.0], USUAL_DEVICE[nights[-1].clock])
+    errors, freedom = scatter.errors(stderr, 1.0)
+    samples = []
+    for at in having:
+        watched = [layer.probe for layer in nights[at].layers if reference.own_s.get(layer.probe, 0.0) > 0]
+        parts = [(freed[at].samples[probe] - reference.total_s[probe]) / reference.own_s[probe] + freed[at].device
+                 for probe in watched if probe in freed[at].samples]  # fmt: skip
+        samples.append(np.concatenate(parts))
+    return Track(
+        Subject("device", nights[-1].device), having, tuple(map(float, slower)), errors, freedom, 1.0, tuple(samples)
+    )

@@ -1,0 +1,38 @@
+"""How many runs show a change, and how small a change they show."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+LEVEL = 0.005
+"""Probability that a night tells anything of a device that did not change, over all layers and networks."""
+POWER = 0.98
+"""Probability that a night tells a change for which its runs were planned."""
+EARLIER = 1
+"""Earlier nights that a plan counts on: the first comparison has one."""
+_RANK_EFFICIENCY = 0.85
+"""Of the 20 % trimmed mean and the rank test on normal samples, the smaller one, against the mean."""
+_COMMON = 2.5
+"""By how much what is not the samples' own adds to the variance of a difference: what is common to all probes and had
+to be freed, scatter between nights, and that one earlier night tells that scatter badly."""
+_NORMAL = NormalDist()
+
+
+def critical(subjects: int, level: float = LEVEL) -> float:
+    """Standard errors beyond which one of so many subjects counts as changed in either direction."""
+    return -_NORMAL.inv_cdf(level / (2 * max(1, subjects)))
+
+
+def runs_needed(change_s: float, spread_s: float, subjects: int) -> float:
+    """Runs a night that show such a change of a probe with this spread of its samples; infinite for no change."""
+    if change_s <= 0:
+        return math.inf
+    wanted = critical(subjects) + _NORMAL.inv_cdf(POWER)
+    return (wanted * spread_s / change_s) ** 2 * (1 + 1 / EARLIER) * _COMMON / _RANK_EFFICIENCY
+
+
+def smallest_change_s(spread_s: float, runs: float, subjects: int) -> float:
+    """The change that so many runs a night show: the inverse of `runs_needed`."""
+    wanted = critical(subjects) + _NORMAL.inv_cdf(POWER)
+    return wanted * spread_s * math.sqrt((1 + 1 / EARLIER) * _COMMON / _RANK_EFFICIENCY / runs)

@@ -1,0 +1,234 @@
+"""The watch campaign: the probes that show best whether a layer became slower, run often enough to show it.
+
+A profile measures every probe a dozen times, which tells a latency to a percent or so of the *probe*. What changes by
+two percent is a layer of it. So each layer that takes a noticeable part of a network is watched by one probe: within
+its context, or several copies of it behind each other, whichever needs least time on the device. A layer without its
+context is not asked where that can be helped: alone it reads and writes other memories than in the network, and what
+slows down there may be another part of it.
+
+Beside them stand the null probes that are subtracted from these, others of varied sizes, and the whole networks. All
+are visited in rounds of random order; what needs more runs is loaded several times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from harness.device.session import Sample
+from harness.measure.policy import RepeatPolicy
+from harness.network.graph import Network
+from harness.probe.batches import MAX_BATCH_LOADS, MAX_BATCH_WEIGHT_BYTES, Batch, Visits, probe_of
+from harness.probe.plan import STACK_COPIES, LayerProbes, ProbePlan
+from harness.probe.probe import Probe, network_probe
+from harness.regression.estimates import Estimates, estimate_profile, place_of
+from harness.regression.overheads import varied_nulls
+from harness.regression.power import runs_needed, smallest_change_s
+from harness.regression.series import WatchSeries
+from harness.regression.subjects import Detectable, Subject
+
+SHOWN = 0.02
+"""The change of a layer for which runs are planned."""
+SHARE = 0.01
+"""Part of a network's latency, all places of a layer together, from which on it is watched."""
+_MARGIN = 0.6
+"""Layers are watched from this part of SHARE on: a dozen runs tell a latency no better."""
+ROUNDS = 24
+"""Rounds of a watch campaign: random moments of it that every probe is visited at."""
+_FEWEST_A_VISIT, _MOST_A_VISIT = 2, 8
+_MOST_COPIES = 12
+_MOST_RUNS = 1e6
+_NULLS = 9
+_COMMON_RUNS = 8
+"""Runs of all probes together, as a multiple of those of the probe that is run most."""
+_HALF = 0.5
+DEFAULT_BUDGET_S = 120.0
+
+
+@dataclass(frozen=True)
+class WatchPlan:
+    """A watch campaign: its probes, how often they are visited, about how long it takes on the device, what it shows.
+
+    `detectable` is by the spreads of the profile, for a device whose nights differ in little else.
+    """
+
+    plan: ProbePlan
+    policy: RepeatPolicy
+    device_s: float
+    detectable: tuple[Detectable, ...]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A layer with the probe that watches it and the null probe beside it; `layer` names no other probes.
+
+    `runs` are those that a night needs.
+    """
+
+    layer: LayerProbes
+    probe: str
+    baseline: str
+    copies: int
+    latency_s: float
+    spread_s: float
+    run_s: float
+    runs: float
+
+
+def plan_watch(
+    plan: ProbePlan,
+    networks: Sequence[Network],
+    profiled: Mapping[str, Sequence[Sample]],
+    clock: str,
+    *,
+    before: WatchSeries | None = None,
+    budget_s: float = DEFAULT_BUDGET_S,
+) -> WatchPlan | None:
+    """The watch campaign that follows a profile campaign of these networks; None where there is nothing to watch.
+
+    `profiled` are the profile's samples by probe. Layers that `before` watched stay watched by the same probe, so that
+    nights can be compared. What `budget_s` of time on the device does not allow for gets fewer runs, the dearest first.
+    """
+    known = estimate_profile(plan, profiled, clock)
+    wholes = [(network_probe(network), network) for network in networks]
+    choices = _choices(known, wholes, before)
+    if not choices:
+        return None
+    chosen = [plan.probes[probe] for one in choices for probe in (one.baseline, one.probe)]
+    largest_bytes = max(probe.terms.input_bytes for probe in (*chosen, *(whole for whole, _ in wholes)))
+    nulls = [plan.probes[name] for name in varied_nulls(plan, largest_bytes, _NULLS) if name in known.measured]
+    probes = {probe.id: probe for probe in (*chosen, *nulls, *(whole for whole, _ in wholes))}
+    run_s = {probe: one.latency_s for probe, one in known.measured.items()}
+    run_s.update((whole.id, known.network_s(network, whole)) for whole, network in wholes)
+    visits: Visits = "cold" if clock == "device" else "warm"
+    a_visit = _runs_a_visit(choices)
+    base = ROUNDS * a_visit
+    cost = 2.0 if visits == "warm" else 1.0  # an untimed run before each visit's timed ones, at most
+    base_s = cost * base * sum(run_s[probe] for probe in probes)
+    copies = _affordable(choices, base, (budget_s - base_s) / cost)
+    copies.update(_of_nulls([probe.id for probe in nulls], copies, len(probes)))
+    batches = _batches([(probe, copies.get(probe.id, 1)) for probe in probes.values()], nulls, visits, a_visit)
+    reference = plan.probes[plan.reference]
+    layers = tuple(one.layer for one in choices)
+    return WatchPlan(
+        ProbePlan({reference.id: reference, **probes}, layers, batches, reference.id, plan.rules, plan.auxiliary),
+        RepeatPolicy(runs=ROUNDS),
+        cost * base * sum(run_s[probe_of(load)] for batch in batches for load in batch.loads),
+        tuple(_detectable(one, base * copies.get(one.probe, 1), len(choices)) for one in choices),
+    )
+
+
+def _choices(known: Estimates, wholes: Sequence[tuple[Probe, Network]], before: WatchSeries | None) -> list[_Choice]:
+    """Layers that take enough of a network, or were watched the night before, each with its probe."""
+    shares = [known.shares(network, whole) for whole, network in wholes]
+    watched = {(one.key, one.context) for one in before.layers} if before else set()
+    held = {one.probe for one in before.layers} if before else set()
+    due = [
+        layer
+        for layer in known.plan.layers
+        if place_of(layer) in known.latency_s
+        and (
+            (layer.key.text, layer.context) in watched
+            or any(share.get(place_of(layer), 0.0) >= _MARGIN * SHARE for share in shares)
+        )
+    ]
+    return [_choose(known, layer, held, len(due)) for layer in due]
+
+
+def _choose(known: Estimates, layer: LayerProbes, held: set[str], subjects: int) -> _Choice:
+    """The probe that was there before, or the one that needs least time; alone only where there is nothing else."""
+    latency_s = known.latency_s[place_of(layer)]
+    options = [
+        _choice(known, layer, (probe, baseline, copies), subjects)
+        for probe, baseline, copies in _options(layer)
+        if known.is_measured(probe, baseline)
+        and known.difference_s(probe, baseline) > _HALF * copies * latency_s
+    ]  # fmt: skip
+    kept = [one for one in options if one.probe in held]
+    within = [one for one in options if one.probe != layer.layer]
+    return min(kept or within or options, key=lambda one: one.runs * one.run_s)
+
+
+def _options(layer: LayerProbes) -> Iterable[tuple[str, str, int]]:
+    """Probes that hold the layer, the null probe beside each, and how many copies of the layer it has."""
+    yield layer.in_context, layer.null, 1
+    yield from ((stack, layer.null, copies) for stack, copies in zip(layer.stacks, STACK_COPIES, strict=False))
+    yield layer.layer, layer.auxiliary, 1
+
+
+def _choice(known: Estimates, layer: LayerProbes, option: tuple[str, str, int], subjects: int) -> _Choice:
+    probe, baseline, copies = option
+    is_within = probe != layer.layer
+    kept = replace(
+        layer,
+        layer="" if is_within else probe,
+        auxiliary="" if is_within else baseline,
+        in_context=probe if probe == layer.in_context else "",
+        null=baseline if is_within else "",
+        stacks=tuple(stack if stack == probe else "" for stack in layer.stacks),
+    )
+    latency_s, spread_s = known.latency_s[place_of(layer)], known.spread_s[probe]
+    runs = runs_needed(SHOWN * copies * latency_s, spread_s, subjects)
+    return _Choice(kept, probe, baseline, copies, latency_s, spread_s, known.measured[probe].latency_s, runs)
+
+
+def _runs_a_visit(choices: Sequence[_Choice]) -> int:
+    most = max(min(one.runs, _MOST_RUNS) for one in choices)
+    return min(_MOST_A_VISIT, max(_FEWEST_A_VISIT, math.ceil(most / (ROUNDS * _MOST_COPIES))))
+
+
+def _affordable(choices: Sequence[_Choice], base: int, left_s: float) -> dict[str, int]:
+    """How often each probe is loaded: as its runs want it, the cheapest wishes first, as far as the time goes."""
+    wanted: dict[str, int] = {}
+    for one in choices:
+        times = min(_MOST_COPIES, max(1, math.ceil(min(one.runs, _MOST_RUNS) / base)))
+        wanted[one.probe] = max(times, wanted.get(one.probe, 1))
+    load_s = {one.probe: base * max(one.run_s, 1e-12) for one in choices}
+    granted = {}
+    for probe in sorted(wanted, key=lambda name: (wanted[name] - 1) * load_s[name]):
+        times = min(wanted[probe], 1 + max(0, int(left_s / load_s[probe])))
+        granted[probe] = times
+        left_s -= (times - 1) * load_s[probe]
+    return granted
+
+
+def _of_nulls(nulls: Sequence[str], copies: Mapping[str, int], probes: int) -> dict[str, int]:
+    """How often null probes are loaded: what they tell of the host must not be worse than what is freed by it."""
+    if not nulls:
+        return {}
+    others = probes + sum(times - 1 for times in copies.values())
+    short = _COMMON_RUNS * max(copies.values()) - others
+    return dict.fromkeys(nulls, min(_MOST_COPIES, 1 + max(0, math.ceil(short / len(nulls)))))
+
+
+def _batches(
+    loads: Sequence[tuple[Probe, int]], nulls: Sequence[Probe], visits: Visits, runs: int
+) -> tuple[Batch, ...]:  # fmt: skip
+    """Batches as large as a device can hold; the varied null probes are in each, as each is freed by itself."""
+    named = {probe.id for probe in nulls}
+    shared = [load for probe, times in loads if probe.id in named for load in _loads(probe, times)]
+    shared_bytes = sum(times * probe.model.weight_bytes for probe, times in loads if probe.id in named)
+    batches: list[list[str]] = []
+    weight_bytes = math.inf
+    for probe, times in loads:
+        if probe.id in named:
+            continue
+        size = times * probe.model.weight_bytes
+        if weight_bytes + size > MAX_BATCH_WEIGHT_BYTES or len(batches[-1]) + times > MAX_BATCH_LOADS:
+            batches.append(list(shared))
+            weight_bytes = shared_bytes
+        batches[-1].extend(_loads(probe, times))
+        weight_bytes += size
+    return tuple(Batch(tuple(batch), visits, runs) for batch in batches)
+
+
+def _loads(probe: Probe, times: int) -> list[str]:
+    return [probe.id if copy == 1 else f"{probe.id}.{copy}" for copy in range(1, times + 1)]
+
+
+def _detectable(choice: _Choice, runs: int, subjects: int) -> Detectable:
+    smallest_s = smallest_change_s(choice.spread_s, runs, subjects)
+    layer = choice.layer
+    subject = Subject("layer", layer.name, layer.op, layer.networks)
+    return Detectable(subject, smallest_s / (choice.copies * choice.latency_s))

@@ -1,0 +1,127 @@
+"""A session with a backend in this process: no agent, no worker, no wire.
+
+It has what a campaign asks of a session (`hello`, `token`, `put`, `run`, `drop`, `cancel`, `close`) and hands back what
+the backend measures, so that campaigns of thousands of nights run with the real planning, journal and statistics. It
+is no device: nothing is isolated, leased or checked, and a backend that crashes takes the program along.
+
+::
+
+    session = InProcessSession(create("emulated-npu", {"preset": "edge"}))
+    CampaignRun(session, journal, campaign, plan, policy, ignore, threading.Event()).run()
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Any
+
+from device_agents.backends import Backend, HasOracle, LoadRequest, Refused
+from device_agents.fingerprint import hardware
+from harness.device.replies import Sample, Series, Truth, Visit, clean, read_truth
+from harness.device.session import AgentHello, AgentSession, ProbePayload, Purpose, Revealed
+from harness.errors import BackendError
+from harness.version import VERSION
+
+_SERIES_A_PART = 512
+_TOKENS = itertools.count(1)
+
+
+@dataclass
+class InProcessSession(AgentSession):
+    """A session with `backend`, which must hold nothing that another session uses.
+
+    `fingerprint` is told beside what the backend says of itself; without it, what this machine is.
+    """
+
+    backend: Backend
+    fingerprint: Mapping[str, str] = field(default_factory=hardware)
+
+    def __post_init__(self) -> None:
+        facts = {**self.fingerprint, **self.backend.fingerprint()}
+        self.hello = AgentHello(VERSION, self.backend.name, facts, self.backend.clock, tuple(self.backend.tells))
+        self.token = next(_TOKENS)
+        self._cancelled = False
+
+    def __enter__(self) -> InProcessSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def greet(self, with_backend: bool = True, purpose: Purpose = "measurement") -> AgentHello:  # noqa: ARG002
+        """What was told when the session was made."""
+        return self.hello
+
+    def acquire(self, holder: str) -> int:  # noqa: ARG002 - there is nobody to tell it to
+        """A token later than all before it; nobody else can hold an object."""
+        self.token = next(_TOKENS)
+        return self.token
+
+    def put(self, payload: ProbePayload, reveal: bool = False) -> Revealed | None:
+        """Loads a probe; raises BackendError where the backend refuses it."""
+        request = LoadRequest(
+            payload.probe,
+            payload.model,
+            [dict(spec) for spec in payload.weights],
+            [dict(spec) for spec in payload.inputs],
+            payload.output_bytes,
+            reveal,
+        )
+        try:
+            revealed = self.backend.load(request)
+        except Refused as refused:
+            raise BackendError("The backend refused", why=clean(str(refused))) from refused
+        return None if revealed is None else Revealed(revealed.format, revealed.content)
+
+    def oracle(self, probe: str) -> Truth:
+        """What the backend knows of a loaded probe; raises BackendError where it knows nothing."""
+        if not isinstance(self.backend, HasOracle):
+            raise BackendError(f"The backend {self.backend.name!r} has no oracle")
+        told = {"probe": probe, **asdict(self.backend.oracle(probe))}
+        return read_truth(json.dumps(told).encode(), probe, self.backend.name)
+
+    def status(self) -> Mapping[str, Any]:
+        """Nobody holds an object, and it is never busy."""
+        return {"state": {}, "holder": None, "busy": False}
+
+    def drop(self, probes: Sequence[str]) -> None:
+        """Unloads probes."""
+        for probe in probes:
+            self.backend.unload(probe)
+
+    def run(
+        self,
+        visits: Sequence[Visit],
+        silence_s: float = 0.0,  # noqa: ARG002 - nobody waits for an object
+    ) -> Iterator[tuple[tuple[Series, ...], Mapping[str, float]]]:
+        """Runs visits in order and yields their series in parts; there is no state of a device to tell."""
+        self._cancelled = False
+        for first in range(0, len(visits), _SERIES_A_PART):
+            part = []
+            for at, visit in enumerate(visits[first : first + _SERIES_A_PART], first):
+                part.append(self._visit(at, visit))
+                if self._cancelled:
+                    break
+            yield tuple(part), {}
+            if self._cancelled:
+                return
+
+    def _visit(self, at: int, visit: Visit) -> Series:
+        for _ in range(visit.warmup):
+            self.backend.run(visit.probe)
+        taken = [self.backend.run(visit.probe) for _ in range(visit.runs)]
+        samples = tuple(Sample(one.wall_ns, one.cpu_ns, one.device_ns, one.preemptions) for one in taken)
+        return Series(at, visit.probe, samples)
+
+    def cancel(self) -> None:
+        """Ends the running request after the current part."""
+        self._cancelled = True
+
+    def close(self) -> None:
+        """Nothing is open."""

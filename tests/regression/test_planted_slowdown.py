@@ -1,0 +1,155 @@
+"""The slow-down that tests plant into the emulated NPU, and the session in this process that they run it in."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from nullbench import build_network
+
+from device_agents.backends import Refused
+from device_agents.backends.emulated_npu import EmulatedNpuBackend
+from device_agents.backends.null import NullBackend
+from harness.device.inventory import BUILT_IN
+from harness.device.session import Visit, open_session
+from harness.errors import BackendError
+from harness.measure.campaign import CampaignRun, payload_of
+from harness.measure.journal import Journal
+from harness.measure.policy import RepeatPolicy
+from harness.measure.progress import Progress
+from harness.network.fusion import DEFAULT_RULES
+from harness.network.layers import cut
+from harness.network.models import load_network
+from harness.probe.plan import CutNetwork, plan_probes
+from harness.probe.probe import Probe, network_probe
+from harness.testing.in_process import InProcessSession
+
+QUIET = {"preset": "edge", "noise": 0}
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Probe:
+    """A small network with two layers of equal shape, as a probe."""
+    path = build_network(tmp_path_factory.mktemp("model") / "chain.onnx", widths=(8, 32, 32, 32))
+    return network_probe(load_network(str(path)))
+
+
+@pytest.fixture(scope="module")
+def usual(probe: Probe) -> EmulatedNpuBackend:
+    """The device with the probe loaded."""
+    backend = EmulatedNpuBackend(dict(QUIET))
+    InProcessSession(backend).put(payload_of(probe))
+    return backend
+
+
+def slowed(usual: EmulatedNpuBackend, slow: str, probe: Probe) -> EmulatedNpuBackend:
+    """The same device with something slow, the probe loaded."""
+    backend = usual.restarted(0, slow)
+    InProcessSession(backend).put(payload_of(probe))
+    return backend
+
+
+def test_every_layer_of_the_signature_takes_longer(usual: EmulatedNpuBackend, probe: Probe) -> None:
+    """Both layers of one shape take a tenth longer, the others what they took, and the whole grows by just that."""
+    layers = dict(enumerate(usual.signatures(probe.id)))
+    signatures = [signature for signature, _ in layers.values()]
+    (twice,) = {signature for signature in signatures if signatures.count(signature) == 2}
+    slow = slowed(usual, f"{twice}:1.1", probe)
+    added_s = 0.0
+    for at, (signature, layer) in enumerate(slow.signatures(probe.id)):
+        before_s = layers[at][1].latency_s
+        assert layer.latency_s == pytest.approx(before_s * (1.1 if signature == twice else 1.0))
+        added_s += layer.latency_s - before_s
+    assert added_s > 0
+    assert slow.oracle(probe.id).makespan_s == pytest.approx(usual.oracle(probe.id).makespan_s + added_s)
+    ran_ns = [(backend.run(probe.id).device_ns or 0) for backend in (usual, slow)]
+    assert ran_ns[1] - ran_ns[0] == pytest.approx(added_s * 1e9, abs=1)
+
+
+def test_slow_device_says_nothing_of_it(usual: EmulatedNpuBackend) -> None:
+    """The fingerprint of a device that became slower, or was restarted, is what it was."""
+    slow = EmulatedNpuBackend({**QUIET, "slow": "CONVOLVE anything:1.5"})
+    assert slow.fingerprint() == usual.fingerprint() == usual.restarted(7, "POOL:2").fingerprint()
+
+
+def test_slow_device_goes_over_the_wire(usual: EmulatedNpuBackend, probe: Probe) -> None:
+    """The option reaches the backend through the agent as any other."""
+    signature = usual.signatures(probe.id)[0][0]
+    device = BUILT_IN["npu01"].model_copy(update={"options": {**QUIET, "slow": f"{signature}:2"}})
+    with open_session(device) as session:
+        session.acquire("the test")
+        session.put(payload_of(probe))
+        taken = [one for part, _ in session.run([Visit(probe.id, 0, 1)]) for one in part]
+    expected = slowed(usual, f"{signature}:2", probe).run(probe.id)
+    assert taken[0].samples[0].device_ns == expected.device_ns
+
+
+@pytest.mark.parametrize(
+    "slow", [2, "CONVOLVE", "CONVOLVE:", ":1.1", "CONVOLVE:-1", "CONVOLVE:1e9", "A:1.1;B", "A:nan"]
+)
+def test_wrong_slow_downs_are_refused(slow: object) -> None:
+    """What is no signature with a factor is refused, not passed over."""
+    with pytest.raises(Refused, match="SIGNATURE:FACTOR"):
+        EmulatedNpuBackend({**QUIET, "slow": slow})
+
+
+def test_session_in_process_measures_what_the_agent_does(probe: Probe) -> None:
+    """With noise of one seed, samples and fusion from an object are those from the agent of the same device."""
+    options = {"preset": "edge", "seed": 5}
+    visits = [Visit(probe.id, 1, 3), Visit(probe.id, 0, 2)]
+    device = BUILT_IN["npu01"].model_copy(update={"options": options})
+    seen = []
+    here = InProcessSession(EmulatedNpuBackend(dict(options)))
+    with open_session(device) as there:
+        for session in (here, there):
+            session.acquire("the test")
+            revealed = session.put(payload_of(probe), reveal=True)
+            series = [one for part, _ in session.run(visits) for one in part]
+            taken = [(one.visit, one.probe, [sample.device_ns for sample in one.samples]) for one in series]
+            seen.append((revealed, taken, session.hello.clock, session.hello.tells))
+    (revealed, taken, clock, tells), told = seen
+    assert told[:3] == (revealed, taken, clock) and {*told[3]} == {*tells}
+
+
+def test_session_in_process_tells_the_truth(usual: EmulatedNpuBackend, probe: Probe) -> None:
+    """The oracle answers as through the agent, a backend without one is told as such, and nobody holds an object."""
+    session = InProcessSession(usual)
+    assert session.greet() is session.hello and session.status()["holder"] is None
+    assert session.oracle(probe.id).makespan_s == usual.oracle(probe.id).makespan_s
+    with pytest.raises(BackendError, match="oracle"):
+        InProcessSession(NullBackend({})).oracle(probe.id)
+
+
+def test_session_in_process_refuses_and_stops(probe: Probe) -> None:
+    """A refusal is a BackendError, a dropped probe is gone, tokens rise, and a cancelled run ends."""
+    session = InProcessSession(EmulatedNpuBackend(dict(QUIET)))
+    first = session.acquire("one")
+    assert session.acquire("another") > first
+    payload = payload_of(probe)
+    with pytest.raises(BackendError):
+        session.put(type(payload)("broken", b"no model", (), (), 4))
+    session.put(payload)
+    run = session.run([Visit(probe.id, 0, 1)] * 5000)
+    taken = [len(next(run)[0])]
+    session.cancel()
+    taken += [len(part) for part, _ in run]
+    assert 0 < sum(taken) < 5000
+    session.drop([probe.id])
+    with pytest.raises(KeyError):
+        list(session.run([Visit(probe.id, 0, 1)]))
+
+
+def test_campaign_in_process_is_a_campaign(tmp_path: Path) -> None:
+    """The campaign of a plan runs on an object as on a device: complete, every probe measured, progress told."""
+    network = load_network(str(build_network(tmp_path / "chain.onnx")))
+    plan = plan_probes([CutNetwork(network, cut(network, DEFAULT_RULES), frozenset())], DEFAULT_RULES, "rowpool")
+    session, policy = InProcessSession(EmulatedNpuBackend(dict(QUIET))), RepeatPolicy(runs=3)
+    told: list[Progress] = []
+    with Journal(tmp_path / "journal.sqlite") as journal:
+        settings = policy.settings("profile", 0)
+        campaign = journal.begin("npu", plan, 0, settings, session.hello.fingerprint, session.hello.clock)
+        CampaignRun(session, journal, campaign, plan, policy, told.append, threading.Event()).run()
+        assert journal.campaign(campaign.id).complete
+        counts = {probe: len(taken) for probe, taken in journal.samples(campaign.id).items() if probe != plan.reference}
+    assert set(counts.values()) == {3} and told
