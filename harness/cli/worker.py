@@ -1,0 +1,45 @@
+"""`harness worker`: offer the devices of this host to a Dask scheduler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli import options
+from harness.cli.output import note
+from harness.workspace import find_workspace
+
+TlsFile = Annotated[Path | None, typer.Option(help="PEM file, where the scheduler asks for TLS; all three or none.")]
+
+
+def worker(
+    scheduler: Annotated[str, typer.Argument(metavar="SCHEDULER", help="Address of the scheduler: tcp://HOST:8786.")],
+    device: Annotated[
+        list[str] | None, typer.Option("--device", "-d", help="Name of a device to offer; may be repeated.")
+    ] = None,
+    group: Annotated[list[str] | None, typer.Option("--group", help="Offer the devices of a group.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Offer all devices of devices.toml.")] = False,
+    tls_ca_file: TlsFile = None,
+    tls_cert: TlsFile = None,
+    tls_key: TlsFile = None,
+    workspace: options.WorkspaceFolder = None,
+) -> None:
+    """Offer devices of this host to a Dask scheduler, and run the jobs that it sends, until Ctrl-C.
+
+    Example: harness worker tcp://lab-head:8786 --device npu01
+    """
+    from harness.device.inventory import load_inventory
+    from harness.fleet.cluster.access import check_extra, tls_files
+    from harness.fleet.selection import select
+
+    place = find_workspace(workspace)
+    names = [name for word in device or () for name in word.split(",")]
+    devices = select(load_inventory(place.devices), names=names, groups=group or (), everything=everything)
+    tls = tls_files(tls_ca_file, tls_cert, tls_key)
+    check_extra()
+    from harness.fleet.cluster.worker import serve
+
+    note(f"Offering {', '.join(one.name for one in devices)} to {scheduler}; jobs run in {place.root}")
+    serve(scheduler, place, [one.name for one in devices], tls=tls)

@@ -1,0 +1,71 @@
+"""What it takes to work with a Dask scheduler: the extra, the same version everywhere, names of devices, TLS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.errors import ConfigurationError, UsageError
+from harness.measure.schema import SCHEMA_VERSION
+from harness.version import VERSION
+
+VERSIONS = (VERSION, SCHEMA_VERSION)
+"""Controller and worker have to be of the same version, their journals of the same schema."""
+
+
+def resource_of(device: str) -> str:
+    """The name under which a worker offers a device."""
+    return f"device:{device}"
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files that let us in where the scheduler asks for TLS."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+def tls_files(authority: Path | None, certificate: Path | None, key: Path | None) -> TlsFiles | None:
+    """The three files, or None; raises UsageError where only some of them are given."""
+    if authority is None and certificate is None and key is None:
+        return None
+    if authority is None or certificate is None or key is None:
+        step = "Give --tls-ca-file, --tls-cert and --tls-key"
+        raise UsageError("TLS needs the authority's file, a certificate and its key", next_step=step)
+    return TlsFiles(authority, certificate, key)
+
+
+def check_extra() -> None:
+    """Raises ConfigurationError where the extra `cluster` is not installed."""
+    try:
+        import distributed  # noqa: F401
+    except ImportError as error:
+        step = "Install it: pip install 'harness[cluster]'"
+        raise ConfigurationError("The engine dask needs the extra cluster", why=str(error), next_step=step) from error
+
+
+def security_of(scheduler: str, tls: TlsFiles | None, role: Literal["client", "worker"]) -> Any:
+    """Dask's settings for connections of a role; without files those of Dask's own configuration.
+
+    Raises ConfigurationError where the files are none, and where an address asks for TLS that nobody has set up.
+    """
+    import distributed
+
+    library: Any = distributed
+    try:
+        if tls is None:
+            security = library.Security()
+        else:
+            names = (f"tls_{role}_cert", f"tls_{role}_key")
+            files = {"tls_ca_file": str(tls.authority), names[0]: str(tls.certificate), names[1]: str(tls.key)}
+            security = library.Security(require_encryption=True, **files)
+        ready = security.get_connection_args(role).get("ssl_context") is not None
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise ConfigurationError("The files for TLS cannot be used", why=str(error)) from error
+    if scheduler.startswith("tls://") and not ready:
+        step = "Give the authority's file, a certificate and its key"
+        raise ConfigurationError(f"The scheduler {scheduler} asks for TLS", next_step=step)
+    return security

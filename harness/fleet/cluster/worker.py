@@ -1,0 +1,147 @@
+"""A worker of a lab: offers the devices of its host to a Dask scheduler, and runs jobs in its own workspace."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import dask.config
+from distributed import Nanny, Worker, WorkerPlugin
+from distributed.comm.addressing import get_address_host, unparse_host_port
+from distributed.utils import get_ip
+
+from harness.errors import EngineError, Interrupted
+from harness.fleet.cluster.access import TlsFiles, resource_of, security_of
+from harness.workspace import Workspace
+
+if TYPE_CHECKING:
+    from distributed.worker_state_machine import TaskStateState
+
+PLUGIN = "harness-lab"
+_SLICE_S = 0.2
+_CONNECTING_S = 60.0
+_CLOSING_S = 20.0
+"""A worker that is asked to end waits so long for its jobs to reach the end of a visit."""
+
+
+class LabPlugin(WorkerPlugin):
+    """What a worker knows of its lab: the workspace, and which jobs run that may have to stop.
+
+    A job stops after the visit it is at when nobody waits for it any more, be it that it was cancelled or that its
+    controller or the scheduler is gone, and when the worker ends.
+    """
+
+    name = PLUGIN
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def setup(self, worker: Worker) -> None:  # noqa: ARG002 - Dask's interface
+        """Called on the worker, where locks can be made."""
+        self._guard = threading.Lock()
+        self._wanted: set[str] = set()
+        self._stops: dict[str, threading.Event] = {}
+        self._boards: dict[str, threading.Lock] = {}
+
+    def transition(self, key: Any, start: TaskStateState, finish: TaskStateState, **_: Any) -> None:  # noqa: ARG002
+        """Called for every change of a task."""
+        with self._guard:
+            if finish == "executing":
+                self._wanted.add(str(key))
+            else:
+                self._forget(str(key))
+
+    def teardown(self, worker: Worker) -> None:  # noqa: ARG002
+        """Called before the worker waits for its threads."""
+        with self._guard:
+            for key in list(self._wanted):
+                self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        self._wanted.discard(key)
+        if key in self._stops:
+            self._stops[key].set()
+
+    @contextlib.contextmanager
+    def running(self, key: str) -> Iterator[threading.Event]:
+        """Within, the event is set when the task of that key has to stop."""
+        stop = threading.Event()
+        with self._guard:
+            self._stops[key] = stop
+            if key not in self._wanted:  # no longer
+                stop.set()
+        try:
+            yield stop
+        finally:
+            with self._guard:
+                del self._stops[key]
+
+    @contextlib.contextmanager
+    def board(self, name: str, stop: threading.Event) -> Iterator[None]:
+        """Jobs of devices on one board take turns; raises Interrupted where a stop is asked for meanwhile."""
+        with self._guard:
+            lock = self._boards.setdefault(name, threading.Lock())
+        while not lock.acquire(timeout=_SLICE_S):
+            if stop.is_set():
+                raise Interrupted("Stopped on request", why="Another device of its board is being measured")
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def serve(
+    scheduler: str,
+    workspace: Workspace,
+    devices: Sequence[str],
+    *,
+    tls: TlsFiles | None = None,
+) -> None:
+    """Offers devices to a scheduler until SIGINT or SIGTERM, a thread for each; jobs run in the workspace.
+
+    A worker process that dies is started again. Raises EngineError where no scheduler answers, and when it is gone.
+    """
+    # Its profiler looks at every thread a hundred times a second: that is time of whatever is being measured here.
+    dask.config.set({"distributed.worker.profile.enabled": False, "distributed.worker.http.routes": []})
+    try:
+        ended = asyncio.run(_serve(scheduler, workspace, devices, tls))
+    except (OSError, TimeoutError, ValueError, RuntimeError, TypeError) as error:
+        why, step = f"{type(error).__name__}: {error}", f"Start it, or check the address and TLS: {scheduler}"
+        raise EngineError(f"No scheduler answers at {scheduler}", why=why[:300], next_step=step) from error
+    if not ended:
+        raise EngineError(
+            f"The scheduler at {scheduler} is gone", next_step="Run the same command again when it is back"
+        )
+
+
+async def _serve(scheduler: str, workspace: Workspace, devices: Sequence[str], tls: TlsFiles | None) -> bool:
+    """Whether it was told to end; else the scheduler is gone."""
+    told = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    # Left to itself a worker listens on every interface of its host, and does what it is told there.
+    host = unparse_host_port(get_ip(get_address_host(scheduler)))  # type: ignore[no-untyped-call]
+    async with Nanny(
+        scheduler,
+        host=host,
+        nthreads=len(devices),
+        resources={resource_of(device): 1.0 for device in devices},
+        memory_limit=0,  # nothing is spilt or killed for what it takes: a job holds a network, not data
+        local_directory=str(workspace.journal.parent / "dask"),
+        death_timeout=_CONNECTING_S,
+        security=security_of(scheduler, tls, "worker"),
+        plugins=(LabPlugin(str(workspace.root)),),
+        dashboard=False,
+        dashboard_address="127.0.0.1:0",
+    ) as nanny:
+        waiting = [asyncio.create_task(told.wait()), asyncio.create_task(nanny.finished())]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        if told.is_set():
+            await nanny.close(timeout=_CLOSING_S, reason="told to end")
+    return told.is_set()

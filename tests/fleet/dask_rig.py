@@ -1,0 +1,153 @@
+"""A Dask scheduler and lab workers as processes of their own, on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+import device_agents
+from harness.workspace import Workspace
+
+HOSTS = {"one": "left", "two": "right"}
+PATIENCE_S = 60.0
+"""Bound on every wait; on a loaded machine a process of Dask takes seconds to start."""
+
+
+def wait_until(holds: Callable[[], object], what: str) -> None:
+    """Waits until something holds; fails the test where it does not."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline_s, f"{what} did not happen in {PATIENCE_S:g} s"
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Lab:
+    """Workspaces of hosts under `root`, and the processes that serve them."""
+
+    root: Path
+    port: int = field(default_factory=free_port)
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def scheduler(self) -> str:
+        """Address of the scheduler."""
+        return f"tcp://127.0.0.1:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Both hosts are this one: they share its leases.
+
+        Agents run from a copy: their hash is part of a fingerprint, and an edit meanwhile would make another device.
+        """
+        agents = self.root / "agents"
+        if not agents.exists():
+            shutil.copytree(Path(device_agents.__file__).parent, agents / "device_agents")
+        own = {
+            "HARNESS_RUNTIME_FOLDER": str(self.root / "leases"),
+            "PYTHONPATH": str(agents),
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        return {**os.environ, **own}
+
+    def workspace(self, host: str) -> Workspace:
+        """The workspace of a host."""
+        return Workspace(self.root / host)
+
+    def log(self, name: str) -> str:
+        """What a process has said so far."""
+        return (self.root / f"{name}.log").read_text(errors="replace")
+
+    def start_scheduler(self) -> None:
+        """Starts the scheduler, at the port of the one before."""
+        words = [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--no-dashboard",
+            "--dashboard-address",
+            "127.0.0.1:0",
+        ]
+        self._start("scheduler", [sys.executable, "-m", "distributed.cli.dask_scheduler", *words])
+        wait_until(lambda: "Scheduler at" in self.log("scheduler"), "the scheduler")
+
+    def start_workers(self) -> None:
+        """Starts workers of two hosts that offer a device each, and one that both reach; waits until they do."""
+        for host, device in HOSTS.items():
+            self._start_worker(host, [device, "both"])
+        for host in HOSTS:
+            wait_until(lambda host=host: "Registered to" in self.log(host), host)  # type: ignore[misc]
+
+    def _start_worker(self, host: str, devices: Sequence[str]) -> None:
+        home = self.root / host
+        home.mkdir(exist_ok=True)
+        tables = (f'[devices.{name}]\nbackend = "null"\nresource = "{name}"\n' for name in (*HOSTS.values(), "both"))
+        (home / "devices.toml").write_text("".join(tables))
+        words = [self.scheduler, "--device", ",".join(devices), "--workspace", str(home)]
+        self._start(host, [sys.executable, "-m", "harness", "worker", *words])
+
+    def child(self, host: str) -> int:
+        """The process that runs the jobs of a host: its nanny's child with a working Dask worker."""
+        children = psutil.Process(self.processes[host].pid).children()
+        return next(one.pid for one in children if "spawn_main" in " ".join(one.cmdline()))
+
+    def end(self, name: str, number: int = signal.SIGTERM) -> int:
+        """Sends a process a signal and waits for its end; returns the exit status."""
+        process = self.processes.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        return process.wait(PATIENCE_S)
+
+    def series(self, host: str, job: str) -> list[tuple[int, ...]]:
+        """Places that the journal of a host has a series of, by campaign, those of one job."""
+        path = self.workspace(host).journal
+        if not path.exists():
+            return []
+        query = (
+            "SELECT campaign, batch, round, position FROM series JOIN campaigns ON campaigns.id=campaign"
+            " WHERE json_extract(settings, '$.job')=? ORDER BY 1, 2, 3, 4"
+        )
+        with contextlib.closing(sqlite3.connect(path, timeout=30)) as db:
+            try:
+                return db.execute(query, (job,)).fetchall()
+            except sqlite3.OperationalError:  # not created yet
+                return []
+
+    def _start(self, name: str, command: list[str]) -> None:
+        with open(self.root / f"{name}.log", "wb") as log:
+            self.processes[name] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True
+            )
+
+
+@contextlib.contextmanager
+def lab(root: Path) -> Iterator[Lab]:
+    """A lab; whatever of it still runs at the end is ended."""
+    rig = Lab(root)
+    try:
+        yield rig
+    finally:
+        for process in rig.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # a group of its own, nothing of anybody else's
+            process.wait(PATIENCE_S)

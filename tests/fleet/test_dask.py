@@ -1,0 +1,337 @@
+"""The engine dask: a real scheduler, two real workers, and what becomes of jobs when any of them ends."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import sqlite3
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import psutil
+import pytest
+from dask_rig import Lab, free_port, lab, wait_until
+from nullbench import build_network
+
+from harness.device.inventory import find_device, load_inventory
+from harness.device.session import open_session
+from harness.errors import ConfigurationError, DeviceBusy, EngineError
+from harness.fleet.cluster.access import TlsFiles, resource_of
+from harness.fleet.cluster.engine import DaskEngine
+from harness.fleet.cluster.task import run_task
+from harness.fleet.cluster.travel import pack, read_files
+from harness.fleet.execution import Patience
+from harness.fleet.job import Job, JobOutcome
+from harness.measure.journal import Journal
+from harness.measure.merge import merge
+from harness.measure.policy import RepeatPolicy
+from harness.measure.schema import SCHEMA_VERSION
+from harness.version import VERSION
+from harness.workspace import Workspace
+
+LONG_RUNS = 60
+SHORT, LONG = RepeatPolicy(runs=4), RepeatPolicy(runs=LONG_RUNS)
+MAIN = "main"
+SOME = 150
+"""Series after which a long job counts as in the middle."""
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A scheduler, and two hosts that offer a device each and one that both reach."""
+    with lab(tmp_path_factory.mktemp("lab")) as rig:
+        (rig.root / MAIN).mkdir()
+        build_network(rig.root / "chain.onnx")
+        rig.start_scheduler()
+        rig.start_workers()
+        yield rig
+
+
+@pytest.fixture(autouse=True)
+def shared_leases(rig: Lab, runtime_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    """This process sees the leases of the workers' agents."""
+    monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", rig.environment["HARNESS_RUNTIME_FOLDER"])
+
+
+def engine(rig: Lab, **changed: Any) -> DaskEngine:
+    """An engine whose controller has a workspace of its own."""
+    return DaskEngine(rig.scheduler, rig.workspace(MAIN), **changed)
+
+
+def job(rig: Lab, name: str, device: str = "left", policy: RepeatPolicy = SHORT) -> Job:
+    """A job that measures a network of the controller's disk."""
+    return Job(device, (str(rig.root / "chain.onnx"),), name=name, policy=policy)
+
+
+def run(runner: DaskEngine, *jobs: Job) -> list[JobOutcome]:
+    """The outcomes of jobs."""
+    return list(runner.run(jobs, threading.Event()))
+
+
+class Running(threading.Thread):
+    """Jobs on their way in another thread, with their outcomes or the error."""
+
+    def __init__(self, runner: DaskEngine, *jobs: Job) -> None:
+        super().__init__()
+        self.runner, self.jobs, self.stop = runner, jobs, threading.Event()
+        self.outcomes: list[JobOutcome] = []
+        self.error: EngineError | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Reads all outcomes."""
+        try:
+            self.outcomes.extend(self.runner.run(self.jobs, self.stop))
+        except EngineError as error:
+            self.error = error
+
+    def end(self) -> list[JobOutcome]:
+        """Waits for the last outcome."""
+        self.join(90)
+        assert not self.is_alive()
+        return self.outcomes
+
+
+def check_once(rig: Lab, host: str, name: str, runs: int) -> None:
+    """The controller has what the worker has: one campaign, every place once, so many samples of each probe."""
+    places = rig.series(host, name)
+    assert len({campaign for campaign, *_ in places}) == 1
+    assert len(set(places)) == len(places)
+    assert [place[1:] for place in rig.series(MAIN, name)] == [place[1:] for place in places]
+    with Journal(rig.workspace(MAIN).journal) as journal:
+        (campaign,) = {campaign for campaign, *_ in rig.series(MAIN, name)}
+        known = journal.campaign(campaign)
+        samples = journal.samples(campaign)
+    assert known.complete
+    assert {len(taken) for probe, taken in samples.items() if probe != known.reference} == {runs}
+
+
+def is_free(rig: Lab, host: str, device: str) -> bool:
+    """Whether the lease of a device can be had."""
+    with open_session(find_device(load_inventory(rig.workspace(host).devices), device)) as session:
+        try:
+            session.acquire("test")
+        except DeviceBusy:
+            return False
+        return True
+
+
+def test_jobs_run_where_their_devices_are(rig: Lab) -> None:
+    """A job is measured by the worker that offers its device; its samples are in our journal, under our number."""
+    first, second = run(engine(rig), job(rig, "a/left"), job(rig, "a/right", "right"))
+    assert {first.job.name, second.job.name} == {"a/left", "a/right"}
+    for outcome in (first, second):
+        assert outcome.failure is None
+        assert outcome.result is not None
+        with Journal(rig.workspace(MAIN).journal) as journal:
+            campaign = journal.campaign(outcome.result.campaign)
+            assert (campaign.device, campaign.settings["job"]) == (outcome.job.device, outcome.job.name)
+            assert sum(map(len, journal.samples(campaign.id).values())) == outcome.result.samples
+    check_once(rig, "one", "a/left", 4)
+    check_once(rig, "two", "a/right", 4)
+    assert rig.series("two", "a/left") == rig.series("one", "a/right") == []
+
+
+def test_a_job_that_is_done_is_not_measured_again(rig: Lab) -> None:
+    """The second run of a named job tells the same campaign, from another controller with an empty journal as well."""
+    (first,) = run(engine(rig), job(rig, "b"))
+    before = rig.series("one", "b")
+    (second,) = run(engine(rig), job(rig, "b"))
+    assert first.result is not None
+    assert second.result is not None
+    assert (second.result.campaign, second.result.samples) == (first.result.campaign, first.result.samples)
+    elsewhere = Workspace(rig.root / "elsewhere")
+    (third,) = run(DaskEngine(rig.scheduler, elsewhere), job(rig, "b"))
+    assert third.result is not None
+    assert third.result.campaign == 1
+    assert [place[1:] for place in rig.series("elsewhere", "b")] == [place[1:] for place in before]
+    assert rig.series("one", "b") == before
+
+
+def test_a_job_without_a_name_is_measured_anew_once_it_is_done(rig: Lab) -> None:
+    """It has a name of its own until it is complete here; then the same job is another."""
+    unnamed = replace(job(rig, ""), seed=3)
+    (first,), (second,) = run(engine(rig), unnamed), run(engine(rig), unnamed)
+    assert first.job == second.job == unnamed
+    assert first.result is not None
+    assert second.result is not None
+    with Journal(rig.workspace(MAIN).journal) as journal:
+        one, two = (journal.campaign(found.campaign) for found in (first.result, second.result))
+    assert one.settings["job"].rpartition("/")[0] == two.settings["job"].rpartition("/")[0]
+    assert (one.settings["job"][-2:], two.settings["job"][-2:]) == ("/0", "/1")
+
+
+def test_a_device_that_nobody_offers_fails_alone(rig: Lab) -> None:
+    """Its job ends after a bounded wait and says how to offer the device; jobs of other devices are done."""
+    outcomes = run(engine(rig, absent_s=1.0), job(rig, "c/lost", "lost"), job(rig, "c/left"))
+    found = {outcome.job.name: outcome for outcome in outcomes}
+    assert found["c/left"].failure is None
+    failure = found["c/lost"].failure
+    assert failure is not None
+    assert (failure.kind, failure.retry_helps) == ("EngineError", True)
+    assert "both, left, right" in failure.why
+    assert f"harness worker {rig.scheduler} --device lost" in failure.next_step
+
+
+def test_a_killed_worker_neither_loses_nor_doubles(rig: Lab) -> None:
+    """Killed in the middle, it is started again and the job goes on from its journal: every place once."""
+    running = Running(engine(rig), job(rig, "d", policy=LONG))
+    wait_until(lambda: len(rig.series("one", "d")) > SOME, "the middle of the job")
+    os.kill(rig.child("one"), signal.SIGKILL)
+    before = len(rig.series("one", "d"))
+    (outcome,) = running.end()
+    assert outcome.failure is None
+    assert outcome.result is not None
+    assert outcome.result.resumed
+    assert len(rig.series("one", "d")) > before
+    check_once(rig, "one", "d", LONG_RUNS)
+
+
+def test_a_stop_frees_the_board_and_a_second_run_goes_on(rig: Lab) -> None:
+    """Stopped jobs say so, their boards are free after the visit they were at, and nothing is measured twice."""
+    jobs = (job(rig, "e/1", policy=LONG), job(rig, "e/2", policy=LONG))
+    running = Running(engine(rig), *jobs)
+    wait_until(lambda: len(rig.series("one", "e/1")) > SOME, "the middle of the job")
+    running.stop.set()
+    kinds = [outcome.failure.kind for outcome in running.end() if outcome.failure]
+    assert kinds == ["Interrupted", "Interrupted"]
+    wait_until(lambda: is_free(rig, "one", "left"), "a free board")
+    held = len(rig.series("one", "e/1"))
+    assert rig.series("one", "e/2") == []
+    (outcome,) = run(engine(rig), jobs[0])
+    assert outcome.result is not None
+    assert outcome.result.resumed
+    assert len(rig.series("one", "e/1")) > held
+    check_once(rig, "one", "e/1", LONG_RUNS)
+
+
+def test_a_job_that_two_workers_run_at_once_counts_once(rig: Lab) -> None:
+    """The device's lease lets one wait for the other; of what both measured the controller keeps one series a place."""
+    import distributed
+
+    library: Any = distributed
+    wanted = job(rig, "f", "both", RepeatPolicy(runs=20))
+    payload = pack(wanted, read_files(wanted), Patience(pause_s=0.2))
+    path = rig.workspace(MAIN).journal
+    with library.Client(rig.scheduler, set_as_default=False) as client:
+        workers = [
+            address
+            for address, facts in client.scheduler_info(n_workers=-1)["workers"].items()
+            if resource_of("both") in facts["resources"]
+        ]
+        assert len(workers) == 2
+        futures = [
+            client.submit(
+                run_task, payload, key=f"f {at}", workers=[at], resources={resource_of("both"): 1}, pure=False
+            )
+            for at in workers
+        ]
+        replies = [future.result(timeout=60) for future in futures]
+        with Journal(path) as journal:
+            numbers = [set(merge(journal, reply["extract"], job="f", device="both").values()) for reply in replies]
+    assert numbers[0] == numbers[1]
+    check_once(rig, "one", "f", 20)
+    check_once(rig, "two", "f", 20)
+    query = (
+        "SELECT min(taken), max(taken) FROM series JOIN campaigns ON campaigns.id=campaign"
+        " WHERE json_extract(settings, '$.job')='f'"
+    )
+    times = []
+    for host in ("one", "two"):
+        with contextlib.closing(sqlite3.connect(rig.workspace(host).journal)) as db:
+            times.append(db.execute(query).fetchone())
+    (_, ended), (began, _) = sorted(times)
+    assert ended <= began, "both were on the device at once"
+
+
+def test_another_version_of_harness_is_refused(rig: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that differs from the worker measures nothing, and names both versions."""
+    for module in ("travel", "engine"):
+        monkeypatch.setattr(f"harness.fleet.cluster.{module}.VERSIONS", ("0.0.9", 3))
+    (outcome,) = run(engine(rig), job(rig, "g"))
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "EngineError"
+    assert f"{VERSION}, journal {SCHEMA_VERSION} there; 0.0.9" in outcome.failure.why
+    assert rig.series("one", "g") == []
+
+
+def test_a_network_in_several_files_does_not_travel(rig: Lab, tmp_path: Path) -> None:
+    """External data is told before any worker is asked, with the way to one file; so is a file that is not there."""
+    path = tmp_path / "split.onnx"
+    onnx.save(
+        onnx.load(rig.root / "chain.onnx"), path, save_as_external_data=True, location="weights", size_threshold=0
+    )
+    jobs = [Job("left", (str(one),), name=f"h/{one.name}") for one in (path, tmp_path / "missing.onnx")]
+    failures = [outcome.failure for outcome in run(engine(rig), *jobs)]
+    assert [failure and failure.kind for failure in failures] == ["UnsupportedNetwork", "InvalidNetwork"]
+    assert failures[0] is not None
+    assert "one file" in failures[0].next_step
+
+
+def test_no_listener_of_a_worker_is_open_to_other_hosts(rig: Lab) -> None:
+    """On a scheduler of the loopback a worker and its children listen there alone."""
+    nanny = psutil.Process(rig.processes["one"].pid)
+    listening = [
+        connection.laddr.ip
+        for process in (nanny, *nanny.children(recursive=True))
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening
+    assert set(listening) == {"127.0.0.1"}
+
+
+def test_a_lost_scheduler_is_told_and_the_rerun_completes(rig: Lab) -> None:
+    """Killed in the middle: an error that says to run again, free boards, and a rerun that measures the rest alone."""
+    (done,) = run(engine(rig), job(rig, "i/done"))
+    running = Running(engine(rig), job(rig, "i/cut", policy=LONG))
+    wait_until(lambda: len(rig.series("one", "i/cut")) > SOME, "the middle of the job")
+    rig.end("scheduler", signal.SIGKILL)
+    assert running.end() == []
+    assert running.error is not None
+    assert running.error.retry_helps
+    assert "Run the same command again" in running.error.next_step
+    codes = [rig.processes.pop(host).wait(60) for host in ("one", "two")]
+    assert codes == [4, 4]
+    assert "is gone" in rig.log("one")
+    assert is_free(rig, "one", "left")
+    held = {name: rig.series("one", name) for name in ("i/done", "i/cut")}
+
+    rig.start_scheduler()
+    rig.start_workers()
+    again = {one.job.name: one for one in run(engine(rig), job(rig, "i/done"), job(rig, "i/cut", policy=LONG))}
+    cut = again["i/cut"].result
+    assert cut is not None
+    assert cut.resumed
+    assert again["i/done"].result is not None
+    assert done.result is not None
+    assert again["i/done"].result.campaign == done.result.campaign
+    assert rig.series("one", "i/done") == held["i/done"]
+    assert len(rig.series("one", "i/cut")) > len(held["i/cut"])
+    check_once(rig, "one", "i/cut", LONG_RUNS)
+
+
+def test_without_a_scheduler_the_engine_says_so(tmp_path: Path) -> None:
+    """A closed port is an EngineError in the time allowed; TLS without its files is a ConfigurationError."""
+    nowhere = f"127.0.0.1:{free_port()}"
+    with pytest.raises(EngineError, match="No scheduler answers"):
+        run(DaskEngine(f"tcp://{nowhere}", Workspace(tmp_path), connect_s=1.0), Job("left", name="j"))
+    for tls in (None, TlsFiles(*(tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem")))):
+        with pytest.raises(ConfigurationError, match="TLS"):
+            run(DaskEngine(f"tls://{nowhere}", Workspace(tmp_path), tls=tls), Job("left", name="j"))
+    gc.collect()  # what the client left open would be told here
+
+
+def test_without_the_extra_the_engine_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a ConfigurationError with the command that installs it."""
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ConfigurationError) as caught:
+        run(DaskEngine("tcp://127.0.0.1:1", Workspace(tmp_path)), Job("left", name="k"))
+    assert "pip install 'harness[cluster]'" in caught.value.next_step

@@ -1,0 +1,245 @@
+"""Campaigns from other hosts' journals: every place once, and nothing that is not a sample."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import sqlite3
+import tempfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.device.session import Sample
+from harness.errors import JournalError
+from harness.measure.extract import MAX_EXTRACT_BYTES, extract
+from harness.measure.journal import Journal, Place
+from harness.measure.merge import merge
+from harness.probe.batches import Batch
+from harness.probe.plan import ProbePlan
+from harness.probe.probe import reference_probe
+
+JOB, DEVICE = "2026-11-20/board/vision", "board"
+PROBES = {name: dataclasses.replace(reference_probe(), id=name) for name in ("p", "q")}
+PLAN = ProbePlan(PROBES, (), (Batch(("p", "q")),), "p", (), "avgpool")
+PLACES = tuple(Place(batch, round, at) for batch in range(2) for round in range(2) for at in range(2))
+PlaceSet = frozenset[Place]
+
+
+def write(path: Path, places: Collection[Place], value: int = 9, job: str = JOB, device: str = DEVICE) -> int:
+    """A journal with series at places; `value` is in every sample."""
+    with Journal(path) as journal:
+        named = {"job": job, "purpose": "profile"} if job else {"purpose": "profile"}
+        campaign = journal.begin(device, PLAN, 0, named, {"f": "1"}, "cpu").id
+        taken = [(place, "q", [Sample(value, None, 3, 0), Sample(value, 2, 3, 1)]) for place in sorted(places, key=str)]
+        journal.add(campaign, 1, taken, {"load": 0.5})
+        return campaign
+
+
+@functools.cache
+def whole() -> bytes:
+    """The extract of a journal with series at all places."""
+    with tempfile.TemporaryDirectory() as folder:
+        campaign = write(Path(folder) / "journal.sqlite", PLACES)
+        with Journal(Path(folder) / "journal.sqlite") as journal:
+            journal.finish_round(campaign, 1, 0, 1)
+        return extract(Path(folder) / "journal.sqlite", JOB)
+
+
+def extract_of(places: Collection[Place], value: int = 9) -> bytes:
+    """The extract of a journal with series at these places; `value` is in every sample."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.deserialize(whole())
+        db.execute("UPDATE samples SET wall_ns=?", (value,))
+        for place in set(PLACES) - set(places):
+            where = "WHERE batch=? AND round=? AND position=?"
+            db.execute(f"DELETE FROM samples WHERE series=(SELECT id FROM series {where})", dataclasses.astuple(place))
+            db.execute(f"DELETE FROM series {where}", dataclasses.astuple(place))
+        return db.serialize()
+
+
+def contents(path: Path) -> dict[Place, list[Any]]:
+    """The samples of every place, straight from the file; a place with two series would show twice as many."""
+    found: dict[Place, list[Any]] = {}
+    query = "SELECT batch, round, position, wall_ns FROM series JOIN samples ON series.id=series ORDER BY ordinal"
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        for batch, round, position, wall_ns in db.execute(query):
+            found.setdefault(Place(batch, round, position), []).append(wall_ns)
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where our journal goes."""
+    return tmp_path / "ours" / "journal.sqlite"
+
+
+def test_a_merged_campaign_is_the_one_that_was_extracted(tmp_path: Path, path: Path) -> None:
+    """Campaign, plan, samples in order and marks of progress are what they were; only its number is ours."""
+    theirs = tmp_path / "theirs.sqlite"
+    write(theirs, (), job="another")
+    campaign = write(theirs, PLACES)
+    with Journal(theirs) as journal:
+        journal.refuse(campaign, 7, "p", "unknown operator")
+        journal.finish_round(campaign, 7, 1, 2)
+        journal.spend(campaign, 7, 0.25)
+        journal.complete(campaign, 7)
+        journal.exclude(campaign, "too warm")
+        with Journal(path) as ours:
+            (number,) = (numbers := merge(ours, extract(theirs, JOB), job=JOB, device=DEVICE)).values()
+            assert numbers == {campaign: 1}
+            for read in (Journal.samples, Journal.probes, Journal.layers, Journal.chains, Journal.untimed_s):
+                assert read(ours, number) == read(journal, campaign)
+            assert dataclasses.replace(ours.campaign(number), id=campaign) == journal.campaign(campaign)
+            assert ours.rounds(number, 1) == 2
+            assert len(ours.campaigns(DEVICE)) == 1
+
+
+@given(st.lists(st.tuples(st.frozensets(st.sampled_from(PLACES)), st.integers(1, 3)), min_size=1, max_size=6))
+@settings(max_examples=30)
+def test_merging_is_a_union_of_places(parts: list[tuple[PlaceSet, int]]) -> None:
+    """Whatever parts of a campaign come, however often, each place has the series that came first."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal.sqlite"
+        expected: dict[Place, list[int]] = {}
+        with Journal(path) as journal:
+            numbers = set()
+            for places, value in parts:
+                numbers.update(merge(journal, extract_of(places, value), job=JOB, device=DEVICE).values())
+                expected = {**{place: [value, value] for place in places}, **expected}
+            assert len(numbers) == 1
+        assert contents(path) == expected
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_marks_of_progress_do_not_depend_on_the_order(path: Path, tmp_path: Path, order: Sequence[int]) -> None:
+    """Complete once one says so, the latest token, the most rounds, whichever extract comes first."""
+    extracts = []
+    for number in range(3):
+        theirs = tmp_path / f"{number}.sqlite"
+        campaign = write(theirs, PLACES[: 2 * number])
+        with Journal(theirs) as journal:
+            journal.finish_round(campaign, 5 + number, 0, number)
+            if number == 1:
+                journal.refuse(campaign, 6, "p", "unknown operator")
+                journal.complete(campaign, 6, settled=False)
+        extracts.append(extract(theirs, JOB))
+    with Journal(path) as ours:
+        for at in order:
+            merge(ours, extracts[at], job=JOB, device=DEVICE)
+        assert ours.campaign(1).complete
+        assert ours.rounds(1, 0) == 2
+        assert ours.probes(1)["p"].refused == "unknown operator"
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT settled, token FROM campaigns").fetchall() == [(0, 7)]
+
+
+def test_an_extract_holds_nothing_but_the_job(tmp_path: Path) -> None:
+    """Campaigns of other jobs, and of none, stay where they are."""
+    theirs = tmp_path / "theirs.sqlite"
+    for job in ("", "another", JOB, JOB + "2"):
+        write(theirs, PLACES[:1], job=job)
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.deserialize(extract(theirs, JOB))
+        assert db.execute("SELECT json_extract(settings, '$.job') FROM campaigns").fetchall() == [(JOB,)]
+        assert db.execute("SELECT count(*) FROM series").fetchone() == (1,)
+        assert db.execute("SELECT count(*) FROM samples").fetchone() == (2,)
+
+
+def test_an_extract_of_a_journal_that_is_being_written_is_of_one_moment(tmp_path: Path) -> None:
+    """A transaction that is under way is not in it, in part or in whole."""
+    theirs = tmp_path / "theirs.sqlite"
+    campaign = write(theirs, PLACES[:2])
+    with Journal(theirs) as journal, journal.transaction() as db:
+        db.execute("DELETE FROM samples")
+        db.execute("UPDATE campaigns SET complete=1 WHERE id=?", (campaign,))
+        content = extract(theirs, JOB)
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.deserialize(content)
+        assert db.execute("SELECT count(*) FROM samples").fetchone() == (4,)
+        assert db.execute("SELECT complete FROM campaigns").fetchone() == (0,)
+
+
+HOSTILE: dict[str, str] = {
+    "another schema": "PRAGMA user_version=99",
+    "a trigger": "CREATE TRIGGER t AFTER INSERT ON series BEGIN DELETE FROM samples; END",
+    "a view": "CREATE VIEW v AS SELECT * FROM samples",
+    "a table more": "CREATE TABLE more (x)",
+    "a column more": "ALTER TABLE samples ADD COLUMN more TEXT",
+    "a sample of no time": "UPDATE samples SET wall_ns=0",
+    "a sample before its beginning": "UPDATE samples SET device_ns=-1",
+    "text for a number": "UPDATE samples SET wall_ns='soon'",
+    "bytes for text": "UPDATE probes SET label=x'00'",
+    "settings that are none": "UPDATE campaigns SET settings='[]'",
+    "settings written otherwise": "UPDATE campaigns SET settings=json_insert(settings, '$.a', 1)",
+    "another job": "UPDATE campaigns SET settings=json_replace(settings, '$.job', 'x')",
+    "another device": "UPDATE campaigns SET device='x'",
+    "terms that are none": "UPDATE probes SET terms='{\"a\": 1}'",
+    "a state that is none": 'UPDATE series SET state=\'{"a": "b"}\'',
+    "a time without end": "UPDATE campaigns SET untimed_s=9e999",
+    "samples of no probe": "UPDATE series SET probe='x'",
+    "a negative round": "UPDATE rounds SET finished=-1",
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE.values(), ids=list(HOSTILE))
+@pytest.mark.parametrize("known", [False, True], ids=["new campaign", "known campaign"])
+def test_what_is_no_extract_is_refused_whole(path: Path, change: str, known: bool) -> None:
+    """An extract with anything in it that we do not write changes nothing in our journal."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.deserialize(whole())
+        db.execute(change)
+        content = db.serialize()
+    path.parent.mkdir()
+    path.write_bytes(extract_of(PLACES[:2]) if known else b"")
+    with Journal(path) as ours:
+        before = [ours.samples(one.id) for one in ours.campaigns(DEVICE)]
+        with pytest.raises(JournalError):
+            merge(ours, content, job=JOB, device=DEVICE)
+        assert [ours.samples(one.id) for one in ours.campaigns(DEVICE)] == before
+        assert len(before) == known
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"SQLite format 3\x00", b"SQLite format 3\x00" + bytes(4096), b"\x80\x04pickle", bytes(100)],
+    ids=["empty", "header", "zeros", "pickle", "no header"],
+)
+def test_bytes_that_are_no_database_are_refused(path: Path, content: bytes) -> None:
+    """They are a JournalError, never another one."""
+    with Journal(path) as ours, pytest.raises(JournalError):
+        merge(ours, content, job=JOB, device=DEVICE)
+
+
+def test_a_journal_larger_than_the_limit_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told by its size before anything is read of it."""
+    content = extract_of(PLACES)
+    monkeypatch.setattr("harness.measure.extract.MAX_EXTRACT_BYTES", len(content) - 1)
+    assert len(content) < MAX_EXTRACT_BYTES
+    with Journal(path) as ours, pytest.raises(JournalError, match="limit"):
+        merge(ours, content, job=JOB, device=DEVICE)
+
+
+DAMAGE = st.tuples(st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_size=16), st.booleans())
+
+
+@given(DAMAGE)
+@settings(max_examples=100)
+def test_a_damaged_extract_is_merged_or_refused(damage: tuple[float, bytes, bool]) -> None:
+    """Wherever bytes are changed or cut off, the only error is a JournalError, and our own samples stay."""
+    share, new, cut = damage
+    at = int(share * len(whole()))
+    damaged = whole()[:at] if cut else whole()[:at] + new + whole()[at + len(new) :]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal.sqlite"
+        path.write_bytes(extract_of(PLACES[:2], 5))
+        with Journal(path) as ours:
+            with contextlib.suppress(JournalError):
+                merge(ours, damaged, job=JOB, device=DEVICE)
+            assert ours.samples(1)["q"][:4] == [Sample(5, None, 3, 0), Sample(5, 2, 3, 1)] * 2
