@@ -43,9 +43,19 @@ Each error says what happened, why, and the next step; `fault` says on whose sid
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 Fault = Literal["user", "device", "link", "harness"]
+
+
+_GRAVEST_FIRST = (1, 3, 4, 5, 6, 7)
+
+
+def gravest(codes: Iterable[int]) -> int:
+    """Of several exit codes the one that counts for all; 0 where all are."""
+    ranks = {code: rank for rank, code in enumerate(_GRAVEST_FIRST)}
+    return min((code for code in codes if code), key=lambda code: ranks.get(code, -1), default=0)
 
 
 class HarnessError(Exception):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from harness.cli import agent, demo, devices, estimate, lut, nightly, npu, profile, validate
+from harness.cli import agent, demo, devices, estimate, lut, nightly, npu, profile, validate, worker
 from harness.cli.output import print_error
 from harness.errors import ConfigurationError, HarnessError, Interrupted
 from harness.version import VERSION
@@ -35,6 +35,7 @@ app.command("demo")(demo.demo)
 app.command("profile")(profile.profile)
 app.command("estimate")(estimate.estimate)
 app.command("validate")(validate.validate)
+app.command("worker")(worker.worker)
 app.add_typer(lut.app, name="lut")
 app.add_typer(npu.app, name="npu")
 app.add_typer(devices.app, name="devices")

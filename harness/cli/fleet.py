@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harness.cli.output import note, print_json, print_table
 from harness.cli.profile_space import show_space
 from harness.cli.progress import show_lines, show_progress, stop_on_interrupt
+from harness.errors import gravest
 from harness.text import printable
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from harness.measure.progress import Observer
     from harness.space.profiling import SpaceProfile
     from harness.workspace import Workspace
-
-GRAVEST_FIRST = (1, 3, 4, 5, 6, 7)
-"""Of several exit codes the gravest is the command's."""
 
 
 def profile_devices(jobs: Sequence[Job], workspace: Workspace, json: bool) -> None:
@@ -43,11 +41,10 @@ def profile_devices(jobs: Sequence[Job], workspace: Workspace, json: bool) -> No
         _show_explored(outcomes[0].space, json)
     elif outcomes[0].result is not None:
         _show_one(outcomes[0].result, outcomes[0].golden_s, json)
-    if failures:
-        gravest = min(
-            failures, key=lambda one: GRAVEST_FIRST.index(one.exit_code) if one.exit_code in GRAVEST_FIRST else -1
-        )
-        raise gravest.error()
+    code = gravest(failure.exit_code for failure in failures)
+    for failure in failures:
+        if failure.exit_code == code:
+            raise failure.error()
 
 
 @contextlib.contextmanager

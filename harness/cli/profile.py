@@ -40,7 +40,7 @@ def profile(
     ] = None,
     count: Annotated[
         int | None,
-        typer.Option("--count", min=20, max=100_000, help="With --space: at most so many layers (default 500)."),
+        typer.Option("--count", min=20, max=10_000, help="With --space: at most so many layers (default 500)."),
     ] = None,
     target: Annotated[
         float | None,

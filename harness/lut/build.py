@@ -54,7 +54,7 @@ def build_lut(
         if not measured_here:
             raise _nothing_measured(place, device)
         campaigns = _comparable(measured_here, device, note)
-        sources = [_Source.read(journal, campaign, method) for campaign in campaigns]
+        sources = [_Source.read(journal, campaign, method) for campaign in _not_superseded(journal, campaigns)]
     newest = campaigns[-1]
     entries, covariance = _entries(sources, method)
     draft = Lut(
@@ -109,6 +109,28 @@ def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str]
         elif changed:
             note(f"Campaign {campaign.id} is left out: the device had another {', '.join(changed)} then")
     return [campaign for campaign in complete if campaign.fingerprint == newest]
+
+
+def _not_superseded(journal: Journal, campaigns: Sequence[Campaign]) -> list[Campaign]:
+    """Those of which newer ones have not measured everything again, network by network; the newest is among them.
+
+    A lab measures the same every night: reading all its nights again would take longer every night.
+    """
+    known: set[tuple[str, ...]] = set()
+    kept: list[Campaign] = []
+    for campaign in reversed(campaigns):
+        refused = {name for name, probe in journal.probes(campaign.id).items() if probe.refused is not None}
+        held: set[tuple[str, ...]] = {
+            (layer.key.digest, layer.context, network)
+            for layer in journal.layers(campaign.id)
+            for network in layer.networks
+            if not refused & {layer.in_context, layer.null}
+        }
+        held.update(place for chain in journal.chains(campaign.id) for place in chain.places)
+        if not kept or not held <= known:
+            kept.append(campaign)
+        known |= held
+    return kept[::-1]
 
 
 def _nothing_measured(place: Workspace, device: str) -> LutNotFound:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import importlib.resources
 import json
-import os
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import ConfigurationError
 from harness.report import content
 from harness.report.commands import commands
 from harness.report.figures import COLOURS
+from harness.report.files import write_whole
 from harness.report.units import clean
 
 if TYPE_CHECKING:
@@ -34,7 +31,7 @@ def write_report(
 
     The file appears whole or not at all; raises ConfigurationError where it cannot be written.
     """
-    _write(path, render(table, estimates, validation).encode("utf-8"))
+    write_whole(path, render(table, estimates, validation).encode("utf-8"))
 
 
 def render(table: Lut, estimates: Sequence[NetworkEstimate], validation: Validation | None = None) -> str:
@@ -118,27 +115,3 @@ def _inline_json(text: str) -> str:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def _write(path: Path, page: bytes) -> None:
-    """To a file beside it, synced, then renamed; what is not a regular file is left alone."""
-    target = Path(os.path.realpath(path))
-    aside = target.parent / f".writing-{secrets.token_hex(6)}.html"
-    try:
-        if target.exists() and not target.is_file():
-            raise ConfigurationError(
-                f"The report cannot be written to {path}", why="it is not a regular file", next_step="Name a file"
-            )
-        try:
-            with aside.open("xb") as file:
-                file.write(page)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(target)
-        finally:
-            with contextlib.suppress(OSError):
-                aside.unlink(missing_ok=True)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        step = "Name a file in a folder that exists and that you may write to"
-        raise ConfigurationError(f"The report cannot be written to {path}", why=why, next_step=step) from error

@@ -12,7 +12,7 @@ import pytest
 from report_inputs import Browser, make_estimate, make_table, make_validation
 
 from harness.errors import ConfigurationError
-from harness.report import html
+from harness.report import files
 from harness.report.figures import tick
 from harness.report.html import render, write_report
 
@@ -265,7 +265,7 @@ def test_failing_write_leaves_the_older_report(tmp_path: Path, monkeypatch: pyte
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(html.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(ConfigurationError, match="No space left on device"):
         write_report(path, make_table(), [make_estimate()])
     assert path.read_text() == "old"

@@ -1,0 +1,93 @@
+"""Two nightlies of one workspace never overlap: a lock that ends with the process that holds it, however that ends."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from harness.errors import ConfigurationError, NightBusy
+from harness.fleet.store import now
+from harness.text import printable
+from harness.workspace import Workspace
+
+_PAUSES_S = (0.02, 0.05, 0.1, 0.0)
+"""Who only looks whether it is held locks for a moment, too."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Which process runs a nightly, on which host, of which night, and since when (UTC, ISO 8601)."""
+
+    pid: int
+    host: str
+    night: str
+    since: str
+
+
+def lock_file(workspace: Workspace) -> Path:
+    """The file that is locked; it stays, and says who held it last."""
+    return workspace.root / ".harness" / "nightly.lock"
+
+
+@contextlib.contextmanager
+def night_lock(workspace: Workspace, night: str) -> Iterator[None]:
+    """Holds the lock; raises NightBusy, which names the holder, and ConfigurationError."""
+    path = lock_file(workspace)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be opened", why=error.strerror or str(error)) from error
+    try:
+        if not _locked(handle, fcntl.LOCK_EX):
+            raise _busy(_read(handle))
+        record = asdict(Holder(os.getpid(), socket.gethostname(), night, now()))
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps(record).encode(), 0)
+        yield
+    finally:
+        os.close(handle)  # which ends the lock
+
+
+def running(workspace: Workspace) -> Holder | None:
+    """Who runs a nightly now; None where nobody does."""
+    try:
+        handle = os.open(lock_file(workspace), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        return None if _locked(handle, fcntl.LOCK_SH) else _read(handle)
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int, kind: int) -> bool:
+    for pause_s in _PAUSES_S:
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            time.sleep(pause_s)
+    return False
+
+
+def _read(handle: int) -> Holder:
+    try:
+        record = json.loads(os.pread(handle, 4096, 0))
+        return Holder(int(record["pid"]), str(record["host"]), str(record["night"]), str(record["since"]))
+    except (ValueError, KeyError, TypeError, RecursionError):  # between locking and writing, or a cut write
+        return Holder(0, "", "", "")
+
+
+def _busy(holder: Holder) -> NightBusy:
+    who = f"Process {holder.pid} on {printable(holder.host, 80)}" if holder.pid else "Another process"
+    why = f"{who} runs the night of {holder.night} since {holder.since}" if holder.pid else f"{who} has just begun"
+    step = "Wait for it, and look at it by `harness nightly status`; this night needs no second one"
+    return NightBusy("Another nightly runs in this workspace", why=why, next_step=step)

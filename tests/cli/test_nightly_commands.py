@@ -1,0 +1,148 @@
+"""`harness nightly`: run, status and install in this process."""
+
+from __future__ import annotations
+
+import signal
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from npu_command import Outcome
+from nullbench import Bench
+
+from harness.cli.app import main
+from harness.fleet.store import FleetStore
+from harness.workspace import Workspace
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def nightly(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Run]:
+    """Runs `harness nightly` on a workspace with one null device and a plan."""
+    bench = Bench(tmp_path / "lab")
+    (bench.root / "nightly.toml").write_text(
+        '[nightly]\nall = true\n[[set]]\nname = "small"\nnetworks = ["chain.onnx"]\nruns = 4\n'
+    )
+    handler = signal.getsignal(signal.SIGINT)
+
+    def run(*words: object) -> Outcome:
+        with pytest.raises(SystemExit) as end:
+            main(["nightly", *map(str, words), "--workspace", str(bench.root)])
+        captured = capsys.readouterr()
+        code = end.value.code
+        return Outcome(code if isinstance(code, int) else int(code is not None), captured.out, captured.err)
+
+    yield run
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Workspace:
+    """The workspace of `nightly`."""
+    return Workspace(tmp_path / "lab")
+
+
+def test_run_reports_and_a_second_run_says_the_same(nightly: Run, place: Workspace, tmp_path: Path) -> None:
+    """A run writes reports and copies of them, a second one measures nothing and ends alike; status shows the night."""
+    first = nightly(
+        "run", "--night", "2026-11-19", "--json", "--markdown", tmp_path / "m.md", "--junit", tmp_path / "j"
+    )
+    found = first.json
+    assert (found["exit_code"], found["measured"], found["night"]) == (0, 1, "2026-11-19")
+    report = place.reports / "nightly-2026-11-19.md"
+    assert (
+        report.read_text().startswith("## Night of 2026-11-19")
+        and report.read_bytes() == (tmp_path / "m.md").read_bytes()
+    )
+    assert ET.parse(place.reports / "nightly-2026-11-19.xml").getroot().tag == ET.parse(tmp_path / "j").getroot().tag
+    assert not [path for path in place.reports.iterdir() if path.name.startswith(".")]
+
+    second = nightly("run", "--night", "2026-11-19")
+    assert second.code == 0 and "Nothing was left to measure" in second.stderr and "done" in second.stdout
+
+    status = nightly("status", "--json").json
+    assert status["running"] is None and [one["night"] for one in status["nights"]] == ["2026-11-19"]
+    (device,) = status["devices"]
+    assert device["table"].startswith("bench/2") and device["age_s"] < 3600 and device["deferred"] == []
+    assert "2026-11-19" in nightly("status").stdout
+
+
+def test_failed_night_exits_with_its_gravest_code(nightly: Run, place: Workspace) -> None:
+    """A night that went wrong says on stderr what its report holds, and keeps its code on the second run."""
+    (place.root / "chain.onnx").write_bytes(b"no network")
+    for _ in range(2):
+        found = nightly("run", "--night", "2026-11-19")
+        assert found.code == 3 and found.stderr.count("error:") == 1 and "nightly-2026-11-19.md" in found.stderr
+        assert "needs a hand: bench:" in found.stdout
+    assert nightly("status", "--json").json["nights"][0]["exit_code"] == 3
+
+
+def test_dry_run_measures_nothing(nightly: Run, place: Workspace) -> None:
+    """--dry-run shows the jobs in their order, and neither a report nor a lock nor a campaign comes of it."""
+    found = nightly("run", "--dry-run", "--json").json
+    assert [(job["device"], job["set"], job["state"], job["nights"]) for job in found["jobs"]] == [
+        ("bench", "small", "starts", None)
+    ]
+    assert "never" in nightly("run", "--dry-run").stdout
+    assert not place.reports.exists() and not (place.root / ".harness" / "nightly.lock").exists()
+    with FleetStore(place.fleet) as store:
+        store.mark("bench", "maintenance", "fan")
+    assert nightly("run", "--dry-run", "--json").json["jobs"][0]["state"] == "skipped"
+
+
+def test_status_of_an_empty_workspace(nightly: Run, place: Workspace) -> None:
+    """Before the first night status says so, and writes nothing."""
+    assert "No night was reported yet" in nightly("status").stderr
+    assert not (place.root / ".harness").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("run", "--night", "tonight"), 2, "is not a date"),
+        (("run", "--night", "9999-01-01"), 2, "has not begun"),
+        (("run", "--engine", "slurm"), 2, "neither local nor dask"),
+        (("run", "--engine", "dask=http://x"), 2, "address of a scheduler"),
+        (("run", "--plan", "absent.toml"), 3, "There is no plan"),
+        (("install", "--systemd", "--cron"), 2, "given together"),
+        (("install", "--user", "--output", "x"), 2, "given together"),
+        (("install", "--cron", "--enable"), 2, "--enable goes with"),
+        (("install", "--time", "25:00"), 2, "time of day"),
+        (("install", "--randomised-delay", "13h"), 2, "longer than a night"),
+        (("install", "--plan", "absent.toml"), 3, "There is no plan"),
+    ],
+)
+def test_wrong_options_are_refused(words: tuple[str, ...], code: int, said: str, nightly: Run) -> None:
+    """What makes no sense is told in one error, and nothing is done."""
+    found = nightly(*words)
+    assert (found.code, found.stdout) == (code, "") and said in found.stderr and found.stderr.count("error:") == 1
+
+
+def test_install_writes_units_and_enables_nothing(
+    nightly: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Units go into the user's folder or one of choice; how to enable them is told, and not done."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("PATH", str(tmp_path / "no programs here"))
+    found = nightly("install", "--time", "03:05", "--randomised-delay", "10m")
+    service, timer = map(Path, found.stdout.split())
+    assert found.code == 0 and service.parent == tmp_path / "config" / "systemd" / "user"
+    assert "OnCalendar=*-*-* 03:05:00" in timer.read_text() and f'"{tmp_path / "lab"}"' in service.read_text()
+    assert f"systemctl --user enable --now {timer.name}" in found.stderr and "User=" not in service.read_text()
+
+    system = nightly("install", "--output", tmp_path / "units")
+    assert "User=" in next((tmp_path / "units").glob("*.service")).read_text()
+    assert "systemctl enable --now" in system.stderr
+
+    refused = nightly("install", "--enable")
+    assert refused.code == 3 and "systemctl --user daemon-reload failed" in refused.stderr
+
+
+def test_install_prints(nightly: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--print and --cron write nothing but what they print."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    printed, line = nightly("install", "--print").stdout, nightly("install", "--cron").stdout
+    assert "[Service]" in printed and "[Timer]" in printed and "nightly run --workspace" in line
+    assert line.count("\n") == 1 and not (tmp_path / "config").exists()

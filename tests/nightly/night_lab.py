@@ -1,0 +1,134 @@
+"""A lab of null devices with a plan, and engines that measure nothing or stop half-way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+from nullbench import Bench
+
+from harness.errors import DeviceQuarantined, DeviceUnreachable, HarnessError
+from harness.fleet.job import Failure, Job, JobOutcome
+from harness.fleet.local import LocalEngine
+from harness.fleet.store import now
+from harness.measure.journal import Journal
+from harness.measure.policy import RepeatPolicy
+from harness.measure.profiling import ProfileResult
+from harness.nightly.night import run_night
+from harness.nightly.outcome import NightReport
+from harness.nightly.plan import NightPlan, load_plan
+from harness.probe.auxiliary import DEFAULT_AUXILIARY
+from harness.probe.batches import Batch
+from harness.probe.plan import ProbePlan
+from harness.probe.probe import reference_probe
+from harness.workspace import Workspace
+
+NIGHT = date(2026, 11, 20)
+NULL = 'backend = "null"\n'
+
+
+@dataclass
+class Lab:
+    """A workspace with devices, networks and a plan."""
+
+    root: Path
+
+    def __post_init__(self) -> None:
+        self.bench = Bench(self.root)
+        for name in ("a", "b", "c"):
+            (self.root / f"{name}.onnx").write_bytes(self.bench.model.read_bytes())
+        self.set_devices("one")
+
+    @property
+    def workspace(self) -> Workspace:
+        """The workspace around the files."""
+        return Workspace(self.root)
+
+    def set_devices(self, *names: str, **keys: str) -> None:
+        """Writes devices.toml anew: null devices, and keys by the name of one of them."""
+        tables = [f"[devices.{name}]\n{NULL}{keys.get(name, '')}\n" for name in names]
+        self.workspace.devices.write_text("".join(tables))
+
+    def plan(self, *sets: str, nightly: str = "", runs: int = 5) -> NightPlan:
+        """A plan for all devices; each set is of the network of its name."""
+        tables = [f'[[set]]\nname = "{name}"\nnetworks = ["{name}.onnx"]\nruns = {runs}\n' for name in sets]
+        path = self.root / "nightly.toml"
+        path.write_text(f"[nightly]\nall = true\n{nightly}\n" + "".join(tables))
+        return load_plan(path)
+
+    def run(self, plan: NightPlan, night: date = NIGHT, engine: object = None) -> NightReport:
+        """A night on the engine of this process, or another."""
+        chosen = engine if engine is not None else LocalEngine(self.workspace)
+        return run_night(plan, self.workspace, night=night, engine=chosen)  # type: ignore[arg-type]
+
+    def tables(self, device: str = "one") -> list[str]:
+        """Names of a device's tables."""
+        return sorted(path.name for path in (self.root / "lut" / device).glob("2*"))
+
+    def campaigns(self, device: str = "one", purpose: str = "profile") -> list[tuple[str, bool, str | None]]:
+        """Job, completeness and reason of exclusion of a device's campaigns."""
+        with Journal(self.workspace.journal) as journal:
+            return [
+                (str(one.settings.get("job")), one.complete, one.excluded)
+                for one in journal.campaigns(device)
+                if one.settings["purpose"] == purpose
+            ]
+
+
+@dataclass
+class PretendEngine:
+    """Says that jobs are done in the seconds given by set, or fail; writes an empty campaign for each."""
+
+    workspace: Workspace
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    errors: Mapping[str, HarnessError] = field(default_factory=dict)
+    ran: list[str] = field(default_factory=list)
+
+    def run(self, jobs: Sequence[Job], stop: threading.Event) -> Iterator[JobOutcome]:  # noqa: ARG002
+        """Outcomes in the order given."""
+        for job in jobs:
+            _, device, label = job.name.split("/")
+            name = label.rpartition("-")[0]
+            self.ran.append(f"{device}/{name}")
+            if (error := self.errors.get(f"{device}/{name}")) is not None:
+                yield JobOutcome(job, now(), now(), 1, failure=Failure.of(error))
+                continue
+            campaign = self._campaign(job)
+            result = ProfileResult(campaign, device, 1, 1, self.seconds.get(name, 1.0), 0.0, False, 0, 0, 1.0, 0.0)
+            yield JobOutcome(job, now(), now(), 1, result=result)
+
+    def _campaign(self, job: Job) -> int:
+        probe = reference_probe()
+        plan = ProbePlan({probe.id: probe}, (), (Batch((probe.id,), "warm", 1),), probe.id, (), DEFAULT_AUXILIARY)
+        settings = RepeatPolicy(runs=1).settings("profile", 0, job.name)
+        with Journal(self.workspace.journal) as journal:
+            campaign = journal.begin(job.device, plan, 0, settings, {}, "cpu", 1)
+            journal.complete(campaign.id, 1)
+        return campaign.id
+
+
+@dataclass
+class Between:
+    """Another engine's outcomes, and something that happens after each is taken."""
+
+    engine: LocalEngine | PretendEngine
+    happens: Callable[[int], None]
+
+    def run(self, jobs: Sequence[Job], stop: threading.Event) -> Iterator[JobOutcome]:
+        """The outcomes of the other engine."""
+        for number, outcome in enumerate(self.engine.run(jobs, stop), 1):
+            yield outcome
+            self.happens(number)
+
+
+def unreachable() -> DeviceUnreachable:
+    """A device that does not answer."""
+    return DeviceUnreachable("one does not answer", why="connection refused", next_step="Look at its power")
+
+
+def quarantined() -> DeviceQuarantined:
+    """A device whose golden probe is off."""
+    return DeviceQuarantined("one is not as it was", why="slower than its band", next_step="Look at its clock")

@@ -1,0 +1,64 @@
+"""The lock that keeps two nightlies apart, by real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ConfigurationError, NightBusy
+from harness.nightly.lock import lock_file, night_lock, running
+from harness.workspace import Workspace
+
+HOLD = (
+    "import sys\nfrom pathlib import Path\nfrom harness.nightly.lock import night_lock\n"
+    "from harness.workspace import Workspace\n"
+    "with night_lock(Workspace(Path(sys.argv[1])), '2026-11-20'):\n"
+    "    print('held', flush=True)\n    sys.stdin.read()\n"
+)
+
+
+def test_lock_of_another_process_is_named_and_dies_with_it(tmp_path: Path) -> None:
+    """While another process holds it the error names that process; killed with -9 it leaves nothing behind."""
+    place = Workspace(tmp_path)
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        holder = running(place)
+        assert holder is not None and (holder.pid, holder.night) == (other.pid, "2026-11-20")
+        with pytest.raises(NightBusy, match=f"Process {other.pid} on .* runs the night of 2026-11-20 since 20"):
+            night_lock(place, "2026-11-21").__enter__()
+        assert running(place) == holder, "who was refused leaves the record as it was"
+    finally:
+        other.send_signal(signal.SIGKILL)
+        other.communicate()
+    assert running(place) is None
+    with night_lock(place, "2026-11-21"):
+        now = running(place)
+        assert now is not None and (now.pid, now.night) == (os.getpid(), "2026-11-21")
+    assert running(place) is None
+
+
+def test_damaged_record_only_hides_the_name(tmp_path: Path) -> None:
+    """A record that was cut short does not hurt: the lock is what counts."""
+    place = Workspace(tmp_path)
+    with night_lock(place, "2026-11-20"):
+        lock_file(place).write_text('{"pid"')
+        with pytest.raises(NightBusy, match="Another process has just begun"):
+            night_lock(place, "2026-11-20").__enter__()
+
+
+def test_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
+    """A link is not followed: it might lead outside the workspace."""
+    place, outside = Workspace(tmp_path / "w"), tmp_path / "outside"
+    lock_file(place).parent.mkdir(parents=True)
+    lock_file(place).symlink_to(outside)
+    with pytest.raises(ConfigurationError):
+        night_lock(place, "2026-11-20").__enter__()
+    assert not outside.exists()

@@ -1,0 +1,84 @@
+"""The order of jobs and what fits into a budget: pure functions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.nightly.staleness import Staleness, admit, by_staleness
+
+STALENESS = st.builds(
+    Staleness,
+    nights=st.none() | st.integers(0, 400),
+    uncertainty=st.floats(0, 1),
+    weight=st.sampled_from([0.5, 1.0, 2.0]),
+)
+COSTS = st.none() | st.floats(0.1, 100)
+
+
+@given(st.lists(st.tuples(st.integers(), STALENESS), max_size=12))
+def test_order_is_total_and_stable(items: list[tuple[int, Staleness]]) -> None:
+    """Every item is in the order once, none is more urgent than one before it, and equals stay as they were given."""
+    numbered = list(enumerate(items))
+    order = by_staleness(numbered, lambda one: one[1][1])
+    assert sorted(order) == sorted(numbered)
+    for before, after in itertools.pairwise(order):
+        first, second = before[1][1].urgency, after[1][1].urgency
+        assert first > second or (first == second and before[0] < after[0])
+
+
+@given(st.lists(STALENESS, min_size=1, max_size=8), STALENESS, st.integers(1, 50), st.floats(0, 1))
+def test_order_is_monotone(others: list[Staleness], one: Staleness, nights: int, more: float) -> None:
+    """A set that is older, or as old and more uncertain, never comes later among the same others."""
+
+    def position(item: Staleness) -> int:
+        return by_staleness([item, *others], lambda each: each).index(item)
+
+    if one.nights is not None:
+        assert position(Staleness(one.nights + nights, one.uncertainty, one.weight)) <= position(one)
+        assert position(Staleness(None, one.uncertainty, one.weight)) <= position(one)
+    wider = min(1.0, one.uncertainty + more)
+    assert position(Staleness(one.nights, wider, one.weight)) <= position(one)
+
+
+def test_never_measured_comes_first() -> None:
+    """A set that was never measured is before the oldest, and the most uncertain first among equals in age."""
+    new, old, wide, narrow = Staleness(None, 0.0), Staleness(300), Staleness(1, 0.4), Staleness(1, 0.1)
+    assert by_staleness([narrow, wide, old, new], lambda one: one) == [new, old, wide, narrow]
+
+
+@given(st.lists(COSTS, max_size=10), st.floats(0.1, 200), st.floats(0, 200))
+def test_budget_is_kept(costs: list[float | None], budget_s: float, spent_s: float) -> None:
+    """Admitted jobs fit into what is left, but for the night's first; one of unknown cost is the last."""
+    numbered = list(enumerate(costs))
+    now, later = admit(numbered, lambda one: one[1], budget_s, spent_s)
+    assert sorted([*now, *later], key=lambda one: one[0]) == numbered
+    assert all(cost is not None for _, cost in now[:-1])
+    known = [cost for _, cost in now if cost is not None]
+    first_alone = spent_s == 0 and len(known) == 1
+    assert spent_s + sum(known) <= budget_s * (1 + 1e-9) or not known or first_alone
+    if costs and spent_s == 0:
+        assert now and now[0][0] == 0
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 50), st.sampled_from([0.5, 1.0, 2.0])), min_size=1, max_size=6),
+    st.floats(0.1, 40),
+)
+def test_nothing_starves(sets: list[tuple[float, float]], budget_s: float) -> None:
+    """However small the budget, every set is measured again within a number of nights that its weight bounds."""
+    last: dict[int, int | None] = dict.fromkeys(range(len(sets)))
+    weights = [weight for _, weight in sets]
+    bound = math.ceil(len(sets) * max(weights) / min(weights)) + len(sets)
+    waited = dict.fromkeys(range(len(sets)), 0)
+    for night in range(1, 4 * bound):
+        ages = {one: Staleness(None if at is None else night - at, 0.1, sets[one][1]) for one, at in last.items()}
+        order = by_staleness(list(ages), ages.__getitem__)
+        now, _ = admit(order, lambda one: sets[one][0] if last[one] is not None else None, budget_s, 0.0)
+        for one in last:
+            waited[one] = 0 if one in now else waited[one] + 1
+        last.update(dict.fromkeys(now, night))
+        assert max(waited.values()) <= bound

@@ -1,0 +1,377 @@
+"""Whole nights on null devices: what is measured once, published when complete, and told in the morning."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import pytest
+from night_lab import NIGHT, Between, Lab, PretendEngine, quarantined, unreachable
+
+from harness.errors import EngineError, Interrupted, UnknownDevice
+from harness.fleet.job import Failure, JobOutcome
+from harness.fleet.local import LocalEngine
+from harness.fleet.store import FleetStore
+from harness.nightly.lock import lock_file, running
+from harness.nightly.night import foresee, report_data, run_night
+from harness.nightly.outcome import NightReport, SetRow, gravest
+from harness.nightly.plan import load_plan
+from harness.nightly.status import night_status
+
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    """A workspace with one null device and three networks."""
+    return Lab(tmp_path / "lab")
+
+
+def series(lab: Lab) -> list[tuple[object, ...]]:
+    """Every series of the journal with its campaign's job, golden probes apart."""
+    database = sqlite3.connect(lab.workspace.journal)
+    try:
+        return database.execute(
+            "SELECT json_extract(settings, '$.job'), campaign, batch, round, position,"
+            " (SELECT count(*) FROM samples WHERE series=series.id) FROM series JOIN campaigns ON campaigns.id=campaign"
+            " WHERE json_extract(settings, '$.purpose') IN ('profile', 'watch')"
+            " ORDER BY 2, 3, 4, 5"
+        ).fetchall()
+    finally:
+        database.close()
+
+
+def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    """Until the condition holds; fails where the process ends before."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+def start(lab: Lab, *words: str) -> subprocess.Popen[str]:
+    """`harness nightly` as a process of its own."""
+    command = [sys.executable, "-m", "harness", "nightly", *words, "--workspace", str(lab.root)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def statuses(report: NightReport) -> dict[str, str]:
+    """What became of each set of each device."""
+    return {f"{device.device}/{row.set}": row.status for device in report.devices for row in device.sets}
+
+
+# --- real sessions ------------------------------------------------------------------------------------------------
+
+
+def test_killed_night_goes_on_and_doubles_nothing(lab: Lab) -> None:
+    """A night killed with -9 in the middle goes on: each job has one campaign, each place one series, and a table."""
+    lab.plan("a", "b", runs=30)
+    killed = start(lab, "run", "--night", "2026-11-19")
+    try:
+        wait_for(lambda: lab.workspace.journal.exists() and _count(lab) > 40, killed)
+    finally:
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.communicate()
+    assert running(lab.workspace) is None
+    assert not lab.tables()
+    before = series(lab)
+    night = date(2026, 11, 19)
+    plan = lab.plan("a", "b", runs=30)
+    report = lab.run(plan, night)
+    assert report.exit_code == 0 and statuses(report) == {"one/a": "done", "one/b": "done"}
+    assert [complete for _, complete, _ in lab.campaigns()] == [True, True]
+    assert len({job for job, _, _ in lab.campaigns()}) == 2
+    after = series(lab)
+    assert after[: len(before)] == before or set(before) <= set(after), "what was measured was kept"
+    assert len({row[1:5] for row in after}) == len(after), "no place is measured twice"
+    assert len(lab.tables()) == 1
+
+    again = lab.run(plan, night)
+    assert again.measured == 0 and series(lab) == after and len(lab.tables()) == 1
+    told, told_again = (_steady(one) for one in (report, again))
+    assert told == told_again and again.exit_code == report.exit_code
+
+
+def _count(lab: Lab) -> int:
+    try:
+        return len(series(lab))
+    except sqlite3.OperationalError:  # the tables are being made
+        return 0
+
+
+def _steady(report: NightReport) -> str:
+    """A report but for when it was made, and who measured."""
+    found = report_data(report)
+    for key in ("finished", "measured"):
+        found.pop(key)
+    for device in found["devices"]:
+        for row in device["sets"]:
+            row.pop("now")
+    return json.dumps(found, sort_keys=True)
+
+
+def test_previous_table_stays_until_the_night_is_complete(lab: Lab) -> None:
+    """A failed set keeps its device's table and nobody else's; the next run of the night publishes what was missing."""
+    lab.set_devices("one", "two")
+    good = (lab.root / "b.onnx").read_bytes()
+    plan_text = (
+        '[nightly]\ndevices = ["one"]\n[[set]]\nname = "a"\nnetworks = ["a.onnx"]\nruns = 5\n'
+        '[[set]]\nname = "b"\nnetworks = ["b.onnx"]\nruns = 5\n'
+        '[[set]]\nname = "c"\nnetworks = ["c.onnx"]\nruns = 5\ndevices = ["two"]\n'
+    )
+    path = lab.root / "nightly.toml"
+    path.write_text(plan_text)
+    (lab.root / "b.onnx").write_bytes(b"no network")
+    report = lab.run(load_plan(path))
+    one, two = report.devices
+    assert statuses(report) == {"one/a": "done", "one/b": "failed", "two/c": "done"}
+    assert report.exit_code == 3 and [chore.kind for chore in report.chores] == ["InvalidNetwork"]
+    assert one.published.table is None and "b was not measured" in one.published.kept_because
+    assert not lab.tables("one") and [two.published.table] == [f"two/{name}" for name in lab.tables("two")]
+
+    (lab.root / "b.onnx").write_bytes(good)
+    mended = lab.run(load_plan(path))
+    assert (mended.exit_code, mended.measured) == (0, 1), "only b was left"
+    assert len(lab.tables("one")) == 1 and lab.tables("two") == [str(two.published.table).partition("/")[2]]
+    assert mended.devices[0].published.kept_because == ""
+
+    (lab.root / "b.onnx").write_bytes(b"no network")
+    path.write_text(plan_text[: plan_text.rindex("[[set]]")])
+    next_night = lab.run(load_plan(path), date(2026, 11, 21))
+    kept = next_night.devices[0].published
+    assert kept.table == mended.devices[0].published.table and "b was not measured" in kept.kept_because
+
+
+def test_crash_before_publishing_is_caught_up(lab: Lab) -> None:
+    """A crash between measuring and publishing costs nothing: the next run publishes without measuring."""
+
+    class Crashed(BaseException):
+        pass
+
+    def crash(_: int) -> None:
+        raise Crashed
+
+    plan = lab.plan("a")
+    with pytest.raises(Crashed):
+        lab.run(plan, engine=Between(LocalEngine(lab.workspace), crash))
+    assert not lab.tables() and lab.campaigns()[0][1]
+    measured = series(lab)
+    report = lab.run(plan, engine=PretendEngine(lab.workspace))
+    assert (report.measured, report.exit_code) == (0, 0)
+    assert len(lab.tables()) == 1 and series(lab) == measured
+
+
+def test_device_that_becomes_another_keeps_its_table_until_all_sets_are_measured_on_it(lab: Lab) -> None:
+    """An update between two sets of a night publishes nothing that lacks one of them; the next night does."""
+    plan = lab.plan("a", "b", nightly='order = "listed"\nbudget = "10s"')
+
+    def update(outcomes: int) -> None:
+        if outcomes == 1:
+            lab.set_devices("one", one="options = { c_s = 1.01e-4 }")
+
+    report = lab.run(plan, engine=Between(LocalEngine(lab.workspace), update))
+    assert statuses(report) == {"one/a": "done", "one/b": "done"}
+    published = report.devices[0].published
+    assert published.table is None and "changed since a was measured" in published.kept_because
+    assert not lab.tables()
+    assert lab.run(plan, date(2026, 11, 21)).devices[0].published.kept_because == ""
+    assert len(lab.tables()) == 1
+
+
+def test_quarantine_in_the_middle_keeps_the_whole_night_out(lab: Lab) -> None:
+    """A device whose golden probe leaves its band later in a night brings nothing of that night into a table."""
+    plan = lab.plan("a", "b", nightly='order = "listed"')
+
+    def break_device(_: int) -> None:
+        lab.set_devices("one", one="golden_ms = [1000.0, 2000.0]\n")
+
+    class OneByOne(LocalEngine):
+        def run(self, jobs, stop):  # type: ignore[no-untyped-def]
+            for job in jobs:
+                yield from LocalEngine(lab.workspace).run([job], stop)
+
+    report = lab.run(plan, engine=Between(OneByOne(lab.workspace), break_device))
+    (one,) = report.devices
+    assert (report.exit_code, one.health) == (5, "bad")
+    assert statuses(report) == {"one/a": "skipped", "one/b": "failed"}
+    assert [bool(excluded) for _, _, excluded in lab.campaigns()] == [True]
+    assert not lab.tables() and "quarantine" in one.sets[0].reason
+    assert [chore.kind for chore in report.chores] == ["DeviceQuarantined"] and report.chores[0].next_step
+
+    lab.set_devices("one")
+    again = lab.run(plan)
+    assert (again.measured, again.exit_code) == (0, 5), "it is left alone until the next night"
+    with FleetStore(lab.workspace.fleet) as store:
+        store.mark("one", "unknown", "looked after")
+    put_back = lab.run(plan)
+    assert (put_back.measured, put_back.exit_code) == (2, 0), "a person may put it back; all is measured anew"
+    assert len(lab.tables()) == 1
+
+
+def test_two_nightlies_at_once(lab: Lab) -> None:
+    """A second nightly ends at once with exit 4 and names the first; Ctrl-C ends that with 130 and frees the lock."""
+    lab.plan("a", runs=100_000)
+    first = start(lab, "run")
+    try:
+        wait_for(lambda: lab.workspace.journal.exists() and _count(lab) > 0, first)
+        second = start(lab, "run")
+        _, said = second.communicate(timeout=WAIT_S)
+        assert second.returncode == 4 and f"Process {first.pid}" in said
+        assert night_status(lab.workspace).running is not None
+        first.send_signal(signal.SIGINT)
+        out, said = first.communicate(timeout=WAIT_S)
+        assert first.returncode == 130 and "goes on from here" in said and out == ""
+    finally:
+        if first.poll() is None:
+            os.killpg(first.pid, signal.SIGKILL)
+            first.communicate()
+    assert running(lab.workspace) is None and lock_file(lab.workspace).exists()
+
+
+@pytest.mark.long
+def test_slower_device_is_told_once_and_then_known(lab: Lab) -> None:
+    """A device that became slower ends its night with exit 7, every run of it alike; later nights know it already."""
+    options = "[devices.one.options]\nc_s = 1e-4\nnoise = 0.01\nweight_s_per_byte = {}\n"
+    lab.set_devices("one", one=options.format(1e-9))
+    plan = lab.plan("a")
+    for day in range(1, 6):
+        assert lab.run(plan, date(2026, 11, day)).exit_code == 0
+    lab.set_devices("one", one=options.format(1.06e-9))
+    slow = lab.run(plan, date(2026, 11, 6))
+    again = lab.run(plan, date(2026, 11, 6))
+    assert (slow.exit_code, again.exit_code, again.measured) == (7, 7, 0)
+    assert slow.regressions == again.regressions and slow.regressions
+    assert all(one.since == "2026-11-06" and one.fresh and "settings" in one.causes[0] for one in slow.regressions)
+    later = lab.run(plan, date(2026, 11, 7))
+    assert later.exit_code == 0 and later.regressions and not any(one.fresh for one in later.regressions)
+
+
+# --- what is decided without a device -----------------------------------------------------------------------------
+
+
+def test_devices_out_of_service_are_skipped_and_told(lab: Lab) -> None:
+    """Maintenance is nobody's failure: the night skips the device, says why, and exits by the others alone."""
+    lab.set_devices("one", "two")
+    with FleetStore(lab.workspace.fleet) as store:
+        store.mark("one", "maintenance", "new fan")
+    engine = PretendEngine(lab.workspace, errors={"two/a": unreachable()})
+    report = lab.run(lab.plan("a", nightly="retries = 0"), engine=engine)
+    assert engine.ran == ["two/a"]
+    assert report.devices[0].sets[0].status == "skipped" and "new fan" in report.devices[0].sets[0].reason
+    assert report.exit_code == 4 and [chore.device for chore in report.chores] == ["two"]
+
+
+def test_jobs_that_a_retry_may_help_are_tried_again(lab: Lab) -> None:
+    """What a retry helps is tried again at the end, as often as the plan says; what it does not is not."""
+    errors = {"one/a": unreachable()}
+    engine = PretendEngine(lab.workspace, errors=errors)
+    lab.run(lab.plan("a", "b", nightly="retries = 2"), engine=engine)
+    assert engine.ran == ["one/a", "one/b", "one/a", "one/a"]
+    bad = PretendEngine(lab.workspace, errors={"one/a": quarantined()})
+    lab.run(lab.plan("a", nightly="retries = 2"), date(2026, 11, 21), bad)
+    assert bad.ran == ["one/a"]
+
+
+def test_budget_defers_and_nothing_is_deferred_for_ever(lab: Lab) -> None:
+    """Sets beyond the budget are deferred and told; the next night begins with them."""
+    plan = lab.plan("a", "b", "c", nightly='budget = "10s"\nmax_age = "1d"')
+    seconds = {"a": 6.0, "b": 6.0, "c": 6.0}
+    seen: list[list[str]] = []
+    for day in range(10, 14):
+        engine = PretendEngine(lab.workspace, seconds)
+        report = lab.run(plan, date(2026, 11, day), engine)
+        seen.append(engine.ran)
+        assert lab.run(plan, date(2026, 11, day), engine).measured == 0, "the same night asks for no more"
+    # The first night measures until the budget is spent, as nobody knows how long sets take; later ones know.
+    assert seen == [["one/a", "one/b"], ["one/c"], ["one/a"], ["one/b"]]
+    assert statuses(report) == {"one/c": "deferred", "one/a": "deferred", "one/b": "done"}
+    overdue = [chore.what for chore in report.chores if chore.kind == "budget"]
+    assert overdue == ["The budget leaves out c (2 nights old)"]
+    assert night_status(lab.workspace).devices[0].deferred == ("c", "a")
+
+
+def test_forgotten_samples_are_measured_again(lab: Lab) -> None:
+    """A job counts as done only as long as the journal has its samples."""
+    plan, engine = lab.plan("a"), PretendEngine(lab.workspace)
+    lab.run(plan, engine=engine)
+    lab.workspace.journal.unlink()
+    lab.run(plan, engine=engine)
+    assert engine.ran == ["one/a", "one/a"]
+
+
+def test_lost_scheduler_still_makes_a_report(lab: Lab) -> None:
+    """Where the engine fails half-way, what was measured is reported, the rest is told, and the next run goes on."""
+
+    def lose(_: int) -> None:
+        raise EngineError("The scheduler is gone", next_step="Start it")
+
+    plan = lab.plan("a", "b")
+    report = lab.run(plan, engine=Between(PretendEngine(lab.workspace), lose))
+    assert statuses(report) == {"one/a": "done", "one/b": "skipped"}
+    assert "EngineError" in [chore.kind for chore in report.chores] and report.exit_code in (1, 3, 4)
+    engine = PretendEngine(lab.workspace)
+    lab.run(plan, engine=engine)
+    assert engine.ran == ["one/b"]
+
+
+def test_stop_keeps_what_was_measured(lab: Lab) -> None:
+    """A stop raises Interrupted and no report; the job that was under way is not held to have failed."""
+    stop = threading.Event()
+
+    class Stopped(PretendEngine):
+        def run(self, jobs, stop):  # type: ignore[no-untyped-def]
+            yield next(super().run(jobs[:1], stop))
+            stop.set()
+            yield JobOutcome(jobs[1], "", "", 1, failure=Failure.of(Interrupted("Stopped on request")))
+
+    plan = lab.plan("a", "b")
+    with pytest.raises(Interrupted):
+        run_night(plan, lab.workspace, night=NIGHT, engine=Stopped(lab.workspace), stop=stop)
+    with FleetStore(lab.workspace.fleet) as store:
+        assert [job.status for job in store.jobs(NIGHT.isoformat())] == ["done"] and not store.reports()
+
+
+def test_dry_run_foresees_the_order(lab: Lab) -> None:
+    """What is foreseen is what runs, in that order; looking changes nothing."""
+    plan = lab.plan("a", "b", nightly='budget = "10s"')
+    assert [one.candidate.set.name for one in foresee(plan, lab.workspace, night=NIGHT) if one.starts] == ["a"]
+    lab.run(plan, engine=PretendEngine(lab.workspace))
+    done = foresee(plan, lab.workspace, night=NIGHT)
+    assert all(one.done and not one.starts for one in done)
+    later = foresee(plan, lab.workspace, night=date(2026, 11, 22))
+    assert [(one.candidate.staleness.nights, one.candidate.cost_s, one.starts) for one in later] == [(2, 1.0, True)] * 2
+
+
+def test_unknown_device_ends_the_night_before_it_begins(lab: Lab) -> None:
+    """A device that the inventory does not have is an error of the plan, not of the night."""
+    plan = lab.plan("a")
+    lab.set_devices("other")
+    path = lab.root / "nightly.toml"
+    path.write_text(path.read_text().replace("all = true", 'devices = ["one"]'))
+    assert plan.sets
+    with pytest.raises(UnknownDevice):
+        lab.run(load_plan(path))
+
+
+def test_gravest_code_counts() -> None:
+    """Of several exit codes the gravest is the command's: 1 > 3 > 4 > 5 > 6 > 7."""
+    assert [gravest(codes) for codes in ([], [0, 7], [7, 5, 4], [6, 7], [3, 4], [7, 1, 3])] == [0, 7, 4, 6, 3, 1]
+
+
+def test_row_survives_the_store(lab: Lab) -> None:
+    """What is recorded of a job is read back as it was, failure included."""
+    lab.run(lab.plan("a", nightly="retries = 0"), engine=PretendEngine(lab.workspace, errors={"one/a": unreachable()}))
+    with FleetStore(lab.workspace.fleet) as store:
+        (job,) = store.jobs(NIGHT.isoformat())
+    row = SetRow.from_record(job.outcome)
+    assert row.failure is not None and row.failure.what == "one does not answer" and row.failure.exit_code == 4
+    assert (row.set, row.status, job.name) == ("a", "failed", row.job)

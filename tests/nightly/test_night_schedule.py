@@ -1,0 +1,140 @@
+"""Units and crontab lines: systemd and a shell read from them exactly the command that was meant."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from datetime import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.errors import ConfigurationError
+from harness.nightly.schedule import Installation, crontab_line, service_unit, timer_unit, write_units
+from harness.workspace import Workspace
+
+ANALYZE = shutil.which("systemd-analyze")
+NASTY = [
+    "plain", "two words", "100%", "%h", "%%", "$HOME", "${HOME}", "$$", 'quo"te', "apo'strophe", "back\\slash",
+    "back\\", "\\", " lead", "trail ", "#hash", ";semi", "-dash", "@at", "tüv", "日本", "a\\%b", "\\x41", "*", "~",
+    "`id`", "$(id)", "=", "[x]", "a|b&c",
+]  # fmt: skip
+NAMES = st.one_of(
+    st.sampled_from(NASTY),
+    st.text(st.characters(exclude_categories=["C", "Zl", "Zp"], exclude_characters="/"), min_size=1, max_size=20),
+).filter(lambda name: name not in (".", "..") and name.isprintable())
+
+
+def installation(*parts: str, **more: object) -> Installation:
+    """One for a workspace of that path."""
+    root = Path("/", *parts)
+    return Installation(Workspace(root), plan=root / "my plan.toml", **more)  # type: ignore[arg-type]
+
+
+def read_by_systemd(line: str) -> list[str]:
+    """The words of a setting as systemd.syntax(7) and systemd.unit(5) have it: quotes, backslashes, specifiers."""
+    words = re.findall(r'"((?:[^"\\]|\\.)*)"(?: |$)', line)
+    assert " ".join(f'"{word}"' for word in words) == line.strip()
+    unescaped = [re.sub(r"\\(.)", r"\1", word) for word in words]
+    for word in unescaped:
+        assert not re.search(r"(?<!%)(?:%%)*%(?!%)", word), f"a specifier is left in {word!r}"
+    return [word.replace("%%", "%") for word in unescaped]
+
+
+@given(st.lists(NAMES, min_size=1, max_size=3))
+def test_units_hold_the_command_word_by_word(parts: list[str]) -> None:
+    """Whatever the workspace is called, the service runs the command on it and may write to it."""
+    wanted = installation(*parts)
+    lines = dict(line.split("=", 1) for line in service_unit(wanted).splitlines() if "=" in line)
+    program, *arguments = read_by_systemd(lines["ExecStart"])
+    for word in arguments:
+        assert not re.search(r"(?<!\$)(?:\$\$)*\$(?!\$)", word), f"a variable is left in {word!r}"
+    assert [program, *(word.replace("$$", "$") for word in arguments)] == list(wanted.command)
+    writable = read_by_systemd(lines["ReadWritePaths"])
+    assert str(wanted.workspace.root) in writable and "-/run/lock" in writable and "-/tmp" in writable
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not here")
+@settings(max_examples=12)
+@given(st.lists(NAMES, min_size=1, max_size=2), st.sampled_from([0.0, 60.0, 5400.0]))
+def test_systemd_accepts_the_units(tmp_path_factory: pytest.TempPathFactory, parts: list[str], delay_s: float) -> None:
+    """`systemd-analyze verify` has nothing to say of either unit, whatever the workspace is called."""
+    _verify(tmp_path_factory.mktemp("units"), installation(*parts, delay_s=delay_s, at=time(23, 59)))
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not here")
+def test_systemd_accepts_all_nasty_names_at_once(tmp_path: Path) -> None:
+    """One path with every nasty part in it, for a user's manager and for the system's."""
+    nasty = installation(*NASTY)
+    _verify(tmp_path / "user", nasty)
+    _verify(tmp_path / "system", nasty, "daemon")
+
+
+def _verify(folder: Path, wanted: Installation, user: str | None = None) -> None:
+    service, timer = write_units(wanted, folder, user)
+    assert ANALYZE is not None
+    done = subprocess.run(
+        [ANALYZE, "verify", "--man=no", str(service), str(timer)], capture_output=True, text=True, timeout=60
+    )
+    said = [line for line in (done.stdout + done.stderr).splitlines() if "harness-nightly" in line]
+    assert (done.returncode, said) == (0, []), service.read_text()
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not here")
+def test_verification_would_notice(tmp_path: Path) -> None:
+    """A unit that is broken is not accepted: the checks above can fail."""
+    service, _ = write_units(installation("w"), tmp_path)
+    service.write_text(service.read_text().replace("ExecStart=", "ExecStrat="))
+    assert ANALYZE is not None
+    done = subprocess.run([ANALYZE, "verify", "--man=no", str(service)], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+
+
+def test_timer_catches_up_and_spreads() -> None:
+    """The timer runs at its time, later by a random delay, and after the host was off."""
+    text = timer_unit(installation("w", at=time(3, 5), delay_s=90.0))
+    assert {"OnCalendar=*-*-* 03:05:00", "RandomizedDelaySec=90", "Persistent=true"} <= set(text.splitlines())
+
+
+@settings(max_examples=25)
+@given(st.lists(NAMES, min_size=1, max_size=3))
+def test_shell_runs_what_the_crontab_says(parts: list[str]) -> None:
+    """cron turns `\\%` into `%` and hands the rest to sh, which gives the program exactly the words meant."""
+    show = Path(sys.executable).parent / "show"
+    wanted = Installation(Workspace(Path("/", *parts)), python=show)
+    minute, hour, *stars, command = crontab_line(wanted).split(" ", 5)
+    assert 0 <= int(minute) < 60 and 0 <= int(hour) < 24 and stars == ["*"] * 3
+    assert not re.search(r"(?<!\\)%", command), "cron would end the command here"
+    shown = command.replace(r"\%", "%").replace(str(show), r"printf '%s\0'", 1)
+    done = subprocess.run(["sh", "-c", shown], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split("\0")[:-1] == list(wanted.command[1:])
+
+
+@given(st.integers(0, 23), st.integers(0, 59), st.integers(0, 600), NAMES)
+def test_crontab_delay_is_bounded_and_steady(hour: int, minute: int, delay: int, name: str) -> None:
+    """A workspace's line is always the same, and at most the delay later than the time asked for."""
+    wanted = installation(name, at=time(hour, minute), delay_s=delay * 60.0)
+    first, second = crontab_line(wanted), crontab_line(wanted)
+    at_minute, at_hour = map(int, first.split(" ")[:2])
+    later = (at_hour * 60 + at_minute - hour * 60 - minute) % (24 * 60)
+    assert first == second and later <= delay
+
+
+@pytest.mark.parametrize("name", ["new\nline", "tab\t", "\x1b[31m", "\udcff"])
+def test_path_that_no_unit_can_hold_is_refused(name: str) -> None:
+    """Control characters and bytes that are no text would end a line, or be another path: an error says so."""
+    with pytest.raises(ConfigurationError, match="cannot stand in a unit"):
+        service_unit(installation(name))
+    with pytest.raises(ConfigurationError, match="cannot stand in a unit"):
+        crontab_line(installation(name))
+
+
+def test_two_workspaces_have_units_of_their_own(tmp_path: Path) -> None:
+    """Units of one workspace replace themselves, and never those of another."""
+    for name in ("a", "b", "a"):
+        write_units(installation(name), tmp_path)
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".service"] * 2 + [".timer"] * 2
