@@ -6,6 +6,8 @@ import ctypes
 import gc
 import hashlib
 import json
+import math
+import os
 import resource
 import select
 import signal
@@ -13,14 +15,22 @@ import socket
 import sys
 import time
 from dataclasses import asdict
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from device_agents import fingerprint, wire
-from device_agents.backends import Backend, HasOracle, LoadRequest, Refused, create
+from device_agents.backends import Backend, HasOracle, LoadRequest, Refused, Revealed, create
+from device_agents.shortage import disk_trouble, is_memory
 
 ORACLE = "oracle"
 _FLUSH_S = 0.5
 _FILE_BYTES = 4 << 30
+_OPEN_FILES = 1024
+CPU_S = 3600 * (os.cpu_count() or 1)
+"""CPU time that the worker may use up between two words to its supervisor: an hour of every core.
+
+It bounds what wall time does not: a runtime whose threads spin between requests, when no answer is due, and one
+whose supervisor is stopped. A limit for the whole process would end long campaigns, so every word begins it anew.
+"""
 
 
 class _Cancelled(Exception):
@@ -36,14 +46,18 @@ class Worker:
         self._queue: List[wire.Frame] = []
         self._writer = wire.FrameWriter(connection.sendall)
         self._backend: Backend
+        self._payloads: Dict[str, str] = {}
 
     def serve(self) -> int:
         """Runs until the supervisor closes the socket."""
         for frame in self._frames():
+            _allow_cpu()
             try:
                 self._handle(frame)
             except Refused as refused:
-                self._writer.write("error", frame.id, code="backend", message=str(refused)[:4000])
+                trouble = disk_trouble(refused)
+                code, message = ("system", "%s; %s" % (trouble, refused)) if trouble else ("backend", str(refused))
+                self._writer.write("error", frame.id, code=code, message=message[:4000])
             except (KeyError, TypeError, ValueError) as error:
                 message = f"{frame.type}: {type(error).__name__}: {error}"
                 self._writer.write("error", frame.id, code="bad-request", message=message[:4000])
@@ -65,7 +79,7 @@ class Worker:
             tells = [*self._backend.tells, *([ORACLE] if isinstance(self._backend, HasOracle) else [])]
             self._writer.write("ready", frame.id, fingerprint=facts, clock=self._backend.clock, tells=tells)
         elif frame.type == "put":
-            revealed = self._backend.load(_load_request(frame))
+            revealed = self._load(frame)
             if revealed is None:
                 self._writer.write("put", frame.id)
             else:
@@ -73,6 +87,7 @@ class Worker:
         elif frame.type == "drop":
             for probe in frame.fields["probes"]:
                 self._backend.unload(probe)
+                self._payloads.pop(probe, None)
             gc.collect()
             self._writer.write("drop", frame.id)
         elif frame.type == "run":
@@ -81,6 +96,23 @@ class Worker:
             self._tell_truth(frame)
         elif frame.type != "cancel":  # a cancel that arrives after its run has nothing left to stop
             raise ValueError("unknown request")
+
+    def _load(self, frame: wire.Frame) -> Optional[Revealed]:
+        """Loads a probe; a worker that is out of memory ends, and the next one tries the probe with empty memory.
+
+        Only a copy of what is loaded already is refused for want of memory: the probe itself is there.
+        """
+        request, payload = _load_request(frame), frame.fields["sha256"]
+        try:
+            revealed = self._backend.load(request)
+        except (Refused, MemoryError) as error:
+            if not is_memory(error):
+                raise
+            if payload in self._payloads.values():
+                raise Refused("no memory for another copy: %s" % error) from error
+            raise SystemExit("out of memory while loading %s: %s" % (request.probe, error)) from error
+        self._payloads[request.probe] = payload
+        return revealed
 
     def _tell_truth(self, frame: wire.Frame) -> None:
         probe = frame.fields["probe"]
@@ -121,6 +153,7 @@ class Worker:
             payload = json.dumps({"series": pending, "state": fingerprint.state()}).encode()
             digest.update(payload)
             self._writer.write("samples", request, payload)
+            _allow_cpu()
             pending.clear()
 
     def _check_cancel(self, request: int) -> None:
@@ -157,6 +190,7 @@ def _limit(memory_bytes: int) -> None:
     limits: Tuple[Tuple[int, int], ...] = (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, _FILE_BYTES),
+        (resource.RLIMIT_NOFILE, _OPEN_FILES),
         (resource.RLIMIT_DATA, memory_bytes),
     )
     for kind, value in limits:
@@ -169,9 +203,14 @@ def _limit(memory_bytes: int) -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def _physical_memory_bytes() -> int:
-    import os
+def _allow_cpu() -> None:
+    """Another CPU_S from now on; the kernel ends the process that outruns it by SIGXCPU."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    end_s = math.ceil(time.process_time()) + CPU_S
+    resource.setrlimit(resource.RLIMIT_CPU, (end_s if hard == resource.RLIM_INFINITY else min(end_s, hard), hard))
 
+
+def _physical_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -179,5 +218,6 @@ def work(handle: int) -> int:
     """Entry point of the worker: serves the supervisor on the inherited socket `handle`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's business
     _limit(_physical_memory_bytes() * 9 // 10)
+    _allow_cpu()
     connection = socket.socket(fileno=handle)
     return Worker(connection).serve()

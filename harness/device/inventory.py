@@ -64,6 +64,7 @@ def _band_or_none(value: tuple[float, float] | None) -> tuple[float, float] | No
 
 _Word = Annotated[str, AfterValidator(_plain)]
 _Milliseconds = Annotated[float, Field(gt=0, le=3.6e6, allow_inf_nan=False)]
+_Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 _Seconds = Annotated[float, Field(gt=0, le=600, allow_inf_nan=False)]
 
 
@@ -98,7 +99,7 @@ class Device(_Settings):
 
     name: str
     backend: Literal["onnxruntime", "openvino", "emulated-npu", "null", "command"] = "onnxruntime"
-    options: Mapping[str, int | float | str | list[str]] = Field(default_factory=dict)
+    options: Mapping[str, _Integer | float | str | list[str]] = Field(default_factory=dict)
     resource: Annotated[str, AfterValidator(_resource)]
     groups: Annotated[tuple[Annotated[str, AfterValidator(_group)], ...], Field(strict=False)] = ()
     golden_ms: Annotated[
@@ -156,7 +157,7 @@ def _tables(path: Path) -> dict[str, Any]:
         content = tomllib.loads(read_file(path, _MAX_BYTES).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read", why=error.strerror or str(error)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or an integer of thousands of digits
         next_step = "Correct the line; a device may be listed only once"
         raise ConfigurationError(f"{path} is not valid TOML", why=str(error)[:300], next_step=next_step) from error
     for key in content:
@@ -176,13 +177,14 @@ def _device(path: Path, name: str, table: Any) -> Device:
         raise _invalid(path, key, "is not a table", f"Write [{key}]")
     kind = table.get("transport", "local")
     if kind not in ("local", "ssh"):
-        raise _invalid(path, f"{key}.transport", f"is {kind!r}", 'Use "local" or "ssh"')
+        what = f"is {kind[:80]!r}" if isinstance(kind, str) else "is no text"
+        raise _invalid(path, f"{key}.transport", what, 'Use "local" or "ssh"')
     settings = {key: value for key, value in table.items() if key not in (*_DEVICE_KEYS, "transport")}
     fields = {key: table[key] for key in _DEVICE_KEYS if key in table}
     emulated = fields.get("backend") in ("emulated-npu", "null")  # occupies only itself
     fields.setdefault("resource", name.lstrip("._-") or "device" if emulated else "cpu")
     try:
-        transport = _ssh(path, settings) if kind == "ssh" else Local.model_validate(settings)
+        transport = _ssh(path, key, settings) if kind == "ssh" else Local.model_validate(settings)
         device = Device(name=name, transport=transport, **fields)
     except ValidationError as error:
         raise _from_pydantic(path, key, error) from None
@@ -191,11 +193,17 @@ def _device(path: Path, name: str, table: Any) -> Device:
     return device
 
 
-def _ssh(path: Path, settings: dict[str, Any]) -> Ssh:
+def _ssh(path: Path, prefix: str, settings: dict[str, Any]) -> Ssh:
     settings = {"known_hosts": "known_hosts", **settings}
     for key in ("identity", "known_hosts"):
-        if isinstance(settings.get(key), str):
-            settings[key] = path.parent.absolute() / Path(settings[key]).expanduser()
+        value = settings.get(key)
+        if isinstance(value, str):
+            if "\0" in value:
+                raise _invalid(path, f"{prefix}.{key}", "is no path: it holds a zero byte", "Correct the value")
+            try:
+                settings[key] = path.parent.absolute() / Path(value).expanduser()
+            except RuntimeError as error:  # ~USER of a user whom nobody knows
+                raise _invalid(path, f"{prefix}.{key}", f"is no path: {error}", "Correct the value") from error
     return Ssh.model_validate(settings)
 
 

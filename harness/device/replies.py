@@ -98,6 +98,8 @@ _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _LONGEST_S = 86_400.0
 _Seconds = Annotated[float, Field(ge=0, le=_LONGEST_S, allow_inf_nan=False)]
 _ROUNDING = 1e-6
+_SAMPLE_BYTES, _SERIES_BYTES = 128, 16 * 1024
+"""More than four integers take as JSON, and more than a frame takes for one visit besides: its state and names."""
 
 
 class HelloReply(_Reply):
@@ -205,7 +207,10 @@ def _malformed(device: str, error: ValidationError) -> ProtocolError:
 
 
 class RunCheck:
-    """Follows one run: what arrives must be what was asked for, once, and be confirmed at the end."""
+    """Follows one run: what arrives must be what was asked for, once, and be confirmed at the end.
+
+    All payloads of the run together are capped by what the samples asked for can take.
+    """
 
     def __init__(self, device: str, visits: Sequence[Visit], first: int) -> None:
         self._device = device
@@ -214,9 +219,13 @@ class RunCheck:
         self._seen: set[int] = set()
         self._count = 0
         self._digest = hashlib.sha256()
+        self._room_bytes = sum(_SERIES_BYTES + 6 * len(v.probe) + _SAMPLE_BYTES * v.runs for v in visits)
 
     def samples(self, payload: bytes) -> tuple[tuple[Series, ...], Mapping[str, float]]:
         """The series and the device state of one samples frame; raises ProtocolError."""
+        self._room_bytes -= len(payload)
+        if self._room_bytes < 0:
+            raise self._refused("it sends more than the samples that were asked for can take")
         try:
             reply = _SamplesReply.model_validate_json(payload)
         except ValidationError as error:
@@ -283,6 +292,9 @@ def agent_error(device: str, fields: Mapping[str, Any]) -> DeviceError:
         return WorkerDied(f"The worker process on {device} failed", why=message, next_step=RESUME)
     if reply.code == "backend":
         return BackendError(f"The runtime on {device} refused", why=message)
+    if reply.code == "system":
+        next_step = f"Free disk or memory on the device, or correct permissions; `harness devices check {device}` looks"
+        return DeviceError(f"The system of {device} refuses what the agent needs", why=message, next_step=next_step)
     if reply.code == "idle":
         return LinkLost(f"The agent on {device} gave up waiting", why=message, next_step=RESUME)
     if reply.code == "version":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import itertools
 import json
 import math
 import os
@@ -35,7 +36,9 @@ from harness.workspace import Workspace, find_workspace
 SCHEMA_VERSION = 2
 DEFAULT_DEVICE = "cpu01"
 ENTRIES, MANIFEST, CORRELATION, PREDICTOR = "entries.csv", "manifest.json", "correlation.bin", "predictor.onnx"
-MAX_FILE_BYTES = 1 << 30
+MAX_FILE_BYTES = 1 << 28
+MAX_ENTRIES = 10_000
+"""Their correlations are a matrix of as many rows and columns."""
 _COLUMNS = tuple(field.name for field in fields(Entry))
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -317,11 +320,14 @@ def _parse_rules(folder: Path, manifest: _Manifest) -> tuple[FusionRule, ...]:
 def _parse_entries(folder: Path, content: bytes) -> tuple[Entry, ...]:
     try:
         text = content.decode("utf-8")
-        table = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+        rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+        table = list(itertools.islice(rows, MAX_ENTRIES + 2))
     except (UnicodeDecodeError, csv.Error) as error:
         raise _corrupt(folder, f"{ENTRIES} is not a CSV file: {error}") from error
     if not table or tuple(table[0]) != _COLUMNS:
         raise _corrupt(folder, f"{ENTRIES} does not have the columns {', '.join(_COLUMNS)}")
+    if len(table) > MAX_ENTRIES + 1:
+        raise _corrupt(folder, f"{ENTRIES} has more than {MAX_ENTRIES:,} entries")
     entries: dict[tuple[str, str], Entry] = {}
     for number, values in enumerate(table[1:], start=2):
         try:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 MAX_TENSOR_BYTES = 1 << 34
 MAX_FOLDED_ELEMENTS = 1 << 16
+MAX_RUN_BYTES = 1 << 30
+"""What an operator may read where it has to be run to learn what it writes."""
+SELECTIONS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
+"""Operators that write as much as their values tell, and never much more than they read."""
 RANDOM_OPS = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli"})
 
 
@@ -184,8 +188,8 @@ class _Preparation:
             return False
         try:
             return any(kind.elements > MAX_FOLDED_ELEMENTS for kind in self._infer(node).values())
-        except UnresolvedDimension:  # its shape depends on the values it reads, which are small
-            return False
+        except UnresolvedDimension:  # its shape depends on the values it reads, which may tell any size
+            return node.op not in SELECTIONS
 
     def _evaluate(self, node: Node) -> dict[str, Array] | None:
         """Values of a node whose inputs are all known, or None where the runtime cannot compute it."""
@@ -196,6 +200,8 @@ class _Preparation:
         import numpy
         from onnx import helper
 
+        if sum(self._types[alias].bytes for alias in node.inputs if alias) > MAX_RUN_BYTES:
+            return {}
         feeds: dict[str, Any] = {}
         for name, alias in _operands(node).items():
             kind, constant = self._types[alias], self._constants.get(alias)

@@ -14,6 +14,7 @@ from harness.errors import InvalidNetwork, UnsupportedNetwork
 from harness.text import printable, read_file
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
     from onnx import ModelProto, NodeProto, TensorProto
 
 MAX_FILE_BYTES = (2 << 30) - 1
@@ -53,6 +54,7 @@ def read_model(path: Path) -> ModelFile:
         raise InvalidNetwork(f"{shown} is not an ONNX file", why=why) from error
     if not model.HasField("graph") or not model.graph.node:
         raise InvalidNetwork(f"{shown} holds no network", why="Its graph has no nodes")
+    _check_text(shown, model)
     check_external_data(model, path.parent)
     return check_model(printable(path.stem, 200), model, content)
 
@@ -61,7 +63,6 @@ def check_model(name: str, model: ModelProto, content: bytes) -> ModelFile:
     """Checks a model that is already in memory; see `read_model` for what it raises."""
     import onnx
 
-    _check_text(name, model)
     _check_expansion(name, model)
     model = _inline_functions(name, model)
     _check_operators(name, model)
@@ -162,15 +163,17 @@ def _without_external_data(model: ModelProto) -> ModelProto:
 
 
 def _check_text(name: str, model: ModelProto) -> None:
-    """Names and operators must be text: protobuf hands on other bytes where a file was damaged."""
-    graph = model.graph
-    values = [*graph.input, *graph.output, *graph.initializer, *model.functions]
-    nodes = [*graph.node, *(node for function in model.functions for node in function.node)]
-    texts = [value.name for value in values]
-    for node in nodes:
-        texts += [node.name, node.op_type, node.domain, *node.input, *node.output]
-    if any(not isinstance(text, str) for text in texts):
-        raise InvalidNetwork(f"{name} is not valid ONNX", why="A name in it is not UTF-8 text")
+    """Whatever should be text must be: protobuf hands on other bytes where a file was damaged."""
+    from google.protobuf.descriptor import FieldDescriptor
+
+    waiting: list[Message] = [model]
+    while waiting:
+        for field, value in waiting.pop().ListFields():
+            values = value if field.is_repeated else (value,)
+            if field.type == FieldDescriptor.TYPE_MESSAGE:
+                waiting += values
+            elif field.type == FieldDescriptor.TYPE_STRING and not all(isinstance(text, str) for text in values):
+                raise InvalidNetwork(f"{name} is not valid ONNX", why="A name in it is not UTF-8 text")
 
 
 def _check_expansion(name: str, model: ModelProto) -> None:
@@ -212,8 +215,10 @@ def _inline_functions(name: str, model: ModelProto) -> ModelProto:
 def _check_operators(name: str, model: ModelProto) -> None:
     from onnx import AttributeProto, defs
 
-    opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
-    version = opsets.get("ai.onnx", 0)
+    versions = sorted({entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")})
+    if len(versions) > 1:
+        raise InvalidNetwork(f"{name} is not valid ONNX", why=f"It states opset {versions[0]} and opset {versions[-1]}")
+    version = versions[0] if versions else 0
     newest = defs.onnx_opset_version()
     if not MIN_OPSET <= version <= newest:
         step = f"Convert it to an opset from {MIN_OPSET} to {newest}"

@@ -6,9 +6,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from harness.predictor.coverage import Coverage, Hull
 from harness.predictor.intervals import Calibration
@@ -17,6 +18,60 @@ from harness.predictor.steps import Steps
 
 METADATA_KEY = "harness.predictor"
 _VERSION = 2
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Size = Annotated[int, Field(gt=0, lt=2**31)]
+_Row = tuple[_Number, ...]
+
+
+class _Steps(_Strict):
+    units: _Size
+    depth: _Size
+    channels: _Size
+    tiles: Annotated[tuple[tuple[_Size, _Size, _Size], ...], Field(min_length=1)]
+
+
+class _Roofline(_Strict):
+    names: tuple[str, ...]
+    table: tuple[_Row, ...]
+    overlap: _Number
+
+
+class _Hull(_Strict):
+    operators: tuple[str, ...]
+    places: tuple[_Row, ...]
+    owner: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...]
+    low: tuple[_Row, ...]
+    high: tuple[_Row, ...]
+    near: _Row
+
+
+class _Calibration(_Strict):
+    floors: dict[str, _Amount]
+    quantiles: tuple[tuple[str, str, _Amount | None], ...]
+    least_s: _Amount
+
+
+class _Content(_Strict):
+    schema_version: int
+    steps: _Steps
+    roofline: _Roofline
+    hull: _Hull
+    calibration: _Calibration
+    shares: dict[str, Annotated[float, Field(ge=0, le=1)]]
+
+    @field_validator("schema_version")
+    @classmethod
+    def _is_ours(cls, value: int) -> int:
+        if value != _VERSION:
+            raise ValueError(f"schema version {value}, this harness reads {_VERSION}")
+        return value
 
 
 @dataclass(frozen=True)
@@ -59,31 +114,33 @@ def text_of(parameters: Parameters) -> str:
 
 
 def parameters_from(text: str) -> Parameters:
-    """Reads what `text_of` wrote; raises ValueError, KeyError or TypeError where it is something else."""
-    content: dict[str, Any] = json.loads(text)
-    if content["schema_version"] != _VERSION:
-        raise ValueError(f"schema version {content['schema_version']}, this harness reads {_VERSION}")
-    hull, steps = content["hull"], content["steps"]
+    """Reads what `text_of` wrote; raises ValueError where it is something else."""
+    try:
+        content = _Content.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]) from None
+    steps, roofline, hull, calibration = content.steps, content.roofline, content.hull, content.calibration
     return Parameters(
         Roofline(
-            Steps(steps["units"], steps["depth"], steps["channels"], tuple((a, b, c) for a, b, c in steps["tiles"])),
-            tuple(content["roofline"]["names"]),
-            np.array(content["roofline"]["table"], dtype=np.float64),
-            content["roofline"]["overlap"],
+            Steps(steps.units, steps.depth, steps.channels, steps.tiles),
+            roofline.names,
+            np.array(roofline.table, dtype=np.float64),
+            roofline.overlap,
         ),
         Hull(
-            tuple(hull["operators"]),
-            np.array(hull["places"], dtype=np.float64),
-            np.array(hull["owner"], dtype=np.int64),
-            *(np.array(hull[name], dtype=np.float64) for name in ("low", "high", "near")),
+            hull.operators,
+            np.array(hull.places, dtype=np.float64),
+            np.array(hull.owner, dtype=np.int64),
+            *(np.array(values, dtype=np.float64) for values in (hull.low, hull.high, hull.near)),
         ),
         Calibration(
-            content["calibration"]["floors"],
+            calibration.floors,
             {
                 (operator, Coverage(coverage)): math.inf if value is None else value
-                for operator, coverage, value in content["calibration"]["quantiles"]
+                for operator, coverage, value in calibration.quantiles
             },
-            content["calibration"]["least_s"],
+            calibration.least_s,
         ),
-        content["shares"],
+        content.shares,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,12 +56,12 @@ class Predictor:
             self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the runtime's exceptions share no narrower base
             raise _corrupt(str(error).splitlines()[0]) from error
-        metadata = self._session.get_modelmeta().custom_metadata_map
-        if METADATA_KEY not in metadata:
-            raise _corrupt(f"it has no metadata {METADATA_KEY!r}")
         try:
+            metadata = self._session.get_modelmeta().custom_metadata_map
+            if METADATA_KEY not in metadata:
+                raise _corrupt(f"it has no metadata {METADATA_KEY!r}")
             self._parameters = parameters_from(metadata[METADATA_KEY])
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:  # not as it should be, or no UTF-8
             raise _corrupt(f"its metadata {METADATA_KEY!r} cannot be read ({error})") from error
         self.model = model
 
@@ -92,9 +93,14 @@ class Predictor:
         if not layers:
             return ()
         try:
-            return self._predictions(layers)
+            with np.errstate(all="ignore"):
+                found = self._predictions(layers)
         except (KeyError, IndexError, ValueError, TypeError) as error:
             raise _corrupt(f"its parts do not fit each other ({type(error).__name__})") from error
+        # An interval may reach to infinity.
+        if not all(math.isfinite(one.latency_s) and one.low_s <= one.latency_s <= one.high_s for one in found):
+            raise _corrupt("what it predicts is no latency")
+        return found
 
     def _predictions(self, layers: Sequence[LayerFeatures]) -> tuple[Prediction, ...]:
         work, known = work_of(layers), self._parameters
@@ -103,8 +109,7 @@ class Predictor:
         classes, beyond = known.hull.locate(work)
         log_latency = roofline + fix.log_ratio
         half_width = known.calibration.half_widths(work.operators, classes, fix.spread, beyond, np.exp(log_latency))
-        with np.errstate(over="ignore"):
-            bounds = np.exp(np.stack([log_latency, log_latency - half_width, log_latency + half_width]))
+        bounds = np.exp(np.stack([log_latency, log_latency - half_width, log_latency + half_width]))
         return tuple(
             Prediction(latency_s, low_s, high_s, place, operator, share_of(known.shares, operator))
             for (latency_s, low_s, high_s), place, operator in zip(

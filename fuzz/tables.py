@@ -1,0 +1,253 @@
+"""The reader of lookup tables: all four files changed, and most of the time signed again as a forger would."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import hashlib
+import io
+import json
+import random
+import struct
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from fuzz.mutation import TEXTS, json_text, mutate_bytes, mutate_json, mutate_message, mutate_text
+from harness.errors import LutError
+from harness.latency.overhead import COLUMNS, Coefficient, Overhead
+from harness.lut.correlation import pack
+from harness.lut.store import CORRELATION, ENTRIES, MANIFEST, PREDICTOR, publish, read_lut
+from harness.lut.table import Entry, Lut
+from harness.network.fusion import DEFAULT_RULES
+from harness.predictor.described import describe
+
+_PARTS = (MANIFEST, ENTRIES, CORRELATION, PREDICTOR)
+_LENGTH = struct.Struct(">I")
+_SIGNED = 0.9
+
+
+def read(data: bytes, folder: Path) -> bool:
+    """Writes the parts as a table whose folder has the right name, and uses all that is read from it."""
+    parts = _unpacked(data)
+    digest = hashlib.sha256(parts[MANIFEST]).hexdigest()[:8]
+    place = folder / f"2026-01-02-{digest}"
+    place.mkdir(exist_ok=True)
+    for name, content in parts.items():
+        if content or name in (MANIFEST, ENTRIES):
+            (place / name).write_bytes(content)
+    try:
+        table = read_lut(place)
+        _use(table)
+    except LutError:
+        return False
+    finally:
+        for name in _PARTS:
+            (place / name).unlink(missing_ok=True)
+        place.rmdir()
+    return True
+
+
+def _use(table: Lut) -> None:
+    if table.entries:
+        table.variance({0: 1, len(table.entries) - 1: 2})
+    repr((table.name, table.visits, table.displacement, table.overhead.a, table.by_key, table.by_place))
+    learnt = table.learnt
+    if learnt is not None:
+        layers = (describe(entry.signature) for entry in table.entries[:3])
+        learnt.predict_all([layer for layer in layers if layer is not None])
+
+
+@functools.cache
+def seeds() -> list[bytes]:
+    """Published tables: empty, with entries, and with a predictor."""
+    with tempfile.TemporaryDirectory() as root:
+        tables = [_table(count, learn) for count, learn in ((0, False), (5, False), (8, True))]
+        return [_packed(_files(publish(table, Path(root) / str(at)))) for at, table in enumerate(tables)]
+
+
+def _files(table: Lut) -> dict[str, bytes]:
+    return {name: path.read_bytes() for name in _PARTS if (path := table.path / name).exists()}
+
+
+def _table(count: int, learn: bool) -> Lut:
+    import numpy as np
+
+    entries = tuple(_entry(number) for number in range(count))
+    coefficients = {name: Coefficient(1e-9, 1e-11, 0.98e-9, 1.02e-9) for name in COLUMNS}
+    covariance = tuple(tuple(1e-22 * (i == j) for j in range(len(COLUMNS))) for i in range(len(COLUMNS)))
+    return Lut(
+        path=Path(),
+        device="board",
+        created="2026-01-02T03:04:05+00:00",
+        clock="device",
+        method="joint",
+        fingerprint={"cpu": "x", "runtime": "y 1"},
+        overhead=Overhead(coefficients, covariance, {"runs": 1e-4}, 0.99, 0.98, 12.0, 0.01, 25),
+        rules=DEFAULT_RULES[:3],
+        entries=entries,
+        correlations=pack(np.eye(count) + 0.25) if count else b"",
+        predictor=_predictor(entries) if learn else b"",
+    )
+
+
+def _predictor(entries: tuple[Entry, ...]) -> bytes:
+    """A predictor of all parts but trees, which would take seconds to grow."""
+    import numpy as np
+
+    from harness.predictor.columns import feature_columns
+    from harness.predictor.coverage import Coverage, hull_of
+    from harness.predictor.intervals import ANY, Calibration
+    from harness.predictor.parameters import METADATA_KEY, Parameters, text_of
+    from harness.predictor.roofline import fit_roofline
+    from harness.predictor.steps import Steps
+    from harness.predictor.stored import model_of
+    from harness.predictor.trees import NoTrees
+    from harness.predictor.work import work_of
+
+    found = [(describe(entry.signature), entry.latency_s) for entry in entries]
+    known = {layer: latency_s for layer, latency_s in found if layer is not None}
+    work = work_of(list(known))
+    roofline = fit_roofline(work, np.array(list(known.values())), Steps(1, 1, 1), iterations=3)
+    operators = tuple(sorted(set(work.operators)))
+    calibration = Calibration({ANY: 0.1}, {(ANY, coverage): 1.0 for coverage in Coverage}, 1e-7)
+    parameters = Parameters(roofline, hull_of(work, operators), calibration, {ANY: 0.5})
+    columns, _ = feature_columns(work, roofline)
+    model = model_of([NoTrees()] * len(operators), columns.shape[1], {METADATA_KEY: text_of(parameters)})
+    return bytes(model.SerializeToString())
+
+
+def _entry(number: int) -> Entry:
+    signature = _signatures()[number]
+    return Entry(
+        key=hashlib.sha256(signature.encode()).hexdigest()[:16],
+        context=("outside", "chip,outside", "chip@0123abcd")[number % 3],
+        op="Conv+Relu",
+        latency_s=1e-5 * (number + 1),
+        stderr_s=1e-7,
+        samples=10,
+        resolved=number % 4 != 0,
+        visit="cold",
+        flags="",
+        networks="0123abcd",
+        campaign=1,
+        probe=f"p{number}",
+        baseline="",
+        signature=signature,
+    )
+
+
+@functools.cache
+def _signatures() -> list[str]:
+    """Signatures of real layers, as the program writes them."""
+    from harness.network.layers import cut
+    from harness.network.models import load_network
+
+    networks = [load_network(f"builtin:{name}") for name in ("dscnn", "squeezenet")]
+    return sorted({layer.key.text for network in networks for layer in cut(network, DEFAULT_RULES)})
+
+
+def mutate(data: bytes, draw: random.Random) -> bytes:
+    """Changes one file along its structure, then states its hash, the keys and the number of entries anew."""
+    if draw.random() < 0.03:
+        return mutate_bytes(data, draw)
+    parts = _unpacked(data)
+    name = draw.choice((MANIFEST, ENTRIES, ENTRIES, CORRELATION, PREDICTOR))
+    if name == MANIFEST:
+        with contextlib.suppress(ValueError, RecursionError):
+            parts[name] = json_text(mutate_json(json.loads(parts[name]), draw), draw)
+    elif name == ENTRIES:
+        parts[name] = _mutated_rows(parts[name], draw)
+    elif name == CORRELATION:
+        parts[name] = _mutated_correlation(parts[name], draw)
+    else:
+        parts[name] = _mutated_predictor(parts[name], draw)
+    return _packed(_signed(parts) if draw.random() < _SIGNED else parts)
+
+
+def _mutated_rows(content: bytes, draw: random.Random) -> bytes:
+    rows = list(csv.reader(io.StringIO(content.decode("utf-8", "replace"), newline="")))
+    if len(rows) < 2 or draw.random() < 0.2:
+        return mutate_bytes(content, draw)
+    at = draw.randrange(0 if draw.random() < 0.1 else 1, len(rows))
+    kind = draw.randrange(6)
+    if kind == 0:
+        del rows[at]
+    elif kind == 1:
+        rows.insert(at, list(rows[at]))
+    elif rows[at]:
+        cell = draw.randrange(len(rows[at]))
+        others = ("nan", "inf", "-1", "0", "1e400", "1e-320", "9" * 5000, "0x1", " 1 ", "1_0", "١", "TRUE", *TEXTS)
+        rows[at][cell] = mutate_text(rows[at][cell], draw) if kind == 2 else draw.choice(others)
+        signature = rows[at][-1]
+        if draw.random() < 0.8:
+            rows[at][0] = hashlib.sha256(signature.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    text = io.StringIO()
+    csv.writer(text, lineterminator=draw.choice(("\n", "\n", "\r\n"))).writerows(rows)
+    return text.getvalue().encode("utf-8", "surrogatepass")
+
+
+def _mutated_correlation(content: bytes, draw: random.Random) -> bytes:
+    if draw.random() < 0.3:
+        return mutate_bytes(content, draw)
+    try:
+        plain = bytearray(zlib.decompress(content))
+    except zlib.error:
+        plain = bytearray(40)
+    numbers = (float("nan"), float("inf"), 1.5, -1.0, 1.0, 1e-45)
+    if draw.random() < 0.7 and len(plain) >= 4:
+        struct.pack_into("<f", plain, 4 * draw.randrange(len(plain) // 4), draw.choice(numbers))
+    else:
+        plain += bytes(draw.choice((1, 4, 1 << 20)))
+    return zlib.compress(bytes(plain)) + draw.choice((b"", b"", b"x"))
+
+
+def _mutated_predictor(content: bytes, draw: random.Random) -> bytes:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except DecodeError:
+        return mutate_bytes(content, draw)
+    if model.metadata_props and draw.random() < 0.5:
+        entry = draw.choice(model.metadata_props)
+        with contextlib.suppress(ValueError, RecursionError):
+            entry.value = json_text(mutate_json(json.loads(entry.value), draw), draw).decode("utf-8", "replace")
+    elif draw.random() < 0.9:
+        mutate_message(model, draw)
+    else:
+        return mutate_bytes(content, draw)
+    return bytes(model.SerializeToString())
+
+
+def _signed(parts: dict[str, bytes]) -> dict[str, bytes]:
+    """The parts with a manifest that states their hashes and the number of entries."""
+    try:
+        manifest: Any = json.loads(parts[MANIFEST])
+    except (ValueError, RecursionError):
+        return parts
+    if not isinstance(manifest, dict):
+        return parts
+    held = {name: content for name, content in parts.items() if name != MANIFEST and (content or name == ENTRIES)}
+    manifest["sha256"] = {name: hashlib.sha256(content).hexdigest() for name, content in held.items()}
+    rows = csv.reader(io.StringIO(parts[ENTRIES].decode("utf-8", "replace"), newline=""))
+    with contextlib.suppress(csv.Error):
+        manifest["entries"] = max(0, sum(1 for _ in rows) - 1)
+    return {**parts, MANIFEST: json.dumps(manifest).encode()}
+
+
+def _packed(parts: dict[str, bytes]) -> bytes:
+    contents = [parts.get(name, b"") for name in _PARTS]
+    return b"".join(_LENGTH.pack(len(content)) + content for content in contents)
+
+
+def _unpacked(data: bytes) -> dict[str, bytes]:
+    parts = {}
+    for name in _PARTS:
+        length = _LENGTH.unpack_from(data)[0] if len(data) >= 4 else 0
+        parts[name], data = data[4 : 4 + length], data[4 + length :]
+    return parts

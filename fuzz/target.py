@@ -1,0 +1,30 @@
+"""The four targets by name, and what they share."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+NAMES = ("frames", "tables", "devices", "networks")
+MAX_INPUT_BYTES = 1 << 18
+HANG_S = 10
+RSS_LIMIT_MB = 2048
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader: `read` takes an input and a folder of its own to put files in."""
+
+    name: str
+    seeds: Callable[[], list[bytes]]
+    mutate: Callable[[bytes, random.Random], bytes]
+    read: Callable[[bytes, Path], bool]
+
+
+def target(name: str) -> Target:
+    """The target of that name; its module, and the reader behind it, are imported now."""
+    module = importlib.import_module(f"fuzz.{name}")
+    return Target(name, module.seeds, module.mutate, module.read)

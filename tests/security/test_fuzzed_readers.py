@@ -1,0 +1,210 @@
+"""The four readers of foreign input, under the same mutations as `make fuzz`: documented errors, in time and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuzz import devices, frames, networks, tables
+from fuzz.target import HANG_S, NAMES, target
+from harness.errors import LutCorrupt
+from harness.lut.store import MAX_ENTRIES, read_lut
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = {"frames": 300, "tables": 200, "devices": 400, "networks": 250}
+MEMORY_BYTES = 2 << 30
+"""What a reader of inputs of some kilobytes may take beyond what the process has."""
+
+
+@contextlib.contextmanager
+def bounded_memory() -> Iterator[None]:
+    """Whoever takes more gets MemoryError, which no reader's documented error is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    taken = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (taken + MEMORY_BYTES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def read_in_bounds(name: str, data: bytes) -> bool:
+    """Whether the reader accepted an input; fails where it took too long or too much."""
+    with tempfile.TemporaryDirectory() as folder, bounded_memory():
+        started_s = time.monotonic()
+        accepted = target(name).read(data, Path(folder))
+        assert time.monotonic() - started_s < HANG_S
+    return accepted
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_seeds_are_accepted(name: str) -> None:
+    """What the program itself wrote is read, so that mutations begin behind the first check."""
+    for seed in target(name).seeds():
+        assert read_in_bounds(name, seed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_changed_inputs_are_read_or_refused(name: str) -> None:
+    """Inputs changed along their structure are accepted or refused by the documented error, and nothing else."""
+    chosen = target(name)
+    seeds = chosen.seeds()
+    results = {True: 0, False: 0}
+
+    @settings(max_examples=EXAMPLES[name], deadline=None, derandomize=True, database=None)
+    @given(st.sampled_from(seeds), st.integers(0, 2**32), st.integers(1, 4))
+    def read_changed(data: bytes, seed: int, changes: int) -> None:
+        draw = random.Random(seed)
+        for _ in range(changes):
+            data = chosen.mutate(data, draw)
+        results[read_in_bounds(name, data)] += 1
+
+    read_changed()
+    assert min(results.values()) > EXAMPLES[name] / 50, f"mutations that are all alike find nothing: {results}"
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(st.sampled_from(NAMES), st.binary(max_size=300))
+def test_any_bytes_are_refused_or_read(name: str, data: bytes) -> None:
+    """Bytes without any structure raise nothing but the documented errors either."""
+    read_in_bounds(name, data)
+
+
+SSH = '[devices.a]\ntransport = "ssh"\nhost = "h"\nuser = "u"\nidentity = '
+FOUND_DEVICES = {
+    "integer of thousands of digits": f'{SSH}"key"\nport = {"1" * 5000}',
+    "transport of thousands of digits": f"[devices.a]\ntransport = 0x{'f' * 5000}",
+    "option of thousands of digits": f"[devices.a]\noptions = {{threads = 0x{'f' * 5000}}}",
+    "home of nobody": f'{SSH}"~nobody-here/key"',
+    "known hosts of nobody": f'{SSH}"key"\nknown_hosts = "~nobody-here/key"',
+    "zero byte in a path": f'{SSH}"a\\u0000b"',
+}
+
+
+@pytest.mark.parametrize("case", FOUND_DEVICES)
+def test_found_devices_files_are_refused(case: str) -> None:
+    """Devices files that once ended in a traceback are refused."""
+    assert not read_in_bounds("devices", FOUND_DEVICES[case].encode())
+
+
+def _changed_network(change: str) -> bytes:
+    import onnx
+
+    model = onnx.ModelProto.FromString(networks.seeds()[3])
+    if change == "two opsets":
+        model.opset_import.append(onnx.helper.make_opsetid("ai.onnx", 0))
+        return model.SerializeToString()
+    text = {"location": b"weights.bin", "dimension": b"batch", "key": b"offset"}[change]
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    content = model.SerializeToString()
+    assert text in content
+    return content.replace(text, b"\xff" * len(text))
+
+
+@pytest.mark.parametrize("change", ["two opsets", "location", "dimension", "key"])
+def test_found_networks_are_refused(change: str) -> None:
+    """A network of two opsets, and text that is no UTF-8 in places other than names of nodes, are refused."""
+    assert not read_in_bounds("networks", _changed_network(change))
+
+
+def test_network_whose_values_tell_a_huge_size_is_refused() -> None:
+    """A constant that only running an operator would show to be of many gigabytes is refused without running it."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    values = {
+        "one": np.ones((1, 1, 1, 1), np.float32),
+        "index": np.zeros((1, 1, 1, 1), np.int64),
+        "shape": np.array([1, 1, 1 << 16, 1 << 16]),
+    }
+    nodes = [
+        helper.make_node("MaxUnpool", ["one", "index", "shape"], ["huge"], kernel_shape=[1, 1]),
+        helper.make_node("Add", ["x", "huge"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
+    weights = [numpy_helper.from_array(value, name) for name, value in values.items()]
+    graph = helper.make_graph(nodes, "bomb", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert not read_in_bounds("networks", model.SerializeToString())
+
+
+def test_table_of_too_many_entries_is_refused(tmp_path: Path) -> None:
+    """A table whose correlations would not fit into memory is refused before they are unpacked."""
+    parts = tables._unpacked(tables.seeds()[1])
+    header = parts[tables.ENTRIES].decode().splitlines()[0]
+    signatures = [f"layer {number}" for number in range(MAX_ENTRIES + 1)]
+    keys = [hashlib.sha256(signature.encode()).hexdigest()[:16] for signature in signatures]
+    middle = "chip,Conv,1e-05,1e-07,10,1,cold,,0123abcd,1,p,"
+    rows = [f"{key},{middle},{signature}" for key, signature in zip(keys, signatures, strict=True)]
+    parts[tables.ENTRIES] = "\n".join([header, *rows]).encode()
+    parts = tables._signed(parts)
+    folder = tmp_path / f"2026-01-02-{hashlib.sha256(parts[tables.MANIFEST]).hexdigest()[:8]}"
+    folder.mkdir()
+    for name in (tables.MANIFEST, tables.ENTRIES, tables.CORRELATION):
+        (folder / name).write_bytes(parts[name])
+    with pytest.raises(LutCorrupt, match="more than 10,000 entries"):
+        read_lut(folder)
+
+
+def _changed_predictor(change: str) -> bytes:
+    import json
+
+    import onnx
+
+    parts = tables._unpacked(tables.seeds()[2])
+    model = onnx.ModelProto.FromString(parts[tables.PREDICTOR])
+    (entry,) = model.metadata_props
+    content = json.loads(entry.value)
+    if change == "shares":
+        content["shares"] = []
+    elif change == "floors":
+        content["calibration"]["floors"] = 0.5
+    elif change == "overflow":
+        content["roofline"]["overlap"] = 1e300
+    elif change == "unit":
+        content["steps"]["units"] = 0
+    entry.value = json.dumps(content)
+    damaged = model.SerializeToString()
+    if change == "text":
+        damaged = damaged.replace(b'"roofline"', b'"rooflin\xb9"')
+    parts[tables.PREDICTOR] = damaged
+    return tables._packed(tables._signed(parts))
+
+
+@pytest.mark.parametrize("change", ["shares", "floors", "overflow", "unit", "text"])
+def test_found_predictors_are_refused(change: str) -> None:
+    """Predictors whose parameters are of the wrong kind, or lead to no latency, are refused when they are used."""
+    assert not read_in_bounds("tables", _changed_predictor(change))
+
+
+def test_decoder_targets_see_what_the_suite_sees() -> None:
+    """The seeds of streams and devices files hold every reply and every key, so that each can be changed."""
+    streams = b"".join(frames.seeds())
+    for word in (b"hello", b"lease", b"status", b"put", b"samples", b"end", b"oracle", b"error", b"heartbeat"):
+        assert b'"type":"' + word + b'"' in streams
+    keys = devices.seeds()[0].decode()
+    from harness.device.inventory import Device, Ssh
+
+    names = {*Ssh.model_fields, *Device.model_fields} - {"kind", "name"}
+    assert all(f"\n{name} = " in keys for name in names)
+
+
+def test_command_without_atheris_says_so() -> None:
+    """Where atheris is missing, `python -m fuzz` says that nothing was fuzzed and what to install, and fails."""
+    program = "import runpy, sys; sys.modules['atheris'] = None; runpy.run_module('fuzz', None, '__main__')"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "atheris is not installed" in done.stderr and ".[fuzz]" in done.stderr

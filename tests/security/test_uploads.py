@@ -1,0 +1,39 @@
+"""The agent's way to a device: whole under its own name, or not there."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sshd_server import Sshd, running_sshd
+
+from harness.device.bundle import build_bundle
+from harness.device.install import install_agent
+from harness.errors import DeviceError
+
+# Files may grow to so many blocks of 512 bytes, a small part of the agent; the kernel ends the server that writes more.
+_CUT = '#!/bin/sh\ncd {home} && ulimit -f 100 && exec /bin/sh -c "exec $SSH_ORIGINAL_COMMAND"\n'
+
+
+@pytest.fixture
+def sshd(tmp_path: Path, runtime_folder: Path) -> Iterator[Sshd]:
+    """An sshd whose key may copy files."""
+    with running_sshd(tmp_path / "sshd", runtime_folder) as server:
+        yield server
+
+
+def test_upload_that_is_cut_leaves_no_agent(sshd: Sshd) -> None:
+    """An upload that ends in the middle leaves nothing under the agent's name, and the next one is not confused."""
+    script = sshd.folder / "cut.sh"
+    script.write_text(_CUT.format(home=shlex.quote(str(sshd.home))))
+    script.chmod(0o700)
+    sshd.force(str(script))
+    target = sshd.home / build_bundle().path
+    with pytest.raises(DeviceError):
+        install_agent(sshd.device())
+    assert target.parent.is_dir() and not target.exists()
+    sshd.allow_commands()
+    assert install_agent(sshd.device()).sent is True
+    assert target.read_bytes() == build_bundle().content
