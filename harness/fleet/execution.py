@@ -132,7 +132,7 @@ def _attempt(
                 for campaign in _campaigns_of(outcome):
                     journal.exclude(campaign, error.what)
                 raise
-            return outcome
+            return replace(outcome, health=store.health(device.name))
 
 
 def _measure_networks(bare: JobOutcome, sitting: Sitting, networks: tuple[Network, ...]) -> JobOutcome:
@@ -181,7 +181,8 @@ def _failed(bare: JobOutcome, workspace: Workspace, error: HarnessError, attempt
             quarantine(store, bare.job.device, error)
         elif isinstance(error, DeviceError):
             note_failure(store, bare.job.device, error)
-    return replace(bare, failure=Failure.of(error), ended=now(), attempts=attempts)
+        health = store.health(bare.job.device)
+    return replace(bare, failure=Failure.of(error), ended=now(), attempts=attempts, health=health)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from harness.errors import (
     HostKeyError,
     OutOfService,
 )
+from harness.fleet.job import JobOutcome
 from harness.fleet.store import Band, FleetStore, now
 from harness.measure.golden import measure_golden
 from harness.measure.profiling import Sitting
@@ -125,6 +126,13 @@ def note_failure(store: FleetStore, device: str, error: DeviceError) -> None:
         return
     needs_hand = isinstance(error, (HostKeyError, AuthenticationError))
     store.mark(device, "unknown", f"{error.what}{'; ' + error.next_step if needs_hand else ''}")
+
+
+def adopt_health(store: FleetStore, outcome: JobOutcome) -> None:
+    """Takes over what another workspace came to think of a device, unless a person said something here or there."""
+    told, known = outcome.health, store.health(outcome.job.device)
+    if told is not None and not {told.health, known.health} & set(OUT_OF_SERVICE):
+        store.mark(known.device, told.health, told.reason)
 
 
 def _quarantined(device: str, latency_s: float, band: Band) -> DeviceQuarantined:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from harness import errors
 from harness.errors import Fault, HarnessError
+from harness.fleet.store import DeviceHealth
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
 from harness.probe.auxiliary import AuxiliaryKind
@@ -74,7 +75,7 @@ class JobOutcome:
 
     `result` is there where its campaign is complete, `failure` where not; `space` tells more where it was a space.
     `watch` is the campaign of the watch, where one was wanted. `golden_s` is what the golden probe took, None where it
-    was not reached. Times are UTC, ISO 8601.
+    was not reached, and `health` what is thought of the device since. Times are UTC, ISO 8601.
     """
 
     job: Job
@@ -86,6 +87,7 @@ class JobOutcome:
     failure: Failure | None = None
     watch: int | None = None
     golden_s: float | None = None
+    health: DeviceHealth | None = None
     fingerprint: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

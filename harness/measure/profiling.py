@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from harness.device.holder import holder
 from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.session import AgentSession, Sample, Visit, open_session
-from harness.errors import CampaignIncomplete
+from harness.errors import BackendError, CampaignIncomplete
 from harness.measure.campaign import CampaignRun, device_s
 from harness.measure.cutting import cut_as_probed, cut_as_told, put_network, with_chains
 from harness.measure.fusion import FusionSearch
@@ -240,6 +240,11 @@ def _result(
         what = "The budget was spent before every probe was measured" if larger else "Not every probe was measured"
         step = f"Run the same command{' with a larger --budget' if larger else ''}; it goes on from here"
         raise CampaignIncomplete(what, why=why, next_step=step)
+    if not samples:
+        first = next(record for record in probes.values() if record.refused)
+        why = f"{first.label}: {first.refused}"
+        step = f"See what is missing by `harness devices check {campaign.device}`"
+        raise BackendError(f"{campaign.device} refuses every probe", why=why, next_step=step)
     measurements = {
         probe: summarise(taken, campaign.clock) for probe, taken in samples.items() if probe in plan.weights
     }

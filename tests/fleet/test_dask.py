@@ -29,6 +29,7 @@ from harness.fleet.cluster.task import run_task
 from harness.fleet.cluster.travel import pack, read_files
 from harness.fleet.execution import Patience
 from harness.fleet.job import Job, JobOutcome
+from harness.fleet.store import FleetStore
 from harness.measure.journal import Journal
 from harness.measure.merge import merge
 from harness.measure.policy import RepeatPolicy
@@ -124,7 +125,10 @@ def is_free(rig: Lab, host: str, device: str) -> bool:
 
 
 def test_jobs_run_where_their_devices_are(rig: Lab) -> None:
-    """A job is measured by the worker that offers its device; its samples are in our journal, under our number."""
+    """A job is measured by the worker that offers its device; its samples are in our journal, under our number.
+
+    What its golden probe said of the device is known here, too.
+    """
     first, second = run(engine(rig), job(rig, "a/left"), job(rig, "a/right", "right"))
     assert {first.job.name, second.job.name} == {"a/left", "a/right"}
     for outcome in (first, second):
@@ -134,6 +138,8 @@ def test_jobs_run_where_their_devices_are(rig: Lab) -> None:
             campaign = journal.campaign(outcome.result.campaign)
             assert (campaign.device, campaign.settings["job"]) == (outcome.job.device, outcome.job.name)
             assert sum(map(len, journal.samples(campaign.id).values())) == outcome.result.samples
+        with FleetStore(rig.workspace(MAIN).fleet) as store:
+            assert "golden" in store.health(outcome.job.device).reason
     check_once(rig, "one", "a/left", 4)
     check_once(rig, "two", "a/right", 4)
     assert rig.series("two", "a/left") == rig.series("one", "a/right") == []

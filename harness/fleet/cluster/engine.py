@@ -25,8 +25,9 @@ from harness.fleet.cluster.access import VERSIONS, TlsFiles, check_extra, resour
 from harness.fleet.cluster.task import run_task
 from harness.fleet.cluster.travel import pack, read_files, read_outcome
 from harness.fleet.execution import Patience
+from harness.fleet.health import adopt_health
 from harness.fleet.job import Failure, Job, JobOutcome
-from harness.fleet.store import now
+from harness.fleet.store import FleetStore, now
 from harness.measure.journal import Journal
 from harness.measure.merge import merge
 from harness.text import printable
@@ -200,7 +201,10 @@ class _Run:
         if reply["extract"]:
             with Journal(self.engine.workspace.journal) as journal:
                 numbers = merge(journal, reply["extract"], job=name, device=task.job.device)
-        return read_outcome(reply["outcome"], task.job, numbers)
+        outcome = read_outcome(reply["outcome"], task.job, numbers)
+        with FleetStore(self.engine.workspace.fleet) as store:
+            adopt_health(store, outcome)
+        return outcome
 
     def _absent(self) -> Iterator[JobOutcome]:
         """Outcomes of jobs whose devices no worker has offered for too long."""

@@ -102,7 +102,10 @@ def read_outcome(text: str, job: Job, campaigns: Mapping[int, int]) -> JobOutcom
         why = f"{type(error).__name__}: {printable(str(error), 300)}"
         raise EngineError(f"The worker's answer to {printable(job.name, 80)!r} is none", why=why) from error
     notes = tuple(printable(note) for note in outcome.notes)
-    return replace(outcome, job=job, result=result, space=space, watch=watch, failure=failure, notes=notes)
+    health = outcome.health and replace(outcome.health, device=job.device, reason=printable(outcome.health.reason))
+    return replace(
+        outcome, job=job, result=result, space=space, watch=watch, failure=failure, notes=notes, health=health
+    )
 
 
 def _clean(failure: Failure) -> Failure:
