@@ -129,4 +129,8 @@ def _create(name: str, options: Dict[str, Any]) -> Backend:
         from device_agents.backends.emulated_npu import EmulatedNpuBackend
 
         return EmulatedNpuBackend(options)
+    if name == "command":
+        from device_agents.backends.command import CommandBackend
+
+        return CommandBackend(options)
     raise Refused(f"this agent has no backend {name!r}")

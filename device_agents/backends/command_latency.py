@@ -1,0 +1,136 @@
+"""Where the output of a tool holds its latency: at a path into JSON, or on lines of a pattern.
+
+`json:$.a['b c'][0]` is one number of a JSON document; with one `[*]` it is a number of each element of a list.
+`pattern:^…$` is a regular expression of whole lines with one group, the number, that occurs exactly once.
+What is not there, or there twice, is an error and never a latency.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Callable, Dict, List, Tuple, Union
+
+UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
+LONGEST_S = 1e4
+_STEP = re.compile(r"\.([A-Za-z_][A-Za-z0-9_-]*)|\['([^']+)'\]|\[([0-9]{1,6})\]|(\[\*\])")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_EACH = object()
+_Step = Union[str, int, object]
+
+
+@dataclass(frozen=True)
+class LatencyRule:
+    """How to find latencies: `find` gives the figures in a text, or raises ValueError that says what is wrong.
+
+    Where the rule `gives_list`, each figure is of a run of its own; else there is one.
+    """
+
+    find: Callable[[str], List[float]]
+    gives_list: bool
+
+
+def latency_rule(expression: str) -> LatencyRule:
+    """The rule that an expression stands for; raises ValueError where it is none."""
+    kind, _, rest = expression.partition(":")
+    if kind == "json":
+        steps = _steps(rest)
+        return LatencyRule(lambda text: _figures(_document(text), steps, "$"), _EACH in steps)
+    if kind == "pattern":
+        pattern = _anchored(rest)
+        return LatencyRule(lambda text: [_only_match(pattern, text)], False)
+    raise ValueError("latency is json:PATH or pattern:^EXPRESSION$")
+
+
+def nanoseconds(figure: float, unit: str) -> int:
+    """A latency in whole nanoseconds; raises ValueError where the figure is none that a run can take."""
+    if not math.isfinite(figure) or figure <= 0:
+        raise ValueError("a latency of %g %s is none" % (figure, unit))
+    time_ns = figure * UNITS_NS[unit]
+    if time_ns > LONGEST_S * 1e9:
+        raise ValueError("a latency of %g %s is more than %g s" % (figure, unit, LONGEST_S))
+    if round(time_ns) < 1:
+        raise ValueError("a latency of %g %s is less than a nanosecond" % (figure, unit))
+    return round(time_ns)
+
+
+def _steps(path: str) -> Tuple[_Step, ...]:
+    if not path.startswith("$"):
+        raise ValueError("a JSON path begins with $")
+    steps: List[_Step] = []
+    at = 1
+    while at < len(path):
+        step = _STEP.match(path, at)
+        if step is None:
+            raise ValueError("the JSON path is not .KEY, ['KEY'], [NUMBER] or [*] at %r" % path[at : at + 20])
+        key, quoted, index, each = step.groups()
+        steps.append(_EACH if each else int(index) if index else key or quoted)
+        at = step.end()
+    if steps.count(_EACH) > 1:
+        raise ValueError("a JSON path has one [*] at most")
+    return tuple(steps)
+
+
+def _document(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except RecursionError:
+        raise ValueError("the output is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError("the output is not JSON: %s" % error) from None
+
+
+def _object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("the output has a key twice in one JSON object")
+    return found
+
+
+def _figures(value: Any, steps: Tuple[_Step, ...], place: str) -> List[float]:
+    for at, step in enumerate(steps):
+        if step is _EACH:
+            if not isinstance(value, list) or not value:
+                raise ValueError("%s is no list with something in it" % place)
+            rest = steps[at + 1 :]
+            return [one for index, item in enumerate(value) for one in _figures(item, rest, "%s[%d]" % (place, index))]
+        kind = list if isinstance(step, int) else dict
+        place = "%s[%s]" % (place, step) if kind is list else "%s.%s" % (place, step)
+        inside = isinstance(value, kind) and (step < len(value) if isinstance(step, int) else step in value)
+        if not inside:
+            raise ValueError("the output has no %s" % place)
+        value = value[step]
+    if type(value) not in (int, float):
+        raise ValueError("%s is no number" % place)
+    try:
+        return [float(value)]
+    except OverflowError:
+        raise ValueError("%s is beyond all numbers" % place) from None
+
+
+def _anchored(source: str) -> "re.Pattern[str]":
+    inner = source[1:-1]
+    escaped = len(inner) - len(inner.rstrip("\\"))
+    if len(source) < 3 or source[0] != "^" or source[-1] != "$" or escaped % 2:
+        raise ValueError("a pattern begins with ^ and ends with $")
+    try:
+        re.compile(inner)  # by itself, so that no parenthesis of it closes ours
+        pattern = re.compile("^(?:%s)$" % inner, re.MULTILINE)
+    except re.error as error:
+        raise ValueError("the pattern is no regular expression: %s" % error) from None
+    if pattern.groups != 1:
+        raise ValueError("a pattern has one group, the number; this one has %d" % pattern.groups)
+    return pattern
+
+
+def _only_match(pattern: "re.Pattern[str]", text: str) -> float:
+    matches = list(islice(pattern.finditer(text.replace("\r\n", "\n")), 2))
+    if len(matches) != 1:
+        raise ValueError("the pattern matches %s" % ("more than once" if matches else "nowhere"))
+    figure = matches[0].group(1) or ""
+    if not _NUMBER.fullmatch(figure):
+        raise ValueError("the pattern finds %r, which is no number" % figure[:40])
+    return float(figure)

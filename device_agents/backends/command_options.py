@@ -1,0 +1,127 @@
+"""Options of the command backend: lists of arguments with placeholders, and how a latency is told.
+
+docs/vendor_tools.md explains them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple, Union
+
+from device_agents.backends import Refused
+from device_agents.backends.command_latency import UNITS_NS, LatencyRule, latency_rule
+from device_agents.backends.command_process import find_program
+
+_OPTIONS = {"run", "push", "remove", "latency", "unit", "clock", "runs", "warmup", "timeout_s", "version"}
+_UNANNOUNCED = ("remove", "timeout_s", "version")
+_CLOCKS = ("wall", "device")
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_OF_MODEL = ("model", "name")
+_OF_RUN = (*_OF_MODEL, "output", "runs", "warmup")
+_MOST_WORDS, _MOST_RUNS = 200, 100_000
+_TIMEOUT_S, _LONGEST_TIMEOUT_S = 20.0, 100.0
+
+
+@dataclass(frozen=True)
+class CommandOptions:
+    """What devices.toml says of a tool, checked; `push` and `remove` may be empty, `version` a text or arguments.
+
+    `in_file` says that the tool writes its latency into a file of our naming, `in_json` that it prints a document.
+    """
+
+    run: Tuple[str, ...]
+    push: Tuple[str, ...]
+    remove: Tuple[str, ...]
+    version: Union[str, Tuple[str, ...]]
+    rule: LatencyRule
+    in_file: bool
+    in_json: bool
+    unit: str
+    clock: str
+    runs: int
+    warmup: int
+    timeout_s: float
+    digest: str
+
+
+def read_options(options: Dict[str, Any]) -> CommandOptions:
+    """The options of a device; raises Refused or ValueError where one is missing, wrong or names no program."""
+    unknown = sorted(set(options) - _OPTIONS)
+    if unknown:
+        raise Refused(f"the command backend has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}")
+    run = _template(options, "run", _OF_RUN)
+    if not run or not {"model", "name"} & _placeholders(run):
+        raise Refused("the option run of the command backend needs an argument with {model} or {name} in it")
+    latency, version = options.get("latency"), options.get("version")
+    if not isinstance(latency, str):
+        raise Refused("the command backend needs the option latency, a text")
+    if not version:
+        raise Refused("the command backend needs the option version: a text, or a list of arguments that prints one")
+    kept = {name: value for name, value in options.items() if name not in _UNANNOUNCED}
+    return CommandOptions(
+        run=run,
+        push=_template(options, "push", _OF_MODEL),
+        remove=_template(options, "remove", _OF_MODEL),
+        version=version if isinstance(version, str) else _template(options, "version", ()),
+        rule=latency_rule(latency),
+        in_file="output" in _placeholders(run),
+        in_json=latency.startswith("json:"),
+        unit=_one_of(options, "unit", tuple(UNITS_NS)),
+        clock=_one_of(options, "clock", _CLOCKS, _CLOCKS[0]),
+        runs=_whole(options, "runs", 10, 1),
+        warmup=_whole(options, "warmup", 3, 0),
+        timeout_s=_timeout_s(options),
+        digest=hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16],
+    )
+
+
+def filled(words: Sequence[str], values: Mapping[str, str]) -> List[str]:
+    """Arguments with values in place of their placeholders."""
+    return [_PLACEHOLDER.sub(lambda place: values[place[1]] if place[1] else place[0][0], word) for word in words]
+
+
+def _template(options: Mapping[str, Any], name: str, known: Sequence[str]) -> Tuple[str, ...]:
+    """A list of arguments with known placeholders and a program that is there; empty where there is no such option."""
+    words = options.get(name, [])
+    if not isinstance(words, list) or not all(isinstance(word, str) and "\0" not in word for word in words):
+        raise Refused(f"the option {name} of the command backend is a list of texts, the program first")
+    if len(words) > _MOST_WORDS:
+        raise Refused(f"the option {name} of the command backend has more than {_MOST_WORDS} arguments")
+    for word in words:
+        for place in _PLACEHOLDER.finditer(word):
+            if place[0] not in ("{{", "}}") and place[1] not in known:
+                raise Refused(
+                    f"the option {name} of the command backend has no placeholder {place[0]!r}; it has "
+                    f"{', '.join('{%s}' % one for one in known) or 'none'}, and braces are doubled: {{{{ }}}}"
+                )
+    if words and (_placeholders(words[:1]) or not find_program(words[0])):
+        raise Refused(f"the program {words[0]!r} of the option {name} is not there, by absolute path or on PATH")
+    return tuple(words)
+
+
+def _placeholders(words: Sequence[str]) -> Set[str]:
+    return {place[1] for word in words for place in _PLACEHOLDER.finditer(word) if place[1]}
+
+
+def _one_of(options: Mapping[str, Any], name: str, known: Sequence[str], default: str = "") -> str:
+    value = options.get(name, default)
+    if value not in known:
+        raise Refused(f"the option {name} of the command backend is one of {', '.join(known)}")
+    return str(value)
+
+
+def _whole(options: Mapping[str, Any], name: str, default: int, least: int) -> int:
+    value = options.get(name, default)
+    if type(value) is not int or not least <= value <= _MOST_RUNS:
+        raise Refused(f"the option {name} of the command backend is a whole number from {least} to {_MOST_RUNS}")
+    return value
+
+
+def _timeout_s(options: Mapping[str, Any]) -> float:
+    value = options.get("timeout_s", _TIMEOUT_S)
+    if type(value) not in (int, float) or not 0 < value <= _LONGEST_TIMEOUT_S:
+        raise Refused(f"the option timeout_s of the command backend is above 0 and at most {_LONGEST_TIMEOUT_S:g}")
+    return float(value)

@@ -1,0 +1,187 @@
+"""Calls of a vendor's tool: no shell, nothing to read, outputs capped, and nothing of it left behind.
+
+A tool runs in a process group of its own, so that it can be ended with all that it started. A worker that is
+killed cannot do that any more: a guard, a process that waits for the worker's end, does it then.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Dict, List, Sequence
+
+MAX_OUTPUT_BYTES = 4 << 20
+_WORDS = 200
+_READ_BYTES = 1 << 16
+_SLICE_S = 0.05
+_KEPT_VARIABLES = ("HOME", "USER", "LOGNAME")
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+_GUARD = """
+import os, signal, sys
+group = 0
+for line in sys.stdin:
+    group = int(line)
+if group:
+    os.killpg(group, signal.SIGKILL)
+"""
+
+
+class ToolFailed(Exception):
+    """A call that gave nothing: why, and the last words of the tool."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that ended well: what the tool printed, and the wall time from start to end."""
+
+    output: str
+    errors: str
+    wall_ns: int
+
+    def last_words(self) -> str:
+        """The ends of both outputs in one line, without control characters; empty where nothing was printed."""
+        ends = (("It printed", _end_of(self.output)), ("Errors", _end_of(self.errors)))
+        return "".join(". %s: %s" % said for said in ends if said[1])
+
+
+class Launcher:
+    """Starts tools one at a time, and a guard beside them that lives as long as this object."""
+
+    def __init__(self) -> None:
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            bufsize=0,
+            start_new_session=True,
+        )
+        weakref.finalize(self, _dismiss, self._guard)
+
+    def call(self, words: Sequence[str], timeout_s: float, folder: str) -> Call:
+        """Runs a program to its end in `folder`.
+
+        Raises ToolFailed where it cannot be started, ends with another exit code than 0, takes longer than
+        `timeout_s` or prints more than MAX_OUTPUT_BYTES.
+        """
+        started_ns = time.perf_counter_ns()
+        try:
+            process = subprocess.Popen(
+                list(words),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=folder,
+                env=environment(folder),
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise ToolFailed("%s cannot be started: %s" % (words[0], error)) from error
+        outputs = [bytearray(), bytearray()]
+        try:
+            with process:
+                try:
+                    self._announce(process.pid)
+                    problem = _follow(process, outputs, timeout_s)
+                    wall_ns = time.perf_counter_ns() - started_ns
+                finally:
+                    # Before it is reaped: until then its group has no other's number.
+                    _kill_group(process.pid)
+        finally:
+            self._announce(0)
+        output, errors = (bytes(one).decode("utf-8", "replace") for one in outputs)
+        call = Call(output, errors, wall_ns)
+        problem = problem or ending(process.returncode)
+        if problem:
+            raise ToolFailed("%s %s%s" % (os.path.basename(words[0]), problem, call.last_words()))
+        return call
+
+    def _announce(self, group: int) -> None:
+        if self._guard.stdin is not None:
+            self._guard.stdin.write(b"%d\n" % group)
+
+
+def find_program(name: str) -> bool:
+    """Whether a program is there to be run: by its absolute path, or on PATH by its bare name."""
+    return (os.path.isabs(name) or os.sep not in name) and shutil.which(name, path=_path()) is not None
+
+
+def environment(folder: str) -> Dict[str, str]:
+    """All that a tool finds in its environment: numbers with a point, temporary files in `folder`."""
+    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    return {**kept, "PATH": _path(), "LC_ALL": "C", "TMPDIR": folder, "ORT_DISABLE_TELEMETRY": "1"}
+
+
+def ending(code: int) -> str:
+    """How a program ended, in words; empty where it ended well."""
+    if code >= 0:
+        return "ended with exit code %d" % code if code else ""
+    try:
+        return "was ended by %s" % signal.Signals(-code).name
+    except ValueError:
+        return "was ended by signal %d" % -code
+
+
+def _path() -> str:
+    return os.environ.get("PATH", _DEFAULT_PATH)
+
+
+def _follow(process: "subprocess.Popen[bytes]", outputs: List[bytearray], timeout_s: float) -> str:
+    """Reads both outputs until the tool ends; what is wrong with it where it has to be ended, else nothing."""
+    deadline = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as selector:
+        for stream, output in ((process.stdout, outputs[0]), (process.stderr, outputs[1])):
+            if stream is not None:
+                os.set_blocking(stream.fileno(), False)
+                selector.register(stream, selectors.EVENT_READ, output)
+        # A process that the tool left behind may hold its pipes open: that it ended counts, too.
+        while selector.get_map():
+            ready = selector.select(_SLICE_S)
+            for key, _ in ready:
+                data = os.read(key.fd, _READ_BYTES)
+                key.data.extend(data)
+                if not data:
+                    selector.unregister(key.fileobj)
+            if sum(map(len, outputs)) > MAX_OUTPUT_BYTES:
+                return "printed more than %d MiB and was ended" % (MAX_OUTPUT_BYTES >> 20)
+            if time.monotonic() > deadline:
+                break
+            if not ready and _has_ended(process.pid):
+                return ""
+    pause_s = 1e-4
+    while not _has_ended(process.pid):
+        if time.monotonic() > deadline:
+            return "did not end within %g s" % timeout_s
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _SLICE_S)
+    return ""
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a child ended, which stays to be reaped."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # the second is what some systems say of zombies
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _dismiss(guard: "subprocess.Popen[bytes]") -> None:
+    if guard.stdin is not None:
+        guard.stdin.close()
+    guard.wait()
+
+
+def _end_of(text: str) -> str:
+    shown = " ".join("".join(one if one.isprintable() else " " for one in text[-4 * _WORDS :]).split())
+    return shown if len(shown) <= _WORDS else "…" + shown[-_WORDS:]

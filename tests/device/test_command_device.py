@@ -1,0 +1,144 @@
+"""A vendor's tool as a device: the main job with it, and what happens where it gives no latency."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nullbench import Bench, build_network
+from sshd_server import Sshd
+
+from harness import estimate
+from harness.device.diagnose import check_device
+from harness.device.inventory import load_inventory
+from harness.device.session import Visit, open_session
+from harness.errors import BackendError, HarnessError, WorkerDied
+from harness.measure.campaign import payload_of
+from harness.measure.journal import Journal
+from harness.measure.policy import RepeatPolicy
+from harness.network.models import load_network
+from harness.probe.probe import network_probe
+
+DEVICE = "vendor"
+TOOL = [sys.executable, "-I", "-S", str(Path(__file__).resolve().parents[1] / "stand_in_tool.py")]
+WORDS = [*TOOL, "--graph={model}", "--num_runs={runs}", "--json"]
+RUNS = 50  # more than any sitting asks for, so that a loaded probe takes one call
+
+
+def describe(bench: Bench, *further: str, **changes: Any) -> None:
+    """Writes devices.toml with the stand-in as the device `vendor`."""
+    options = {
+        "run": [*WORDS, *further], "version": [*TOOL, "--version"], "latency": "json:$.runs[*].us", "unit": "us",
+        "clock": "device", "runs": RUNS, **changes,
+    }  # fmt: skip
+    lines = [f'[devices.{DEVICE}]\nbackend = "command"\nresource = "{DEVICE}"\n[devices.{DEVICE}.options]']
+    lines += [f"{name} = {json.dumps(value)}" for name, value in options.items()]
+    bench.workspace.devices.write_text("\n".join(lines))
+
+
+def samples_of(bench: Bench) -> int:
+    """All samples in the journal."""
+    database = sqlite3.connect(bench.workspace.journal)
+    try:
+        (count,) = database.execute("SELECT count(*) FROM samples").fetchone()
+    finally:
+        database.close()
+    return int(count)
+
+
+def test_a_vendor_s_tool_does_the_main_job(bench: Bench) -> None:
+    """A table measured by calling the tool estimates a network as the tool's formula has it."""
+    model = build_network(bench.root / "small.onnx", widths=(8, 32))
+    describe(bench)
+    bench.profile(model, device=DEVICE, policy=RepeatPolicy(runs=3))
+    table = bench.build(DEVICE)
+    assert table.clock == "device"
+    assert (table.fingerprint["runtime"], table.fingerprint["runtime_version"]) == ("command", "stand-in 1.4.2")
+    (estimated,) = estimate([str(model)], device=DEVICE, workspace=bench.workspace)
+    assert set(estimated.coverage.values()) == {0, len(estimated.layers)} and estimated.coverage["measured"]
+    assert estimated.latency_s == pytest.approx(bench.truth.network_s(model), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("misbehaviour", "words"),
+    [
+        ("exit", ["exit code 3", "delegate not supported"]),
+        ("zero in json", ["a latency of 0 us is none", '"us": 0']),
+        ("hang", ["did not end within 0.5 s"]),
+        ("endless", ["printed more than 4 MiB", "still running"]),
+    ],
+)
+def test_no_latency_is_an_error_with_the_tool_s_last_words(
+    misbehaviour: str, words: list[str], bench: Bench, tmp_path: Path
+) -> None:
+    """The runtime refused, says the session, with words that are safe for a terminal; the session goes on."""
+    timeout_s = 0.5 if misbehaviour == "hang" else 90
+    describe(bench, f"--misbehave={misbehaviour}", f"--pids={tmp_path / 'pids'}", timeout_s=timeout_s)
+    probe = network_probe(load_network(str(bench.model)))
+    with open_session(load_inventory(bench.workspace.devices)[DEVICE]) as session:
+        session.acquire("the test")
+        with pytest.raises(BackendError) as caught:
+            session.put(payload_of(probe))
+        told = str(caught.value)
+        assert all(word in told for word in words), told
+        assert told.isprintable()
+        assert session.status()["busy"] is False
+
+
+def test_nothing_of_a_tool_without_latencies_enters_the_journal(bench: Bench) -> None:
+    """No sample, no table; why each probe was refused stands in the journal."""
+    model = build_network(bench.root / "small.onnx", widths=(8,))
+    describe(bench, "--misbehave=exit")
+    with pytest.raises(HarnessError):
+        bench.profile(model, device=DEVICE, policy=RepeatPolicy(runs=3))
+        bench.build(DEVICE)
+    assert samples_of(bench) == 0
+    with Journal(bench.workspace.journal) as journal:
+        records = [one for campaign in journal.campaigns(DEVICE) for one in journal.probes(campaign.id).values()]
+    assert records and all("exit code 3" in (one.refused or "") for one in records)
+
+
+def test_a_tool_that_is_missing_is_told_when_the_session_opens(bench: Bench) -> None:
+    """`devices check` and `profile` say which program is missing."""
+    describe(bench, run=["no-such-benchmark", "{model}"])
+    device = load_inventory(bench.workspace.devices)[DEVICE]
+    (backend,) = [check for check in check_device(device) if check.name == "backend"]
+    assert backend.ok is False and "no-such-benchmark" in backend.found
+    with pytest.raises(BackendError, match="no-such-benchmark"):
+        bench.profile(device=DEVICE)
+
+
+def test_a_tool_that_fails_once_costs_no_sample(bench: Bench, tmp_path: Path) -> None:
+    """What was measured before is kept and what failed is not in it; the same session's worker is gone."""
+    describe(bench, "--misbehave=exit", "--at=2", f"--counter={tmp_path / 'calls'}", runs=2)
+    device = load_inventory(bench.workspace.devices)[DEVICE]
+    probe = network_probe(load_network(str(bench.model)))
+    arrived = []
+    with open_session(device) as session:
+        session.acquire("the test")
+        session.put(payload_of(probe))
+        with pytest.raises(WorkerDied, match=r"exit code 3.*delegate not supported") as caught:
+            for series, _ in session.run([Visit(probe.id, 0, 1)] * 5):
+                arrived += series
+    assert caught.value.retry_helps
+    assert [one.visit for one in arrived] == [0, 1]
+    assert all(sample.device_ns for one in arrived for sample in one.samples)
+
+
+def test_the_tool_runs_behind_ssh(bench: Bench, sshd: Sshd) -> None:
+    """The same agent calls the tool on the other side, with the key confined to the agent."""
+    describe(bench)
+    known = load_inventory(bench.workspace.devices)[DEVICE]
+    device = sshd.device(DEVICE, "command").model_copy(update={"options": known.options})
+    probe = network_probe(load_network(str(bench.model)))
+    with open_session(device) as session:
+        assert session.hello.fingerprint["runtime_version"] == "stand-in 1.4.2"
+        session.acquire("the test")
+        session.put(payload_of(probe))
+        ((series, _),) = list(session.run([Visit(probe.id, 1, 2)]))
+    expected_ns = round(bench.truth.network_s(bench.model) * 1e9)
+    assert [sample.device_ns for sample in series[0].samples] == [expected_ns] * 2

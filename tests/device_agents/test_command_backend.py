@@ -1,0 +1,514 @@
+"""The command backend with a real program in the place of a vendor's tool, well-behaved and not."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nullbench import Truth, build_network
+from onnx import numpy_helper
+
+from device_agents import arrays
+from device_agents.backends import LoadRequest, Refused, Sample, create
+from device_agents.backends.command_latency import latency_rule, nanoseconds
+from harness.network.assemble import AssembledModel, assemble_network
+from harness.network.models import load_network
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TOOL = REPOSITORY / "tests" / "stand_in_tool.py"
+DOCUMENT = REPOSITORY / "docs" / "vendor_tools.md"
+WORDS = [sys.executable, "-I", "-S", str(TOOL), "--graph={model}", "--num_runs={runs}"]
+AVERAGE = r"pattern:^Timings in us: Init: [0-9.]+, Inference \(avg\): (.+)$"
+EACH = "json:$.runs[*].us"
+TAIL = "a warning that nobody reads"
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small network."""
+    return build_network(tmp_path_factory.mktemp("model") / "chain.onnx")
+
+
+@pytest.fixture(scope="module")
+def model(network: Path) -> AssembledModel:
+    """The network as it is sent to a device."""
+    return assemble_network(load_network(str(network)))
+
+
+@pytest.fixture(scope="module")
+def true_ns(network: Path) -> int:
+    """What the stand-in says of the network."""
+    return round(Truth().network_s(network) * 1e9)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The worker's private folder."""
+    private = tmp_path / "worker"
+    private.mkdir(mode=0o700)
+    monkeypatch.chdir(private)
+    return private
+
+
+def request_of(model: AssembledModel, probe: str = "p") -> LoadRequest:
+    """The model as a probe."""
+    weights, inputs = ([spec.wire() for spec in specs] for specs in (model.weights, model.inputs))
+    return LoadRequest(probe, model.content, weights, inputs, model.output_bytes)
+
+
+def options(*further: str, latency: str = AVERAGE, **changes: Any) -> dict[str, Any]:
+    """Options of the stand-in, with further arguments."""
+    known = {"run": [*WORDS, *further], "latency": latency, "unit": "us", "version": "1", "runs": 4, **changes}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Waits for something that another process does."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def loaded(settings: Mapping[str, Any], model: AssembledModel) -> Any:
+    """A backend with the model as probe p."""
+    backend = create("command", dict(settings))
+    backend.load(request_of(model))
+    return backend
+
+
+def test_the_figure_of_the_tool_is_the_sample(model: AssembledModel, folder: Path, true_ns: int) -> None:
+    """On the clock that the options state; wall time is that of the call where the clock is the device's own."""
+    backend = loaded(options(), model)
+    assert (backend.clock, backend.tells) == ("wall", ())
+    assert backend.run("p") == Sample(wall_ns=true_ns)
+    backend.unload("p")
+    backend = loaded(options(clock="device"), model)
+    assert backend.clock == "device"
+    sample = backend.run("p")
+    assert (sample.device_ns, sample.cpu_ns, sample.preemptions) == (true_ns, None, 0)
+    assert sample.wall_ns > 1_000_000  # a process was started
+    backend.unload("p")
+    with pytest.raises(KeyError):
+        backend.run("p")
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("s", 1e6), ("ms", 1e3), ("ns", 1e-3)])
+def test_units(unit: str, factor: float, model: AssembledModel, true_ns: int) -> None:
+    """The same figure in another unit is another latency."""
+    backend = loaded(options(unit=unit, clock="device"), model)
+    assert backend.run("p").device_ns == pytest.approx(true_ns * factor, rel=1e-5, abs=1)
+
+
+def test_each_run_of_a_list_is_a_sample(model: AssembledModel, tmp_path: Path) -> None:
+    """A call is made once for as many samples as it tells, and they come in its order, from a file as well."""
+    counter = tmp_path / "calls"
+    further = ["--noise=0.1", f"--counter={counter}"]
+    taken = {}
+    for where in ("--json", "--export={output}"):
+        counter.unlink(missing_ok=True)
+        backend = loaded(options(*further, where, latency=EACH), model)
+        taken[where] = [backend.run("p").wall_ns for _ in range(9)]
+        assert counter.stat().st_size == 3
+    first = taken["--json"]
+    assert len(set(first[:4])) == 4 and first == [*first[:4], *first[:4], first[0]]
+    assert taken["--export={output}"] == first
+    last = loaded(options(*further, "--json", latency="json:$['runs'][3].us"), model)
+    assert last.run("p").wall_ns == first[3]
+
+
+def test_longer_lists_lose_their_beginning(model: AssembledModel) -> None:
+    """Of a tool that does more runs than it was asked for, the last ones count."""
+    words = [word.replace("{runs}", "7") for word in WORDS]
+    settings = options(latency=EACH)
+    settings["run"] = [*words, "--noise=0.1", "--json"]
+    many, few = (loaded({**settings, "runs": kept}, model) for kept in (7, 4))
+    expected = [many.run("p").wall_ns for _ in range(7)]
+    assert [few.run("p").wall_ns for _ in range(4)] == expected[3:]
+
+
+def test_the_model_is_complete(model: AssembledModel, folder: Path, tmp_path: Path) -> None:
+    """The tool finds a file with the weights in it that runs, readable by nobody else."""
+    kept = tmp_path / "kept.onnx"
+    backend = loaded(options(f"--keep={kept}"), model)
+    (place,) = folder.iterdir()
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    content = onnx.load(kept)
+    onnx.checker.check_model(content)
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in content.graph.initializer}
+    for spec in model.weights:
+        assert numpy.array_equal(weights[spec.name], arrays.make(spec.wire()))
+    session = onnxruntime.InferenceSession(kept, providers=["CPUExecutionProvider"])
+    (values,) = session.run(None, {spec.name: arrays.make(spec.wire()) for spec in model.inputs})
+    assert numpy.isfinite(values).all()
+    backend.unload("p")
+
+
+REFUSED = {
+    "nothing": ["matches nowhere", "delegate not supported"],
+    "exit": ["exit code 3", "delegate not supported"],
+    "crash": ["SIGABRT", "about to crash"],
+    "0": ["latency of 0 us", TAIL],
+    "0.0": ["latency of 0 us", TAIL],
+    "-12.5": ["latency of -12.5 us", TAIL],
+    "nan": ["'nan', which is no number", TAIL],
+    "inf": ["'inf', which is no number", TAIL],
+    "1e400": ["latency of inf us", TAIL],
+    "1e12": ["more than 10000 s", TAIL],
+    "1e-9": ["less than a nanosecond", TAIL],
+    "1e7": ["latency of 10 s in a call that took", "unit", TAIL],
+    "1,234.5": ["'1,234.5', which is no number", TAIL],
+    "0x10": ["'0x10', which is no number", TAIL],
+    "1_000": ["'1_000', which is no number", TAIL],
+    "١٢": ["which is no number", TAIL],
+    "twice": ["matches more than once", TAIL],
+    "other unit": ["matches nowhere", "Timings in ms"],
+}
+REFUSED_JSON = {
+    "nothing": ["not JSON", "delegate not supported"],
+    "no json": ["not JSON", "about a millisecond"],
+    "short list": ["tells 3 latencies instead of 4", '"us"'],
+    "hole": ["no $.runs[3].us", '"ms"'],
+    "text": ["$.runs[0].us is no number"],
+    "nan in json": ["latency of nan us"],
+    "zero in json": ["latency of 0 us"],
+    "no list": ["$.runs is no list"],
+    "key twice": ["key twice"],
+    "nested": ["[[["],
+}
+REFUSED_FILE = {
+    "nothing": ["wrote no {output}: No such file", "delegate not supported"],
+    "link": ["wrote no {output}: it is no file"],
+    "pipe": ["wrote no {output}: it is no file"],
+    "folder": ["wrote no {output}: it is no file"],
+    "huge file": ["larger than 4 MiB"],
+}
+
+
+@pytest.mark.parametrize(
+    ("misbehaviour", "further", "latency", "words"),
+    [
+        *((kind, [], AVERAGE, words) for kind, words in REFUSED.items()),
+        *((kind, ["--json"], EACH, words) for kind, words in REFUSED_JSON.items()),
+        *((kind, ["--export={output}"], EACH, words) for kind, words in REFUSED_FILE.items()),
+    ],
+)
+def test_what_is_no_latency_is_refused(
+    misbehaviour: str, further: list[str], latency: str, words: list[str], model: AssembledModel, folder: Path
+) -> None:
+    """The probe is refused with the reason and the tool's last words, nothing of it is left, no sample exists."""
+    backend = create("command", options(f"--misbehave={misbehaviour}", *further, latency=latency))
+    with pytest.raises(Refused) as caught:
+        backend.load(request_of(model))
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 700
+    assert list(folder.iterdir()) == []
+    with pytest.raises(KeyError):
+        backend.run("p")
+
+
+def test_a_tool_that_fails_later_ends_the_worker(model: AssembledModel, tmp_path: Path) -> None:
+    """It told a latency before, so the probe is not to blame; the worker ends with the tool's last words."""
+    backend = loaded(options("--misbehave=exit", "--at=2", f"--counter={tmp_path / 'calls'}"), model)
+    backend.run("p")
+    with pytest.raises(SystemExit, match=r"exit code 3.*delegate not supported"):
+        backend.run("p")
+
+
+def test_endless_output_is_cut(model: AssembledModel) -> None:
+    """A tool that does not stop printing is ended at a few megabytes, long before its time is up."""
+    with pytest.raises(Refused, match=r"printed more than 4 MiB.*still running"):
+        loaded(options("--misbehave=endless", timeout_s=90), model)
+
+
+def test_a_hanging_tool_is_ended_with_its_children(model: AssembledModel, tmp_path: Path) -> None:
+    """After its time the tool and what it started are gone."""
+    pids = tmp_path / "pids"
+    with pytest.raises(Refused, match=r"did not end within 2 s.*Inference"):
+        loaded(options("--misbehave=hang", f"--pids={pids}", timeout_s=2), model)
+    wait_until(lambda: not any(runs(int(pid)) for pid in pids.read_text().split()))
+
+
+def test_what_a_tool_leaves_running_is_ended(model: AssembledModel, tmp_path: Path, true_ns: int) -> None:
+    """A child that holds the tool's pipes keeps nobody waiting, and does not disturb the next call."""
+    pids = tmp_path / "pids"
+    backend = loaded(options("--misbehave=family", f"--pids={pids}"), model)
+    assert backend.run("p").wall_ns == true_ns
+    wait_until(lambda: not any(runs(int(pid)) for pid in pids.read_text().split()))
+
+
+def test_a_tool_dies_with_its_worker(network: Path, tmp_path: Path) -> None:
+    """A worker that is killed outright takes the running tool along, and the tool's children."""
+    pids = tmp_path / "pids"
+    program = (
+        "import json, sys; from device_agents.backends import LoadRequest, create;"
+        "create('command', json.loads(sys.argv[1])).load(LoadRequest('p', open(sys.argv[2], 'rb').read(), [], [], 4))"
+    )
+    settings = json.dumps(options("--misbehave=hang", f"--pids={pids}"))
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen([sys.executable, "-c", program, settings, str(network)], cwd=tmp_path, env=environment) as it:
+        try:
+            wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+            running = [int(pid) for pid in pids.read_text().split()]
+            assert all(map(runs, running))
+        finally:
+            it.send_signal(signal.SIGKILL)
+    wait_until(lambda: not any(map(runs, running)))
+
+
+def test_a_call_is_alone(model: AssembledModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few variables, nothing to read, a folder of its own that goes with what is left in it; no shell."""
+    monkeypatch.setenv("SECRET", "s3cret")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    seen = tmp_path / "seen"
+    program = (
+        "import json, os, sys; open('junk', 'w').write('x');"
+        "facts = dict(environment=dict(os.environ), read=sys.stdin.read(), words=sys.argv[2:], at=os.getcwd());"
+        "open(sys.argv[1], 'w').write(json.dumps(facts)); print('Timings in us: Init: 1, Inference (avg): 5')"
+    )
+    odd = ["$(touch x); `id`", "a b", "{{braces}}", "*", "model: {name}!", ""]
+    loaded(options(run=[sys.executable, "-c", program, str(seen), *odd, "{model}"]), model)
+    facts = json.loads(seen.read_text())
+    private = Path(facts["at"])
+    assert set(facts["environment"]) - {"HOME", "USER", "LOGNAME", "LC_CTYPE"} == {
+        "PATH", "TMPDIR", "LC_ALL", "ORT_DISABLE_TELEMETRY",
+    }  # fmt: skip
+    assert (facts["environment"]["LC_ALL"], facts["environment"]["TMPDIR"]) == ("C", facts["at"])
+    assert private.parent == folder and not private.exists()
+    assert facts["read"] == ""
+    assert facts["words"][:-1] == ["$(touch x); `id`", "a b", "{braces}", "*", "model: probe-0.onnx!", ""]
+    model_file = Path(facts["words"][-1])
+    assert (model_file.name, model_file.parent.parent) == ("probe-0.onnx", folder)
+
+
+def test_models_are_pushed_and_removed_once(model: AssembledModel, folder: Path, tmp_path: Path) -> None:
+    """Copies share what is pushed; names are used again; what stands beside the model goes with it."""
+    there = tmp_path / "phone"
+    there.mkdir()
+    copy = "import shutil, sys; shutil.copy(*sys.argv[1:3]); open(sys.argv[1] + '.engine', 'w').close()"
+    settings = options(
+        run=[word.replace("{model}", f"{there}/{{name}}") for word in WORDS],
+        push=[sys.executable, "-I", "-S", "-c", copy, "{model}", f"{there}/{{name}}"],
+        remove=["rm", f"{there}/{{name}}"],
+    )
+    backend = create("command", settings)
+    other = assemble_network(load_network(str(build_network(tmp_path / "other.onnx", widths=(8, 8)))))
+    backend.load(request_of(model, "p"))
+    backend.load(request_of(model, "p.2"))
+    backend.load(request_of(other, "q"))
+    assert sorted(path.name for path in there.iterdir()) == ["probe-0.onnx", "probe-1.onnx"]
+    assert backend.run("p") == backend.run("p.2") != backend.run("q")
+    backend.unload("p")
+    assert backend.run("p.2").wall_ns > 0
+    backend.unload("p.2")
+    assert [path.name for path in there.iterdir()] == ["probe-1.onnx"]
+    backend.load(request_of(model, "r"))
+    assert sorted(path.name for path in there.iterdir()) == ["probe-0.onnx", "probe-1.onnx"]
+    for probe in ("q", "r"):
+        backend.unload(probe)
+    assert [*there.iterdir(), *folder.iterdir()] == []
+    backend.load(request_of(model, "s"))
+    (there / "probe-0.onnx").unlink()
+    with pytest.raises(Refused, match="could not be removed: rm ended with exit code 1"):
+        backend.unload("s")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_push_that_fails_refuses_the_probe(model: AssembledModel, folder: Path) -> None:
+    """The last words are those of the pushing program, and the tool is not called."""
+    settings = options(push=["ls", "/nowhere/{name}"], run=["false", "{model}"])
+    with pytest.raises(Refused, match=r"ls ended with exit code 2.*nowhere/probe-0"):
+        loaded(settings, model)
+    assert list(folder.iterdir()) == []
+
+
+def test_other_options_are_another_device() -> None:
+    """Version, arguments and the meaning of the figure are in the fingerprint; how long to wait is not."""
+    facts = create("command", options()).fingerprint()
+    assert (facts["runtime"], facts["runtime_version"], facts["command"]) == ("command", "1", " ".join(WORDS))
+    assert "runs=4,warmup=3,unit=us,clock=wall" in facts["settings"]
+    assert create("command", options(timeout_s=7, remove=["true"])).fingerprint() == facts
+    changes: list[dict[str, Any]] = [
+        {"unit": "ms"}, {"clock": "device"}, {"runs": 5}, {"warmup": 0}, {"push": ["true", "{model}"]},
+        {"latency": AVERAGE.replace("(.+)", "(.*)")}, {"version": "2"},
+    ]  # fmt: skip
+    seen = [json.dumps(create("command", options(**change)).fingerprint(), sort_keys=True) for change in changes]
+    assert len({*seen, json.dumps(facts, sort_keys=True)}) == len(changes) + 1
+    told = create("command", options(version=[*WORDS[:4], "--version"])).fingerprint()
+    assert told["runtime_version"] == "stand-in 1.4.2"
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"run": None}, "option run"),
+        ({"run": []}, "option run"),
+        ({"run": "tool --graph={model}"}, "run .* list of texts"),
+        ({"run": [sys.executable, 3]}, "run .* list of texts"),
+        ({"run": [sys.executable, "\0{model}"]}, "run .* list of texts"),
+        ({"run": [sys.executable, "--no-model"]}, r"\{model\}"),
+        ({"run": [sys.executable, "{{model}}"]}, r"\{model\}"),
+        ({"run": ["no-such-tool-anywhere", "{model}"]}, "'no-such-tool-anywhere' .* is not there"),
+        ({"run": ["/no/such/tool", "{model}"]}, "'/no/such/tool' .* is not there"),
+        ({"run": ["./tool", "{model}"]}, "'./tool' .* is not there"),
+        ({"run": ["{model}"]}, "is not there"),
+        ({"run": [sys.executable, "{modle}"]}, r"no placeholder '\{modle\}'"),
+        ({"run": [sys.executable, "{model}", "{}"]}, r"no placeholder '\{\}'"),
+        ({"run": [sys.executable, "{model}", "{"]}, r"no placeholder '\{'"),
+        ({"push": [sys.executable, "{output}"]}, r"push .* no placeholder '\{output\}'"),
+        ({"push": ["no-such-tool-anywhere"]}, "push is not there"),
+        ({"remove": ["no-such-tool-anywhere"]}, "remove is not there"),
+        ({"version": None}, "option version"),
+        ({"version": " "}, "tells no version"),
+        ({"version": ["false"]}, "version of the tool cannot be told: false ended with exit code 1"),
+        ({"version": ["true"]}, "tells no version"),
+        ({"version": 3}, "list of texts"),
+        ({"latency": None}, "option latency"),
+        ({"latency": "xpath://a"}, "json:PATH or pattern"),
+        ({"latency": "pattern:latency ([0-9]+)"}, "begins with"),
+        ({"latency": r"pattern:^costs ([0-9]+)\$"}, "ends with"),
+        ({"latency": "pattern:^latency [0-9]+$"}, "one group.*has 0"),
+        ({"latency": "pattern:^([a-z]+) ([0-9]+)$"}, "one group.*has 2"),
+        ({"latency": "pattern:^([0-9]+$"}, "no regular expression"),
+        ({"latency": "pattern:^a)|(b$"}, "no regular expression"),
+        ({"latency": "json:runs[0]"}, r"begins with \$"),
+        ({"latency": "json:$.runs[-1]"}, r"at '\[-1\]'"),
+        ({"latency": "json:$..us"}, "at '..us'"),
+        ({"latency": "json:$.a[*].b[*]"}, r"one \[\*\]"),
+        ({"unit": None}, "unit .* one of s, ms, us, ns"),
+        ({"unit": "min"}, "unit .* one of s, ms, us, ns"),
+        ({"clock": "cpu"}, "clock .* one of wall, device"),
+        ({"runs": 0}, "runs .* whole number"),
+        ({"runs": 2.5}, "runs .* whole number"),
+        ({"warmup": -1}, "warmup .* whole number"),
+        ({"timeout_s": 0}, "timeout_s"),
+        ({"timeout_s": 1000}, "timeout_s"),
+        ({"timeout_s": math.nan}, "timeout_s"),
+        ({"colour": "red"}, "no option 'colour'"),
+    ],
+)
+def test_wrong_options_are_refused(changes: dict[str, Any], named: str) -> None:
+    """What is missing, unknown or wrong is named when the session opens, before anything is measured."""
+    with pytest.raises(Refused, match=named):
+        create("command", options(**changes))
+
+
+def test_patterns_are_of_whole_lines() -> None:
+    """Alternatives do not escape the anchors, other lines do not count, a line may end as on other systems."""
+    find = latency_rule(r"pattern:^mean ([0-9.]+) ms|median ([0-9.]+) ms$".replace("median (", "median (?:")).find
+    assert find("x\nmean 1.5 ms\r\ny") == [1.5]
+    for text in ("the mean 1.5 ms", "mean 1.5 ms more", "mean 1.5 ms\nmean 1.5 ms", "", "median 2.5 ms"):
+        with pytest.raises(ValueError, match=r"matches|no number"):
+            find(text)
+
+
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=12,
+)
+PATHS = st.lists(st.sampled_from([".a", ".b", "['c']", "[0]", "[1]"]), max_size=3).map("".join)
+
+
+@given(DOCUMENTS, PATHS, st.booleans())
+def test_json_paths_find_numbers_or_say_why(document: Any, path: str, each: bool) -> None:
+    """Whatever the document, a path finds what plain indexing finds, if that is a number, or raises ValueError."""
+    expected: Any = None
+    try:
+        expected = eval(re.sub(r"\.([a-c])", r"['\1']", f"document{path}"))  # noqa: S307 - a handful of known paths
+        kind = type(expected)
+    except (KeyError, TypeError, IndexError):
+        kind = None
+    rule = latency_rule(f"json:${path}{'[*]' if each else ''}")
+    text = json.dumps(document)
+    if kind in (int, float) and not each:
+        found = rule.find(text)
+        assert found == [pytest.approx(float(expected), nan_ok=True)]
+    elif kind is list and each and expected and all(type(one) in (int, float) for one in expected):
+        assert rule.find(text) == [pytest.approx(float(one), nan_ok=True) for one in expected]
+    else:
+        with pytest.raises(ValueError, match=r"\$"):
+            rule.find(text)
+
+
+@given(st.floats() | st.floats(1e-12, 1e14), st.sampled_from(["s", "ms", "us", "ns"]))
+def test_latencies_are_positive_and_bounded(figure: float, unit: str) -> None:
+    """Whatever a tool tells is a latency from a nanosecond to 10,000 s, or an error."""
+    try:
+        told_ns = nanoseconds(figure, unit)
+    except ValueError:
+        seconds = figure * {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit]
+        assert not 0.6e-9 <= seconds <= 0.9999e4
+    else:
+        assert 1 <= told_ns <= 10**13
+
+
+def _examples() -> list[Any]:
+    """The devices that docs/vendor_tools.md shows, each with a sample of output and the latencies told of it."""
+    text = DOCUMENT.read_text()
+    found = re.findall(
+        r"```toml\n(\[devices\.[^`]+)```.*?```(?:text|json)\n([^`]+)```\s+Latency: ([0-9., ]+) ms", text, re.DOTALL
+    )
+    devices = [(next(iter(tomllib.loads(table)["devices"].items())), *rest) for table, *rest in found]
+    return [pytest.param(device, output, told, id=name) for (name, device), output, told in devices]
+
+
+@pytest.mark.parametrize(("device", "output", "told"), _examples())
+def test_examples_of_the_documentation_hold(
+    device: dict[str, Any], output: str, told: str, model: AssembledModel, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Each example is a device, and finds in its sample of output the latencies that stand below it."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (tmp_path / "output").write_text(output)
+    script = f"""#!/bin/sh
+sleep 0.3
+for word; do case $word in --exportTimes=*) exec cat {tmp_path}/output > "${{word#*=}}";; esac; done
+exec cat {tmp_path}/output
+"""
+    settings = dict(device["options"])
+    for option in ("run", "push", "remove", "version"):
+        if isinstance(settings.get(option), list) and shutil.which(settings[option][0]) is None:
+            (programs / settings[option][0]).write_text(script)
+            (programs / settings[option][0]).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    expected = [round(float(one) * 1e6) for one in told.split(",")]
+    if len(expected) > 1:
+        settings["runs"] = len(expected)
+    backend = loaded(settings, model)
+    assert device["backend"] == "command"
+    assert [backend.run("p").wall_ns for _ in expected] == expected
+
+
+def test_all_three_tools_are_documented() -> None:
+    """The examples are those of ONNX Runtime, TensorFlow Lite and TensorRT."""
+    words = " ".join(" ".join(example.values[0]["options"]["run"]) for example in _examples())
+    assert all(tool in words for tool in ("onnxruntime_perf_test", "benchmark_model", "trtexec"))
