@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, NoReturn, Optional
 
 from device_agents import AGENT_VERSION, fingerprint, wire
 from device_agents.child import WorkerProcess
-from device_agents.lease import Lease, LeaseHeld, holder_of
+from device_agents.lease import Lease, LeaseHeld, evict_stopped, holder_of
 from device_agents.watchdog import Watchdog
 
 IDLE_S = 120.0
@@ -197,7 +197,7 @@ class Agent:
             raise _Finished(_EXIT_PROTOCOL) from None
         # A long payload over a slow link is a sign of life, too.
         if self._holds(self._decoder.arriving.get("token")):
-            self._watchdog.renew()
+            self._renew()
 
     def _on_worker(self, events: int) -> None:
         worker = self._worker
@@ -310,13 +310,13 @@ class Agent:
         if purpose not in _PURPOSES:
             raise _Rejected("bad-request", "the purpose of a session is %s" % " or ".join(_PURPOSES))
         resource = frame.fields.get("resource")
-        holder = holder_of(resource) if isinstance(resource, str) else None
+        holder = _rightful_holder(resource) if isinstance(resource, str) else None
         if holder is not None:  # starting a runtime would disturb who measures
             raise _Rejected("busy", "%s is leased by %s" % (resource, holder), holder=holder)
         try:
             self._worker = WorkerProcess()
         except OSError as error:
-            raise _Rejected("worker-died", "the worker cannot be started: %s" % error) from None
+            raise _Rejected("system", "the worker cannot be started: %s" % error) from None
         self._backend, self._purpose = backend, purpose
         self._forward(frame, START_S, "start", backend=backend, options=options)
 
@@ -332,10 +332,13 @@ class Agent:
             lease.acquire(holder[:200])
         except LeaseHeld as held:
             raise _Rejected("busy", str(held), holder=held.holder) from None
-        except (ValueError, OSError) as error:
+        except ValueError as error:
             raise _Rejected("bad-request", "no lease of %r: %s" % (resource[:80], error)) from None
+        except OSError as error:
+            raise _Rejected("system", "no lease of %r: %s" % (resource[:80], error)) from None
         self._lease = lease
         self._watchdog.restart(ttl_s)
+        self._renew()
         self._writer.write("lease", frame.id, token=lease.token, ttl_s=ttl_s)
 
     def _on_status(self, frame: wire.Frame) -> None:
@@ -352,7 +355,7 @@ class Agent:
         lease = self._lease
         if lease is None or not self._holds(frame.fields.get("token")):
             raise _Rejected("lease-lost", "the token of this %s is not the one of the lease" % frame.type[:40])
-        self._watchdog.renew()
+        self._renew()
         fields = {name: value for name, value in frame.fields.items() if name not in ("token", "silence_s")}
         if frame.type == "oracle" and self._purpose != "validation":
             raise _Rejected("forbidden", "the oracle answers only in a session that was opened for validation")
@@ -378,8 +381,22 @@ class Agent:
         self._watchdog.restart(IDLE_S)
         self._writer.write("release", frame.id)
 
+    def _renew(self) -> None:
+        self._watchdog.renew()
+        if self._lease is not None:
+            self._lease.extend(self._watchdog.deadline, self._watchdog.ttl_s)
+
     def _holds(self, token: Any) -> bool:
         return self._lease is not None and type(token) is int and token == self._lease.token
+
+
+def _rightful_holder(resource: str) -> Optional[str]:
+    """Who holds the resource; one that is stopped and whose lease has run out does not any more."""
+    try:
+        holder = holder_of(resource)
+        return None if holder is None or evict_stopped(resource) else holder
+    except ValueError as error:
+        raise _Rejected("bad-request", "no lease of %r: %s" % (resource[:80], error)) from None
 
 
 def _greeting(fields: Dict[str, Any]) -> Dict[str, Any]:

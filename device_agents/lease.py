@@ -2,21 +2,31 @@
 
 The lock is an `flock` on one file per resource in a folder that all users of the machine share, so that
 two workspaces, two users and two controllers exclude each other. The kernel drops the lock when the
-supervisor ends, however it ends. The file keeps the last token and who took it.
+supervisor ends, however it ends. The file keeps the last token, who took it, and until when it is leased.
+
+That folder may not outlive a reboot, and the wall clock may be wrong after one; so the token is kept a
+second time, in the user's cache folder.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
 import re
+import signal
 import stat
 import tempfile
 import time
 from typing import Any, Dict, Optional
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_RECORD_BYTES = 4096
+_SPARE = 1 / 8
+_GRACE_S = 5.0
+_DYING_S = 2.0
 
 
 class LeaseHeld(Exception):
@@ -46,24 +56,39 @@ class Lease:
     """The lock on one resource, held from `acquire` to `release` or the end of the process."""
 
     def __init__(self, resource: str) -> None:
-        if not _NAME.match(resource):
-            raise ValueError(f"resource name {resource!r} is not a plain name")
+        _check_name(resource)
         self.resource = resource
         self.token = 0
+        self._record: Dict[str, Any] = {}
         self._file: Optional[int] = None
 
     def acquire(self, holder: str) -> int:
-        """Takes the lock or raises LeaseHeld; returns the new fencing token, larger than any before."""
-        handle = _open_shared(os.path.join(runtime_folder(), self.resource + ".lease"))
-        if not _lock(handle):
-            record = _read(handle)
+        """Takes the lock or raises LeaseHeld; returns the new fencing token, larger than any before.
+
+        Raises OSError where the token cannot be kept: on a full disk, for example.
+        """
+        handle = _open_shared(_path(self.resource))
+        try:
+            if not _lock(handle) and not (_evict_stopped(handle) and _lock(handle)):
+                raise LeaseHeld(self.resource, str(_read(handle).get("holder", "an unknown holder")))
+            before = max(int(_read(handle).get("token", 0)), _remembered(self.resource))
+            token = max(before + 1, int(time.time()))
+            self._record = {"token": token, "holder": holder, "pid": os.getpid()}
+            _write(handle, self._record)
+            os.fsync(handle)
+        except BaseException:
             os.close(handle)
-            raise LeaseHeld(self.resource, str(record.get("holder", "an unknown holder")))
-        # The folder may not outlive a reboot; the seconds keep tokens growing all the same.
-        self.token = max(int(_read(handle).get("token", 0)) + 1, int(time.time()))
-        _write(handle, {"token": self.token, "holder": holder, "pid": os.getpid()})
-        self._file = handle
-        return self.token
+            raise
+        _remember(self.resource, token)
+        self.token, self._file = token, handle
+        return token
+
+    def extend(self, deadline_s: float, ttl_s: float) -> None:
+        """Records that the lease holds until `deadline_s` of the monotonic clock, should this process be stopped."""
+        if self._file is not None and deadline_s > self._record.get("until_s", 0.0):
+            self._record["until_s"] = deadline_s + _SPARE * ttl_s  # so that not every heartbeat has to write
+            with contextlib.suppress(OSError):  # it serves others, should this process be stopped
+                _write(self._file, self._record)
 
     def release(self) -> None:
         """Gives the lock back; harmless where it is not held."""
@@ -72,12 +97,24 @@ class Lease:
             self._file = None
 
 
+def evict_stopped(resource: str) -> bool:
+    """Kills a holder that is stopped (SIGSTOP) and so cannot end itself though its lease ran out; whether it did."""
+    _check_name(resource)
+    try:
+        handle = os.open(_path(resource), os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        return _evict_stopped(handle)
+    finally:
+        os.close(handle)
+
+
 def holder_of(resource: str) -> Optional[str]:
     """Who holds the resource now, or None; takes nothing."""
-    if not _NAME.match(resource):
-        raise ValueError(f"resource name {resource!r} is not a plain name")
+    _check_name(resource)
     try:
-        handle = os.open(os.path.join(runtime_folder(), resource + ".lease"), os.O_RDWR | os.O_NOFOLLOW)
+        handle = os.open(_path(resource), os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
@@ -87,6 +124,15 @@ def holder_of(resource: str) -> Optional[str]:
     finally:
         os.close(handle)
     return None
+
+
+def _check_name(resource: str) -> None:
+    if not _NAME.match(resource):
+        raise ValueError(f"resource name {resource!r} is not a plain name")
+
+
+def _path(resource: str) -> str:
+    return os.path.join(runtime_folder(), resource + ".lease")
 
 
 def _lock(handle: int) -> bool:
@@ -123,6 +169,71 @@ def _read(handle: int) -> Dict[str, Any]:
 
 
 def _write(handle: int, record: Dict[str, Any]) -> None:
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, json.dumps(record).encode(), 0)
-    os.fsync(handle)
+    """In place, always as many bytes: a disk that is full by now cannot take the token away."""
+    content = json.dumps(record).encode().ljust(_RECORD_BYTES)
+    if os.pwrite(handle, content, 0) != len(content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _memory(resource: str) -> str:
+    folder = os.environ.get("HARNESS_RUNTIME_FOLDER") or os.path.expanduser("~/.cache/harness")
+    return os.path.join(folder, resource + ".token")
+
+
+def _remembered(resource: str) -> int:
+    """The last token that this user took here, also before a reboot; 0 where nothing tells."""
+    try:
+        handle = os.open(_memory(resource), os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return 0
+    try:
+        return int(_read(handle).get("token", 0))
+    finally:
+        os.close(handle)
+
+
+def _remember(resource: str, token: int) -> None:
+    with contextlib.suppress(OSError):  # without a home folder the lock file and the wall clock have to do
+        os.makedirs(os.path.dirname(_memory(resource)), mode=0o700, exist_ok=True)
+        handle = os.open(_memory(resource), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            _write(handle, {"token": token})
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _evict_stopped(handle: int) -> bool:
+    record = _read(handle)
+    pid, until_s = record.get("pid"), record.get("until_s")
+    if type(pid) is not int or type(until_s) is not float or time.monotonic() < until_s + _GRACE_S:
+        return False
+    try:
+        if not _is_stopped(pid) or not _has_open(pid, handle):
+            return False
+        os.kill(pid, signal.SIGKILL)  # its worker dies with it (PR_SET_PDEATHSIG)
+    except OSError:  # ended meanwhile, or of another user
+        return False
+    deadline = time.monotonic() + _DYING_S
+    while os.path.exists("/proc/%d/exe" % pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return True
+
+
+def _is_stopped(pid: int) -> bool:
+    with open("/proc/%d/stat" % pid, encoding="utf-8", errors="replace") as stat_line:
+        return stat_line.read().rpartition(")")[2].split()[0] in ("T", "t")
+
+
+def _has_open(pid: int, handle: int) -> bool:
+    """Whether the process has this file open: its number may be another's by now."""
+    folder = "/proc/%d/fd" % pid
+    ours = os.fstat(handle)
+    for name in os.listdir(folder):
+        try:
+            theirs = os.stat(os.path.join(folder, name))
+        except OSError:  # closed meanwhile
+            continue
+        if (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino):
+            return True
+    return False

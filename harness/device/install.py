@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _CHANNEL_S = 20.0
 _PUSH_S = 120.0
+_STALE_S = 3600
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,17 @@ def _send(files: paramiko.SFTPClient, bundle: Bundle) -> None:
             target.write(bundle.content)
         if _remote_hash(files, part, len(bundle.content)) != bundle.sha256:
             raise OSError("what was written reads back differently")
+        now_s = files.stat(part).st_mtime or 0  # by the clock of the device, which may be any
         files.posix_rename(part, bundle.path)
     except BaseException:
         with contextlib.suppress(OSError, EOFError):  # the first error is the one to tell
             files.remove(part)
         raise
+    for entry in files.listdir_attr(folder):
+        # Left by a link that broke during an earlier push; a push under way is younger.
+        if entry.filename.endswith(".part") and (entry.st_mtime or now_s) < now_s - _STALE_S:
+            with contextlib.suppress(OSError):
+                files.remove(posixpath.join(folder, entry.filename))
 
 
 def _remote_hash(files: paramiko.SFTPClient, path: str, size: int) -> str:

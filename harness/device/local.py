@@ -87,7 +87,11 @@ class LocalTransport:
         parent = str(Path(device_agents.__file__).absolute().parent.parent)
         inherited = os.environ.get("PYTHONPATH")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (parent, inherited)))}
-        errors, path = tempfile.mkstemp(prefix="harness-agent-")
+        try:
+            errors, path = tempfile.mkstemp(prefix="harness-agent-")
+        except OSError as error:
+            step = "Free space in the folder for temporary files, or name another by TMPDIR"
+            raise DeviceUnreachable("The local agent cannot be started", why=str(error), next_step=step) from error
         os.unlink(path)
         try:
             process = subprocess.Popen(

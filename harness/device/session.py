@@ -64,13 +64,15 @@ class Deadlines:
     """How long a session waits for what.
 
     The lease on the device runs out `lease_ttl_s` after the last sign of us; heartbeats are sent as long as the
-    controller has used the session within `keep_s`.
+    controller has used the session within `keep_s`. A worker that says nothing for `load_s` while it loads, or for
+    `run_s` while it measures, is killed.
     """
 
     lease_ttl_s: float = 60.0
     start_s: float = 90.0
     reply_s: float = 30.0
     load_s: float = 300.0
+    run_s: float = 120.0
     margin_s: float = 10.0
     keep_s: float = 600.0
 
@@ -204,14 +206,12 @@ class AgentSession:
     def drop(self, probes: Sequence[str]) -> None:
         """Unloads probes."""
         for part in _parts(list(probes)):
-            frame = self._ask(
-                "drop", self._deadlines.load_s, token=self.token, silence_s=self._deadlines.load_s, probes=part
-            )
+            silence_s = self._deadlines.load_s
+            timeout_s = silence_s + self._deadlines.margin_s
+            frame = self._ask("drop", timeout_s, token=self.token, silence_s=silence_s, probes=part)
             check(EmptyReply, frame.fields, self._name)
 
-    def run(
-        self, visits: Sequence[Visit], silence_s: float = 120.0
-    ) -> Iterator[tuple[tuple[Series, ...], Mapping[str, float]]]:
+    def run(self, visits: Sequence[Visit]) -> Iterator[tuple[tuple[Series, ...], Mapping[str, float]]]:
         """Runs visits in order; yields what each samples frame holds: series, and the state of the device.
 
         A list too long for one request is sent as several, one after the other. An iterator that is not read
@@ -223,18 +223,18 @@ class AgentSession:
         self._cancel = False
         first = 0
         for part in _parts([[visit.probe, visit.warmup, visit.runs] for visit in visits]):
-            cancelled = yield from self._run_part(part, visits[first : first + len(part)], first, silence_s)
+            cancelled = yield from self._run_part(part, visits[first : first + len(part)], first)
             if cancelled or self._cancel:
                 return
             first += len(part)
 
     def _run_part(
-        self, part: list[Any], visits: Sequence[Visit], first: int, silence_s: float
+        self, part: list[Any], visits: Sequence[Visit], first: int
     ) -> Generator[tuple[tuple[Series, ...], Mapping[str, float]], None, bool]:
         ledger = RunCheck(self._name, visits, first)
-        request = self._send("run", token=self.token, visits=part, silence_s=silence_s)
+        request = self._send("run", token=self.token, visits=part, silence_s=self._deadlines.run_s)
         self._running, self._cancel_sent = True, False
-        deadline_s = silence_s + self._deadlines.margin_s
+        deadline_s = self._deadlines.run_s + self._deadlines.margin_s
         while True:
             frame = self._wait(request, ("samples", "end"), deadline_s)
             if frame.type == "end":

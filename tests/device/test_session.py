@@ -18,6 +18,7 @@ from harness.device.session import AgentSession, Deadlines, ProbePayload, Visit
 from harness.errors import (
     BackendError,
     DeviceBusy,
+    DeviceError,
     DeviceUnreachable,
     HarnessError,
     LeaseLost,
@@ -38,7 +39,7 @@ HELLO = {
     "clock": "device",
     "tells": [],
 }
-SHORT = Deadlines(lease_ttl_s=0.4, start_s=1.0, reply_s=1.0, load_s=1.0, margin_s=0.2)
+SHORT = Deadlines(lease_ttl_s=0.4, start_s=1.0, reply_s=1.0, load_s=1.0, run_s=0.6, margin_s=0.2)
 
 
 class Stream:
@@ -141,11 +142,11 @@ def _samples(*series: Any, payload: bytes | None = None, end: Any = (), **fields
     return answer
 
 
-def _run(meet: Meet, script: Any, deadlines: Deadlines | None = None, silence_s: float = 120.0) -> list[Any]:
+def _run(meet: Meet, script: Any, deadlines: Deadlines | None = None) -> list[Any]:
     session, _ = meet(deadlines, run=script)
     session.greet()
     session.acquire("me")
-    return [series for part, _ in session.run(VISITS, silence_s) for series in part]
+    return [series for part, _ in session.run(VISITS) for series in part]
 
 
 def test_proper_run_is_believed(meet: Meet) -> None:
@@ -290,6 +291,7 @@ def test_heartbeat_that_nobody_sent_is_refused(meet: Meet) -> None:
         ({"code": "worker-died", "message": "m", "ending": "signal SIGSEGV", "tail": "oops"}, WorkerDied),
         ({"code": "worker-silent", "message": "m", "tail": ""}, WorkerDied),
         ({"code": "backend", "message": "m"}, BackendError),
+        ({"code": "system", "message": "m"}, DeviceError),
         ({"code": "version", "message": "m", "major": 2, "agent_version": "9"}, ProtocolError),
         ({"code": "protocol", "message": "m"}, ProtocolError),
         ({"code": "bad-request", "message": "m"}, ProtocolError),
@@ -327,7 +329,7 @@ def test_silent_link_is_lost(meet: Meet) -> None:
 def test_agent_that_only_answers_heartbeats_is_given_up(meet: Meet) -> None:
     """Signs of life are no excuse for a run that never ends."""
     with pytest.raises(LinkLost, match="no samples or end within"):
-        _run(meet, lambda *_: None, SHORT, silence_s=0.6)
+        _run(meet, lambda *_: None, SHORT)
 
 
 def test_no_agent_at_all_is_unreachable(meet: Meet) -> None:

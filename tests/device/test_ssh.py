@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import os
 import shlex
@@ -22,8 +21,7 @@ from device_agents.lease import holder_of
 from harness.device.bundle import build_bundle
 from harness.device.install import authorized_keys_line, install_agent
 from harness.device.inventory import BUILT_IN
-from harness.device.session import AgentSession, Deadlines, ProbePayload, Visit, open_session
-from harness.device.transports import transport_of
+from harness.device.session import AgentSession, ProbePayload, Visit, open_session
 from harness.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -230,65 +228,6 @@ def test_sshd_that_dies_in_the_middle_is_a_lost_link(sshd: Any) -> None:
             for _ in session.run([Visit("p", 100_000, 1)] * 1000):
                 sshd.kill_sessions()
     _wait_until(lambda: holder_of("board") is None)
-
-
-class _BlackHole:
-    """Forwards bytes to sshd until `swallow` is set; from then on both sides send into nothing."""
-
-    def __init__(self, target: int) -> None:
-        self.swallow = threading.Event()
-        self.server = socket.create_server(("127.0.0.1", 0))
-        self.port = self.server.getsockname()[1]
-        self.target = target
-        self.streams: list[socket.socket] = []
-        self.threads = [threading.Thread(target=self._accept, daemon=True)]
-        self.threads[0].start()
-
-    def _accept(self) -> None:
-        near, _ = self.server.accept()
-        far = socket.create_connection(("127.0.0.1", self.target))
-        self.streams = [near, far]
-        for source, sink in ((near, far), (far, near)):
-            self.threads.append(threading.Thread(target=self._forward, args=(source, sink), daemon=True))
-            self.threads[-1].start()
-
-    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if not self.swallow.is_set():
-                    sink.sendall(data)
-
-    def close(self) -> None:
-        """Ends the connections and the threads."""
-        for stream in self.streams:
-            with contextlib.suppress(OSError):
-                stream.shutdown(socket.SHUT_RDWR)
-        for thread in self.threads:
-            thread.join(10)
-        for stream in (*self.streams, self.server):
-            stream.close()
-
-
-def test_black_hole_in_the_middle_is_a_lost_link_and_frees_the_device(
-    sshd: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A link that swallows everything is noticed on both sides, though neither sees it end."""
-    monkeypatch.setattr("harness.device.ssh.CLOSE_S", 0.2)  # nobody answers the goodbye
-    hole = _BlackHole(sshd.port)
-    sshd.known_hosts.write_text(sshd.known_hosts.read_text().replace(str(sshd.port), str(hole.port)))
-    device = sshd.device(port=hole.port)
-    deadlines = Deadlines(lease_ttl_s=0.8, margin_s=0.2)
-    try:
-        with AgentSession(transport_of(device).open(), device, deadlines) as session:
-            session.greet()
-            session.acquire("the test")
-            session.put(PROBE)
-            with pytest.raises(LinkLost, match="heartbeats included"):
-                for _ in session.run([Visit("p", 100_000, 1)] * 1000):
-                    hole.swallow.set()
-            _wait_until(lambda: holder_of("board") is None)
-    finally:
-        hole.close()
 
 
 def test_local_device_needs_no_installation() -> None:

@@ -54,6 +54,15 @@ def test_unknown_major_version_is_refused(start_agent: Start) -> None:
     assert (frame.type, frame.fields["code"], frame.fields["major"]) == ("error", "version", wire.PROTOCOL_MAJOR)
 
 
+def test_resource_that_is_a_path_is_refused_at_hello(start_agent: Start) -> None:
+    """The name of a resource never leads out of the folder of locks, and does not end the agent either."""
+    agent = start_agent()
+    fields = {"major": wire.PROTOCOL_MAJOR, "minor": 0, "backend": "null", "options": {}}
+    answer = agent.ask("hello", resource="../board", **fields)
+    assert (answer.type, answer.fields["code"]) == ("error", "bad-request")
+    assert agent.greet().type == "hello"
+
+
 def test_unknown_backend_is_refused(start_agent: Start) -> None:
     """A backend that the agent lacks is an error of code backend."""
     assert start_agent().greet("abacus").fields["code"] == "backend"

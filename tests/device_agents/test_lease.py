@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from device_agents.lease import Lease, LeaseHeld, holder_of
+from device_agents.lease import Lease, LeaseHeld, evict_stopped, holder_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOLD = """
-import sys
+import sys, time
 sys.path.insert(0, sys.argv[1])
 from device_agents.lease import Lease
 lease = Lease("board")
-print(lease.acquire("the other process"), flush=True)
+token = lease.acquire("the other process")
+lease.extend(time.monotonic() + float(sys.argv[2]), 0.0)
+print(token, flush=True)
 sys.stdin.read()
 """
 
 
-def _hold() -> tuple[subprocess.Popen[str], int]:
-    command = [sys.executable, "-c", HOLD, str(REPOSITORY)]
+def _hold(for_s: float = 60.0) -> tuple[subprocess.Popen[str], int]:
+    command = [sys.executable, "-c", HOLD, str(REPOSITORY), str(for_s)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, int(process.stdout.readline())
@@ -31,6 +36,13 @@ def _hold() -> tuple[subprocess.Popen[str], int]:
 def _kill(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.communicate()
+
+
+def _wait_for_state(pid: int, state: str) -> None:
+    deadline = time.monotonic() + 10
+    while (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != state:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_second_process_is_refused_and_told_who_holds() -> None:
@@ -55,6 +67,49 @@ def test_killed_holder_leaves_the_resource_free_with_a_larger_token() -> None:
     lease.release()
     assert lease.acquire("me again") > token + 1
     lease.release()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGCONT])
+def test_a_stopped_holder_whose_lease_ran_out_is_ended(number: int) -> None:
+    """A holder that cannot end itself any more is killed by the next; one that runs has a watchdog, and is left."""
+    process, token = _hold(for_s=-10.0)
+    try:
+        os.kill(process.pid, number)
+        _wait_for_state(process.pid, "T" if number == signal.SIGSTOP else "S")
+        assert evict_stopped("board") == (number == signal.SIGSTOP)
+        lease = Lease("board")
+        if number == signal.SIGSTOP:
+            assert lease.acquire("me") > token
+            assert process.wait(10) == -signal.SIGKILL
+            lease.release()
+        else:
+            with pytest.raises(LeaseHeld):
+                lease.acquire("me")
+    finally:
+        _kill(process)
+
+
+def test_a_stopped_holder_keeps_its_lease_while_that_lasts() -> None:
+    """Being stopped for a moment costs nobody the device."""
+    process, _ = _hold()
+    try:
+        os.kill(process.pid, signal.SIGSTOP)
+        _wait_for_state(process.pid, "T")
+        with pytest.raises(LeaseHeld):
+            Lease("board").acquire("me")
+    finally:
+        _kill(process)
+
+
+def test_tokens_grow_over_a_reboot_with_a_wrong_clock(runtime_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the folder of locks is empty again and the wall clock years behind, the last token is still known."""
+    first, second = Lease("board"), Lease("board")
+    token = first.acquire("me")
+    first.release()
+    (runtime_folder / "board.lease").unlink()
+    monkeypatch.setattr(time, "time", lambda: 12.0)
+    assert second.acquire("me") > token
+    second.release()
 
 
 def test_resources_do_not_exclude_each_other() -> None:

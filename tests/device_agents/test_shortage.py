@@ -1,0 +1,39 @@
+"""A runtime's words for want of memory or disk are told from its words about the probe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from device_agents.backends import Refused
+from device_agents.shortage import disk_trouble, is_memory
+
+MEMORY = ("Exception during initialization: std::bad_alloc", "Failed to allocate memory for requested buffer of size 9")
+DISK = ("Failed to write external initializers to file: x", "[Errno 28] No space left on device")
+PROBE = ("Could not find an implementation for Conv(11) node", "axis must be 0 to 3", "allocation of layers failed")
+
+
+@pytest.mark.parametrize("message", MEMORY)
+def test_want_of_memory_is_known_by_its_words(message: str) -> None:
+    """Runtimes have no error class for it that reaches Python."""
+    assert is_memory(Refused(message))
+    assert is_memory(MemoryError())
+
+
+@pytest.mark.parametrize("message", [*PROBE, *DISK])
+def test_other_refusals_are_no_want_of_memory(message: str) -> None:
+    """What the runtime says of a probe stays a refusal of that probe."""
+    assert not is_memory(Refused(message))
+
+
+def test_want_of_disk_is_found_by_trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the message says, no disk is no disk; where files can be written its words decide."""
+    monkeypatch.chdir(tmp_path)
+    assert [disk_trouble(Refused(message)) for message in (*PROBE, *MEMORY)] == [None] * 5
+    assert all(disk_trouble(Refused(message)) for message in DISK)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert "no files can be written" in (disk_trouble(Refused(PROBE[0])) or "")
+    assert not list(tmp_path.iterdir())

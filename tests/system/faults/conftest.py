@@ -1,0 +1,67 @@
+"""Campaigns whose device, link, disk or controller breaks for real.
+
+All faults, those that take minutes included, with a table of what was seen, a JSON object a line:
+
+    HARNESS_FAULT_TABLE=faults.jsonl python -m pytest -m "long or not long" tests/system/faults
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_rig import Rig
+from nullbench import Bench, build_network
+from sshd_server import Sshd, running_sshd
+
+from harness.testing.fault_proxy import FaultProxy
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The campaign where nothing breaks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_RUNTIME_FOLDER", str(tmp_path_factory.mktemp("leases")))
+        rig = Rig(_bench(tmp_path_factory.mktemp("undisturbed")), {}, patch)
+        rig.sit()
+        told = rig.told()
+    (visits,) = told["visits"]
+    assert len(visits) == rig.samples().total() > 200
+    return told
+
+
+def _bench(folder: Path) -> Bench:
+    bench = Bench(folder)
+    build_network(bench.model, widths=(8, 16))
+    return bench
+
+
+@pytest.fixture
+def rig(tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """A device on this machine."""
+    return Rig(_bench(tmp_path / "workspace"), undisturbed, monkeypatch)
+
+
+@pytest.fixture
+def sshd(tmp_path: Path, runtime_folder: Path) -> Iterator[Sshd]:
+    """An sshd for the device."""
+    with running_sshd(tmp_path / "sshd", runtime_folder) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(sshd: Sshd) -> Iterator[FaultProxy]:
+    """A link to the sshd that can break."""
+    with FaultProxy(("127.0.0.1", sshd.port)) as link:
+        sshd.trust(link.port)
+        yield link
+
+
+@pytest.fixture
+def remote(rig: Rig, sshd: Sshd, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """A device behind SSH and the proxy; the goodbye over a dead link takes less patience than usual."""
+    monkeypatch.setattr("harness.device.ssh.CLOSE_S", 0.3)
+    rig.put_behind(sshd, proxy.port, banner_timeout_s=1.0)
+    return rig

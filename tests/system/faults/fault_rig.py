@@ -1,0 +1,285 @@
+"""One fault, one campaign: what breaks, when the board is free again, what is left, and how the next sitting ends."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import getpass
+import json
+import os
+import sqlite3
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nullbench import DEVICE, Bench
+from sshd_server import Sshd
+
+from device_agents.lease import Lease, LeaseHeld
+from harness.device.session import Deadlines
+from harness.errors import HarnessError, Interrupted
+from harness.measure.policy import RepeatPolicy
+from harness.measure.profiling import ProfileResult
+from harness.measure.progress import Progress
+
+POLICY = RepeatPolicy(runs=4)
+TTL_S = 2.0
+SHORT = Deadlines(lease_ttl_s=TTL_S, start_s=20.0, reply_s=10.0, load_s=2.0, run_s=2.0, margin_s=0.5)
+BUSY_MACHINE_S = 2.0
+"""What a machine that does other things may add to a bound."""
+TABLE = "HARNESS_FAULT_TABLE"
+"""Names a file to which every fault that was met adds a line of JSON: the fields of `Row`."""
+
+PROFILES = "FROM campaigns WHERE json_extract(settings, '$.purpose')='profile'"
+
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table of faults.
+
+    `error` is the class of the error that the controller ended with, the signal that ended it, or "none";
+    `seconds_to_free` is the time from the fault until another controller could take the lease, null where the campaign
+    went on with it.
+    """
+
+    fault: str
+    error: str
+    exit_code: int
+    seconds_to_free: float | None
+    bound_s: float
+    kept: int
+    lost: int
+    doubled: int
+    resumed: bool
+
+    def record(self) -> None:
+        """Adds the line to the file that the environment names, if it does."""
+        path = os.environ.get(TABLE)
+        if path:
+            with Path(path).open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(vars(self)) + "\n")
+
+
+class FreeAgain:
+    """Another controller, which tries to take the lease from `start` on and gives it back at once."""
+
+    def __init__(self, resource: str) -> None:
+        self.seconds: float | None = None
+        self._resource = resource
+        self._given_up = threading.Event()
+        self._thread = threading.Thread(target=self._try, daemon=True)
+
+    def start(self) -> None:
+        """Begins to try; harmless when repeated."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def wait(self, seconds: float) -> float | None:
+        """The seconds that it took, or None where it did not happen in so many."""
+        self._thread.join(seconds)
+        self._given_up.set()
+        self._thread.join()
+        return self.seconds
+
+    def _try(self) -> None:
+        started_s = time.monotonic()
+        while not self._given_up.wait(0.02):
+            lease = Lease(self._resource)
+            with contextlib.suppress(LeaseHeld):
+                lease.acquire("the next controller")
+                self.seconds = time.monotonic() - started_s
+                lease.release()
+                return
+
+
+@dataclass
+class Rig:
+    """A workspace whose device `bench` can break, and what the same campaign is where nothing breaks."""
+
+    bench: Bench
+    undisturbed: Mapping[str, Any]
+    monkeypatch: pytest.MonkeyPatch
+    resource: str = DEVICE
+    rounds: int = field(default=0, init=False)
+
+    def sit(self, deadlines: Deadlines | None = None, **options: Any) -> ProfileResult:
+        """One sitting of the campaign; the deadlines are the usual ones unless others are given."""
+        with self.monkeypatch.context() as patch:
+            if deadlines is not None:
+                patch.setattr("harness.device.session.Deadlines", functools.partial(_replaced, deadlines))
+            return self.bench.profile(policy=POLICY, **options)
+
+    def put_behind(self, sshd: Sshd, port: int | None = None, **settings: str | float) -> None:
+        """Puts the device behind SSH, at this port; what the campaign holds already stays."""
+        known = {"user": getpass.getuser(), "identity": str(sshd.identity), "known_hosts": str(sshd.known_hosts)}
+        values = {**known, "host": sshd.address, "port": port or sshd.port, "transport": "ssh", **settings}
+        lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+        options = "".join(f"{key} = {value!r}\n" for key, value in vars(self.bench.truth).items())
+        self.bench.workspace.devices.write_text(
+            f'[devices.{DEVICE}]\nbackend = "null"\n{lines}[devices.{DEVICE}.options]\n{options}'
+        )
+
+    def begin(self, rounds: int = 3) -> None:
+        """A first sitting, which is stopped after so many rounds."""
+        stop = threading.Event()
+        with pytest.raises(Interrupted):
+            self.sit(observe=self._after(rounds, stop.set), stop=stop)
+
+    def meet(
+        self,
+        fault: str,
+        strike: Callable[[], object],
+        error: type[HarnessError] | tuple[type[HarnessError], ...] | None,
+        *,
+        after_rounds: int = 3,
+        mend: Callable[[], object] = lambda: None,
+        bound_s: float = TTL_S,
+        deadlines: Deadlines = SHORT,
+    ) -> HarnessError | None:
+        """A sitting that the fault strikes after so many rounds, or before it begins with 0; then a whole one.
+
+        The sitting must end with an error of just this class, or of one of these, or without one.
+        """
+        free = FreeAgain(self.resource)
+
+        def struck() -> None:
+            strike()
+            free.start()
+
+        if after_rounds == 0:
+            strike()
+        caught: HarnessError | None = None
+        try:
+            self.sit(deadlines, observe=self._after(after_rounds, struck))
+        except HarnessError as raised:
+            caught = raised
+        assert type(caught) in (error if isinstance(error, tuple) else (error or type(None),)), repr(caught)
+        seconds = None
+        if caught is not None:
+            free.start()
+            seconds = free.wait(bound_s + 30.0)
+            assert seconds is not None and seconds <= bound_s + BUSY_MACHINE_S, seconds
+        self.finish(fault, caught, seconds, bound_s, mend)
+        return caught
+
+    def finish(
+        self,
+        fault: str,
+        caught: HarnessError | str | None,
+        seconds: float | None,
+        bound_s: float = TTL_S,
+        mend: Callable[[], object] = lambda: None,
+    ) -> None:
+        """The same command again: it must end as an undisturbed campaign does, with all that was there before.
+
+        `caught` is what the disturbed sitting ended with: an error, or the name of a signal.
+        """
+        mend()
+        kept = self.samples()
+        if not self.complete():
+            self.sit()
+        after = self.samples()
+        lost = sum((kept - after).values())
+        doubled = sum(count - 1 for count in after.values())
+        resumed = self.told() == self.undisturbed
+        error = caught if isinstance(caught, str) else type(caught).__name__ if caught else "none"
+        exit_code = caught.exit_code if isinstance(caught, HarnessError) else 0
+        Row(fault, error, exit_code, seconds, bound_s, kept.total(), lost, doubled, resumed).record()
+        assert (lost, doubled) == (0, 0)
+        assert self.told() == self.undisturbed
+
+    def told(self) -> dict[str, Any]:
+        """Plan, completeness and visits of the only campaign; golden probes are campaigns of another purpose."""
+        rows = self.query(f"SELECT id, plan, complete {PROFILES}")
+        return {"campaigns": [row[1:] for row in rows], "visits": [self.bench.visits(row[0]) for row in rows]}
+
+    def complete(self) -> bool:
+        """Whether the campaign is there and complete."""
+        return self.has_journal() and self.query(f"SELECT complete {PROFILES}") == [(1,)]
+
+    def has_journal(self) -> bool:
+        """Whether there is one with tables; a controller may be killed before these are committed."""
+        return self.bench.workspace.journal.exists() and bool(self.query("SELECT name FROM sqlite_master"))
+
+    def samples(self) -> Counter[tuple[Any, ...]]:
+        """Every sample with its place and values, straight from the file."""
+        if not self.has_journal():
+            return Counter()
+        rows = self.query(
+            "SELECT campaign, batch, round, position, probe, ordinal, wall_ns, cpu_ns, device_ns, preemptions"
+            " FROM series JOIN samples ON samples.series=series.id"
+        )
+        return Counter(rows)
+
+    def query(self, sql: str) -> Rows:
+        """Rows of the journal."""
+        with contextlib.closing(sqlite3.connect(self.bench.workspace.journal, timeout=30)) as database:
+            return database.execute(sql).fetchall()
+
+    def _after(self, rounds: int, act: Callable[[], object]) -> Callable[[Progress], None]:
+        self.rounds = 0
+
+        def observe(progress: Progress) -> None:
+            self.rounds += progress.stage == "measuring"
+            if self.rounds == rounds and progress.stage == "measuring":
+                act()
+
+        return observe
+
+
+def _replaced(deadlines: Deadlines) -> Deadlines:
+    return deadlines
+
+
+def processes(runtime_folder: Path, kind: str) -> list[int]:
+    """The agents or the workers that use this runtime folder; over SSH and on this machine alike."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if (
+                not entry.name.isdigit()
+                or b"HARNESS_RUNTIME_FOLDER=%s\0" % os.fsencode(runtime_folder) not in (entry / "environ").read_bytes()
+            ):
+                continue
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            is_python = b"python" in words[0] and b"device_agents" in words
+            if is_python and ("worker" if b"worker" in words else "agent") == kind:
+                found.append(int(entry.name))
+    return found
+
+
+def send_signal(runtime_folder: Path, kind: str, number: int) -> None:
+    """Sends a signal to the agent or the worker."""
+    (pid,) = processes(runtime_folder, kind)
+    os.kill(pid, number)
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+    """Waits for something that another process does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A tmpfs of so many bytes at `folder`; skips the test where mounting is not allowed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here ({mounted.stderr.strip()}): needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -1,0 +1,99 @@
+"""What a device does wrong on purpose: imported by its Python where PYTHONPATH leads here, told by HARNESS_SABOTAGE.
+
+The agent and the worker are the real ones; one of their parts is bent before they start.
+"""
+
+import json
+import os
+import signal
+import sys
+
+_TOLD = json.loads(os.environ.get("HARNESS_SABOTAGE", "{}"))
+_WORDS = sys.orig_argv
+_IS_WORKER = "worker" in _WORDS
+_IS_AGENT = "device_agents" in _WORDS and not _IS_WORKER
+
+
+def _another_major(major: int) -> None:
+    from device_agents import wire
+
+    wire.PROTOCOL_MAJOR = major
+
+
+def _shift_the_wall_clock(seconds: float) -> None:
+    import time
+
+    real = time.time
+    time.time = lambda: real() + seconds
+
+
+def _let_the_wall_clock_jump(seconds: float) -> None:
+    import random
+    import time
+
+    real, jump = time.time, random.Random(2)
+    time.time = lambda: real() + jump.uniform(-seconds, seconds)
+
+
+def _refuse(operator: str, reason: str, loads: int) -> None:
+    from device_agents.backends import Refused
+    from device_agents.backends.null import NullBackend
+
+    load, loaded = NullBackend.load, [0]
+
+    def refusing(self, request):  # type: ignore[no-untyped-def]
+        loaded[0] += 1
+        if operator.encode() in request.model and loaded[0] > loads:
+            raise Refused(reason)
+        return load(self, request)
+
+    NullBackend.load = refusing  # type: ignore[method-assign]
+
+
+def _hoard(size_bytes: int) -> None:
+    from device_agents.backends.null import NullBackend
+
+    load, hoard = NullBackend.load, []
+
+    def hoarding(self, request):  # type: ignore[no-untyped-def]
+        hoard.append(bytearray(size_bytes))
+        return load(self, request)
+
+    NullBackend.load = hoarding  # type: ignore[method-assign]
+
+
+def _distort(kind: str) -> None:
+    import random
+
+    from device_agents.backends import Sample
+    from device_agents.backends.null import NullBackend
+
+    run, chance, runs = NullBackend.run, random.Random(3), [0]
+
+    def distorted(self, probe):  # type: ignore[no-untyped-def]
+        runs[0] += 1
+        sample = run(self, probe)
+        factor = {
+            "throttling": 1 + min(0.3, runs[0] / 1000),
+            "frequency step": 1.0 if runs[0] < 300 else 1.25,
+            "bimodal": chance.choice((1.0, 1.4)),
+        }[kind]
+        return Sample(wall_ns=sample.wall_ns, device_ns=round(sample.device_ns * factor))
+
+    NullBackend.run = distorted  # type: ignore[method-assign]
+
+
+if _IS_AGENT and "major" in _TOLD:
+    _another_major(_TOLD["major"])
+if _IS_AGENT and "wall_clock_s" in _TOLD:
+    _shift_the_wall_clock(_TOLD["wall_clock_s"])
+if _IS_AGENT and "wall_clock_jumps_s" in _TOLD:
+    _let_the_wall_clock_jump(_TOLD["wall_clock_jumps_s"])
+if _IS_WORKER and _TOLD.get("leaves_on_signal"):
+    signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
+if _IS_WORKER and "refuses" in _TOLD:
+    _refuse(_TOLD["refuses"], _TOLD["reason"], _TOLD.get("after_loads", 0))
+if _IS_WORKER and "hoards_bytes" in _TOLD:
+    _hoard(_TOLD["hoards_bytes"])
+if _IS_WORKER and "distorts" in _TOLD:
+    _distort(_TOLD["distorts"])

@@ -1,0 +1,248 @@
+"""Faults of the device: its worker, its agent, its version, its runtime, its reboot, its clocks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fault_rig import SHORT, TTL_S, Rig, Row, processes, send_signal, wait_until
+
+from harness.device.inventory import load_inventory
+from harness.device.session import AgentSession, ProbePayload, Visit
+from harness.device.transports import transport_of
+from harness.errors import BackendError, DeviceBusy, LinkLost, ProtocolError, WorkerDied
+from harness.measure.journal import Journal
+from harness.measure.policy import RepeatPolicy
+from harness.measure.summary import Measurement, summarise
+
+SABOTAGE = Path(__file__).parent / "sabotage"
+GRACE_S = 5.0
+"""How long after its lease a holder has to end itself, before the next one ends it."""
+
+
+@pytest.fixture
+def sabotage(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Bends the device of this machine; without an argument it is as ever."""
+
+    def bend(**told: object) -> None:
+        if told:
+            monkeypatch.setenv("PYTHONPATH", str(SABOTAGE))
+            monkeypatch.setenv("HARNESS_SABOTAGE", json.dumps(told))
+        else:
+            monkeypatch.delenv("PYTHONPATH")
+
+    return bend
+
+
+@pytest.mark.parametrize(
+    ("fault", "number", "ending"),
+    [
+        ("worker killed", signal.SIGKILL, "SIGKILL"),
+        ("worker segfaults", signal.SIGSEGV, "SIGSEGV"),
+        ("worker exits early with 0", signal.SIGUSR1, "exit code 0"),
+    ],
+)
+def test_a_worker_that_ends(
+    rig: Rig, runtime_folder: Path, sabotage: Callable[..., None], fault: str, number: int, ending: str
+) -> None:
+    """However the worker ends, it is told as a worker that died, with its ending; success is no excuse."""
+    sabotage(leaves_on_signal=True)
+
+    def strike() -> None:
+        send_signal(runtime_folder, "worker", number)
+
+    error = rig.meet(fault, strike, WorkerDied, mend=sabotage)
+    assert ending in str(error)
+
+
+def test_a_worker_that_is_stopped(rig: Rig, runtime_folder: Path) -> None:
+    """A worker that says nothing is killed when its time is up; stopped processes, too, can be killed."""
+    error = rig.meet(
+        "worker stopped (SIGSTOP)",
+        lambda: send_signal(runtime_folder, "worker", signal.SIGSTOP),
+        WorkerDied,
+        bound_s=SHORT.load_s,
+    )
+    assert "said nothing" in str(error)
+    assert not processes(runtime_folder, "worker")
+
+
+def test_a_worker_that_runs_out_of_memory(rig: Rig, runtime_folder: Path, sabotage: Callable[..., None]) -> None:
+    """A worker that gets no more memory dies of it, and says so; the next one measures the same probe."""
+    sabotage(hoards_bytes=4 << 20)
+
+    def strike() -> None:
+        (pid,) = processes(runtime_folder, "worker")
+        used_bytes = int((Path("/proc") / str(pid) / "statm").read_text().split()[0]) * resource.getpagesize()
+        resource.prlimit(pid, resource.RLIMIT_AS, (used_bytes, used_bytes))
+
+    error = rig.meet("worker out of memory", strike, WorkerDied, mend=sabotage)
+    assert "out of memory" in str(error)
+    assert rig.query("SELECT count(*) FROM probes WHERE refused IS NOT NULL") == [(0,)]
+
+
+def test_a_runtime_that_reports_no_memory(rig: Rig, sabotage: Callable[..., None]) -> None:
+    """A probe that found no memory is not one that the runtime refuses for good."""
+    rig.begin()
+    error = rig.meet(
+        "runtime out of memory",
+        lambda: sabotage(refuses="Gemm", reason="Exception during initialization: std::bad_alloc"),
+        WorkerDied,
+        after_rounds=0,
+        mend=sabotage,
+    )
+    assert "bad_alloc" in str(error)
+    assert rig.query("SELECT count(*) FROM probes WHERE refused IS NOT NULL") == [(0,)]
+
+
+def test_a_copy_without_memory_is_refused_and_nothing_else_is(rig: Rig, sabotage: Callable[..., None]) -> None:
+    """A copy of what is loaded is a copy too many; another probe gets the empty memory of the next worker."""
+    sabotage(refuses="model", reason="std::bad_alloc", after_loads=1)
+    device = load_inventory(rig.bench.workspace.devices)["bench"]
+    with AgentSession(transport_of(device).open(), device) as session:
+        session.greet()
+        session.acquire("the test")
+        session.put(ProbePayload("p", b"model", (), (), 4))
+        with pytest.raises(BackendError, match="another copy"):
+            session.put(ProbePayload("p#1", b"model", (), (), 4))
+        assert [len(series) for series, _ in session.run([Visit("p", 0, 1)])] == [1]
+        with pytest.raises(WorkerDied, match="bad_alloc"):
+            session.put(ProbePayload("q", b"another model", (), (), 4))
+
+
+def test_an_agent_that_is_killed(rig: Rig, runtime_folder: Path) -> None:
+    """The kernel frees the lock of an agent that is gone, and its worker goes with it."""
+    rig.meet("agent killed", lambda: send_signal(runtime_folder, "agent", signal.SIGKILL), LinkLost)
+    wait_until(lambda: not processes(runtime_folder, "worker"), "the worker's end")
+
+
+def test_a_local_agent_that_is_stopped(rig: Rig, runtime_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent of this machine that does not answer is killed by its controller."""
+    monkeypatch.setattr("harness.device.local.CLOSE_S", 0.3)
+    strike = lambda: send_signal(runtime_folder, "agent", signal.SIGSTOP)  # noqa: E731
+    rig.meet("agent stopped (SIGSTOP)", strike, LinkLost, bound_s=0.75 * TTL_S + SHORT.margin_s + 0.3)
+    assert not processes(runtime_folder, "agent")
+
+
+@pytest.mark.long
+def test_a_remote_agent_that_is_stopped(remote: Rig, runtime_folder: Path) -> None:
+    """An agent that cannot end itself when its lease runs out is ended by the next that wants the board."""
+    strike = lambda: send_signal(runtime_folder, "agent", signal.SIGSTOP)  # noqa: E731
+    remote.meet("agent behind SSH stopped (SIGSTOP)", strike, LinkLost, bound_s=TTL_S * 9 / 8 + GRACE_S)
+    wait_until(lambda: not processes(runtime_folder, "worker"), "the worker's end")
+
+
+def test_a_stopped_agent_keeps_the_board_while_its_lease_lasts(rig: Rig, runtime_folder: Path) -> None:
+    """Who is merely slow is left alone: nobody is evicted before the lease has run out."""
+    device = load_inventory(rig.bench.workspace.devices)["bench"]
+    with AgentSession(transport_of(device).open(), device) as session:
+        session.greet()
+        session.acquire("a patient controller")
+        send_signal(runtime_folder, "agent", signal.SIGSTOP)
+        with AgentSession(transport_of(device).open(), device) as other, pytest.raises(DeviceBusy, match="patient"):
+            other.greet()
+        send_signal(runtime_folder, "agent", signal.SIGCONT)
+        assert session.status()["holder"] == "a patient controller"
+
+
+def test_another_version_of_the_agent(rig: Rig, sabotage: Callable[..., None]) -> None:
+    """An agent that speaks another major version is refused with the command that installs the right one."""
+    rig.begin()
+    error = rig.meet(
+        "agent version mismatch", lambda: sabotage(major=2), ProtocolError, after_rounds=0, mend=sabotage
+    )  # fmt: skip
+    assert error is not None and "harness agent install" in error.next_step
+
+
+def test_an_operator_that_the_device_does_not_know(rig: Rig, sabotage: Callable[..., None]) -> None:
+    """Probes that the runtime refuses are recorded with its reason; all others are measured as ever, once."""
+    sabotage(refuses="Gemm", reason="no kernel for Gemm")
+    result = rig.sit()
+    refused = {probe for (probe,) in rig.query("SELECT probe FROM probes WHERE refused LIKE '%no kernel for Gemm%'")}
+    assert len(refused) == result.refused > 0
+    kept = [row for row in rig.undisturbed["visits"][0] if row[3] not in refused]
+    assert rig.told() == {**rig.undisturbed, "visits": [kept]}
+    Row("unknown operator", "none", 0, None, TTL_S, result.samples, 0, 0, True).record()
+
+
+def test_a_reboot_in_the_middle(rig: Rig, runtime_folder: Path, sabotage: Callable[..., None]) -> None:
+    """A board that comes back without its lock files, and with its clock years behind, still counts tokens up."""
+    lock = runtime_folder / "bench.lease"
+
+    def reboot() -> None:
+        send_signal(runtime_folder, "agent", signal.SIGKILL)
+        sabotage(wall_clock_s=-3e8)
+
+    rig.meet("reboot in the middle, clock reset", reboot, LinkLost, mend=lock.unlink)
+    tokens = [token for (token,) in rig.query("SELECT DISTINCT token FROM series ORDER BY id")]
+    assert len(tokens) == 2 and tokens == sorted(tokens)
+
+
+def test_a_wall_clock_that_jumps(rig: Rig, sabotage: Callable[..., None]) -> None:
+    """Leases and deadlines do not look at the wall clock, on either side; only dates and first tokens do."""
+    sabotage(wall_clock_jumps_s=1e6)
+    jump = random.Random(1)
+    real = time.time
+    with rig.monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: real() + jump.uniform(-1e6, 1e6))
+        rig.meet("wall clock jumps by days", lambda: None, None)
+
+
+@pytest.mark.parametrize("kind", ["throttling", "frequency step", "bimodal"])
+def test_a_device_whose_latency_is_not_one(rig: Rig, sabotage: Callable[..., None], kind: str) -> None:
+    """Such a campaign ends without error, and says so: the reference probe's drift, or intervals that are wider."""
+    policy = RepeatPolicy(min_rounds=8, max_rounds=8)
+    quiet = rig.bench.profile(policy=policy)
+    sabotage(distorts=kind)
+    bent = rig.bench.profile(policy=policy, fresh=True)
+    assert quiet.drift < 0.05 and bent.campaign != quiet.campaign
+    widened = _halfwidth(rig, bent.campaign) / _halfwidth(rig, quiet.campaign)
+    assert widened > 2
+    assert bent.unsettled > quiet.unsettled if kind == "bimodal" else bent.drift > 0.1
+    Row(kind, "none", 0, None, TTL_S, bent.samples, 0, 0, True).record()
+
+
+def test_background_load(rig: Rig) -> None:
+    """A busy neighbour on every core shows in preempted runs, which the journal keeps, and hardly in CPU time."""
+    policy = RepeatPolicy(runs=4)
+    quiet = rig.bench.profile(device="cpu01", policy=policy)
+    with contextlib.ExitStack() as load:
+        for _ in range(2 * (os.cpu_count() or 1)):
+            spinner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            load.callback(spinner.wait)
+            load.callback(spinner.kill)
+        busy = rig.bench.profile(device="cpu01", policy=policy, fresh=True)
+    taken = [_medians(rig, campaign.campaign) for campaign in (quiet, busy)]
+    assert set(taken[0]) == set(taken[1])
+    assert 0.5 < sum(taken[1].values()) / sum(taken[0].values()) < 2
+    ((preempted,),) = rig.query(
+        f"SELECT count(*) FROM series JOIN samples ON series=series.id WHERE campaign={busy.campaign} AND preemptions>0"
+    )
+    assert preempted > 0
+    Row("background load", "none", 0, None, TTL_S, busy.samples, 0, 0, True).record()
+
+
+def _measured(rig: Rig, campaign: int) -> dict[str, Measurement]:
+    with Journal(rig.bench.workspace.journal) as journal:
+        clock = journal.campaign(campaign).clock
+        return {probe: summarise(taken, clock) for probe, taken in journal.samples(campaign).items()}
+
+
+def _halfwidth(rig: Rig, campaign: int) -> float:
+    """Relative halfwidth of the interval, as the median over all probes."""
+    return statistics.median(one.halfwidth_s / one.latency_s for one in _measured(rig, campaign).values())
+
+
+def _medians(rig: Rig, campaign: int) -> dict[str, float]:
+    return {probe: one.latency_s for probe, one in _measured(rig, campaign).items()}
