@@ -18,7 +18,7 @@ from harness.fleet.health import check_golden, check_golden_again, check_in_serv
 from harness.fleet.job import Failure, Job, JobOutcome
 from harness.fleet.store import FleetStore, now
 from harness.fleet.watching import watch
-from harness.measure.journal import Journal
+from harness.measure.journal import PENDING, Journal
 from harness.measure.profiling import ProfileResult, Sitting, Wanted, reference_networks
 from harness.measure.progress import Observer, ignore
 from harness.network.graph import Network
@@ -129,22 +129,24 @@ def _attempt(
             try:
                 check_golden_again(sitting, golden)
             except DeviceQuarantined as error:  # it changed meanwhile
-                for campaign in _campaigns_of(outcome):
-                    journal.exclude(campaign, error.what)
+                _exclude(journal, outcome, error.what)
                 raise
+            _exclude(journal, outcome, None)
             return replace(outcome, health=store.health(device.name))
 
 
 def _measure_networks(bare: JobOutcome, sitting: Sitting, networks: tuple[Network, ...]) -> JobOutcome:
     job = bare.job
-    profiled = sitting.profile(Wanted(networks, job.policy, job.auxiliary, job.seed, job.fresh, job.name))
+    profiled = sitting.profile(Wanted(networks, job.policy, job.auxiliary, job.seed, job.fresh, job.name, PENDING))
     watched = watch(sitting, job, networks, profiled) if job.watch else None
     return replace(bare, result=profiled.result, watch=watched)
 
 
 def _explore(bare: JobOutcome, sitting: Sitting, space: Space) -> JobOutcome:
     job, journal = bare.job, sitting.journal
-    wanted = WantedSpace(space, job.policy, job.auxiliary, job.count, job.target, job.seed, job.fresh, job.name)
+    wanted = WantedSpace(
+        space, job.policy, job.auxiliary, job.count, job.target, job.seed, job.fresh, job.name, PENDING
+    )
     found = explore_space(sitting, wanted)
     probes = [probe for campaign in found.campaigns for probe in journal.probes(campaign).values()]
     samples = [taken for campaign in found.campaigns for taken in journal.samples(campaign).values()]
@@ -164,15 +166,13 @@ def _explore(bare: JobOutcome, sitting: Sitting, space: Space) -> JobOutcome:
     return replace(bare, result=result, space=found)
 
 
-def _campaigns_of(outcome: JobOutcome) -> tuple[int, ...]:
-    found = outcome.space.campaigns if outcome.space else ()
-    return tuple(
-        {
-            *found,
-            *(number for number in (outcome.watch,) if number),
-            *((outcome.result.campaign,) if outcome.result else ()),
-        }
-    )
+def _exclude(journal: Journal, outcome: JobOutcome, reason: str | None) -> None:
+    """Keeps what a job measured out of tables and comparisons, or lets it in."""
+    explored = outcome.space.campaigns if outcome.space else ()
+    profiled = outcome.result.campaign if outcome.result else None
+    for campaign in {*explored, profiled, outcome.watch}:
+        if campaign is not None:
+            journal.exclude(campaign, reason)
 
 
 def _failed(bare: JobOutcome, workspace: Workspace, error: HarnessError, attempts: int) -> JobOutcome:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.fleet.job import Job
 from harness.measure.campaign import CampaignRun
-from harness.measure.journal import Campaign, Journal
+from harness.measure.journal import PENDING, Campaign, Journal
 from harness.measure.profiling import Profiled, Sitting
 from harness.network.graph import Network
 from harness.regression.series import read_watch
@@ -39,7 +39,9 @@ def watch(sitting: Sitting, job: Job, networks: Sequence[Network], profiled: Pro
         job.device, planned.plan, job.seed, settings, hello.fingerprint, hello.clock, session.token
     )
     if not campaign.complete:
-        CampaignRun(session, journal, campaign, planned.plan, planned.policy, sitting.observe, sitting.stop).run()
+        CampaignRun(
+            session, journal, campaign, planned.plan, planned.policy, sitting.observe, sitting.stop, PENDING
+        ).run()
     return campaign.id
 
 

@@ -44,7 +44,8 @@ class CampaignRun:
     """One sitting of a campaign; `stop` ends it after the current visit, everything kept.
 
     All batches are gone through several times, a part of the fewest rounds each time; after that those go on that
-    have probes short of the target, first where a second on the device narrows the networks' intervals most.
+    have probes short of the target, first where a second on the device narrows the networks' intervals most. A complete
+    campaign whose result still waits for something is `excluded` for that reason.
     """
 
     session: AgentSession
@@ -54,6 +55,7 @@ class CampaignRun:
     policy: RepeatPolicy
     observe: Observer
     stop: threading.Event
+    excluded: str | None = None
     _device_s: float = 0.0
     _samples: dict[str, list[Sample]] = field(default_factory=dict)
     _rounds: list[int] = field(default_factory=list)
@@ -77,7 +79,7 @@ class CampaignRun:
         while not self._is_spent() and (chosen := self._most_worthwhile()) is not None:
             self._sit(*chosen)
         if min(self._rounds, default=0) >= self.policy.fewest_rounds or not self._rounds:
-            self.journal.complete(self.campaign.id, self.session.token, settled=not self._is_spent())
+            self.journal.complete(self.campaign.id, self.session.token, not self._is_spent(), self.excluded)
 
     def _resume(self) -> None:
         self._samples = {probe: list(taken) for probe, taken in self.journal.samples(self.campaign.id).items()}

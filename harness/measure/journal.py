@@ -22,6 +22,8 @@ from harness.probe.plan import LayerProbes, ProbePlan
 from harness.probe.probe import Role
 from harness.probe.terms import Terms
 
+PENDING = "the golden probe was not measured after it; run the same command again"
+"""Why a campaign is kept out until its device has shown that it is as it was."""
 _WRITING = threading.Lock()
 """Threads of this process take turns at writing: SQLite lets processes wait for each other, but not in order."""
 
@@ -203,8 +205,8 @@ class Journal:
         with self._reading():
             row = self._db.execute(
                 "SELECT id FROM campaigns WHERE device=? AND plan=? AND settings=? AND fingerprint=?"
-                " AND settled=0 AND excluded IS NULL ORDER BY id DESC LIMIT 1",
-                (device, plan, _json(settings), _json(fingerprint)),
+                " AND settled=0 AND (excluded IS NULL OR excluded=?) ORDER BY id DESC LIMIT 1",
+                (device, plan, _json(settings), _json(fingerprint), PENDING),
             ).fetchone()
         return self.campaign(row[0]) if row else None
 
@@ -221,8 +223,8 @@ class Journal:
     ) -> int | None:
         row = self._db.execute(
             "SELECT id FROM campaigns WHERE device=? AND plan=? AND settings=? AND fingerprint=?"
-            " AND excluded IS NULL ORDER BY created DESC, id DESC LIMIT 1",
-            (device, plan, _json(settings), _json(fingerprint)),
+            " AND (excluded IS NULL OR excluded=?) ORDER BY created DESC, id DESC LIMIT 1",
+            (device, plan, _json(settings), _json(fingerprint), PENDING),
         ).fetchone()
         return int(row[0]) if row else None
 
@@ -235,8 +237,8 @@ class Journal:
                 ]
             )
 
-    def exclude(self, campaign: int, reason: str) -> None:
-        """Keeps a campaign out of tables and comparisons; its samples stay. Needs no lease."""
+    def exclude(self, campaign: int, reason: str | None) -> None:
+        """Keeps a campaign out of tables and comparisons, or lets it in again; its samples stay. Needs no lease."""
         with self.transaction():
             self._db.execute("UPDATE campaigns SET excluded=? WHERE id=?", (reason, campaign))
 
@@ -386,13 +388,15 @@ class Journal:
             row = self._db.execute("SELECT untimed_s FROM campaigns WHERE id=?", (campaign,)).fetchone()
             return float(row[0])
 
-    def complete(self, campaign: int, token: int, settled: bool = True) -> None:
+    def complete(self, campaign: int, token: int, settled: bool = True, excluded: str | None = None) -> None:
         """Marks a campaign as complete; one that the budget cut short is not `settled` and may go on.
 
-        Raises as `add` does.
+        Where its result still waits for something, `excluded` says for what. Raises as `add` does.
         """
         with self._fenced(campaign, token):
-            self._db.execute("UPDATE campaigns SET complete=1, settled=? WHERE id=?", (settled, campaign))
+            self._db.execute(
+                "UPDATE campaigns SET complete=1, settled=?, excluded=? WHERE id=?", (settled, excluded, campaign)
+            )
 
 
 def _layer(

@@ -100,7 +100,10 @@ def profile(
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a campaign is to measure; those of the same `job` are one, however often it is asked for."""
+    """What a campaign is to measure; those of the same `job` are one, however often it is asked for.
+
+    With `excluded` it stays out of tables for that reason until somebody lets it in.
+    """
 
     networks: tuple[Network, ...]
     policy: RepeatPolicy
@@ -108,6 +111,7 @@ class Wanted:
     seed: int = 0
     fresh: bool = False
     job: str = ""
+    excluded: str | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,9 @@ class Sitting:
         plan = self._plan(wanted)
         campaign, resumed = self._campaign(wanted, plan)
         if not (wanted.job and campaign.complete):
-            CampaignRun(self.session, self.journal, campaign, plan, wanted.policy, self.observe, self.stop).run()
+            CampaignRun(
+                self.session, self.journal, campaign, plan, wanted.policy, self.observe, self.stop, wanted.excluded
+            ).run()
         result = _result(self.journal, campaign, plan, wanted.policy, time.monotonic() - started_s, resumed)
         return Profiled(self.journal.campaign(campaign.id), plan, result)
 

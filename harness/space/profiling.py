@@ -94,7 +94,10 @@ def profile_space(
 
 @dataclass(frozen=True)
 class WantedSpace:
-    """Which layers of a space are to be measured, and how; campaigns of the same `job` are the same ones."""
+    """Which layers of a space are to be measured, and how; campaigns of the same `job` are the same ones.
+
+    With `excluded` they stay out of tables for that reason until somebody lets them in.
+    """
 
     space: Space
     policy: RepeatPolicy
@@ -104,6 +107,7 @@ class WantedSpace:
     seed: int = 0
     fresh: bool = False
     job: str = ""
+    excluded: str | None = None
 
 
 def explore_space(
@@ -117,7 +121,7 @@ def explore_space(
     kind = wanted.auxiliary or auxiliary_for(sitting.session.hello.clock)
     rounds = DeviceRounds(
         sitting.session, sitting.journal, sitting.device.name, wanted.policy, wanted.seed, wanted.fresh, kind,
-        sitting.observe, sitting.stop, wanted.job,
+        sitting.observe, sitting.stop, wanted.job, wanted.excluded,
     )  # fmt: skip
     layers = SpaceLayers(wanted.space)
     result = explore(
@@ -141,6 +145,7 @@ class DeviceRounds:
     observe: Observer
     stop: threading.Event
     job: str = ""
+    excluded: str | None = None
     campaigns: list[int] = field(default_factory=list)
     resumed: int = 0
     device_s: float = 0.0
@@ -206,7 +211,7 @@ class DeviceRounds:
             campaign = self.journal.begin(
                 self.device, plan, self.seed, settings, hello.fingerprint, hello.clock, self.session.token
             )
-        CampaignRun(self.session, self.journal, campaign, plan, policy, self.observe, self.stop).run()
+        CampaignRun(self.session, self.journal, campaign, plan, policy, self.observe, self.stop, self.excluded).run()
         self.campaigns.append(campaign.id)
         taken = self.journal.samples(campaign.id).values()
         self.device_s += sum(map(device_s, taken))

@@ -232,6 +232,37 @@ def test_campaign_during_which_a_device_changed_enters_no_table(bench: Bench) ->
     assert any("golden probe" in note for note in notes)
 
 
+def test_campaign_that_was_killed_before_its_golden_probe_waits_for_the_next_session(bench: Bench) -> None:
+    """Complete, but nobody has looked at the device since: no table takes it until the same job was run again."""
+
+    class Killed(BaseException):
+        pass
+
+    wanted = job(bench, "bench", name="night/bench/set", watch=True)
+    with pytest.raises(Killed):
+        run_job(wanted, bench.workspace, stop=KilledLate(bench, Killed), patience=IMPATIENT)
+    assert profiles(bench, "bench") == [(True, True)]
+    with pytest.raises(CampaignIncomplete, match="fit for a table"):
+        bench.build()
+    assert run_one(bench, wanted).result is not None
+    assert profiles(bench, "bench") == [(True, False)]
+    assert bench.build().entries
+
+
+class KilledLate(threading.Event):
+    """Ends the process, as far as it concerns a test, once a campaign of the bench is complete."""
+
+    def __init__(self, bench: Bench, killed: type[BaseException]) -> None:
+        super().__init__()
+        self.bench, self.killed = bench, killed
+
+    def is_set(self) -> bool:
+        """Never."""
+        if any(complete for complete, _ in profiles(self.bench, "bench")):
+            raise self.killed
+        return False
+
+
 def test_configured_band_counts_from_the_first_session(bench: Bench) -> None:
     """A band in devices.toml needs no learning: a device outside it is quarantined at once."""
     write_devices(bench, {"slow": "golden_ms = [0.001, 0.002]", "fit": "golden_ms = [0.1, 10.0]"})
