@@ -24,6 +24,8 @@ from typing import Any, Dict, Optional
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _RECORD_BYTES = 4096
+_MOST = 1 << 62
+"""Tokens beyond this nobody can have reached: everybody may write to the file."""
 _SPARE = 1 / 8
 _GRACE_S = 5.0
 _DYING_S = 2.0
@@ -163,9 +165,11 @@ def _open_shared(path: str) -> int:
 def _read(handle: int) -> Dict[str, Any]:
     try:
         record = json.loads(os.pread(handle, 4096, 0))
-    except ValueError:  # first use, or a write cut by a power failure
+    except (ValueError, RecursionError):  # first use, a write cut by a power failure, or somebody else's scribble
         return {}
-    return record if isinstance(record, dict) and type(record.get("token")) is int else {}
+    if not isinstance(record, dict) or type(record.get("token")) is not int:
+        return {}
+    return record if 0 <= record["token"] < _MOST else {}
 
 
 def _write(handle: int, record: Dict[str, Any]) -> None:

@@ -139,7 +139,7 @@ def golden(
     device = find_device(load_inventory(place.devices), name)
     with FleetStore(place.fleet) as store:
         if forget and store.forget_band(device.name):
-            store.mark(device.name, "unknown", "its golden band is to be learnt anew")
+            store.measured(device.name, "unknown", "its golden band is to be learnt anew")
         band = configured_band(device) or store.band(device.name)
         history = store.history(device.name)
     if json:

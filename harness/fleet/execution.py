@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from harness.device.holder import holder
 from harness.device.inventory import Device, Ssh, find_device, load_inventory
 from harness.device.session import Deadlines, open_session
-from harness.errors import DeviceBusy, DeviceError, DeviceQuarantined, HarnessError, Interrupted
+from harness.errors import CampaignIncomplete, DeviceBusy, DeviceError, DeviceQuarantined, HarnessError, Interrupted
 from harness.fleet.health import check_golden, check_golden_again, check_in_service, note_failure, quarantine
 from harness.fleet.job import Failure, Job, JobOutcome
 from harness.fleet.store import FleetStore, now
@@ -23,6 +23,7 @@ from harness.measure.profiling import ProfileResult, Sitting, Wanted, reference_
 from harness.measure.progress import Observer, ignore
 from harness.network.graph import Network
 from harness.network.models import load_networks
+from harness.regression.watch import DEFAULT_BUDGET_S
 from harness.space.profiling import WantedSpace, explore_space
 from harness.space.space import Space, load_space
 from harness.workspace import Workspace
@@ -30,6 +31,10 @@ from harness.workspace import Workspace
 _SLICE_S = 0.2
 _STALE_LEASE_S = Deadlines.lease_ttl_s + Deadlines.margin_s
 """After a lost link our own lease holds the device so long."""
+
+
+_WATCH_SHARE = 0.4
+"""Part of a job's budget that is kept for its watch."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +90,15 @@ def run_job(
     """
     gate, started, waited_from_s = gate or ConnectGate(), now(), time.monotonic()
     bare = JobOutcome(job, started, started, 0)
-    attempts = 0
+    attempts, newest = 0, _newest_campaign(workspace, job.device) if job.fresh else 0
     while True:
         attempts += 1
+        # What a try of this job has begun, the next one goes on with.
+        begun = job.fresh and attempts > 1 and _newest_campaign(workspace, job.device) != newest
+        trying = replace(bare, job=replace(job, fresh=False)) if begun else bare
         try:
-            return replace(_attempt(bare, workspace, stop, gate, observe), ended=now(), attempts=attempts)
+            outcome = _attempt(trying, workspace, stop, gate, observe)
+            return replace(outcome, job=job, ended=now(), attempts=attempts)
         except DeviceBusy as error:
             allowed_s = max(patience.busy_s, _STALE_LEASE_S if attempts > 1 else 0.0)
             if time.monotonic() - waited_from_s >= allowed_s or patience.attempts == 1:
@@ -105,6 +114,13 @@ def run_job(
             _sleep(patience.pause_s * random.uniform(0.5, 1.5), stop)  # noqa: S311 - jitter, no secret
         except Interrupted as error:
             return _failed(bare, workspace, error, attempts)
+
+
+def _newest_campaign(workspace: Workspace, device: str) -> int:
+    """The number of the device's newest profile campaign; 0 where there is none."""
+    with Journal(workspace.journal) as journal:
+        found = [one.id for one in journal.campaigns(device) if one.settings["purpose"] == "profile"]
+    return max(found, default=0)
 
 
 def _attempt(
@@ -136,10 +152,19 @@ def _attempt(
 
 
 def _measure_networks(bare: JobOutcome, sitting: Sitting, networks: tuple[Network, ...]) -> JobOutcome:
-    job = bare.job
-    profiled = sitting.profile(Wanted(networks, job.policy, job.auxiliary, job.seed, job.fresh, job.name, PENDING))
-    watched = watch(sitting, job, networks, profiled) if job.watch else None
-    return replace(bare, result=profiled.result, watch=watched)
+    """The campaign, and the watch with what is left of the budget."""
+    job, whole_s = bare.job, bare.job.policy.budget_s
+    own_s = whole_s * (1 - _WATCH_SHARE) if whole_s and job.watch else whole_s
+    policy = replace(job.policy, budget_s=own_s)
+    profiled = sitting.profile(Wanted(networks, policy, job.auxiliary, job.seed, job.fresh, job.name, PENDING))
+    reached = replace(bare, result=profiled.result)
+    if not job.watch:
+        return reached
+    left_s = max(0.0, whole_s - profiled.result.device_seconds) if whole_s else DEFAULT_BUDGET_S
+    try:
+        return replace(reached, watch=watch(sitting, job, networks, profiled, left_s))
+    except CampaignIncomplete as error:  # the campaign stands
+        return replace(reached, notes=(str(error),))
 
 
 def _explore(bare: JobOutcome, sitting: Sitting, space: Space) -> JobOutcome:

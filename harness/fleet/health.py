@@ -16,7 +16,7 @@ from harness.errors import (
     OutOfService,
 )
 from harness.fleet.job import JobOutcome
-from harness.fleet.store import Band, FleetStore, now
+from harness.fleet.store import OUT_OF_SERVICE, Band, FleetStore, now
 from harness.measure.golden import measure_golden
 from harness.measure.profiling import Sitting
 
@@ -30,7 +30,6 @@ CONFIGURED = "configured"
 _SPREADS = 3.0
 _PROVISIONAL = 2.0
 """While the band is being learnt it is as much wider."""
-OUT_OF_SERVICE = ("maintenance", "retired")
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def check_golden(sitting: Sitting, store: FleetStore) -> GoldenCheck:
     device, clock = sitting.device, sitting.session.hello.clock
     measured = measure_golden(sitting)
     if measured is None:
-        store.mark(device.name, "unknown", "it refuses the golden probe, so nothing tells whether it is as it was")
+        store.measured(device.name, "unknown", "it refuses the golden probe, so nothing tells whether it is as it was")
         return GoldenCheck(None, None)
     band = _band_of(device, store, clock, measured.latency_s)
     if not band.holds(measured.latency_s):
@@ -66,9 +65,9 @@ def check_golden(sitting: Sitting, store: FleetStore) -> GoldenCheck:
     learning = band.learnt != CONFIGURED and len(band.latencies_s) < SESSIONS_TO_LEARN
     if learning:
         reason = f"the golden band is being learnt, {len(band.latencies_s)} of {SESSIONS_TO_LEARN} sessions"
-        store.mark(device.name, "unknown", reason)
+        store.measured(device.name, "unknown", reason)
     else:
-        store.mark(device.name, "good", "the golden probe is in its band")
+        store.measured(device.name, "good", "the golden probe is in its band")
     return GoldenCheck(measured.latency_s, band)
 
 
@@ -117,22 +116,22 @@ def learn_band(latencies_s: tuple[float, ...], clock: str) -> Band:
 
 def quarantine(store: FleetStore, device: str, error: DeviceQuarantined) -> None:
     """Records that a device is not as it was."""
-    store.mark(device, "bad", f"{error.what}; {error.why}")
+    store.measured(device, "bad", f"{error.what}; {error.why}")
 
 
 def note_failure(store: FleetStore, device: str, error: DeviceError) -> None:
     """After trouble on the way to a device nothing is known of it until its golden probe is measured again."""
-    if isinstance(error, (DeviceBusy, OutOfService)) or store.health(device).health in (*OUT_OF_SERVICE, "bad"):
+    if isinstance(error, (DeviceBusy, OutOfService)) or store.health(device).health == "bad":
         return
     needs_hand = isinstance(error, (HostKeyError, AuthenticationError))
-    store.mark(device, "unknown", f"{error.what}{'; ' + error.next_step if needs_hand else ''}")
+    store.measured(device, "unknown", f"{error.what}{'; ' + error.next_step if needs_hand else ''}")
 
 
 def adopt_health(store: FleetStore, outcome: JobOutcome) -> None:
     """Takes over what another workspace came to think of a device, unless a person said something here or there."""
-    told, known = outcome.health, store.health(outcome.job.device)
-    if told is not None and not {told.health, known.health} & set(OUT_OF_SERVICE):
-        store.mark(known.device, told.health, told.reason)
+    told = outcome.health
+    if told is not None and told.health not in OUT_OF_SERVICE:
+        store.measured(told.device, told.health, told.reason)
 
 
 def _quarantined(device: str, latency_s: float, band: Band) -> DeviceQuarantined:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,8 @@ from harness.errors import JournalError
 HealthName = Literal["good", "unknown", "bad", "maintenance", "retired"]
 HEALTH: tuple[HealthName, ...] = ("good", "unknown", "bad", "maintenance", "retired")
 """What we think of a device; what it does at the moment (idle, leased, running) is its state, and another thing."""
+OUT_OF_SERVICE: tuple[HealthName, ...] = ("maintenance", "retired")
+"""What a person says, and no measurement changes."""
 
 SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -129,6 +131,15 @@ class FleetStore:
             step = "Free space on the disk, then run the same command again"
             raise JournalError(f"{self.path} cannot be written", why=str(error), next_step=step) from error
 
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turns what a damaged file makes of a query, or of a value, into a JournalError."""
+        try:
+            yield
+        except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
+            step = "Move the file away: devices are then unknown again, and tonight's jobs are looked up in the journal"
+            raise JournalError(f"{self.path} is damaged", why=str(error), next_step=step) from error
+
     # --- health -------------------------------------------------------------------------------------------------
 
     def health(self, device: str) -> DeviceHealth:
@@ -138,17 +149,26 @@ class FleetStore:
 
     def history(self, device: str, limit: int = 20) -> tuple[DeviceHealth, ...]:
         """What was thought of a device, newest first."""
-        rows = self._db.execute(
-            "SELECT device, health, reason, since FROM health WHERE device=? ORDER BY id DESC LIMIT ?", (device, limit)
-        )
-        return tuple(DeviceHealth(name, cast(HealthName, health), *rest) for name, health, *rest in rows)
+        with self._reading():
+            rows = self._db.execute(
+                "SELECT device, health, reason, since FROM health WHERE device=? ORDER BY id DESC LIMIT ?",
+                (device, limit),
+            )
+            return tuple(DeviceHealth(name, cast(HealthName, health), *rest) for name, health, *rest in rows)
+
+    def measured(self, device: str, health: HealthName, reason: str) -> DeviceHealth:
+        """Records what a measurement says of a device; what a person said stands."""
+        return self._mark(device, health, reason, OUT_OF_SERVICE)
 
     def mark(self, device: str, health: HealthName, reason: str) -> DeviceHealth:
-        """Records what we think of a device from now on; `since` stays where the health does."""
+        """Records what a person says of a device; `since` stays where the health does."""
+        return self._mark(device, health, reason, ())
+
+    def _mark(self, device: str, health: HealthName, reason: str, standing: Sequence[HealthName]) -> DeviceHealth:
         told = now()
         with self._transaction():
             before = self.health(device)
-            if (before.health, before.reason) == (health, reason[:500]):
+            if before.health in standing or (before.health, before.reason) == (health, reason[:500]):
                 return before
             since = before.since if before.health == health and before.since else told
             values = (device, health, reason[:500], since, told)
@@ -159,13 +179,14 @@ class FleetStore:
 
     def band(self, device: str) -> Band | None:
         """What was learnt of the golden probe on a device; None before its first session."""
-        row = self._db.execute(
-            "SELECT low_s, high_s, learnt, latencies_s FROM bands WHERE device=?", (device,)
-        ).fetchone()
-        if row is None:
-            return None
-        low_s, high_s, learnt, latencies_s = row
-        return Band(low_s, high_s, learnt, tuple(json.loads(latencies_s)))
+        with self._reading():
+            row = self._db.execute(
+                "SELECT low_s, high_s, learnt, latencies_s FROM bands WHERE device=?", (device,)
+            ).fetchone()
+            if row is None:
+                return None
+            low_s, high_s, learnt, latencies_s = row
+            return Band(low_s, high_s, learnt, tuple(json.loads(latencies_s)))
 
     def set_band(self, device: str, band: Band) -> None:
         """Records a band, in place of the one before."""
@@ -188,13 +209,14 @@ class FleetStore:
 
     def jobs(self, night: str) -> tuple[NightJob, ...]:
         """The jobs of a night, by name."""
-        rows = self._db.execute(
-            "SELECT name, night, device, status, outcome, changed FROM jobs WHERE night=? ORDER BY name", (night,)
-        )
-        return tuple(
-            NightJob(job, of, device, status, json.loads(outcome), changed)
-            for job, of, device, status, outcome, changed in rows
-        )
+        with self._reading():
+            rows = self._db.execute(
+                "SELECT name, night, device, status, outcome, changed FROM jobs WHERE night=? ORDER BY name", (night,)
+            )
+            return tuple(
+                NightJob(job, of, device, status, json.loads(outcome), changed)
+                for job, of, device, status, outcome, changed in rows
+            )
 
     def record_report(self, night: str, report: Mapping[str, object]) -> None:
         """Records what a night came to."""
@@ -206,8 +228,9 @@ class FleetStore:
 
     def reports(self, limit: int = 30) -> tuple[tuple[str, str, Mapping[str, object]], ...]:
         """Nights with when they were finished and what they came to, newest first."""
-        rows = self._db.execute("SELECT night, finished, report FROM reports ORDER BY night DESC LIMIT ?", (limit,))
-        return tuple((night, finished, json.loads(report)) for night, finished, report in rows)
+        with self._reading():
+            rows = self._db.execute("SELECT night, finished, report FROM reports ORDER BY night DESC LIMIT ?", (limit,))
+            return tuple((night, finished, json.loads(report)) for night, finished, report in rows)
 
 
 _WRITING = threading.Lock()

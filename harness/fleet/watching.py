@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.errors import CampaignIncomplete
 from harness.fleet.job import Job
 from harness.measure.campaign import CampaignRun
 from harness.measure.journal import PENDING, Campaign, Journal
@@ -13,13 +14,15 @@ from harness.regression.series import read_watch
 from harness.regression.watch import plan_watch
 
 PURPOSE = "watch"
-DEFAULT_BUDGET_S = 120.0
+_EXCESS = 1.5
+"""By how much the least that a watch takes may exceed what is left: times are estimates."""
 
 
-def watch(sitting: Sitting, job: Job, networks: Sequence[Network], profiled: Profiled) -> int | None:
+def watch(sitting: Sitting, job: Job, networks: Sequence[Network], profiled: Profiled, budget_s: float) -> int | None:
     """The campaign of the watch, complete; None where there is nothing to watch. Raises as a campaign does.
 
-    It keeps the probes of the night before, so that nights stay comparable.
+    It keeps the probes of the night before, so that nights stay comparable. Raises CampaignIncomplete where the budget
+    does not allow for it.
     """
     session, journal = sitting.session, sitting.journal
     hello = session.hello
@@ -30,10 +33,14 @@ def watch(sitting: Sitting, job: Job, networks: Sequence[Network], profiled: Pro
         journal.samples(profiled.campaign.id),
         hello.clock,
         before=read_watch(journal, earlier[-1].id) if earlier else None,
-        budget_s=job.policy.budget_s or DEFAULT_BUDGET_S,
+        budget_s=budget_s,
     )
     if planned is None:
         return None
+    if planned.device_s > _EXCESS * budget_s:
+        why = f"It takes {planned.device_s:.1f} s on the device, and {budget_s:.1f} s are left"
+        step = "Give the job a larger budget, or fewer networks"
+        raise CampaignIncomplete("The budget does not allow for the watch", why=why, next_step=step)
     settings = planned.policy.settings(PURPOSE, job.seed, job.name)
     campaign = journal.begin(
         job.device, planned.plan, job.seed, settings, hello.fingerprint, hello.clock, session.token

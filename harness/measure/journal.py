@@ -205,7 +205,7 @@ class Journal:
         with self._reading():
             row = self._db.execute(
                 "SELECT id FROM campaigns WHERE device=? AND plan=? AND settings=? AND fingerprint=?"
-                " AND settled=0 AND (excluded IS NULL OR excluded=?) ORDER BY id DESC LIMIT 1",
+                " AND (excluded=? OR settled=0 AND excluded IS NULL) ORDER BY id DESC LIMIT 1",
                 (device, plan, _json(settings), _json(fingerprint), PENDING),
             ).fetchone()
         return self.campaign(row[0]) if row else None
@@ -228,15 +228,6 @@ class Journal:
         ).fetchone()
         return int(row[0]) if row else None
 
-    def highest_token(self, device: str) -> int:
-        """The highest fencing token under which something was written for a device; 0 before that."""
-        with self._reading():
-            return int(
-                self._db.execute("SELECT coalesce(max(token), 0) FROM campaigns WHERE device=?", (device,)).fetchone()[
-                    0
-                ]
-            )
-
     def exclude(self, campaign: int, reason: str | None) -> None:
         """Keeps a campaign out of tables and comparisons, or lets it in again; its samples stay. Needs no lease."""
         with self.transaction():
@@ -244,38 +235,23 @@ class Journal:
 
     def campaign(self, number: int) -> Campaign:
         """The campaign of that number."""
-        with self._reading():
-            row = self._db.execute(
-                "SELECT device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created,"
-                " complete, excluded"
-                " FROM campaigns WHERE id=?", (number,),
-            ).fetchone()  # fmt: skip
-            if row is None:
-                raise JournalError(f"The journal {self.path} has no campaign {number}")
-            device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created, *flags = row
-            return Campaign(
-                id=number,
-                device=device,
-                plan=plan,
-                seed=seed,
-                settings=json.loads(settings),
-                fingerprint=json.loads(fingerprint),
-                clock=clock,
-                auxiliary=auxiliary,
-                reference=reference,
-                rules=tuple(FusionRule(**rule) for rule in json.loads(rules)),
-                created=created,
-                complete=bool(flags[0]),
-                excluded=flags[1],
-            )
+        found = self._campaigns(number, None)
+        if not found:
+            raise JournalError(f"The journal {self.path} has no campaign {number}")
+        return found[0]
 
     def campaigns(self, device: str) -> tuple[Campaign, ...]:
         """All campaigns of a device, oldest first."""
+        return self._campaigns(None, device)
+
+    def _campaigns(self, number: int | None, device: str | None) -> tuple[Campaign, ...]:
         with self._reading():
             rows = self._db.execute(
-                "SELECT id FROM campaigns WHERE device=? ORDER BY created, id", (device,)
-            ).fetchall()
-            return tuple(self.campaign(number) for (number,) in rows)
+                "SELECT id, device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created,"
+                " complete, excluded FROM campaigns"
+                " WHERE (?1 IS NULL OR id=?1) AND (?2 IS NULL OR device=?2) ORDER BY created, id", (number, device),
+            )  # fmt: skip
+            return tuple(_campaign(*row) for row in rows)
 
     def probes(self, campaign: int) -> dict[str, ProbeRecord]:
         """The probes of a campaign by id."""
@@ -405,6 +381,16 @@ def _layer(
 ) -> LayerProbes:  # fmt: skip
     return LayerProbes(LayerKey(key), context, op, name, layer, auxiliary, in_context, null, tuple(json.loads(stacks)),
                        tuple(json.loads(networks)))  # fmt: skip
+
+
+def _campaign(
+    number: int, device: str, plan: str, seed: int, settings: str, fingerprint: str, clock: str, auxiliary: str,
+    reference: str, rules: str, created: str, complete: int, excluded: str | None,
+) -> Campaign:  # fmt: skip
+    return Campaign(
+        number, device, plan, seed, json.loads(settings), json.loads(fingerprint), clock, auxiliary, reference,
+        tuple(FusionRule(**rule) for rule in json.loads(rules)), created, bool(complete), excluded,
+    )  # fmt: skip
 
 
 def _chain(values: dict[str, Any]) -> ChainProbes:

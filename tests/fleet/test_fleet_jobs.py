@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nullbench import Bench, StopAfter
 
 from harness.device.inventory import load_inventory
-from harness.errors import CampaignIncomplete, UnknownDevice, UsageError
+from harness.errors import CampaignIncomplete, JournalError, UnknownDevice, UsageError
 from harness.fleet.execution import IMPATIENT, Patience, run_job
 from harness.fleet.health import SESSIONS_TO_LEARN, TOLERANCE, learn_band
 from harness.fleet.job import Job, JobOutcome
@@ -281,6 +281,47 @@ def test_device_out_of_service_is_left_alone(bench: Bench, word: str) -> None:
     assert outcome.failure is not None and (outcome.failure.kind, outcome.failure.exit_code) == ("OutOfService", 4)
     assert "new heat sink" in outcome.failure.why
     assert health(bench, "bench").health == word
+
+
+def test_what_a_person_says_while_a_job_runs_stands(bench: Bench) -> None:
+    """Put into maintenance in the middle of a campaign, a device stays there whatever its golden probe says after."""
+
+    def take_out(progress: Progress) -> None:
+        with FleetStore(bench.workspace.fleet) as store:
+            store.mark("bench", "maintenance", f"somebody has come by in {progress.stage}")
+
+    outcome = run_job(
+        job(bench, "bench"), bench.workspace, stop=threading.Event(), patience=IMPATIENT, observe=take_out
+    )
+    assert outcome.result is not None
+    assert health(bench, "bench").health == "maintenance"
+
+
+def test_a_fresh_job_that_is_tried_again_goes_on_with_what_it_began(bench: Bench) -> None:
+    """`fresh` means a new campaign, not one per try."""
+    run_one(bench, job(bench, "bench"))
+    killed: list[int] = []
+
+    def kill_once(progress: Progress) -> None:
+        if progress.stage == "measuring" and progress.round == 2 and not killed:
+            killed.append(_worker_of_this_process())
+            os.kill(killed[0], signal.SIGKILL)
+
+    outcome = run_job(
+        job(bench, "bench", fresh=True), bench.workspace, stop=threading.Event(), patience=QUICK, observe=kill_once
+    )
+    assert outcome.attempts == 2
+    assert profiles(bench, "bench") == [(True, False), (True, False)]
+
+
+def test_damaged_store_is_told(bench: Bench) -> None:
+    """A store that is no SQLite file, or whose pages are gone, is told with the way out."""
+    run_one(bench, job(bench, "bench"))
+    content = bytearray(bench.workspace.fleet.read_bytes())
+    content[4096:] = b"\xff" * len(content[4096:])
+    bench.workspace.fleet.write_bytes(content)
+    with pytest.raises(JournalError), FleetStore(bench.workspace.fleet) as store:
+        store.history("bench")
 
 
 def test_trouble_on_the_way_makes_a_device_unknown_and_never_good_or_bad(bench: Bench) -> None:
