@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
@@ -10,16 +14,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import options
-from harness.cli.output import note, print_error, print_json, print_table
+from harness.cli.nightly_output import show_foreseen, show_night, show_status
+from harness.cli.output import note, print_error, print_json
 from harness.cli.progress import stop_on_interrupt
-from harness.errors import ConfigurationError, HarnessError, UsageError
+from harness.errors import ConfigurationError, HarnessError, Interrupted, UsageError
 from harness.text import printable
 from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:
     from harness.nightly.outcome import NightReport
     from harness.nightly.plan import NightPlan
-    from harness.nightly.status import NightStatus
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Measure a lab every night, compare, and say what needs a hand."
@@ -62,23 +66,37 @@ def run(
         found = _with_engine(found, engine)
     which = _night(night, tonight(found))
     if dry_run:
-        _show_foreseen(found, place, which, json)
+        show_foreseen(found, place, which, json)
         return
-    with stop_on_interrupt() as stop:
+    with _stop_on_signal() as stop:
         report = run_night(found, place, night=which, stop=stop, observe=note)
     written = _write(report, place, markdown, junit)
-    if not report.measured:
+    if not any(row.now for device in report.devices for row in device.sets) and not report.stopped:
         note(f"Nothing was left to measure: the night of {report.night} was measured before")
     if json:
         print_json(**report_data(report), reports=[str(path) for path in written])
     else:
-        _show(report)
+        show_night(report)
     for path in written:
         note(f"Report: {path}")
+    if report.stopped:
+        step = "Run the same command again: it goes on from here, and replaces the report"
+        raise Interrupted("The night was stopped", why="All that was measured is kept, and reported", next_step=step)
     if report.exit_code:
         step = f"See {written[0]}"
         print_error(HarnessError(printable(verdict(report).replace("*", "").replace("\\", "")), next_step=step))
         raise typer.Exit(report.exit_code)
+
+
+@contextlib.contextmanager
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C or SIGTERM sets; the second raises at once."""
+    with stop_on_interrupt() as stop:
+        before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+        try:
+            yield stop
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 @app.command()
@@ -104,7 +122,7 @@ def status(plan: PlanPath = None, workspace: options.WorkspaceFolder = None, jso
     if json:
         print_json(**asdict(found))
     else:
-        _show_status(found)
+        show_status(found)
 
 
 @app.command()
@@ -138,7 +156,7 @@ def install(
     from harness.nightly import schedule
     from harness.nightly.planfile import duration_s, time_of_day
 
-    _plan(place, plan)  # a night that cannot begin is better told now
+    found = _plan(place, plan)  # a night that cannot begin is better told now
     try:
         when, delay_s = time_of_day(at), 0.0 if delay == "0" else duration_s(delay)
     except ValueError as error:
@@ -146,6 +164,7 @@ def install(
     if delay_s >= _DAY_S / 2:
         raise UsageError("--randomised-delay is longer than a night", next_step="Write 20m or 2h")
     wanted = schedule.Installation(place, plan, when, delay_s)
+    schedule.check_time(wanted, found.day_begins)
     if cron:
         print(schedule.crontab_line(wanted))
         note("Add this line by `crontab -e`")
@@ -202,7 +221,7 @@ def _night(text: str | None, tonight: date) -> date:
 
 def _write(report: NightReport, place: Workspace, *also: Path | None) -> list[Path]:
     """Writes both reports, whole or not at all; returns their paths."""
-    from harness.report.files import write_whole
+    from harness.files import write_whole
     from harness.report.nightly import markdown
     from harness.report.nightly_junit import junit
 
@@ -220,80 +239,3 @@ def _write(report: NightReport, place: Workspace, *also: Path | None) -> list[Pa
             write_whole(path, content)
             written.append(path)
     return written
-
-
-def _show(report: NightReport) -> None:
-    rows = [
-        (device.device, device.health, row.set, row.status, f"{row.device_s:.1f}", row.reason)
-        for device in report.devices
-        for row in device.sets
-    ]
-    print_table(("device", "health", "set", "", "s on the device", "why"), rows, left=4)
-    for device in report.devices:
-        kept = f"  kept: {device.published.kept_because}" if device.published.kept_because else ""
-        print(printable(f"{device.device}  table {device.published.table or 'none'}{kept}"))
-    for change in report.changes:
-        print(printable(f"{change.device}: {change.told}", 500))
-    for chore in report.chores:
-        where = f"{chore.device}: " if chore.device else ""
-        print(printable(f"needs a hand: {where}{chore.what}. {chore.why}"))
-        if chore.next_step:
-            print(printable(f"  next: {chore.next_step}"))
-
-
-def _show_foreseen(plan: NightPlan, place: Workspace, night: date, json: bool) -> None:
-    from harness.nightly.night import foresee
-
-    found = [
-        {
-            "job": one.candidate.job.name,
-            "device": one.candidate.device.name,
-            "set": one.candidate.set.name,
-            "nights": one.candidate.staleness.nights,
-            "uncertainty": one.candidate.staleness.uncertainty,
-            "cost_s": one.candidate.cost_s,
-            "state": "done" if one.done else "starts" if one.starts else "waits" if not one.reason else "skipped",
-            "reason": one.reason,
-        }
-        for one in foresee(plan, place, night=night)
-    ]
-    if json:
-        print_json(night=night.isoformat(), jobs=found)
-        return
-    rows = [
-        (
-            str(one["device"]),
-            str(one["set"]),
-            str(one["state"]),
-            "never" if one["nights"] is None else f"{one['nights']} nights",
-            f"{one['uncertainty']:.1%}",
-            "unknown" if one["cost_s"] is None else f"{one['cost_s']:.1f} s",
-            str(one["reason"]),
-        )
-        for one in found
-    ]
-    print_table(("device", "set", f"night of {night}", "measured before", "uncertainty", "takes", "why"), rows, left=3)
-
-
-def _show_status(found: NightStatus) -> None:
-    if found.running is not None:
-        print(printable(f"running: the night of {found.running.night}, process {found.running.pid} on"
-                        f" {found.running.host}, since {found.running.since}"))  # fmt: skip
-    else:
-        print("running: none")
-    rows = [
-        (one.night, str(one.exit_code), ", ".join(f"{count} {status}" for status, count in one.jobs.items()),
-         str(one.regressions), str(one.chores), one.finished)
-        for one in found.nights
-    ]  # fmt: skip
-    if rows:
-        print_table(("night", "exit", "sets", "slower", "need a hand", "finished"), rows, left=3)
-    else:
-        note("No night was reported yet; run one by `harness nightly run`")
-    devices = [
-        (one.device, one.health.health, one.table or "none", "" if one.age_s is None else f"{one.age_s / _DAY_S:.1f} d",
-         ", ".join(one.deferred), one.health.reason)
-        for one in found.devices
-    ]  # fmt: skip
-    if devices:
-        print_table(("device", "health", "newest table", "age", "deferred", "because"), devices, left=3)

@@ -17,10 +17,10 @@ TlsFile = Annotated[Path | None, typer.Option(help="PEM file, where the schedule
 def worker(
     scheduler: Annotated[str, typer.Argument(metavar="SCHEDULER", help="Address of the scheduler: tcp://HOST:8786.")],
     device: Annotated[
-        list[str] | None, typer.Option("--device", "-d", help="Name of a device to offer; may be repeated.")
+        str | None, typer.Option("--device", "-d", metavar="NAME[,NAME…]", help="Names of devices to offer.")
     ] = None,
-    group: Annotated[list[str] | None, typer.Option("--group", help="Offer the devices of a group.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Offer all devices of devices.toml.")] = False,
+    group: options.Groups = None,
+    everything: options.Everything = False,
     tls_ca_file: TlsFile = None,
     tls_cert: TlsFile = None,
     tls_key: TlsFile = None,
@@ -35,7 +35,7 @@ def worker(
     from harness.fleet.selection import select
 
     place = find_workspace(workspace)
-    names = [name for word in device or () for name in word.split(",")]
+    names = options.parse_names(device)
     devices = select(load_inventory(place.devices), names=names, groups=group or (), everything=everything)
     tls = tls_files(tls_ca_file, tls_cert, tls_key)
     check_extra()

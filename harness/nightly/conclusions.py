@@ -11,9 +11,10 @@ from harness.errors import HarnessError, OutOfService
 from harness.fleet.health import configured_band
 from harness.fleet.job import Failure
 from harness.fleet.store import now
-from harness.nightly.comparison import compare_set
+from harness.nightly.comparison import Report, Rules, compare_set
 from harness.nightly.course import Course
-from harness.nightly.outcome import Chore, Compared, DeviceRow, NightReport, SetRow
+from harness.nightly.outcome import Chore, Compared, DeviceRow, NightReport, SetRow, bug
+from harness.nightly.plan import NightPlan
 from harness.nightly.publishing import publish_table
 from harness.nightly.tonight import Candidate
 
@@ -24,19 +25,17 @@ _DAY_S = 86400.0
 
 def conclude(course: Course) -> NightReport:
     """Publishes tables, compares with earlier nights, and gathers what needs a hand."""
-    devices: list[DeviceRow] = []
+    devices = [_device_row(course, device) for device in course.devices]
     compared: list[Compared] = []
     chores: list[Chore] = []
-    for device in course.devices:
-        row = _device_row(course, device)
-        devices.append(row)
+    rules, reports = _rules(course.plan, devices), course.store.reports(2 * course.plan.keep)
+    for row in devices:
         for one in row.sets:
-            try:
-                found = compare_set(course.journal, device, one, course.plan.keep, course.plan.threshold)
-            except HarnessError as error:
-                chores.append(_chore(device, f"comparing {one.set}", Failure.of(error)))
-            else:
-                compared.extend([found] if found else [])
+            found = _compared(course, row.device, one, rules, reports)
+            if isinstance(found, Compared):
+                compared.append(found)
+            elif found is not None:
+                chores.append(_chore(row.device, f"comparing {one.set}", found))
         chores.extend(_chores(row, _overdue(course, row)))
     chores.extend(_chores_of_the_host(course))
     started = [row.started for row in course.rows.values() if row.started]
@@ -45,11 +44,33 @@ def conclude(course: Course) -> NightReport:
         plan=str(course.plan.path),
         started=min(started, default=now()),
         finished=now(),
-        measured=sum(row.now for row in course.rows.values()),
+        measured=sum(row.now and row.status == "done" for row in course.rows.values()),
         devices=tuple(devices),
         chores=tuple(chores),
         compared=tuple(compared),
+        stopped=course.stopped,
     )
+
+
+def _rules(plan: NightPlan, devices: Sequence[DeviceRow]) -> Rules:
+    """How sets are compared: all comparisons of a night share the probability of a false alarm."""
+    from harness.regression.power import LEVEL
+
+    count = sum(row.status == "done" and row.watch is not None for device in devices for row in device.sets)
+    return Rules(plan.keep, plan.threshold, LEVEL / max(1, count))
+
+
+def _compared(
+    course: Course, device: str, row: SetRow, rules: Rules, reports: Sequence[Report]
+) -> Compared | Failure | None:
+    """One set's comparison; what goes wrong in it is that set's finding, and the others' nights go on."""
+    try:
+        return compare_set(course.journal, device, row, rules, reports)
+    except HarnessError as error:
+        return Failure.of(error)
+    except Exception as error:  # a bug met on one set, told in full
+        step = "Report it with its trace, which `harness nightly run --json` shows among the chores"
+        return bug("it met a bug in harness", error, step)
 
 
 def _device_row(course: Course, device: str) -> DeviceRow:
@@ -87,8 +108,8 @@ def _final_row(course: Course, one: Candidate) -> SetRow:
     bare = SetRow(one.set.name, one.set.label, one.job.name, "skipped")
     if reason or row is not None:
         return replace(bare, reason=reason or (row.reason if row else ""))
-    if course.engine_failure:
-        return replace(bare, reason=course.engine_failure.what)
+    if one.device.name in course.unreached:
+        return replace(bare, reason=course.engine_failure.what if course.engine_failure else "the night was stopped")
     return replace(bare, status="deferred", reason="did not fit into tonight's budget")
 
 
@@ -144,4 +165,5 @@ def _chores_of_the_host(course: Course) -> list[Chore]:
 
 def _chore(device: str, about: str, failure: Failure) -> Chore:
     what = f"{about}: {failure.what}" if about else failure.what
-    return Chore(device, failure.kind, what, failure.why, failure.next_step, failure.exit_code)
+    words = (device, failure.kind, what, failure.why, failure.next_step)
+    return Chore(*words, failure.exit_code, failure.trace if failure.exit_code == HarnessError.exit_code else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -9,20 +10,19 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 
 from harness.device.inventory import Device, load_inventory
-from harness.errors import EngineError, Interrupted
-from harness.fleet.health import OUT_OF_SERVICE
-from harness.fleet.job import Engine, Failure, JobOutcome
-from harness.fleet.store import FleetStore, JobStatus
+from harness.errors import EngineError, HarnessError, Interrupted
+from harness.fleet.job import Engine, Failure, Job, JobOutcome
+from harness.fleet.store import OUT_OF_SERVICE, FleetStore, JobStatus
 from harness.measure.campaign import device_s
-from harness.measure.journal import Campaign, Journal
-from harness.nightly.outcome import SetRow
+from harness.measure.journal import PENDING, Campaign, Journal
+from harness.nightly.outcome import SetRow, finite
 from harness.nightly.plan import NightPlan
 from harness.nightly.staleness import admit
 from harness.nightly.tonight import Candidate, JobName, campaigns_of_nights, candidates, is_done
 from harness.workspace import Workspace
 
 QUARANTINED = "DeviceQuarantined"
-_BUG = 1
+_PURPOSES = ("profile", "watch")
 
 Tell = Callable[[str], None]
 
@@ -33,7 +33,10 @@ def silent(_: str) -> None:
 
 @dataclass
 class Course:
-    """What of a night's plan is done, what may start, and what became of each job."""
+    """What of a night's plan is done, what may start, and what became of each job.
+
+    `unreached` are devices with jobs that might have started when the night was `stopped`, or its engine failed.
+    """
 
     plan: NightPlan
     workspace: Workspace
@@ -45,6 +48,8 @@ class Course:
     devices: dict[str, Device] = field(init=False)
     rows: dict[str, SetRow] = field(init=False)
     engine_failure: Failure | None = None
+    stopped: bool = False
+    unreached: frozenset[str] = frozenset()
     _tries: Counter[str] = field(default_factory=Counter)
     _campaigns: dict[str, Mapping[int, Campaign]] = field(default_factory=dict)
 
@@ -55,20 +60,19 @@ class Course:
         self.rows = {one.name: SetRow.from_record(one.outcome) for one in self.store.jobs(self.night.isoformat())}
 
     def measure(self, engine: Engine, stop: threading.Event) -> None:
-        """Runs jobs in waves until none is left that may start; raises Interrupted when stopped."""
+        """Runs jobs in waves until none is left that may start, the engine fails or a stop is asked for."""
         for device in self.devices:  # a run that was killed may have seen the quarantine, and no more
             if self._is_quarantined(device):
                 self._exclude(device)
         while not stop.is_set() and (wave := self.wave()):
             try:
                 for outcome in engine.run([one.job for one in wave], stop):
-                    self._take(outcome)
+                    self._take(outcome, stop)
             except EngineError as error:  # devices are as they were; what was measured still makes a report
                 self.engine_failure = Failure.of(error)
                 break
-        if stop.is_set():
-            step = "Run the same command again: it goes on from here"
-            raise Interrupted("The night was stopped", why="All that was measured is kept", next_step=step)
+        self.stopped = stop.is_set()
+        self.unreached = frozenset(one.device.name for one in self.wave())
 
     def wave(self) -> list[Candidate]:
         """Jobs that may start now: not done, not given up, within their device's budget, on a device in service."""
@@ -76,10 +80,17 @@ class Course:
         starting: set[str] = set()
         for device in {one.device.name for one in open_now}:
             mine = [one for one in open_now if one.device.name == device]
-            spent_s = sum(self.rows[one.job.name].device_s for one in self.of(device) if self.is_done(one))
-            admitted, _ = admit(mine, lambda one: one.cost_s, self.plan.budget_s, spent_s)
+            spent_s = sum(row.device_s for one in self.of(device) if (row := self.rows.get(one.job.name)))
+            admitted, _ = admit(mine, self._left_s, self.plan.budget_s, spent_s)
             starting.update(one.job.name for one in admitted)
         return [one for one in open_now if one.job.name in starting]
+
+    def _left_s(self, one: Candidate) -> float | None:
+        """What of a job's time is left: one that failed goes on from where it stopped."""
+        row = self.rows.get(one.job.name)
+        if one.cost_s is None or row is None or row.failure is None or row.failure.kind == QUARANTINED:
+            return one.cost_s
+        return max(0.0, one.cost_s - row.device_s)
 
     def of(self, device: str) -> list[Candidate]:
         """The jobs of a device."""
@@ -120,18 +131,21 @@ class Course:
             self._campaigns[device] = {one.id: one for one in self.journal.campaigns(device)}
         return self._campaigns[device]
 
-    def _take(self, outcome: JobOutcome) -> None:
+    def _take(self, outcome: JobOutcome, stop: threading.Event) -> None:
         """Records what became of a job at once: whatever happens after this, it is not measured again."""
         job, failure = outcome.job, outcome.failure
         self._campaigns.pop(job.device, None)
-        self._tries[job.name] += 1
         if failure is not None and failure.kind == Interrupted.__name__:
-            return  # it goes on when the night does
+            if stop.is_set():
+                return  # it goes on when the night does
+            failure = _ended_early(failure)
+            outcome = replace(outcome, failure=failure)
+        self._tries[job.name] += 1
         quarantined = self._put_into_quarantine(job.device)
         row = self._row(outcome)
         self.rows[job.name] = row
         status: JobStatus = "done" if failure is None else "failed"
-        self.store.record_job(job.name, self.night.isoformat(), job.device, status, asdict(row))
+        self.store.record_job(job.name, self.night.isoformat(), job.device, status, finite(asdict(row)))
         if quarantined or (failure is not None and failure.kind == QUARANTINED):
             self._exclude(job.device)
         self.tell(f"{job.device}: {row.set} {'done' if failure is None else 'failed: ' + failure.what}")
@@ -150,16 +164,17 @@ class Course:
         if found is None:
             return
         reason = f"{found.what}; {found.why}"
-        self.store.mark(device, "bad", reason)
-        for purpose in ("profile", "watch"):
+        self.store.measured(device, "bad", reason)
+        for purpose in _PURPOSES:
             for held in campaigns_of_nights(self.journal, device, purpose):
-                if held.job.night == self.night.isoformat() and held.campaign.excluded is None:
+                # One that waits for its golden probe would be let in by the job that goes on with it.
+                if held.job.night == self.night.isoformat() and held.campaign.excluded in (None, PENDING):
                     self.journal.exclude(held.campaign.id, reason)
         self._campaigns.pop(device, None)
 
     def _row(self, outcome: JobOutcome) -> SetRow:
         job, result, failure = outcome.job, outcome.result, outcome.failure
-        if failure is not None and failure.exit_code != _BUG:
+        if failure is not None and failure.exit_code != HarnessError.exit_code:
             failure = replace(failure, trace="")
         name = JobName.parse(job.name)
         row = SetRow(
@@ -169,7 +184,7 @@ class Course:
             status="done" if failure is None else "failed",
             reason=failure.what if failure else "",
             attempts=outcome.attempts,
-            golden_s=outcome.golden_s,
+            golden_s=finite(outcome.golden_s),
             started=outcome.started,
             ended=outcome.ended,
             fingerprint=dict(outcome.fingerprint),
@@ -177,10 +192,11 @@ class Course:
             now=True,
         )
         if result is None or failure is not None:
-            return row
+            return replace(row, device_s=self._spent_s(job))
+        known_s = result.device_seconds + self._campaign_s(outcome.watch)
         return replace(
             row,
-            device_s=result.device_seconds + self._spent_s(outcome.watch),
+            device_s=known_s if math.isfinite(known_s) else self._spent_s(job),
             probes=result.probes,
             refused=result.refused,
             unsettled=result.unsettled,
@@ -188,7 +204,19 @@ class Course:
             watch=outcome.watch,
         )
 
-    def _spent_s(self, campaign: int | None) -> float:
+    def _spent_s(self, job: Job) -> float:
+        """Time on the device that the journal knows of all that the job has tried."""
+        tried = [one for purpose in _PURPOSES for one in campaigns_of_nights(self.journal, job.device, purpose)]
+        return sum(self._campaign_s(one.campaign.id) for one in tried if str(one.job) == job.name)
+
+    def _campaign_s(self, campaign: int | None) -> float:
         if campaign is None:
             return 0.0
         return sum(map(device_s, self.journal.samples(campaign).values())) + self.journal.untimed_s(campaign)
+
+
+def _ended_early(failure: Failure) -> Failure:
+    """What a job that was stopped though nobody stopped the night says: its worker was, and another try may help."""
+    what = "The job was stopped half-way, and not by whoever runs the night"
+    step = "Look at why its worker was stopped, then run the same command again: it goes on from there"
+    return Failure.of(EngineError(what, why=failure.what, next_step=step))

@@ -18,7 +18,7 @@ from harness.measure.journal import Journal
 from harness.nightly.conclusions import conclude
 from harness.nightly.course import Course, Tell, silent
 from harness.nightly.lock import night_lock
-from harness.nightly.outcome import NightReport
+from harness.nightly.outcome import NightReport, finite
 from harness.nightly.plan import NightPlan
 from harness.nightly.tonight import Candidate
 from harness.workspace import Workspace
@@ -50,8 +50,8 @@ def run_night(
 ) -> NightReport:
     """Measures what tonight's plan still lacks, publishes tables, compares with earlier nights, records the report.
 
-    What goes wrong on a device is in the report. Raises NightBusy while another nightly runs here, Interrupted when
-    stopped, ConfigurationError and UnknownDevice for a plan that does not fit the inventory, and JournalError.
+    What goes wrong on a device is in the report, and so is that the night was stopped. Raises NightBusy while another
+    nightly runs here, ConfigurationError and UnknownDevice for a plan that does not fit the inventory, JournalError.
     """
     which = night or tonight(plan)
     with (
@@ -94,4 +94,5 @@ def report_data(report: NightReport) -> dict[str, Any]:
     """A report as plain JSON data."""
     found: dict[str, Any] = asdict(report)
     regressions, improvements = ([asdict(one) for one in ones] for ones in (report.regressions, report.improvements))
-    return {**found, "exit_code": report.exit_code, "regressions": regressions, "improvements": improvements}
+    told = {**found, "exit_code": report.exit_code, "regressions": regressions, "improvements": improvements}
+    return {key: finite(value) for key, value in told.items()}

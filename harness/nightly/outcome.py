@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from harness.errors import RegressionFound, gravest
+from harness.errors import HarnessError, Interrupted, RegressionFound, gravest
 from harness.fleet.job import Failure
 from harness.fleet.store import HealthName
 
@@ -87,7 +88,10 @@ class DeviceRow:
 
 @dataclass(frozen=True)
 class Chore:
-    """Something that needs a hand: what, why, and the next step; `exit_code` as of the error behind it, or 0."""
+    """Something that needs a hand: what, why, and the next step; `exit_code` as of the error behind it, or 0.
+
+    `trace` is where a bug of harness came from.
+    """
 
     device: str
     kind: str
@@ -95,6 +99,7 @@ class Chore:
     why: str
     next_step: str
     exit_code: int = 0
+    trace: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,11 +108,13 @@ class Change:
 
     `change` and `interval` (95 %) are fractions, above zero where it is slower; `p_value` counts all that was looked
     at. `state` is new, a step (more nights than one) or passed (one night, and back since). `since` is the first night
-    of it, `fresh` whether nobody was told before. `causes` are changes of the device's fingerprint.
+    of it, `fresh` whether nobody was told before. `causes` are changes of the device's fingerprint. `subject` is the
+    name under which `Compared` has it.
     """
 
     device: str
     set: str
+    subject: str
     kind: str
     name: str
     op: str
@@ -127,13 +134,18 @@ class Change:
         """What it takes tonight."""
         return self.before_s * (1 + self.change)
 
+    @property
+    def is_slower(self) -> bool:
+        """Whether it is slower, and still so."""
+        return self.change > 0 and self.state != "passed"
+
 
 @dataclass(frozen=True)
 class Compared:
     """One set's night against earlier ones.
 
     `detectable` are the relative changes that would have been told with 95 % probability, by subject; `hidden` are
-    subjects of which none would have.
+    subjects of which none would have. `not_compared` says why there was nothing to compare with.
     """
 
     device: str
@@ -143,11 +155,15 @@ class Compared:
     detectable: Mapping[str, float] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
+    not_compared: str = ""
 
 
 @dataclass(frozen=True)
 class NightReport:
-    """A night as it stands; `measured` jobs are the work of this run, the others were done before."""
+    """A night as it stands; `measured` jobs are the work of this run, the others were done before.
+
+    `stopped` nights were left before all was measured; the next run of the same night goes on.
+    """
 
     night: str
     plan: str
@@ -157,6 +173,7 @@ class NightReport:
     devices: tuple[DeviceRow, ...]
     chores: tuple[Chore, ...] = ()
     compared: tuple[Compared, ...] = ()
+    stopped: bool = False
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -167,7 +184,7 @@ class NightReport:
     @property
     def regressions(self) -> tuple[Change, ...]:
         """What is slower, and still so."""
-        return tuple(one for one in self.changes if one.change > 0 and one.state != "passed")
+        return tuple(one for one in self.changes if one.is_slower)
 
     @property
     def improvements(self) -> tuple[Change, ...]:
@@ -179,8 +196,30 @@ class NightReport:
         """The gravest of all that happened; a regression counts in the night in which it is first told."""
         failures = [row.failure.exit_code for device in self.devices for row in device.sets if row.failure]
         regressed = [RegressionFound.exit_code] if any(one.is_regressed for one in self.compared) else []
-        return gravest([*failures, *(chore.exit_code for chore in self.chores), *regressed])
+        stopped = [Interrupted.exit_code] if self.stopped else []
+        return gravest([*failures, *(chore.exit_code for chore in self.chores), *regressed, *stopped])
+
+    @property
+    def not_compared(self) -> tuple[Compared, ...]:
+        """Sets that were watched, and could not be compared."""
+        return tuple(one for one in self.compared if one.not_compared)
 
     def count(self, status: RowStatus) -> int:
         """How many jobs ended like this."""
         return sum(device.count(status) for device in self.devices)
+
+
+def bug(what: str, error: Exception, next_step: str) -> Failure:
+    """An error that nobody expected, told in full: it is one device's finding, and ends no night."""
+    found = HarnessError(what, why=f"{type(error).__name__}: {error}", next_step=next_step)
+    found.__cause__ = error
+    return Failure.of(found)
+
+
+def finite(data: Any) -> Any:
+    """Plain data for JSON, in which a number that is none, or without end, becomes null."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {key: finite(value) for key, value in data.items()}
+    return [finite(value) for value in data] if isinstance(data, list | tuple) else data

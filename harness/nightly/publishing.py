@@ -9,13 +9,16 @@ from harness.fleet.job import Failure
 from harness.lut.build import build_lut
 from harness.lut.store import latest_lut, read_lut
 from harness.measure.journal import Campaign, Journal
-from harness.nightly.outcome import Published, SetRow
+from harness.nightly.outcome import Published, SetRow, bug
 from harness.nightly.tonight import campaigns_of_nights
 from harness.workspace import Workspace
 
 
 def publish_table(workspace: Workspace, journal: Journal, device: str, rows: Sequence[SetRow]) -> Published:
     """Builds a table once all of the device's jobs of the night are done, and keeps the one of before otherwise.
+
+    Deferred ones do not count: their samples of earlier nights stay in the table. Without one that was to be measured
+    and was not, a table would look complete and lack it.
 
     A device that has become another one keeps its table, too, until all sets of the plan were measured on it as it is
     now: a table holds one device, and would lose the others. A table that an earlier run of the same night has
@@ -27,6 +30,8 @@ def publish_table(workspace: Workspace, journal: Journal, device: str, rows: Seq
         return _kept(workspace, device, f"{failed[0].set} was not measured: {failed[0].reason}")
     if not done:
         return _kept(workspace, device, rows[0].reason if rows else "nothing was measured tonight")
+    if skipped := [row for row in rows if row.status == "skipped"]:
+        return _kept(workspace, device, f"{skipped[0].set} was not measured: {skipped[0].reason}")
     known = _newest(workspace, device)
     newest = max(number for row in done for number in row.campaigns)
     if known is not None and newest in known[1]:
@@ -39,10 +44,9 @@ def publish_table(workspace: Workspace, journal: Journal, device: str, rows: Seq
     except HarnessError as error:
         return _kept(workspace, device, f"no table could be built: {error.what}", Failure.of(error))
     except Exception as error:  # a bug met on one device is that device's finding, and told in full
-        why, step = f"{type(error).__name__}: {error}", f"Run `harness --debug lut build --device {device}`, report it"
-        bug = HarnessError("Building the table met a bug in harness", why=why, next_step=step)
-        bug.__cause__ = error
-        return _kept(workspace, device, bug.what, Failure.of(bug))
+        step = f"Run `harness --debug lut build --device {device}`, report it"
+        found = bug("Building the table met a bug in harness", error, step)
+        return _kept(workspace, device, found.what, found)
     return Published(f"{device}/{table.path.name}", table.created, len(table.entries))
 
 

@@ -16,15 +16,19 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from pathlib import Path
 
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, UsageError
+from harness.files import write_whole
 from harness.workspace import Workspace
 
 NIGHT_AT = time(2, 30)
 DELAY_S = 1200.0
 LONGEST_S = 20 * 3600
-"""A night that takes longer ends before the next one begins; it is then gone on with."""
-ENDING_S = 120
-"""After Ctrl-C (SIGINT) the jobs end after the visit they are at."""
+"""A night that takes longer is stopped before the next one begins, and reported with what it has."""
+ENDING_S = 300
+"""After SIGINT jobs end with the visit they are at; then complete tables are built and the report is written."""
+ACCURACY_S = 60.0
+"""How much later than told systemd starts a timer, at most (its AccuracySec)."""
+RUNTIME_FOLDER = "HARNESS_RUNTIME_FOLDER"
 
 
 @dataclass(frozen=True)
@@ -55,20 +59,45 @@ class Installation:
             str(self.workspace.root.absolute()),
         ]
         words += ["--plan", str(self.plan.absolute())] if self.plan else []
-        for word in words:
-            if not word.isprintable():  # lone surrogates, which stand for bytes that are no text, are not either
-                why = f"{word!r} holds a control character or is no valid text"
-                step = "Move the workspace to a folder with a plain name"
-                raise ConfigurationError("This path cannot stand in a unit or a crontab", why=why, next_step=step)
-        return tuple(words)
+        return tuple(map(_holdable, words))
+
+
+def check_time(installation: Installation, day_begins: time) -> None:
+    """Raises UsageError where one start may be before the hour at which a night begins, and the next one after it.
+
+    Both would then count as one night, and one night would be measured by nobody.
+    """
+    start, begins = (datetime.combine(datetime.min, at) for at in (installation.at, day_begins))
+    until_s = (begins - start).total_seconds() % timedelta(days=1).total_seconds()
+    if until_s <= installation.delay_s + ACCURACY_S:
+        latest = start + timedelta(seconds=installation.delay_s)
+        why = f"day_begins is {day_begins:%H:%M}: what starts before belongs to another night than what starts after"
+        what = f"Starts from {start:%H:%M} to {latest:%H:%M} would not all be of one night"
+        step = "Give another --time or a shorter --randomised-delay, or another day_begins in the plan"
+        raise UsageError(what, why=why, next_step=step)
+
+
+def _runtime() -> str | None:
+    """Where this shell has leases, unless it is where everybody has them: the nightly is to have them there, too."""
+    folder = os.environ.get(RUNTIME_FOLDER)
+    return _holdable(str(Path(folder).absolute())) if folder else None
+
+
+def _holdable(word: str) -> str:
+    """The word itself; raises ConfigurationError where no unit and no crontab can hold it."""
+    if not word.isprintable():  # lone surrogates, which stand for bytes that are no text, are not either
+        why = f"{word!r} holds a control character or is no valid text"
+        step = "Move it to a folder with a plain name"
+        raise ConfigurationError("This path cannot stand in a unit or a crontab", why=why, next_step=step)
+    return word
 
 
 def service_unit(installation: Installation, user: str | None = None) -> str:
     """The service; `user` runs it where the system's manager starts it, which otherwise would be root."""
     program, *arguments = installation.command
     writable = [str(installation.workspace.root.absolute()), "-/run/lock", "-/tmp"]
-    if runtime := os.environ.get("HARNESS_RUNTIME_FOLDER"):
-        writable.append(f"-{Path(runtime).absolute()}")
+    runtime = _runtime()
+    writable += [f"-{runtime}"] if runtime else []
     writable.append(f"-{Path.home() / '.cache'}")
     paths = " ".join(_quoted(text) for text in dict.fromkeys(writable))
     return "\n".join(
@@ -90,6 +119,7 @@ def service_unit(installation: Installation, user: str | None = None) -> str:
             "KillMode=mixed",
             "KillSignal=SIGINT",
             "Environment=PYTHONUNBUFFERED=1",
+            *([f"Environment={_quoted(f'{RUNTIME_FOLDER}={runtime}')}"] if runtime else []),
             "NoNewPrivileges=yes",
             "ProtectSystem=strict",
             "# Tables and samples; leases of devices, which all users of this host share; caches.",
@@ -127,7 +157,9 @@ def crontab_line(installation: Installation) -> str:
     minutes = int(installation.delay_s // 60)
     offset = int(installation.name.rpartition("-")[2], 16) % (minutes + 1)
     at = datetime.combine(datetime.min, installation.at) + timedelta(days=1, minutes=offset)
-    command = shlex.join(installation.command).replace("%", r"\%")  # cron ends the line at a bare one
+    runtime = _runtime()
+    setting = f"{RUNTIME_FOLDER}={shlex.quote(runtime)} " if runtime else ""
+    command = (setting + shlex.join(installation.command)).replace("%", r"\%")  # cron ends the line at a bare one
     return f"{at.minute} {at.hour} * * * {command}"
 
 
@@ -148,9 +180,8 @@ def write_units(installation: Installation, folder: Path, user: str | None = Non
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for suffix, text in units.items():
-            path, aside = folder / f"{installation.name}{suffix}", folder / f".{installation.name}{suffix}.part"
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(path)
+            path = folder / f"{installation.name}{suffix}"
+            write_whole(path, text.encode())
             written.append(path)
     except OSError as error:
         step = "Name another folder by --output, or print the units by --print"

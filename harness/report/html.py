@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.files import write_whole
 from harness.report import content
 from harness.report.commands import commands
 from harness.report.figures import COLOURS
-from harness.report.files import write_whole
 from harness.report.units import clean
 
 if TYPE_CHECKING:

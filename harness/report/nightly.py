@@ -28,13 +28,14 @@ def plain(text: str) -> str:
 def markdown(report: NightReport) -> str:
     """The whole report."""
     parts = [f"## Night of {report.night}", verdict(report), *_slower(report), *_chores(report.chores)]
+    parts += _not_compared(report)
     if report.improvements:
         parts.append(_folded(f"Faster: {len(report.improvements)}", _changes(report.improvements)))
     passed = [one for one in report.changes if one.state == "passed"]
     if passed:
         parts.append(_folded(f"Passed again: {len(passed)}", _changes(passed)))
     parts.append(_folded(f"Devices: {len(report.devices)}", _devices(report.devices)))
-    if report.compared:
+    if any(not one.not_compared for one in report.compared):
         parts.append(_folded("What would have been noticed", _detectable(report.compared)))
     parts.append(f"Begun {plain(report.started)}, finished {plain(report.finished)}, plan {plain(report.plan)}.")
     return "\n\n".join(parts) + "\n"
@@ -46,15 +47,21 @@ def verdict(report: NightReport) -> str:
     known = len(report.regressions) - fresh
     found = [f"{fresh} new {_plural('regression', fresh)}"] if fresh else []
     found += [f"{known} known {_plural('regression', known)}"] if known else []
-    found += [f"{len(report.chores)} {_plural('thing', len(report.chores))} that need a hand"] if report.chores else []
-    if not found and not report.compared:
-        found = ["nothing went wrong; there is nothing yet to compare with"]
+    needs = "thing that needs" if len(report.chores) == 1 else "things that need"
+    found += [f"{len(report.chores)} {needs} a hand"] if report.chores else []
+    compared = len(report.compared) - len(report.not_compared)
+    if not found and not compared:
+        found = ["nothing went wrong; there is nothing to compare with yet"]
     elif not found:
         found = ["nothing became slower"]
+    elif not compared:
+        found += ["there is nothing to compare with yet"]
+    found = ["the night was stopped", *found] if report.stopped else found
     published = sum(bool(one.published.table and not one.published.kept_because) for one in report.devices)
     counts = [f"{report.count('done')} of {sum(len(one.sets) for one in report.devices)} sets measured"]
     for status in ("failed", "deferred", "skipped"):
         counts += [f"{report.count(status)} {status}"] if report.count(status) else []
+    counts += [f"{compared} compared with earlier nights"] if compared and report.not_compared else []
     devices = f"{len(report.devices)} {_plural('device', len(report.devices))}"
     return (
         f"**{', '.join(found).capitalize()}.** {', '.join(counts)} on {devices},"
@@ -104,6 +111,21 @@ def _chores(chores: Sequence[Chore]) -> Iterator[str]:
     yield "\n".join(lines)
 
 
+def _not_compared(report: NightReport) -> Iterator[str]:
+    """Sets of which nobody can say tonight whether they became slower, by the reason."""
+    by_reason: dict[str, list[str]] = {}
+    for one in report.not_compared:
+        by_reason.setdefault(one.not_compared, []).append(f"{plain(one.set)} on {plain(one.device)}")
+    if by_reason:
+        yield "### Not compared"
+        yield "\n".join(f"- {_some(names)}: {plain(reason)}" for reason, names in list(by_reason.items())[:MAX_ROWS])
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_ROWS} more" if len(names) > MAX_ROWS else ""
+    return f"{', '.join(names[:MAX_ROWS])}{more}"
+
+
 def _devices(devices: Sequence[DeviceRow]) -> str:
     rows = []
     for one in devices:
@@ -139,7 +161,7 @@ def _golden(row: DeviceRow) -> str:
 def _detectable(compared: Sequence[Compared]) -> str:
     """By set, the change that half and that all of what is watched would have shown."""
     rows = []
-    for one in compared:
+    for one in (one for one in compared if not one.not_compared):
         sizes = sorted(one.detectable.values())
         shown = (signed_percent(sizes[len(sizes) // 2]), signed_percent(sizes[-1])) if sizes else ("", "")
         rows.append((plain(one.device), plain(one.set), str(one.nights), str(len(sizes)), *shown, str(len(one.hidden))))

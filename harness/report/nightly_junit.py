@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.nightly.outcome import Change, Chore, Compared, DeviceRow, NightReport, SetRow
+from harness.nightly.outcome import Chore, Compared, DeviceRow, NightReport, SetRow
 from harness.report.units import clean
 
 Verdict = Literal["passed", "failure", "error", "skipped"]
@@ -41,11 +41,11 @@ def junit(report: NightReport) -> bytes:
     if hosts:
         suites.append(("host", hosts))
     root = ET.Element(
-        "testsuites", {"name": f"nightly {report.night}", **_counts([one for _, own in suites for one in own])}
+        "testsuites", {"name": clean(f"nightly {report.night}"), **_counts([one for _, own in suites for one in own])}
     )
     for name, cases in suites:
         shown = clean(name)
-        attributes = {"name": shown, "timestamp": report.started.partition("+")[0], **_counts(cases)}
+        attributes = {"name": shown, "timestamp": clean(report.started.partition("+")[0]), **_counts(cases)}
         suite = ET.SubElement(root, "testsuite", attributes)
         seen: Counter[str] = Counter()
         for case in cases:
@@ -90,19 +90,15 @@ def _chore_case(chore: Chore) -> Case:
 
 def _compared_cases(compared: Compared) -> list[Case]:
     """One per subject: failed where it is slower, skipped where tonight could not have told."""
-    slower = {_subject(one): one for one in compared.changes if one.change > 0 and one.state != "passed"}
-    names = dict.fromkeys([*compared.detectable, *slower])
-    told = [_verdict(f"{compared.set}: {name}", slower.get(name)) for name in names]
-    hidden = [name for name in compared.hidden if name not in names]
-    return [*told, *(Case(f"{compared.set}: {name}", "skipped", "too uncertain to tell tonight") for name in hidden)]
-
-
-def _subject(change: Change) -> str:
-    return f"{change.kind} {change.name}{f' ({change.op})' if change.op else ''}"
-
-
-def _verdict(name: str, change: Change | None) -> Case:
-    return Case(name, "passed") if change is None else Case(name, "failure", change.told, "slower", change.after_s)
+    if compared.not_compared:
+        return [Case(f"{compared.set}: comparison", "skipped", compared.not_compared)]
+    slower = [one for one in compared.changes if one.is_slower]
+    told = [Case(f"{compared.set}: {one.subject}", "failure", one.told, "slower", one.after_s) for one in slower]
+    named = {one.subject for one in slower}
+    passed = [Case(f"{compared.set}: {name}", "passed") for name in compared.detectable if name not in named]
+    hidden = [name for name in compared.hidden if name not in named]
+    why = "too uncertain to tell tonight"
+    return [*told, *passed, *(Case(f"{compared.set}: {name}", "skipped", why) for name in hidden)]
 
 
 def _counts(cases: Sequence[Case]) -> dict[str, str]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import threading
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -79,6 +83,28 @@ def test_failed_night_exits_with_its_gravest_code(nightly: Run, place: Workspace
     assert nightly("status", "--json").json["nights"][0]["exit_code"] == 3
 
 
+def test_interrupted_night_is_reported(nightly: Run, place: Workspace) -> None:
+    """Ctrl-C ends a night with exit 130 and a report of what there is; what was not reached is told in it."""
+    path = place.root / "nightly.toml"
+    path.write_text(path.read_text().replace("runs = 4", "runs = 100000"))
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while not place.journal.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    found = nightly("run", "--night", "2026-11-19", "--json")
+    thread.join()
+    told = json.loads(found.stdout)
+    assert (found.code, told["exit_code"], told["stopped"]) == (130, 130, True)
+    assert [row["reason"] for row in told["devices"][0]["sets"]] == ["the night was stopped"]
+    assert "goes on from here" in found.stderr and (place.reports / "nightly-2026-11-19.xml").exists()
+    assert [one["exit_code"] for one in nightly("status", "--json").json["nights"]] == [130]
+
+
 def test_dry_run_measures_nothing(nightly: Run, place: Workspace) -> None:
     """--dry-run shows the jobs in their order, and neither a report nor a lock nor a campaign comes of it."""
     found = nightly("run", "--dry-run", "--json").json
@@ -111,11 +137,15 @@ def test_status_of_an_empty_workspace(nightly: Run, place: Workspace) -> None:
         (("install", "--cron", "--enable"), 2, "--enable goes with"),
         (("install", "--time", "25:00"), 2, "time of day"),
         (("install", "--randomised-delay", "13h"), 2, "longer than a night"),
+        (("install", "--time", "11:50"), 2, "would not all be of one night"),
         (("install", "--plan", "absent.toml"), 3, "There is no plan"),
     ],
 )
-def test_wrong_options_are_refused(words: tuple[str, ...], code: int, said: str, nightly: Run) -> None:
+def test_wrong_options_are_refused(
+    words: tuple[str, ...], code: int, said: str, nightly: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What makes no sense is told in one error, and nothing is done."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     found = nightly(*words)
     assert (found.code, found.stdout) == (code, "") and said in found.stderr and found.stderr.count("error:") == 1
 

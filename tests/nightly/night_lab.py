@@ -14,7 +14,7 @@ from harness.errors import DeviceQuarantined, DeviceUnreachable, HarnessError
 from harness.fleet.job import Failure, Job, JobOutcome
 from harness.fleet.local import LocalEngine
 from harness.fleet.store import now
-from harness.measure.journal import Journal
+from harness.measure.journal import PENDING, Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
 from harness.nightly.night import run_night
@@ -80,12 +80,17 @@ class Lab:
 
 @dataclass
 class PretendEngine:
-    """Says that jobs are done in the seconds given by set, or fail; writes an empty campaign for each."""
+    """Says that jobs are done in the seconds given by set, or fail; writes an empty campaign for each.
+
+    Jobs that fail leave one that took `spent_s` and waits for its golden probe. With `watched` there is a watch, too.
+    """
 
     workspace: Workspace
     seconds: Mapping[str, float] = field(default_factory=dict)
     errors: Mapping[str, HarnessError] = field(default_factory=dict)
     ran: list[str] = field(default_factory=list)
+    spent_s: float = 0.0
+    watched: bool = False
 
     def run(self, jobs: Sequence[Job], stop: threading.Event) -> Iterator[JobOutcome]:  # noqa: ARG002
         """Outcomes in the order given."""
@@ -94,19 +99,23 @@ class PretendEngine:
             name = label.rpartition("-")[0]
             self.ran.append(f"{device}/{name}")
             if (error := self.errors.get(f"{device}/{name}")) is not None:
+                if self.spent_s:
+                    self._campaign(job, PENDING)
                 yield JobOutcome(job, now(), now(), 1, failure=Failure.of(error))
                 continue
             campaign = self._campaign(job)
             result = ProfileResult(campaign, device, 1, 1, self.seconds.get(name, 1.0), 0.0, False, 0, 0, 1.0, 0.0)
-            yield JobOutcome(job, now(), now(), 1, result=result)
+            watch = self._campaign(job, purpose="watch") if self.watched else None
+            yield JobOutcome(job, now(), now(), 1, result=result, watch=watch)
 
-    def _campaign(self, job: Job) -> int:
+    def _campaign(self, job: Job, excluded: str | None = None, purpose: str = "profile") -> int:
         probe = reference_probe()
         plan = ProbePlan({probe.id: probe}, (), (Batch((probe.id,), "warm", 1),), probe.id, (), DEFAULT_AUXILIARY)
-        settings = RepeatPolicy(runs=1).settings("profile", 0, job.name)
+        settings = RepeatPolicy(runs=1).settings(purpose, 0, job.name)
         with Journal(self.workspace.journal) as journal:
             campaign = journal.begin(job.device, plan, 0, settings, {}, "cpu", 1)
-            journal.complete(campaign.id, 1)
+            journal.spend(campaign.id, 1, self.spent_s)
+            journal.complete(campaign.id, 1, excluded=excluded)
         return campaign.id
 
 

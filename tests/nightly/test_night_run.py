@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sqlite3
@@ -11,8 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from night_lab import NIGHT, Between, Lab, PretendEngine, quarantined, unreachable
@@ -218,7 +221,7 @@ def test_quarantine_in_the_middle_keeps_the_whole_night_out(lab: Lab) -> None:
 
 
 def test_two_nightlies_at_once(lab: Lab) -> None:
-    """A second nightly ends at once with exit 4 and names the first; Ctrl-C ends that with 130 and frees the lock."""
+    """A second nightly ends at once with exit 4 and names the first; SIGTERM stops that, with a report of it."""
     lab.plan("a", runs=100_000)
     first = start(lab, "run")
     try:
@@ -227,9 +230,11 @@ def test_two_nightlies_at_once(lab: Lab) -> None:
         _, said = second.communicate(timeout=WAIT_S)
         assert second.returncode == 4 and f"Process {first.pid}" in said
         assert night_status(lab.workspace).running is not None
-        first.send_signal(signal.SIGINT)
-        out, said = first.communicate(timeout=WAIT_S)
-        assert first.returncode == 130 and "goes on from here" in said and out == ""
+        first.send_signal(signal.SIGTERM)
+        _, said = first.communicate(timeout=WAIT_S)
+        assert first.returncode == 130 and "goes on from here" in said
+        told = next(lab.workspace.reports.glob("nightly-*.md")).read_text()
+        assert "**The night was stopped" in told and "a skipped (the night was stopped)" in told
     finally:
         if first.poll() is None:
             os.killpg(first.pid, signal.SIGKILL)
@@ -317,14 +322,16 @@ def test_lost_scheduler_still_makes_a_report(lab: Lab) -> None:
     plan = lab.plan("a", "b")
     report = lab.run(plan, engine=Between(PretendEngine(lab.workspace), lose))
     assert statuses(report) == {"one/a": "done", "one/b": "skipped"}
-    assert "EngineError" in [chore.kind for chore in report.chores] and report.exit_code in (1, 3, 4)
+    assert [chore.kind for chore in report.chores] == ["EngineError"] and report.exit_code == 4
+    published = report.devices[0].published
+    assert published.kept_because == "b was not measured: The scheduler is gone" and published.failure is None
     engine = PretendEngine(lab.workspace)
     lab.run(plan, engine=engine)
     assert engine.ran == ["one/b"]
 
 
 def test_stop_keeps_what_was_measured(lab: Lab) -> None:
-    """A stop raises Interrupted and no report; the job that was under way is not held to have failed."""
+    """A stopped night is reported as it stands, the job under way as not reached; the next run goes on from there."""
     stop = threading.Event()
 
     class Stopped(PretendEngine):
@@ -334,10 +341,79 @@ def test_stop_keeps_what_was_measured(lab: Lab) -> None:
             yield JobOutcome(jobs[1], "", "", 1, failure=Failure.of(Interrupted("Stopped on request")))
 
     plan = lab.plan("a", "b")
-    with pytest.raises(Interrupted):
-        run_night(plan, lab.workspace, night=NIGHT, engine=Stopped(lab.workspace), stop=stop)
-    with FleetStore(lab.workspace.fleet) as store:
-        assert [job.status for job in store.jobs(NIGHT.isoformat())] == ["done"] and not store.reports()
+    report = run_night(plan, lab.workspace, night=NIGHT, engine=Stopped(lab.workspace), stop=stop)
+    assert (report.stopped, report.exit_code, statuses(report)) == (True, 130, {"one/a": "done", "one/b": "skipped"})
+    assert report.devices[0].published.kept_because == "b was not measured: the night was stopped"
+    assert [one.exit_code for one in night_status(lab.workspace).nights] == [130]
+    engine = PretendEngine(lab.workspace)
+    again = lab.run(plan, engine=engine)
+    assert engine.ran == ["one/b"] and not again.stopped and statuses(again) == {"one/a": "done", "one/b": "done"}
+    assert [one.night for one in night_status(lab.workspace).nights] == [NIGHT.isoformat()], "the report is replaced"
+
+
+def test_stop_after_the_budget_was_spent_leaves_nothing_out(lab: Lab) -> None:
+    """What would not have started any more is deferred, whether the night was stopped or not."""
+    plan, stop = lab.plan("a", "b", nightly='budget = "5s"\norder = "listed"'), threading.Event()
+    engine = Between(PretendEngine(lab.workspace, {"a": 9.0}), lambda _: stop.set())
+    report = run_night(plan, lab.workspace, night=NIGHT, engine=engine, stop=stop)
+    assert report.stopped and statuses(report) == {"one/a": "done", "one/b": "deferred"}
+
+
+def test_job_that_was_stopped_by_nobody_failed(lab: Lab) -> None:
+    """A worker that was shut down is told as such, tried again, and its device keeps its table."""
+    engine = PretendEngine(lab.workspace, errors={"one/b": Interrupted("Stopped on request")})
+    report = lab.run(lab.plan("a", "b"), engine=engine)
+    assert engine.ran == ["one/a", "one/b", "one/b"]
+    (_, row), published = report.devices[0].sets, report.devices[0].published
+    assert (row.status, report.exit_code) == ("failed", 4) and "not by whoever runs the night" in row.reason
+    assert published.kept_because.startswith("b was not measured") and published.failure is None
+    assert (report.measured, report.stopped) == (1, False)
+
+
+@pytest.mark.parametrize("word", ["maintenance", "retired"])
+def test_device_taken_out_half_way_keeps_its_table(lab: Lab, word: Literal["maintenance", "retired"]) -> None:
+    """Where a person takes a device out of service between two sets, no table that lacks the second is built."""
+
+    def take_out(_: int) -> None:
+        with FleetStore(lab.workspace.fleet) as store:
+            store.mark("one", word, "board is open")
+
+    plan = lab.plan("a", "b", nightly='order = "listed"\nbudget = "100s"')
+    report = lab.run(plan, engine=Between(PretendEngine(lab.workspace), take_out))
+    assert statuses(report) == {"one/a": "done", "one/b": "skipped"}
+    assert report.devices[0].published.kept_because == f"b was not measured: {word}: board is open"
+
+
+def test_quarantine_keeps_out_what_waits_for_its_golden_probe(lab: Lab) -> None:
+    """A campaign that only waits for a golden probe is kept out for the quarantine, so that no later run lets it in."""
+    errors = {"one/a": unreachable(), "one/b": quarantined()}
+    engine = PretendEngine(lab.workspace, errors=errors, spent_s=1.0)
+    lab.run(lab.plan("a", "b", nightly="retries = 0"), engine=engine)
+    assert [excluded for _, _, excluded in lab.campaigns()] == ["one is not as it was; slower than its band"] * 2
+
+
+def test_time_of_failed_jobs_counts(lab: Lab) -> None:
+    """What a job took before it failed is told, and is not there for the others of the night."""
+    engine = PretendEngine(lab.workspace, errors={"one/a": unreachable()}, spent_s=20.0)
+    report = lab.run(lab.plan("a", "b", nightly='budget = "10s"\norder = "listed"\nretries = 0'), engine=engine)
+    assert statuses(report) == {"one/a": "failed", "one/b": "deferred"} and engine.ran == ["one/a"]
+    assert report.devices[0].device_s == 20.0 and report.measured == 0
+
+
+def test_numbers_that_are_none_end_no_night(lab: Lab) -> None:
+    """A worker that tells a NaN is not asked again for ever: the night is reported without that number."""
+
+    class Nonsense(PretendEngine):
+        def run(self, jobs, stop):  # type: ignore[no-untyped-def]
+            for outcome in super().run(jobs, stop):
+                result = replace(outcome.result, device_seconds=math.nan)
+                yield replace(outcome, golden_s=math.nan, result=result)
+
+    plan, engine = lab.plan("a"), Nonsense(lab.workspace, spent_s=3.0)
+    report = lab.run(plan, engine=engine)
+    (row,) = report.devices[0].sets
+    assert (row.status, row.golden_s, row.device_s) == ("done", None, 3.0)
+    assert lab.run(plan, engine=engine).measured == 0 and engine.ran == ["one/a"]
 
 
 def test_dry_run_foresees_the_order(lab: Lab) -> None:

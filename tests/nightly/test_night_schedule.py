@@ -6,15 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
-from datetime import time
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.errors import ConfigurationError
-from harness.nightly.schedule import Installation, crontab_line, service_unit, timer_unit, write_units
+from harness.errors import ConfigurationError, UsageError
+from harness.nightly.plan import NightPlan
+from harness.nightly.schedule import Installation, check_time, crontab_line, service_unit, timer_unit, write_units
 from harness.workspace import Workspace
 
 ANALYZE = shutil.which("systemd-analyze")
@@ -122,6 +123,48 @@ def test_crontab_delay_is_bounded_and_steady(hour: int, minute: int, delay: int,
     at_minute, at_hour = map(int, first.split(" ")[:2])
     later = (at_hour * 60 + at_minute - hour * 60 - minute) % (24 * 60)
     assert first == second and later <= delay
+
+
+@given(st.integers(0, 24 * 60 - 1), st.integers(0, 700), st.integers(0, 24 * 60 - 1))
+def test_all_starts_of_a_night_are_of_one_night(minute: int, delay: int, begins: int) -> None:
+    """What is installed starts one night from one day to the next; what might start two of one date is refused."""
+
+    def clock(minutes: int) -> time:
+        return time(minutes // 60, minutes % 60)
+
+    wanted = installation("w", at=clock(minute), delay_s=delay * 60.0)
+    plan = NightPlan(Path("nightly.toml"), (), day_begins=clock(begins))
+    first = datetime(2026, 11, 20, tzinfo=UTC) + timedelta(minutes=minute)
+    starts = [first + timedelta(minutes=later, days=days) for days in (0, 1) for later in (0, delay)]
+    tonight, _, tomorrow, _ = map(plan.night, starts)
+    try:
+        check_time(wanted, plan.day_begins)
+    except UsageError as error:
+        assert f"day_begins is {clock(begins):%H:%M}" in str(error)
+        within = (begins - minute) % (24 * 60)
+        assert within <= delay + 1
+    else:
+        assert [plan.night(start) for start in starts] == [tonight, tonight, tomorrow, tomorrow]
+        assert (tomorrow - tonight).days == 1
+
+
+def test_nightly_has_leases_where_this_shell_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime folder of this shell's is that of the unit and of the crontab line; without one neither has any."""
+    folder = tmp_path / "two $words 100%"
+    monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", str(folder))
+    lines = service_unit(installation("w")).splitlines()
+    given = [line.removeprefix("Environment=") for line in lines if line.startswith('Environment="')]
+    assert [read_by_systemd(one) for one in given] == [[f"HARNESS_RUNTIME_FOLDER={folder}"]]
+    program = tmp_path / "show"
+    program.write_text('#!/bin/sh\nprintf %s "$HARNESS_RUNTIME_FOLDER"\n')
+    program.chmod(0o755)
+    wanted = Installation(Workspace(tmp_path), python=program)
+    command = crontab_line(wanted).split(" ", 5)[5].replace(r"\%", "%")
+    monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", "elsewhere")
+    said = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout == str(folder)
+    monkeypatch.delenv("HARNESS_RUNTIME_FOLDER")
+    assert "RUNTIME" not in service_unit(wanted) + crontab_line(wanted)
 
 
 @pytest.mark.parametrize("name", ["new\nline", "tab\t", "\x1b[31m", "\udcff"])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from report_inputs import Browser, make_estimate, make_table, make_validation
 
+from harness import files
 from harness.errors import ConfigurationError
-from harness.report import files
 from harness.report.figures import tick
 from harness.report.html import render, write_report
 

@@ -18,9 +18,10 @@ from harness.report.nightly_junit import junit
 
 FAILURE = Failure.of(DeviceUnreachable("board does not answer", why="no route", next_step="Look at its power"))
 CHANGE = Change(
-    device="board", set="vision", kind="layer", name="conv1", op="Conv+Relu", networks=("resnet50",), state="new",
-    change=0.021, interval=(0.017, 0.025), p_value=1e-6, before_s=1e-3, since="2026-11-20T22:00:00+00:00", fresh=True,
-    causes=("firmware 1 -> 2",), told="layer conv1 (Conv+Relu) is 2.1 % slower, new tonight",
+    device="board", set="vision", subject="layer conv1 (Conv+Relu)", kind="layer", name="conv1", op="Conv+Relu",
+    networks=("resnet50",), state="new", change=0.021, interval=(0.017, 0.025), p_value=1e-6, before_s=1e-3,
+    since="2026-11-20T22:00:00+00:00", fresh=True, causes=("firmware 1 -> 2",),
+    told="layer conv1 (Conv+Relu) is 2.1 % slower, new tonight",
 )  # fmt: skip
 NASTY = [
     "a|b", "`code`", "<script>alert(1)</script>", "line\n\n## heading", "[x](http://evil)", "![x](y)", "@everyone",
@@ -74,7 +75,26 @@ def test_calm_night_says_so() -> None:
     assert verdict(calm()).startswith("**Nothing became slower.** 1 of 1 sets measured on 1 device, 1 table published")
     assert calm().exit_code == 0
     alone = replace(calm(), compared=())
-    assert "nothing yet to compare with" in verdict(alone)
+    assert "nothing to compare with yet" in verdict(alone)
+
+
+def test_sets_without_a_comparison_are_named() -> None:
+    """A first night says that there is nothing to compare with; sets that could not be compared have their reason."""
+    first = replace(calm().compared[0], nights=0, detectable={}, not_compared="no earlier night has watched it")
+    alone = replace(calm(), compared=(first,))
+    assert "nothing to compare with yet" in verdict(alone) and "became slower" not in verdict(alone)
+    text = markdown(alone)
+    assert "### Not compared\n\n- vision on board: no earlier night has watched it" in text
+    assert "What would have been noticed" not in text
+    assert cases(alone)["board/vision: comparison"] == "skipped"
+    some = replace(calm(), compared=(*calm().compared, replace(first, set="text")))
+    assert verdict(some).startswith("**Nothing became slower.**") and "1 compared with earlier nights" in verdict(some)
+
+
+def test_stopped_night_says_so_first() -> None:
+    """Who reads the report of a night that was stopped learns that before anything else."""
+    report = replace(calm(), stopped=True)
+    assert verdict(report).startswith("**The night was stopped, nothing became slower.**") and report.exit_code == 130
 
 
 def test_improvements_and_passed_nights_do_not_alarm() -> None:
@@ -157,6 +177,18 @@ def test_failure_says_the_same_to_every_reader() -> None:
         assert counts == [int(str(element.get(name))) for name in ("tests", "failures", "errors", "skipped")]
 
 
+def test_two_regressions_of_one_name_are_two_failures() -> None:
+    """Layers of one name in two networks both fail, and none that is slower has a case that passed beside it."""
+    subjects = [f"layer conv1 (Conv+Relu) in {network}" for network in ("aa", "bb")]
+    changes = tuple(replace(CHANGE, subject=subject, told=subject) for subject in subjects)
+    watched = Compared("board", "vision", 5, True, dict.fromkeys([*subjects, "layer pool in aa"], 0.01), (), changes)
+    found = cases(replace(calm(), compared=(watched,)))
+    told = {name.removeprefix("board/vision: "): what for name, what in found.items() if "vision: " in name}
+    assert told == {**dict.fromkeys(subjects, "failure"), "layer pool in aa": "passed"}
+    twice = replace(watched, changes=(changes[0], changes[0]))
+    assert [*cases(replace(calm(), compared=(twice,))).values()].count("failure") == 2
+
+
 def test_equal_names_are_told_apart() -> None:
     """Two layers of one name keep their cases."""
     twice = replace(calm().compared[0], hidden=("layer conv1 (Conv+Relu)", "layer pool", "layer pool"))
@@ -167,7 +199,8 @@ def test_equal_names_are_told_apart() -> None:
 @given(TEXT)
 def test_document_is_valid_whatever_devices_say(text: str) -> None:
     """Control characters, surrogates and markup of any kind leave a document that parses and holds them as text."""
-    document = junit(make(text, changes=(replace(CHANGE, told=text, name=text),)))
+    report = make(text, changes=(replace(CHANGE, told=text, name=text, subject=text),))
+    document = junit(replace(report, night=text, started=text, finished=text))
     root = ET.fromstring(document)
     assert {element.tag for element in root.iter()} <= {
         "testsuites", "testsuite", "testcase", "failure", "error", "skipped",

@@ -1,4 +1,4 @@
-"""Reports on disk: whole, or not at all."""
+"""Files that others read: whole, or not there at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def write_whole(path: Path, content: bytes) -> None:
     try:
         if target.exists() and not target.is_file():
             raise ConfigurationError(
-                f"The report cannot be written to {path}", why="it is not a regular file", next_step="Name a file"
+                f"{path} cannot be written", why="it is not a regular file", next_step="Name a file"
             )
         try:
             with aside.open("xb") as file:
@@ -31,4 +31,4 @@ def write_whole(path: Path, content: bytes) -> None:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         step = "Name a file in a folder that exists and that you may write to"
-        raise ConfigurationError(f"The report cannot be written to {path}", why=why, next_step=step) from error
+        raise ConfigurationError(f"{path} cannot be written", why=why, next_step=step) from error

@@ -1,0 +1,99 @@
+"""What `harness nightly` shows on a terminal."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import TYPE_CHECKING
+
+from harness.cli.output import note, print_json, print_table
+from harness.text import printable
+from harness.workspace import Workspace
+
+if TYPE_CHECKING:
+    from harness.nightly.outcome import NightReport
+    from harness.nightly.plan import NightPlan
+    from harness.nightly.status import NightStatus
+
+_DAY_S = 86400.0
+
+
+def show_night(report: NightReport) -> None:
+    """What became of each set, each table and each change, and what needs a hand."""
+    rows = [
+        (device.device, device.health, row.set, row.status, f"{row.device_s:.1f}", row.reason)
+        for device in report.devices
+        for row in device.sets
+    ]
+    print_table(("device", "health", "set", "", "s on the device", "why"), rows, left=4)
+    for device in report.devices:
+        kept = f"  kept: {device.published.kept_because}" if device.published.kept_because else ""
+        print(printable(f"{device.device}  table {device.published.table or 'none'}{kept}"))
+    for change in report.changes:
+        print(printable(f"{change.device}: {change.told}", 500))
+    for one in report.not_compared:
+        print(printable(f"{one.device}: {one.set} is not compared: {one.not_compared}"))
+    for chore in report.chores:
+        where = f"{chore.device}: " if chore.device else ""
+        print(printable(f"needs a hand: {where}{chore.what}. {chore.why}"))
+        if chore.next_step:
+            print(printable(f"  next: {chore.next_step}"))
+
+
+def show_foreseen(plan: NightPlan, place: Workspace, night: date, json: bool) -> None:
+    """What a night would do first, in its order."""
+    from harness.nightly.night import foresee
+
+    found = [
+        {
+            "job": one.candidate.job.name,
+            "device": one.candidate.device.name,
+            "set": one.candidate.set.name,
+            "nights": one.candidate.staleness.nights,
+            "uncertainty": one.candidate.staleness.uncertainty,
+            "cost_s": one.candidate.cost_s,
+            "state": "done" if one.done else "starts" if one.starts else "waits" if not one.reason else "skipped",
+            "reason": one.reason,
+        }
+        for one in foresee(plan, place, night=night)
+    ]
+    if json:
+        print_json(night=night.isoformat(), jobs=found)
+        return
+    rows = [
+        (
+            str(one["device"]),
+            str(one["set"]),
+            str(one["state"]),
+            "never" if one["nights"] is None else f"{one['nights']} nights",
+            f"{one['uncertainty']:.1%}",
+            "unknown" if one["cost_s"] is None else f"{one['cost_s']:.1f} s",
+            str(one["reason"]),
+        )
+        for one in found
+    ]
+    print_table(("device", "set", f"night of {night}", "measured before", "uncertainty", "takes", "why"), rows, left=3)
+
+
+def show_status(found: NightStatus) -> None:
+    """The night that runs, the last ones, and devices."""
+    if found.running is not None:
+        print(printable(f"running: the night of {found.running.night}, process {found.running.pid} on"
+                        f" {found.running.host}, since {found.running.since}"))  # fmt: skip
+    else:
+        print("running: none")
+    rows = [
+        (one.night, str(one.exit_code), ", ".join(f"{count} {status}" for status, count in one.jobs.items()),
+         str(one.regressions), str(one.chores), one.finished)
+        for one in found.nights
+    ]  # fmt: skip
+    if rows:
+        print_table(("night", "exit", "sets", "slower", "need a hand", "finished"), rows, left=3)
+    else:
+        note("No night was reported yet; run one by `harness nightly run`")
+    devices = [
+        (one.device, one.health.health, one.table or "none", "" if one.age_s is None else f"{one.age_s / _DAY_S:.1f} d",
+         ", ".join(one.deferred), one.health.reason)
+        for one in found.devices
+    ]  # fmt: skip
+    if devices:
+        print_table(("device", "health", "newest table", "age", "deferred", "because"), devices, left=3)
