@@ -315,7 +315,10 @@ class Journal:
                 )
                 self._db.executemany(
                     "INSERT INTO samples VALUES (?,?,?,?,?,?)",
-                    [(cursor.lastrowid, ordinal, *asdict(sample).values()) for ordinal, sample in enumerate(samples)],
+                    [
+                        (cursor.lastrowid, ordinal, one.wall_ns, one.cpu_ns, one.device_ns, one.preemptions)
+                        for ordinal, one in enumerate(samples)
+                    ],
                 )
 
     def places(self, campaign: int, batch: int, round: int) -> set[Place]:

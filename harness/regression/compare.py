@@ -17,7 +17,7 @@ from harness.regression.findings import Comparison, Finding, fingerprint_changes
 from harness.regression.freeing import FreedNight, Reference, free, reference_of
 from harness.regression.judging import Track, detectable, findings_of, judge
 from harness.regression.power import LEVEL
-from harness.regression.scatter import USUAL, USUAL_DEVICE, Scatter, pooled_scatter
+from harness.regression.scatter import USUAL, USUAL_DEVICE, Scatter, pooled_scatter, scatter_of_one
 from harness.regression.series import WatchSeries
 from harness.regression.subjects import Subject
 
@@ -136,7 +136,7 @@ def _device_track(nights: Sequence[WatchSeries], freed: Sequence[FreedNight], re
     if len(having) < 2:
         return None
     slower, stderr = (np.array([getattr(freed[at], name) for at in having]) for name in ("device", "device_stderr"))
-    scatter = pooled_scatter([slower], [stderr], [1.0], USUAL_DEVICE[nights[-1].clock])
+    scatter = scatter_of_one(slower[:-1], stderr[:-1], USUAL_DEVICE[nights[-1].clock])
     errors, freedom = scatter.errors(stderr, 1.0)
     samples = []
     for at in having:

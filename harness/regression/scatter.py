@@ -45,18 +45,44 @@ class Scatter:
 def pooled_scatter(
     moved_s: Sequence[Array], stderr_s: Sequence[Array], total_s: Sequence[float], usual: float
 ) -> Scatter:
-    """The scatter over nights (arrays) of subjects (sequences), together with the usual one."""
-    parts: list[Array] = []
-    for moved, stderr, total in zip(moved_s, stderr_s, total_s, strict=True):
-        if len(moved) > 1:  # from one night to the next, so that a step counts once
-            errors = np.hypot(stderr[1:], stderr[:-1]) / 2**0.5
-            parts.append(np.stack([np.diff(moved) / 2**0.5, errors, np.full(len(errors), total)]))
+    """The scatter over nights (arrays) of subjects (sequences), together with the usual one.
+
+    More than usual is what was seen, and known no better than that.
+    """
+    parts = [
+        _steps(moved, stderr, total)
+        for moved, stderr, total in zip(moved_s, stderr_s, total_s, strict=True)
+        if len(moved) > 1
+    ]
     if not parts:
         return Scatter(usual, USUAL_WEIGHT)
-    freedom = _MAD_EFFICIENCY * sum(part.shape[1] for part in parts)
-    own = _fitting(*np.concatenate(parts, axis=1))
+    own, freedom = _fitting(*np.concatenate(parts, axis=1)), _MAD_EFFICIENCY * sum(map(_nights, parts))
+    return Scatter(own, freedom) if own > usual else _with_usual(own, freedom, usual)
+
+
+def scatter_of_one(moved: Array, stderr: Array, usual: float) -> Scatter:
+    """The scatter of a single subject over some nights, together with the usual one: they are few, and that remains."""
+    if len(moved) < 2:
+        return Scatter(usual, USUAL_WEIGHT)
+    part = _steps(moved, stderr, 1.0)
+    own, freedom = _fitting(*part), _MAD_EFFICIENCY * _nights(part)
+    pooled = _with_usual(own, freedom, usual)
+    return Scatter(max(own, pooled.value), pooled.freedom)
+
+
+def _steps(moved: Array, stderr: Array, total: float) -> Array:
+    """From each night to the next: the difference, its error, and the total, so that a step counts once."""
+    errors = np.hypot(stderr[1:], stderr[:-1]) / 2**0.5
+    return np.stack([np.diff(moved) / 2**0.5, errors, np.full(len(errors), total)])
+
+
+def _nights(part: Array) -> int:
+    return int(part.shape[1])
+
+
+def _with_usual(own: float, freedom: float, usual: float) -> Scatter:
     pooled = ((USUAL_WEIGHT * usual**2 + freedom * own**2) / (USUAL_WEIGHT + freedom)) ** 0.5
-    return Scatter(max(own, pooled), USUAL_WEIGHT + freedom)  # what is usual excuses nobody
+    return Scatter(pooled, USUAL_WEIGHT + freedom)
 
 
 def _fitting(off_s: Array, stderr_s: Array, total_s: Array) -> float:
