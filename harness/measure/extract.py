@@ -11,8 +11,9 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, Json, TypeAdapter, ValidationError
 
@@ -20,7 +21,9 @@ from harness.errors import JournalError
 from harness.measure.journal import Journal
 from harness.measure.schema import SCHEMA_VERSION, bring_up_to_date
 from harness.network.fusion import FusionRule
+from harness.probe.batches import Visits
 from harness.probe.chains import ChainProbes
+from harness.probe.probe import Role
 from harness.probe.terms import Terms
 
 MAX_EXTRACT_BYTES = 1 << 30
@@ -32,10 +35,10 @@ _STEP = "Update harness on the host that it comes from; its own journal still ho
 _SAFE = ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON")
 
 
-def extract(path: Path, job: str) -> bytes:
+def extract(path: Path, job: str, campaign: int | None = None) -> bytes:
     """The campaigns of a named job, complete or not, as the bytes of a journal that holds nothing else.
 
-    Raises JournalError where the journal at `path` cannot be read.
+    With `campaign` the one of that number alone. Raises JournalError where the journal at `path` cannot be read.
     """
     with Journal(path):  # there, and of this version
         pass
@@ -45,8 +48,9 @@ def extract(path: Path, job: str) -> bytes:
             db.execute("ATTACH ? AS source", (f"{path.absolute().as_uri()}?mode=ro",))
             db.execute("BEGIN")  # one state of the journal, though somebody may be writing
             db.execute(
-                "INSERT INTO main.campaigns SELECT * FROM source.campaigns WHERE json_extract(settings, '$.job')=?",
-                (job,),
+                "INSERT INTO main.campaigns SELECT * FROM source.campaigns"
+                " WHERE json_extract(settings, '$.job')=?1 AND (?2 IS NULL OR id=?2)",
+                (job, campaign),
             )
             for table in ("probes", "layers", "chains", "rounds", "series"):
                 db.execute(f"INSERT INTO main.{table} SELECT * FROM source.{table}"  # noqa: S608 - our own names
@@ -78,6 +82,15 @@ def _written(kind: Any) -> Any:
         return text
 
     return Annotated[_Text, AfterValidator(check)]
+
+
+def _moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None or not (text.isascii() and text.isprintable()):
+        raise ValueError("A time is not written as a journal writes it")
+    return text
+
+
+_Moment = Annotated[_Text, AfterValidator(_moment)]
 
 
 @dataclass(frozen=True)
@@ -118,11 +131,11 @@ CAMPAIGNS = _Table(
         "settings": Json[dict[str, Any]],
         "fingerprint": Json[dict[str, str]],
         "seed": _Count,
-        "clock": _Text,
+        "clock": Literal["cpu", "wall", "device"],
         "auxiliary": _Text,
         "reference": _Text,
         "rules": _written(list[FusionRule]),
-        "created": _Text,
+        "created": _Moment,
         "complete": _Flag,
         "settled": _Flag,
         "token": _Count,
@@ -136,11 +149,11 @@ PROBES = _Table(
     {
         "campaign": _Count,
         "probe": _Text,
-        "role": _Text,
+        "role": Role,
         "label": _Text,
         "auxiliary": _Text | None,
         "terms": _written(Terms),
-        "visits": _Text,
+        "visits": Visits,
         "refused": _Text | None,
         "deaths": _Count,
     },
@@ -166,7 +179,7 @@ SERIES = _Table(
         "position": _Count,
         "probe": _Text,
         "token": _Count,
-        "taken": _Text,
+        "taken": _Moment,
         "state": Json[dict[str, _Number]],
     },
 )

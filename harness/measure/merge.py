@@ -18,56 +18,101 @@ from harness.measure.extract import (
     opened,
     wanted_campaigns,
 )
-from harness.measure.journal import Journal
+from harness.measure.journal import PENDING, Campaign, Journal
+from harness.text import printable
 
-_SAME = 4
-"""The first columns of a campaign are what makes two of them one."""
-_PLANNED = slice(4, 9)
-_PROGRESS = slice(10, 15)
+SECOND = "measured a second time by another worker"
+"""Why a campaign is kept out where another one of the same job counts."""
+_NAMES = tuple(CAMPAIGNS.columns)
+_SAME = ("device", "plan", "settings", "fingerprint")
+"""What campaigns that measure the same of the same job have in common."""
+_PLANNED = ("seed", "clock", "auxiliary", "reference", "rules")
+
+_Row = Mapping[str, Any]
 
 
 def merge(journal: Journal, content: bytes, *, job: str, device: str) -> Mapping[int, int]:
     """Copies what an extract holds of a job on a device and the journal does not, in one transaction.
 
-    Campaigns are the same where device, plan, settings and fingerprint are. Of a place that both hold a series of,
-    the journal keeps its own. Returns the number here of each campaign there. Raises JournalError, and leaves the
-    journal as it was, where the bytes are no extract of this version, or one of something else than asked for.
+    Campaigns are the same where device, plan, settings, fingerprint and the moment at which they began are. Of a place
+    that both hold a series of, the journal keeps its own. Where several complete campaigns measure the same of the job,
+    the one that began first counts, and the others are excluded. Returns for each campaign there the number here of
+    the one that counts for it. Raises JournalError, and leaves the journal as it was, where the bytes are no extract of
+    this version, or one of something else than asked for.
     """
     with opened(content) as db, journal.transaction() as ours:
-        return {theirs: _merge(ours, db, theirs, row) for theirs, row in wanted_campaigns(db, job, device).items()}
+        found = wanted_campaigns(db, job, device)
+        rows = {theirs: dict(zip(_NAMES, row, strict=True)) for theirs, row in found.items()}
+        numbers = {theirs: _merge(ours, db, theirs, row) for theirs, row in rows.items()}
+        return {theirs: _counting(ours, row, numbers[theirs]) for theirs, row in rows.items()}
 
 
-def _merge(ours: sqlite3.Connection, db: sqlite3.Connection, theirs: int, row: tuple[Any, ...]) -> int:
+def _merge(ours: sqlite3.Connection, db: sqlite3.Connection, theirs: int, row: _Row) -> int:
     """Copies what one campaign there has more than the same campaign here; returns its number here."""
-    names = list(CAMPAIGNS.columns)
-    known = ours.execute(
-        f"SELECT {CAMPAIGNS.names} FROM campaigns WHERE {' AND '.join(f'{name}=?' for name in names[:_SAME])}"  # noqa: S608
-        " ORDER BY id DESC LIMIT 1",
-        row[:_SAME],
+    found = ours.execute(
+        f"SELECT {CAMPAIGNS.names} FROM campaigns WHERE {_where((*_SAME, 'created'))}",  # noqa: S608 - our own names
+        [row[name] for name in (*_SAME, "created")],
     ).fetchone()
-    if known is None:
+    if found is None:
         number = int(ours.execute("SELECT coalesce(max(id), 0) + 1 FROM campaigns").fetchone()[0])
-        CAMPAIGNS.insert(ours, iter([(*row[:-1], number)]))
+        copy = {**row, "id": number, "excluded": _standing({"complete": 0, "excluded": None}, row)}
+        CAMPAIGNS.insert(ours, iter([tuple(copy.values())]))
         for table in (PROBES, LAYERS, CHAINS):
             table.insert(ours, ((number, *rest) for _, *rest in table.rows(db, "campaign=?", theirs)))
     else:
-        number = int(known[-1])
-        if known[_PLANNED] != row[_PLANNED]:
+        known = dict(zip(_NAMES, found, strict=True))
+        number = int(known["id"])
+        if any(known[name] != row[name] for name in _PLANNED):
             raise not_ours(f"Its campaign {theirs} has the plan of campaign {number}, but not its content")
-        _combine(ours, number, row)
+        _combine(ours, known, row)
         _combine_probes(ours, db, number, theirs)
     _combine_rounds(ours, db, number, theirs)
     _copy_series(ours, db, number, theirs)
     return number
 
 
-def _combine(ours: sqlite3.Connection, number: int, row: tuple[Any, ...]) -> None:
+def _where(names: Sequence[str]) -> str:
+    return " AND ".join(f"{name}=?" for name in names)
+
+
+def _combine(ours: sqlite3.Connection, known: _Row, row: _Row) -> None:
     """Whoever is further says how far it is: its series come along."""
     ours.execute(
         "UPDATE campaigns SET complete=max(complete, ?), settled=max(settled, ?), token=max(token, ?),"
-        " untimed_s=max(untimed_s, ?), excluded=coalesce(excluded, ?) WHERE id=?",
-        (*row[_PROGRESS], number),
+        " untimed_s=max(untimed_s, ?), excluded=? WHERE id=?",
+        (*(row[name] for name in ("complete", "settled", "token", "untimed_s")), _standing(known, row), known["id"]),
     )
+
+
+def _standing(known: _Row, row: _Row) -> str | None:
+    """Why a campaign is kept out once both have been heard.
+
+    A reason given once stays, ours before theirs. A complete campaign that one of them has let in no longer waits.
+    Which of several counts is for each journal to say of the campaigns that it holds.
+    """
+    told = {"complete": row["complete"], "excluded": None if row["excluded"] == SECOND else row["excluded"]}
+    for reason in (known["excluded"], told["excluded"]):
+        if reason not in (None, PENDING, SECOND):
+            return printable(reason)
+    if known["excluded"] == SECOND:
+        return SECOND
+    complete = [one["excluded"] for one in (known, told) if one["complete"]]
+    return PENDING if complete and None not in complete else None
+
+
+def _counting(ours: sqlite3.Connection, row: _Row, number: int) -> int:
+    """The campaign that counts of those that measure the same, the others excluded; `number` itself where none does.
+
+    The first that began does, whichever of them comes first: every journal that holds them all says the same.
+    """
+    held = ours.execute(
+        f"SELECT id FROM campaigns WHERE {_where(_SAME)} AND complete AND excluded IS NULL"  # noqa: S608 - our own names
+        " ORDER BY created, id",
+        [row[name] for name in _SAME],
+    ).fetchall()
+    ours.executemany("UPDATE campaigns SET excluded=? WHERE id=?", [(SECOND, one) for (one,) in held[1:]])
+    (excluded,) = ours.execute("SELECT excluded FROM campaigns WHERE id=?", (number,)).fetchone()
+    return int(held[0][0]) if held and excluded == SECOND else number
 
 
 def _combine_probes(ours: sqlite3.Connection, db: sqlite3.Connection, number: int, theirs: int) -> None:
@@ -107,3 +152,31 @@ def _copy_series(ours: sqlite3.Connection, db: sqlite3.Connection, number: int, 
     where = "series IN (SELECT id FROM series WHERE campaign=?) ORDER BY series, ordinal"
     samples = ((new[own], *rest) for own, *rest in SAMPLES.rows(db, where, theirs) if own in new)
     SAMPLES.insert(ours, samples)
+
+
+def held_out(journal: Journal, *, job: str, device: str) -> dict[str, str]:
+    """Campaigns of a job that are not to be gone on with, whoever has begun them: when they began, with the reason.
+
+    Those that only another one counts for are among them where that one is held out itself.
+    """
+    held = [one for one in journal.campaigns(device) if one.settings.get("job", "") == job]
+    reasons: dict[str, str] = {}
+    for one in held:
+        alike = [other for other in held if _measured(other) == _measured(one)]
+        if one.excluded == SECOND and not any(other.complete and other.excluded is None for other in alike):
+            given = (other.excluded for other in alike if other.excluded not in (None, PENDING, SECOND))
+            reasons[one.created] = next(given, None) or SECOND
+        elif one.excluded not in (None, PENDING, SECOND):
+            reasons[one.created] = one.excluded
+    return reasons
+
+
+def hold_out(journal: Journal, reasons: Mapping[str, str], *, job: str, device: str) -> None:
+    """Excludes campaigns that another journal holds out, so that the job begins anew."""
+    for one in journal.campaigns(device):
+        if one.settings.get("job", "") == job and one.excluded in (None, PENDING) and one.created in reasons:
+            journal.exclude(one.id, printable(reasons[one.created]))
+
+
+def _measured(one: Campaign) -> tuple[object, ...]:
+    return one.plan, one.settings, one.fingerprint

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from harness.device.holder import holder
 from harness.device.inventory import find_device, load_inventory
@@ -205,7 +204,7 @@ class DeviceRounds:
     def _run(self, cuts: list[CutNetwork], rules: tuple[FusionRule, ...], policy: RepeatPolicy) -> Campaign:
         plan = plan_probes(cuts, rules, self.auxiliary)
         settings, hello = policy.settings("profile", self.seed, self.job), self.session.hello
-        campaign = None if self.fresh else self._known(plan.id, settings, hello.fingerprint)
+        campaign = None if self.fresh else self.journal.newest(self.device, plan.id, settings, hello.fingerprint)
         self.resumed += campaign is not None
         if campaign is None:
             campaign = self.journal.begin(
@@ -220,14 +219,6 @@ class DeviceRounds:
             step = "Run the same command with a larger --budget; it goes on from here"
             raise CampaignIncomplete("The budget was spent within a round", why=why, next_step=step)
         return campaign
-
-    def _known(self, plan: str, settings: Mapping[str, Any], fingerprint: Mapping[str, str]) -> Campaign | None:
-        """The newest campaign of this plan: a complete one counts as measured, another goes on."""
-        wanted = (plan, settings, fingerprint)
-        found = (
-            one for one in self.journal.campaigns(self.device) if (one.plan, one.settings, one.fingerprint) == wanted
-        )
-        return max(found, key=lambda one: one.id, default=None)
 
 
 def latencies_of(journal: Journal, campaign: Campaign) -> dict[Place, Latency]:

@@ -26,13 +26,15 @@ from harness.errors import ConfigurationError, DeviceBusy, EngineError
 from harness.fleet.cluster.access import TlsFiles, resource_of
 from harness.fleet.cluster.engine import DaskEngine
 from harness.fleet.cluster.task import run_task
-from harness.fleet.cluster.travel import pack, read_files
+from harness.fleet.cluster.travel import Order, pack, read_files, read_outcome, write_outcome
+from harness.fleet.cluster.worker import PLUGIN
 from harness.fleet.execution import Patience
 from harness.fleet.job import Job, JobOutcome
-from harness.fleet.store import FleetStore
+from harness.fleet.store import DeviceHealth, FleetStore
 from harness.measure.journal import Journal
-from harness.measure.merge import merge
+from harness.measure.merge import SECOND, merge
 from harness.measure.policy import RepeatPolicy
+from harness.measure.profiling import ProfileResult
 from harness.measure.schema import SCHEMA_VERSION
 from harness.version import VERSION
 from harness.workspace import Workspace
@@ -219,12 +221,12 @@ def test_a_stop_frees_the_board_and_a_second_run_goes_on(rig: Lab) -> None:
 
 
 def test_a_job_that_two_workers_run_at_once_counts_once(rig: Lab) -> None:
-    """The device's lease lets one wait for the other; of what both measured the controller keeps one series a place."""
+    """The device's lease lets one wait for the other; of what both measured one campaign counts, and both name it."""
     import distributed
 
     library: Any = distributed
     wanted = job(rig, "f", "both", RepeatPolicy(runs=20))
-    payload = pack(wanted, read_files(wanted), Patience(pause_s=0.2))
+    payload = pack(Order(wanted, Patience(pause_s=0.2)), read_files(wanted))
     path = rig.workspace(MAIN).journal
     with library.Client(rig.scheduler, set_as_default=False) as client:
         workers = [
@@ -241,10 +243,15 @@ def test_a_job_that_two_workers_run_at_once_counts_once(rig: Lab) -> None:
         ]
         replies = [future.result(timeout=60) for future in futures]
         with Journal(path) as journal:
-            numbers = [set(merge(journal, reply["extract"], job="f", device="both").values()) for reply in replies]
-    assert numbers[0] == numbers[1]
-    check_once(rig, "one", "f", 20)
-    check_once(rig, "two", "f", 20)
+            for _ in range(2):
+                named = [set(merge(journal, reply["extract"], job="f", device="both").values()) for reply in replies]
+            found = [one for one in journal.campaigns("both") if one.settings.get("job") == "f"]
+            assert [(one.complete, one.excluded) for one in found] == [(True, None), (True, SECOND)]
+            assert named == [{found[0].id}] * 2
+    here = rig.series(MAIN, "f")
+    for host in ("one", "two"):
+        own = [place[1:] for place in rig.series(host, "f")]
+        assert own in [[place[1:] for place in here if place[0] == one.id] for one in found]
     query = (
         "SELECT min(taken), max(taken) FROM series JOIN campaigns ON campaigns.id=campaign"
         " WHERE json_extract(settings, '$.job')='f'"
@@ -255,6 +262,104 @@ def test_a_job_that_two_workers_run_at_once_counts_once(rig: Lab) -> None:
             times.append(db.execute(query).fetchone())
     (_, ended), (began, _) = sorted(times)
     assert ended <= began, "both were on the device at once"
+
+
+def test_what_the_controller_excludes_is_measured_anew(rig: Lab) -> None:
+    """A job whose campaign was put into quarantine here begins again on the worker, that holds it as good."""
+    (first,) = run(engine(rig), job(rig, "l"))
+    assert first.result is not None
+    with Journal(rig.workspace(MAIN).journal) as journal:
+        journal.exclude(first.result.campaign, "quarantine of the night")
+        (second,) = run(engine(rig), job(rig, "l"))
+        assert second.result is not None
+        assert second.result.campaign != first.result.campaign
+        assert journal.campaign(second.result.campaign).excluded is None
+        assert journal.campaign(first.result.campaign).excluded == "quarantine of the night"
+    assert len({campaign for campaign, *_ in rig.series("one", "l")}) == 2
+
+
+def test_a_watch_on_another_worker_keeps_the_probes_of_the_night_before(rig: Lab) -> None:
+    """The newest watch comes along with a job, so that a worker that has never seen it watches the same."""
+    before = replace(job(rig, "2026-11-19/left/set"), watch=True)
+    (first,) = run(engine(rig), before)
+    journal_of = {host: rig.workspace(host).journal for host in ("one", MAIN)}
+    with Journal(journal_of["one"]) as journal, journal.transaction() as db:  # it loses its memory
+        db.execute("UPDATE campaigns SET settings=json_remove(settings, '$.job') WHERE settings LIKE '%2026-11-19%'")
+    (second,) = run(engine(rig), replace(before, name="2026-11-20/left/set"))
+    assert first.watch is not None
+    assert second.watch is not None
+    with Journal(journal_of["one"]) as journal:
+        known = [one for one in journal.campaigns("left") if one.settings.get("job") == before.name]
+        assert [one.settings["purpose"] for one in known] == ["watch"]
+        with Journal(journal_of[MAIN]) as ours:
+            assert journal.samples(known[0].id) == ours.samples(first.watch)
+            watched = [{layer.in_context for layer in ours.layers(one)} for one in (first.watch, second.watch)]
+    assert watched[0] == watched[1]
+
+
+def test_a_worker_that_is_stopped_again_and_again_fails_its_job(rig: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody here has stopped it: that is trouble with the worker, and a rerun goes on."""
+    import distributed
+
+    library: Any = distributed
+    monkeypatch.setattr("harness.fleet.cluster.engine._INTERRUPTIONS", 0)
+    running = Running(engine(rig), job(rig, "m", policy=LONG))
+    wait_until(lambda: len(rig.series("one", "m")) > SOME, "the middle of the job")
+    with library.Client(rig.scheduler, set_as_default=False) as client:
+        client.run(lambda dask_worker: dask_worker.plugins[PLUGIN].teardown(dask_worker))
+    (outcome,) = running.end()
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "EngineError"
+    assert outcome.failure.what == "The worker that offers left was stopped again and again"
+    (again,) = run(engine(rig), running.jobs[0])
+    assert again.result is not None
+    assert again.result.resumed
+
+
+RESULT = ProfileResult(7, "left", 1, 1, 1.0, 1.0, False, 0, 0, 1.0, 0.0)
+GOOD = JobOutcome(Job("left", name="n"), "2026-11-20T20:00:00+00:00", "2026-11-20T20:00:01+00:00", 1, RESULT)
+INFINITE = float("inf")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"golden_s": value} for value in (INFINITE, -INFINITE, float("nan"))),
+        *(
+            {"result": replace(RESULT, **{name: INFINITE})}
+            for name in ("device_seconds", "wall_seconds", "median_runs", "drift")
+        ),
+        {"result": replace(RESULT, device="right")},
+        {"result": replace(RESULT, campaign=8)},
+        {"result": None},
+        {"started": "soon"},
+        {"started": "2026-11-20T20:00:00"},
+        {"ended": "2026-11-20\x1b20:00:00+00:00"},
+        {"health": DeviceHealth("left", "good", "golden", "soon")},
+    ],
+    ids=str,
+)
+def test_an_outcome_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
+    """Numbers that are not finite, times that are none and other devices are an EngineError; the rest is read."""
+    assert read_outcome(write_outcome(GOOD), GOOD.job, {7: 2}).result == replace(RESULT, campaign=2)
+    with pytest.raises(EngineError):
+        read_outcome(write_outcome(replace(GOOD, **wrong)), GOOD.job, {7: 2})
+
+
+def test_a_number_as_text_is_not_finite_either() -> None:
+    """'NaN' in quotes is no way around."""
+    text = write_outcome(replace(GOOD, golden_s=1.5)).replace("1.5", '"NaN"')
+    with pytest.raises(EngineError):
+        read_outcome(text, GOOD.job, {7: 2})
+
+
+def test_texts_of_an_outcome_are_printable() -> None:
+    """Nothing that a worker writes reaches a terminal as a control character."""
+    told = replace(GOOD, fingerprint={"a\x1b[31m": "b\n\x07"}, notes=("c\x1b",))
+    found = read_outcome(write_outcome(told), GOOD.job, {7: 2})
+    texts = [*found.fingerprint, *found.fingerprint.values(), *found.notes]
+    assert len(texts) == 3
+    assert all(map(str.isprintable, texts))
 
 
 def test_another_version_of_harness_is_refused(rig: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import sqlite3
 import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,8 +20,8 @@ from hypothesis import strategies as st
 from harness.device.session import Sample
 from harness.errors import JournalError
 from harness.measure.extract import MAX_EXTRACT_BYTES, extract
-from harness.measure.journal import Journal, Place
-from harness.measure.merge import merge
+from harness.measure.journal import PENDING, Journal, Place
+from harness.measure.merge import SECOND, held_out, hold_out, merge
 from harness.probe.batches import Batch
 from harness.probe.plan import ProbePlan
 from harness.probe.probe import reference_probe
@@ -52,11 +53,13 @@ def whole() -> bytes:
         return extract(Path(folder) / "journal.sqlite", JOB)
 
 
-def extract_of(places: Collection[Place], value: int = 9) -> bytes:
-    """The extract of a journal with series at these places; `value` is in every sample."""
+def extract_of(places: Collection[Place], value: int = 9, **changed: object) -> bytes:
+    """The extract of a journal with series at these places; `value` is in every sample, the campaign is changed."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.deserialize(whole())
         db.execute("UPDATE samples SET wall_ns=?", (value,))
+        for column, text in changed.items():
+            db.execute(f"UPDATE campaigns SET {column}=?", (text,))
         for place in set(PLACES) - set(places):
             where = "WHERE batch=? AND round=? AND position=?"
             db.execute(f"DELETE FROM samples WHERE series=(SELECT id FROM series {where})", dataclasses.astuple(place))
@@ -121,10 +124,12 @@ def test_merging_is_a_union_of_places(parts: list[tuple[PlaceSet, int]]) -> None
 def test_marks_of_progress_do_not_depend_on_the_order(path: Path, tmp_path: Path, order: Sequence[int]) -> None:
     """Complete once one says so, the latest token, the most rounds, whichever extract comes first."""
     extracts = []
+    theirs = tmp_path / "theirs.sqlite"
+    campaign = write(theirs, ())
     for number in range(3):
-        theirs = tmp_path / f"{number}.sqlite"
-        campaign = write(theirs, PLACES[: 2 * number])
         with Journal(theirs) as journal:
+            for place in PLACES[2 * number - 2 : 2 * number]:
+                journal.add(campaign, 5 + number, [(place, "q", [Sample(9, None, 3, 0)])], {})
             journal.finish_round(campaign, 5 + number, 0, number)
             if number == 1:
                 journal.refuse(campaign, 6, "p", "unknown operator")
@@ -140,6 +145,140 @@ def test_marks_of_progress_do_not_depend_on_the_order(path: Path, tmp_path: Path
         assert db.execute("SELECT settled, token FROM campaigns").fetchall() == [(0, 7)]
 
 
+MOMENTS = tuple(f"2026-11-20T20:00:0{second}.000+00:00" for second in range(3))
+Standing = dict[str, tuple[int, str | None, PlaceSet]]
+
+
+def standing(path: Path) -> Standing:
+    """Of each campaign, by when it began: whether it is complete, why it is kept out, and the places it has."""
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        rows = db.execute("SELECT id, created, complete, excluded FROM campaigns").fetchall()
+        return {
+            created: (
+                complete,
+                excluded,
+                frozenset(
+                    Place(*row)
+                    for row in db.execute("SELECT batch, round, position FROM series WHERE campaign=?", (number,))
+                ),
+            )
+            for number, created, complete, excluded in rows
+        }
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(range(3)), st.sampled_from(range(3)), st.frozensets(st.sampled_from(PLACES))),
+        min_size=1,
+        max_size=5,
+    ),
+    st.tuples(*[st.sampled_from([None, "too warm"])] * 3),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=30)
+def test_what_counts_does_not_depend_on_the_order(
+    parts: list[tuple[int, int, PlaceSet]], fates: tuple[str | None, ...], random: Random
+) -> None:
+    """Campaigns of several workers, each caught under way, waiting or judged, come in any order, and twice.
+
+    Each keeps its own series; of those that are let in the first counts alone, and is what a merge names.
+    """
+    extracts = []
+    for which, stage, places in parts:
+        excluded = (None, PENDING, fates[which])[stage]
+        extracts.append(extract_of(places, created=MOMENTS[which], complete=int(stage > 0), excluded=excluded))
+    found = []
+    for _ in range(2):
+        random.shuffle(extracts)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "journal.sqlite"
+            with Journal(path) as ours:
+                for content in extracts:
+                    merge(ours, content, job=JOB, device=DEVICE)
+                counting = [one for one in ours.campaigns(DEVICE) if one.complete and one.excluded is None]
+                named = [merge(ours, content, job=JOB, device=DEVICE) for content in extracts]
+                assert counting == [one for one in ours.campaigns(DEVICE) if one.complete and one.excluded is None]
+                second = {one.id for one in ours.campaigns(DEVICE) if one.excluded == SECOND}
+            found.append(standing(path))
+            assert not second & {number for numbers in named for number in numbers.values()}
+    assert found[0] == found[1]
+    let_in = [MOMENTS[which] for which in range(3) if fates[which] is None and (which, 2) in {one[:2] for one in parts}]
+    assert [one.created for one in counting] == sorted(let_in)[:1]
+    for which, moment in enumerate(MOMENTS):
+        wanted = frozenset[Place]().union(*(places for at, _, places in parts if at == which))
+        assert found[0].get(moment, (0, None, frozenset()))[2] == wanted
+
+
+def test_a_job_begun_anew_is_a_campaign_of_its_own(path: Path) -> None:
+    """Where a worker excludes a campaign and begins the same job again, both keep all their series."""
+    first = extract_of(PLACES[:4], 9, created=MOMENTS[0], complete=1, excluded="the golden probe changed")
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.deserialize(first)
+        with tempfile.TemporaryDirectory() as folder:
+            theirs = Path(folder) / "journal.sqlite"
+            theirs.write_bytes(db.serialize())
+            again = write(theirs, PLACES, 5)
+            with Journal(theirs) as journal:
+                journal.complete(again, 1)
+                assert len(journal.campaigns(DEVICE)) == 2
+            content = extract(theirs, JOB)
+    with Journal(path) as ours:
+        numbers = merge(ours, content, job=JOB, device=DEVICE)
+        assert len(set(numbers.values())) == 2
+        one, two = (ours.campaign(number) for number in numbers.values())
+        assert (one.excluded, two.excluded) == ("the golden probe changed", None)
+        assert len(ours.samples(one.id)["q"]) == 2 * 4
+        assert {sample.wall_ns for sample in ours.samples(two.id)["q"]} == {5}
+        assert len(ours.samples(two.id)["q"]) == 2 * len(PLACES)
+
+
+def test_a_campaign_waits_no_longer_once_its_worker_lets_it_in(path: Path) -> None:
+    """Where the link was lost before the golden probe, the next try lets the campaign in here as well."""
+    with Journal(path) as ours:
+        merge(ours, extract_of(PLACES, complete=1, excluded=PENDING), job=JOB, device=DEVICE)
+        assert ours.campaign(1).excluded == PENDING
+        merge(ours, extract_of(PLACES, complete=0, excluded=None), job=JOB, device=DEVICE)
+        assert ours.campaign(1).excluded == PENDING
+        merge(ours, extract_of(PLACES, complete=1, excluded=None), job=JOB, device=DEVICE)
+        assert ours.campaign(1).excluded is None
+        merge(ours, extract_of(PLACES, complete=1, excluded=PENDING), job=JOB, device=DEVICE)
+        assert ours.campaign(1).excluded is None
+
+
+@pytest.mark.parametrize("told", [None, PENDING, SECOND, "too warm"])
+def test_no_worker_lifts_a_reason_of_ours(path: Path, told: str | None) -> None:
+    """What the controller has excluded stays excluded for that reason, whatever a worker says."""
+    with Journal(path) as ours:
+        merge(ours, extract_of(PLACES, complete=1), job=JOB, device=DEVICE)
+        ours.exclude(1, "quarantine of the night")
+        merge(ours, extract_of(PLACES, complete=1, excluded=told), job=JOB, device=DEVICE)
+        assert ours.campaign(1).excluded == "quarantine of the night"
+
+
+def test_what_the_controller_holds_out_is_begun_anew_by_the_worker(path: Path, tmp_path: Path) -> None:
+    """A worker that is told what is held out measures the job again, and the controller counts what comes of it."""
+    theirs, named = tmp_path / "theirs.sqlite", {"job": JOB, "purpose": "profile"}
+    theirs.write_bytes(extract_of(PLACES, complete=1, created=MOMENTS[0]))
+    with Journal(theirs) as journal, Journal(path) as ours:
+        (number,) = merge(ours, extract(theirs, JOB), job=JOB, device=DEVICE).values()
+        merge(ours, extract_of(PLACES, complete=1, created=MOMENTS[1]), job=JOB, device=DEVICE)  # another worker's
+        assert held_out(ours, job=JOB, device=DEVICE) == {}
+        ours.exclude(number, "quarantine of the night")
+        reasons = held_out(ours, job=JOB, device=DEVICE)
+        assert reasons == dict.fromkeys(MOMENTS[:2], "quarantine of the night")
+        assert held_out(ours, job="another", device=DEVICE) == {}
+        hold_out(journal, reasons, job="another", device=DEVICE)
+        known = journal.campaigns(DEVICE)[0].id
+        assert journal.begin(DEVICE, PLAN, 0, named, {"f": "1"}, "cpu", 1).id == known
+        hold_out(journal, reasons, job=JOB, device=DEVICE)
+        begun = journal.begin(DEVICE, PLAN, 0, named, {"f": "1"}, "cpu", 1).id
+        assert begun != known
+        journal.complete(begun, 1)
+        again = merge(ours, extract(theirs, JOB), job=JOB, device=DEVICE)
+        assert ours.campaign(again[begun]).excluded is None
+        assert ours.campaign(again[known]).excluded == "quarantine of the night"
+
+
 def test_an_extract_holds_nothing_but_the_job(tmp_path: Path) -> None:
     """Campaigns of other jobs, and of none, stay where they are."""
     theirs = tmp_path / "theirs.sqlite"
@@ -150,6 +289,13 @@ def test_an_extract_holds_nothing_but_the_job(tmp_path: Path) -> None:
         assert db.execute("SELECT json_extract(settings, '$.job') FROM campaigns").fetchall() == [(JOB,)]
         assert db.execute("SELECT count(*) FROM series").fetchone() == (1,)
         assert db.execute("SELECT count(*) FROM samples").fetchone() == (2,)
+    with Journal(theirs) as journal:
+        (known,) = (one.id for one in journal.campaigns(DEVICE) if one.settings.get("job") == JOB)
+        journal.exclude(known, "too warm")
+    again = write(theirs, PLACES[:1], job=JOB)
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.deserialize(extract(theirs, JOB, again))
+        assert db.execute("SELECT id FROM campaigns").fetchall() == [(again,)]
 
 
 def test_an_extract_of_a_journal_that_is_being_written_is_of_one_moment(tmp_path: Path) -> None:
@@ -184,6 +330,11 @@ HOSTILE: dict[str, str] = {
     "a state that is none": 'UPDATE series SET state=\'{"a": "b"}\'',
     "a time without end": "UPDATE campaigns SET untimed_s=9e999",
     "samples of no probe": "UPDATE series SET probe='x'",
+    "a clock that nobody has": "UPDATE campaigns SET clock='zzz'",
+    "a time that is none": "UPDATE campaigns SET created='2026-11-20\x1b20:00:00+00:00'",
+    "a series at no time": "UPDATE series SET taken='soon'",
+    "a role that no probe has": "UPDATE probes SET role='zzz'",
+    "visits that nobody makes": "UPDATE probes SET visits='zzz'",
     "a negative round": "UPDATE rounds SET finished=-1",
 }
 

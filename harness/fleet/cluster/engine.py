@@ -23,13 +23,15 @@ from typing import Any
 from harness.errors import EngineError, HarnessError, Interrupted
 from harness.fleet.cluster.access import VERSIONS, TlsFiles, check_extra, resource_of, security_of
 from harness.fleet.cluster.task import run_task
-from harness.fleet.cluster.travel import pack, read_files, read_outcome
+from harness.fleet.cluster.travel import Earlier, Order, pack, read_files, read_outcome
 from harness.fleet.execution import Patience
 from harness.fleet.health import adopt_health
 from harness.fleet.job import Failure, Job, JobOutcome
 from harness.fleet.store import FleetStore, now
+from harness.fleet.watching import watches
+from harness.measure.extract import extract
 from harness.measure.journal import Journal
-from harness.measure.merge import merge
+from harness.measure.merge import held_out, merge
 from harness.text import printable
 from harness.workspace import Workspace
 
@@ -133,11 +135,22 @@ class _Run:
         try:
             files = read_files(job)
             named = job if job.name else replace(job, name=self._name(job, files))
-            payload = pack(named, files, self.engine.patience)
+            payload = pack(self._order(named), files)
         except HarnessError as error:
             yield _failed(job, error)
             return
         self._tasks[named.name] = _Task(job, named, payload, self._submit(named, payload, named.name))
+
+    def _order(self, named: Job) -> Order:
+        """A job with what our journal knows that a worker's may not."""
+        path, earlier = self.engine.workspace.journal, None
+        with Journal(path) as journal:
+            reasons = held_out(journal, job=named.name, device=named.device)
+            known = watches(journal, named) if named.watch else []
+        if known:
+            name = str(known[-1].settings["job"])
+            earlier = Earlier(name, extract(path, name, known[-1].id))
+        return Order(named, self.engine.patience, reasons, earlier)
 
     def _name(self, job: Job, files: Mapping[str, bytes]) -> str:
         """A name that the same job gets again until it is done, so that it goes on where it stopped."""
@@ -173,11 +186,14 @@ class _Run:
             outcome = _failed(task.job, error)
         if outcome is None:
             return
-        stopped = outcome.failure is not None and outcome.failure.kind == Interrupted.__name__
-        if stopped and task.interruptions < _INTERRUPTIONS:  # its worker was told to end, not we
-            task.interruptions += 1
-            task.future = self._submit(task.named, task.payload, f"{task.named.name} ({task.interruptions})")
-            return
+        if outcome.failure is not None and outcome.failure.kind == Interrupted.__name__:  # its worker was told to end
+            if task.interruptions < _INTERRUPTIONS:
+                task.interruptions += 1
+                task.future = self._submit(task.named, task.payload, f"{task.named.name} ({task.interruptions})")
+                return
+            what = f"The worker that offers {task.job.device} was stopped again and again"
+            why = f"{task.interruptions + 1} times while it ran the job {printable(task.named.name, 80)!r}"
+            outcome = replace(outcome, failure=Failure.of(EngineError(what, why=why, next_step=_RESUME)))
         del self._tasks[task.named.name]
         yield outcome
 

@@ -11,12 +11,14 @@ from distributed import get_worker
 
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import EngineError, HarnessError
-from harness.fleet.cluster.travel import unpack, write_outcome
+from harness.fleet.cluster.travel import Order, unpack, write_outcome
 from harness.fleet.cluster.worker import PLUGIN, LabPlugin
 from harness.fleet.execution import run_job
 from harness.fleet.job import Failure, Job, JobOutcome
 from harness.fleet.store import now
 from harness.measure.extract import extract
+from harness.measure.journal import Journal
+from harness.measure.merge import hold_out, merge
 from harness.workspace import Workspace
 
 
@@ -30,13 +32,24 @@ def run_here(payload: Mapping[str, Any]) -> dict[str, Any]:
             step = "Start workers of a lab by `harness worker SCHEDULER`"
             raise EngineError("A Dask worker that is none of a lab offers a device", next_step=step)
         place = Workspace(Path(lab.root))
-        job, patience = unpack(payload, place.journal.parent / "cluster")
+        order = unpack(payload, place.journal.parent / "cluster")
+        job = order.job
         device = find_device(load_inventory(place.devices), job.device)
         with lab.running(str(worker.get_current_task())) as stop, lab.board(device.board, stop):
-            outcome = run_job(job, place, stop=stop, patience=patience)
+            _prepare(place, order)
+            outcome = run_job(job, place, stop=stop, patience=order.patience)
         # A path of this host is nobody's business.
         outcome = replace(outcome, job=Job(job.device, name=job.name))
         return {"outcome": write_outcome(outcome), "extract": extract(place.journal, job.name)}
     except HarnessError as error:
         failed = JobOutcome(Job(""), started, now(), 0, failure=Failure.of(error))
         return {"outcome": write_outcome(failed), "extract": b""}
+
+
+def _prepare(place: Workspace, order: Order) -> None:
+    """Lets this host's journal know what the controller's knows of the job."""
+    job = order.job
+    with Journal(place.journal) as journal:
+        hold_out(journal, order.held_out, job=job.name, device=job.device)
+        if order.earlier is not None:
+            merge(journal, order.earlier.extract, job=order.earlier.job, device=job.device)

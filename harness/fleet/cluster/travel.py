@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,30 @@ _MAX_OUTCOME = 16 << 20
 _MAX_NAME_BYTES = 200
 _JOB = TypeAdapter(Job)
 _PATIENCE = TypeAdapter(Patience)
+_REASONS = TypeAdapter(dict[str, str])
 _OUTCOME = TypeAdapter(JobOutcome)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The newest watch of what a job measures: its job's name, and the extract with that campaign alone."""
+
+    job: str
+    extract: bytes
+
+
+@dataclass(frozen=True)
+class Order:
+    """A named job as a worker gets it.
+
+    `held_out` are campaigns of the job that must not be gone on with: when they began, with the reason. `earlier` is
+    there where the job watches and was watched before.
+    """
+
+    job: Job
+    patience: Patience
+    held_out: Mapping[str, str] = field(default_factory=dict)
+    earlier: Earlier | None = None
 
 
 def read_files(job: Job) -> dict[str, bytes]:
@@ -47,21 +72,25 @@ def read_files(job: Job) -> dict[str, bytes]:
     return files
 
 
-def pack(job: Job, files: Mapping[str, bytes], patience: Patience) -> dict[str, Any]:
-    """A named job with its files, as plain data."""
+def pack(order: Order, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """A job with its files, as plain data."""
     return {
         "versions": VERSIONS,
-        "job": json.dumps(asdict(job)),
-        "patience": json.dumps(asdict(patience)),
+        "job": json.dumps(asdict(order.job)),
+        "patience": json.dumps(asdict(order.patience)),
+        "held_out": json.dumps(dict(order.held_out)),
+        "earlier": order.earlier and (order.earlier.job, order.earlier.extract),
         "files": dict(files),
     }
 
 
-def unpack(payload: Mapping[str, Any], folder: Path) -> tuple[Job, Patience]:
+def unpack(payload: Mapping[str, Any], folder: Path) -> Order:
     """The job with its files in `folder`, each under the hash of its content; raises EngineError."""
     try:
         job = _JOB.validate_python(json.loads(payload["job"]))
         patience = _PATIENCE.validate_python(json.loads(payload["patience"]))
+        held_out = _REASONS.validate_python(json.loads(payload["held_out"]))
+        earlier = payload["earlier"] and Earlier(str(payload["earlier"][0]), bytes(payload["earlier"][1]))
         paths = {
             reference: _store(folder, reference, bytes(content)) for reference, content in payload["files"].items()
         }
@@ -76,7 +105,7 @@ def unpack(payload: Mapping[str, Any], folder: Path) -> tuple[Job, Patience]:
         raise EngineError("What the scheduler handed on is no job", why="It names a file that did not come along")
     models = tuple(paths.get(reference, reference) for reference in job.models)
     space = None if job.space is None else paths.get(job.space, job.space)
-    return replace(job, models=models, space=space), patience
+    return Order(replace(job, models=models, space=space), patience, held_out, earlier)
 
 
 def write_outcome(outcome: JobOutcome) -> str:
@@ -90,9 +119,12 @@ def read_outcome(text: str, job: Job, campaigns: Mapping[int, int]) -> JobOutcom
         if len(text) > _MAX_OUTCOME:
             raise ValueError(f"It has {len(text):,} characters")
         outcome = _OUTCOME.validate_python(json.loads(text))
+        _check(outcome, job.device)
         result = outcome.result and replace(outcome.result, campaign=campaigns[outcome.result.campaign])
         space = outcome.space and replace(
-            outcome.space, campaigns=tuple(campaigns[number] for number in outcome.space.campaigns)
+            outcome.space,
+            campaigns=tuple(campaigns[number] for number in outcome.space.campaigns),
+            result=replace(outcome.space.result, stopped=printable(outcome.space.result.stopped)),
         )
         watch = None if outcome.watch is None else campaigns[outcome.watch]
         failure = outcome.failure and _clean(outcome.failure)
@@ -103,9 +135,32 @@ def read_outcome(text: str, job: Job, campaigns: Mapping[int, int]) -> JobOutcom
         raise EngineError(f"The worker's answer to {printable(job.name, 80)!r} is none", why=why) from error
     notes = tuple(printable(note) for note in outcome.notes)
     health = outcome.health and replace(outcome.health, device=job.device, reason=printable(outcome.health.reason))
+    fingerprint = {printable(key): printable(value) for key, value in outcome.fingerprint.items()}
     return replace(
-        outcome, job=job, result=result, space=space, watch=watch, failure=failure, notes=notes, health=health
-    )
+        outcome, job=job, result=result, space=space, watch=watch, failure=failure, notes=notes, health=health,
+        fingerprint=fingerprint,
+    )  # fmt: skip
+
+
+def _check(outcome: JobOutcome, device: str) -> None:
+    """Raises ValueError where numbers are not finite, times are none, or something is of another device."""
+    if not _is_finite(asdict(outcome)):
+        raise ValueError("It has a number that is not finite")
+    since = outcome.health.since if outcome.health else ""
+    for text in (outcome.started, outcome.ended, *([since] if since else [])):
+        if datetime.fromisoformat(text).tzinfo is None or not (text.isascii() and text.isprintable()):
+            raise ValueError(f"{printable(text, 80)} is no time")
+    if any(one.device != device for one in (outcome.result, outcome.space) if one is not None):
+        raise ValueError("It is of another device")
+
+
+def _is_finite(value: object) -> bool:
+    """Whether all numbers of plain data are."""
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _clean(failure: Failure) -> Failure:
