@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
+SECONDS ?= 60
 
-.PHONY: demo test test-long lint benchmark accuracy docs clean
+.PHONY: demo test test-long lint benchmark accuracy reliability docs fuzz clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "harness needs Python 3.11 or newer")'
@@ -40,6 +41,14 @@ benchmark: $(STAMP)  ## figures of docs/performance.md and docs/emulator.md
 
 accuracy: $(STAMP)  ## measures all that docs/accuracy.md tells and rewrites it; a quiet machine for an hour or so
 	$(BIN)/python benchmarks/accuracy.py
+
+reliability: $(STAMP)  ## breaks what docs/reliability.md tells of and rewrites it; a quiet machine for an hour or so
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
+	$(BIN)/python benchmarks/reliability.py
+
+fuzz: $(STAMP)  ## the four readers of foreign input under atheris, SECONDS each; a table and JSON, docs/security.md explains them
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
+	$(BIN)/python -m fuzz --seconds $(SECONDS)
 
 clean:
 	rm -rf $(VENV)

@@ -1,0 +1,93 @@
+"""The golden probe: how often it finds fault with a sound device, and how much slower a device must be to be found.
+
+Sessions run in this process on the real backends, with the real campaigns, journal, store and check; the fleet's
+figures say the same of sessions with agents.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from device_agents.backends.emulated_npu import EmulatedNpuBackend
+from device_agents.backends.null import NullBackend
+from harness.device.inventory import Device
+from harness.errors import DeviceQuarantined
+from harness.fleet.health import SESSIONS_TO_LEARN, check_golden
+from harness.fleet.store import FleetStore
+from harness.measure.journal import Journal
+from harness.measure.profiling import Sitting
+from harness.measure.progress import ignore
+from harness.testing.in_process import InProcessSession
+
+SLOWDOWNS = (1.0, 1.02, 1.05, 1.1, 1.2)
+NOISE = 0.01
+_SESSIONS_A_DEVICE = 10
+_FINGERPRINT = {"machine": "emulated"}
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Sessions after the band was learnt, and how many of them put the device into quarantine."""
+
+    device: str
+    slower: float
+    sessions: int
+    quarantined: int
+
+
+def measure_golden_checks(folder: Path, sessions: int, seed: int) -> list[Golden]:
+    """`sessions` of the emulated NPU that does not change, as many of a null device at each slowdown."""
+    folder.mkdir(parents=True, exist_ok=True)
+    npu = EmulatedNpuBackend({"preset": "edge", "seed": seed})
+    found = [_checked(folder, "emulated NPU, its default noise", 1.0, _npu(npu, sessions, seed))]
+    for slower in SLOWDOWNS:
+        name = f"device with {NOISE:.0%} noise"
+        found.append(_checked(folder, name, slower, _null(sessions, slower, seed)))
+    return found
+
+
+_Devices = Iterator[Iterator[InProcessSession]]
+"""The sessions of each device; the first ones teach its band."""
+
+
+def _npu(npu: EmulatedNpuBackend, sessions: int, seed: int) -> _Devices:
+    for first in range(0, sessions, _SESSIONS_A_DEVICE):
+        count = SESSIONS_TO_LEARN + min(_SESSIONS_A_DEVICE, sessions - first)
+        yield (
+            InProcessSession(npu.restarted(seed * 1_000_003 + first * 1_009 + number), _FINGERPRINT)
+            for number in range(count)
+        )
+
+
+def _null(sessions: int, slower: float, seed: int) -> _Devices:
+    for first in range(0, sessions, _SESSIONS_A_DEVICE):
+        count = SESSIONS_TO_LEARN + min(_SESSIONS_A_DEVICE, sessions - first)
+        yield (
+            InProcessSession(
+                NullBackend({"noise": NOISE, "seed": seed * 1_000_003 + first * 1_009 + number,
+                             "slower_after": 0, "slowdown": slower if number >= SESSIONS_TO_LEARN else 1.0}),
+                _FINGERPRINT,
+            )
+            for number in range(count)
+        )  # fmt: skip
+
+
+def _checked(folder: Path, name: str, slower: float, devices: _Devices) -> Golden:
+    sessions = quarantined = 0
+    for number, course in enumerate(devices):
+        device = Device(name=f"golden{number:04}", backend="null", resource=f"golden{number:04}")
+        at = folder / f"{len(list(folder.iterdir()))}"
+        with Journal(at / "journal.sqlite") as journal, FleetStore(at / "fleet.sqlite") as store:
+            for at_session, session in enumerate(course):
+                sitting = Sitting(session, journal, device, ignore, threading.Event())
+                judged = at_session >= SESSIONS_TO_LEARN
+                sessions += judged
+                try:
+                    check_golden(sitting, store)
+                except DeviceQuarantined:
+                    quarantined += judged
+                    assert judged or slower == 1.0
+    return Golden(name, slower, sessions, quarantined)
