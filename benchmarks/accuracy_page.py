@@ -50,7 +50,7 @@ TARGETS: Mapping[str, str] = {
     "Device time on cpu01, against 50 runs a probe": "told",
 }
 """What is asked for, in the order of the page."""
-_BLOCK = re.compile(r"(<!-- generated: (?P<name>[a-z0-9-]+) -->\n)(?P<content>.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- generated: (?P<name>[a-z0-9-]+) -->\n)(?P<content>.*?)(<!-- end -->)", re.DOTALL)
 _NOT_RUN = "not measured"
 
 
@@ -76,14 +76,14 @@ def write_section(page: Path, name: str, section: Section, elapsed_s: float) -> 
     measured = f"Measured on {datetime.now(UTC):%Y-%m-%d}; this part took {elapsed_s:,.0f} s in all."
     text = page.read_text(encoding="utf-8")
     known = _summary_rows(_block(text, SUMMARY)) | {one.target: one for one in section.reached}
-    text = _replaced(text, name, f"{section.text.strip()}\n\n{measured}")
-    text = _replaced(text, SUMMARY, _summary(known))
-    page.write_text(_replaced(text, MACHINE, machine()), encoding="utf-8")
+    text = replaced(text, name, f"{section.text.strip()}\n\n{measured}")
+    text = replaced(text, SUMMARY, _summary(known))
+    page.write_text(replaced(text, MACHINE, machine()), encoding="utf-8")
 
 
 def check_page(page: Path, names: Sequence[str]) -> None:
     """Ends the program where the page lacks a block: better before hours of measuring than after."""
-    found = {match["name"] for match in _BLOCK.finditer(page.read_text(encoding="utf-8"))}
+    found = {match["name"] for match in BLOCK.finditer(page.read_text(encoding="utf-8"))}
     missing = sorted({*names, SUMMARY, MACHINE} - found)
     if missing:
         raise SystemExit(
@@ -153,11 +153,12 @@ def _summary_rows(block: str) -> dict[str, Reached]:
 
 
 def _block(page: str, name: str) -> str:
-    return next((match["content"] for match in _BLOCK.finditer(page) if match["name"] == name), "")
+    return next((match["content"] for match in BLOCK.finditer(page) if match["name"] == name), "")
 
 
-def _replaced(page: str, name: str, content: str) -> str:
-    return _BLOCK.sub(
+def replaced(page: str, name: str, content: str) -> str:
+    """The page with another content of its generated block of that name."""
+    return BLOCK.sub(
         lambda match: f"{match[1]}\n{content.strip()}\n\n{match[4]}" if match["name"] == name else match[0], page
     )
 

@@ -6,19 +6,17 @@ A generated block stands between `<!-- generated: NAME -->` and `<!-- end -->`; 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accuracy_page import percent, table
+from accuracy_page import BLOCK, percent, replaced, table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reliability.md"
 RESULTS = ROOT / "benchmarks" / "results" / "reliability"
 SUMMARY, SHORT = "targets", "short"
-_BLOCK = re.compile(r"(<!-- generated: (?P<name>[a-z0-9-]+) -->\n)(?P<content>.*?)(<!-- end -->)", re.DOTALL)
 _NOT_RUN = "not measured"
 MOST_FALSE_ALARMS, FEWEST_FOUND = 0.01, 0.95
 
@@ -47,35 +45,29 @@ def write_page(page: Path, results: Path) -> list[str]:
     for part, section_of in SECTIONS.items():
         path = results / f"{part}.json"
         if not path.exists():
-            text = _replaced(text, part, f"Not measured yet: `python benchmarks/reliability.py {part}`.")
+            text = replaced(text, part, f"Not measured yet: `python benchmarks/reliability.py {part}`.")
             reached.append(Reached(part, "", _NOT_RUN, None))
             continue
         kept = json.loads(path.read_text(encoding="utf-8"))
         section = section_of(kept["found"])
-        text = _replaced(text, part, f"{section.text.strip()}\n\n{_told_by(kept)}")
+        text = replaced(text, part, f"{section.text.strip()}\n\n{_told_by(kept)}")
         reached += section.reached
     words = {True: "yes", False: "**no**", None: "–"}
     rows = [(one.target, one.wanted, one.figure, words[one.met]) for one in reached]
-    text = _replaced(text, SUMMARY, table(("target", "wanted", "reached", "met"), rows))
+    text = replaced(text, SUMMARY, table(("target", "wanted", "reached", "met"), rows))
     missed = [f"{one.target}: {one.figure}, wanted {one.wanted}" for one in reached if one.met is False]
     open_parts = [f"{one.target}: {_NOT_RUN}" for one in reached if one.figure == _NOT_RUN]
     lines = [f"- {line}" for line in (*missed, *open_parts)] or ["Nothing of the table at the top."]
-    page.write_text(_replaced(text, SHORT, "\n".join(lines)), encoding="utf-8")
+    page.write_text(replaced(text, SHORT, "\n".join(lines)), encoding="utf-8")
     return missed
 
 
 def check_page(page: Path) -> None:
     """Ends the program where the page lacks a block: better before an hour of measuring than after."""
-    found = {match["name"] for match in _BLOCK.finditer(page.read_text(encoding="utf-8"))}
+    found = {match["name"] for match in BLOCK.finditer(page.read_text(encoding="utf-8"))}
     missing = sorted({*SECTIONS, SUMMARY, SHORT} - found)
     if missing:
         raise SystemExit(f"{page} has no block <!-- generated: {missing[0]} --> … <!-- end -->; put one in")
-
-
-def _replaced(page: str, name: str, content: str) -> str:
-    return _BLOCK.sub(
-        lambda match: f"{match[1]}\n{content.strip()}\n\n{match[4]}" if match["name"] == name else match[0], page
-    )
 
 
 def _told_by(kept: Mapping[str, Any]) -> str:

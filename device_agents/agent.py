@@ -29,6 +29,8 @@ START_S = 60.0
 _GRACE_S = 5.0
 _FLUSH_S = 2.0
 _ENDING_S = 2.0
+_ENDING_BEFORE_S = 0.25
+"""An agent gives up so long before its lease ends: the worker is to be gone and the board free by then."""
 _OUTBOX_BYTES = 4 << 20
 _TTL_S = (0.2, 600.0)
 _SILENCE_S = (0.1, 86400.0)
@@ -337,7 +339,7 @@ class Agent:
         except OSError as error:
             raise _Rejected("system", "no lease of %r: %s" % (resource[:80], error)) from None
         self._lease = lease
-        self._watchdog.restart(ttl_s)
+        self._watchdog.restart(ttl_s - min(_ENDING_BEFORE_S, ttl_s / 8))
         self._renew()
         self._writer.write("lease", frame.id, token=lease.token, ttl_s=ttl_s)
 

@@ -11,9 +11,9 @@ from harness.measure.journal import PENDING, Campaign, Journal
 from harness.measure.profiling import Profiled, Sitting
 from harness.network.graph import Network
 from harness.regression.series import read_watch
+from harness.regression.subjects import WATCH
 from harness.regression.watch import plan_watch
 
-PURPOSE = "watch"
 _EXCESS = 1.5
 """By how much the least that a watch takes may exceed what is left: times are estimates."""
 
@@ -41,7 +41,7 @@ def watch(sitting: Sitting, job: Job, networks: Sequence[Network], profiled: Pro
         why = f"It takes {planned.device_s:.1f} s on the device, and {budget_s:.1f} s are left"
         step = "Give the job a larger budget, or fewer networks"
         raise CampaignIncomplete("The budget does not allow for the watch", why=why, next_step=step)
-    settings = planned.policy.settings(PURPOSE, job.seed, job.name)
+    settings = planned.policy.settings(WATCH, job.seed, job.name)
     campaign = journal.begin(
         job.device, planned.plan, job.seed, settings, hello.fingerprint, hello.clock, session.token
     )
@@ -57,7 +57,7 @@ def watches(journal: Journal, job: Job) -> list[Campaign]:
     return [
         campaign
         for campaign in journal.campaigns(job.device)
-        if campaign.settings["purpose"] == PURPOSE
+        if campaign.settings["purpose"] == WATCH
         and campaign.complete
         and campaign.excluded is None
         and campaign.settings.get("job", "") != job.name

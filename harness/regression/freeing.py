@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.measure.summary import MAD_TO_SIGMA
 from harness.regression.overheads import HostShare, columns_of, fit_host, is_plain
 from harness.regression.series import WatchSeries
 
@@ -30,7 +31,6 @@ _NULLS = ("calibration", "null", "auxiliary")
 _TUKEY = 4.685
 _HUBER = 1.345
 _REWEIGHTINGS = 12
-_MAD_TO_SIGMA = 1.4826
 _MEDIAN_EFFICIENCY = 1.2533
 _TELLING = 5.0
 """Errors of a layer's change up to which it tells something of the device, as a multiple of the middle one."""
@@ -140,12 +140,12 @@ class _Batch:
         fitted = np.zeros(columns.shape[1])
         for _ in range(_REWEIGHTINGS):
             if residual is not None:
-                scale = max(1.0, _MAD_TO_SIGMA * float(np.median(abs(residual))))
+                scale = max(1.0, MAD_TO_SIGMA * float(np.median(abs(residual))))
                 trust = _trust(residual / scale, bound)
             scaled = columns * (weight * np.sqrt(trust))[:, None]
             fitted = np.linalg.lstsq(scaled, wanted * weight * np.sqrt(trust), rcond=None)[0]
             residual = (wanted - columns @ fitted) * weight
-        scale = max(1.0, _MAD_TO_SIGMA * float(np.median(abs(residual))) if residual is not None else 1.0)
+        scale = max(1.0, MAD_TO_SIGMA * float(np.median(abs(residual))) if residual is not None else 1.0)
         scaled = columns * (weight * np.sqrt(trust))[:, None]
         self.covariance = scale**2 * np.linalg.pinv(scaled.T @ scaled)
         self.host_s = self.columns @ fitted
@@ -186,6 +186,6 @@ def _device(batches: Sequence[_Batch]) -> tuple[float, float]:
     slower, error = moved / own, stderr / own
     told = error <= _TELLING * np.median(error)
     middle = float(np.median(slower[told]))
-    uneven = _MAD_TO_SIGMA * float(np.median(abs(slower[told] - middle) / error[told]))
+    uneven = MAD_TO_SIGMA * float(np.median(abs(slower[told] - middle) / error[told]))
     spread = _MEDIAN_EFFICIENCY * float(np.sqrt(told.sum()) / np.sum(1 / error[told]))
     return middle, max(1.0, uneven) * spread

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from harness.measure.summary import MAD_TO_SIGMA
+
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 USUAL = {"cpu": 0.01, "wall": 0.02, "device": 0.0001}
@@ -20,7 +22,6 @@ USUAL_DEVICE = {"cpu": 0.015, "wall": 0.03, "device": 0.0005}
 """The same of the device as a whole."""
 USUAL_WEIGHT = 4.0
 """Degrees of freedom that the usual scatter counts as."""
-_MAD_TO_SIGMA = 1.4826
 _MAD_EFFICIENCY = 0.37
 _HALVINGS = 40
 _MOST = 1.0
@@ -89,7 +90,7 @@ def _fitting(off_s: Array, stderr_s: Array, total_s: Array) -> float:
     """The scatter that makes the middle deviation what it should be; none where the samples explain it."""
 
     def middle(value: float) -> float:
-        return _MAD_TO_SIGMA * float(np.median(abs(off_s) / np.hypot(stderr_s, value * total_s)))
+        return MAD_TO_SIGMA * float(np.median(abs(off_s) / np.hypot(stderr_s, value * total_s)))
 
     if middle(0.0) <= 1:
         return 0.0
