@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from harness.errors import JournalError
+from harness.measure.database import open_durable, transaction
 
 HealthName = Literal["good", "unknown", "bad", "maintenance", "retired"]
 HEALTH: tuple[HealthName, ...] = ("good", "unknown", "bad", "maintenance", "retired")
@@ -86,7 +86,7 @@ class FleetStore:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=30, isolation_level=None)
+            self._db = open_durable(path)
             try:
                 self._open()
             except BaseException:
@@ -101,8 +101,6 @@ class FleetStore:
         if version not in (0, SCHEMA_VERSION):
             why = f"It has schema {version}; this version reads schema {SCHEMA_VERSION}"
             raise JournalError(f"{self.path} is not of this version", why=why, next_step="Move it away")
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=FULL")
         if version == 0:
             with self._transaction():
                 if self._db.execute("PRAGMA user_version").fetchone() == (0,):  # nobody was faster
@@ -119,14 +117,8 @@ class FleetStore:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         try:
-            with _WRITING:
-                self._db.execute("BEGIN IMMEDIATE")
-                try:
-                    yield
-                except BaseException:
-                    self._db.execute("ROLLBACK")
-                    raise
-                self._db.execute("COMMIT")
+            with transaction(self._db):
+                yield
         except sqlite3.Error as error:
             step = "Free space on the disk, then run the same command again"
             raise JournalError(f"{self.path} cannot be written", why=str(error), next_step=step) from error
@@ -231,9 +223,6 @@ class FleetStore:
         with self._reading():
             rows = self._db.execute("SELECT night, finished, report FROM reports ORDER BY night DESC LIMIT ?", (limit,))
             return tuple((night, finished, json.loads(report)) for night, finished, report in rows)
-
-
-_WRITING = threading.Lock()
 
 
 def now() -> str:

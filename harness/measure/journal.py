@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from typing import Any
 
 from harness.device.session import Sample
 from harness.errors import JournalError, LeaseLost
+from harness.measure.database import open_durable, transaction
 from harness.measure.schema import SCHEMA_VERSION, bring_up_to_date, version_at
 from harness.network.fusion import FusionRule
 from harness.network.key import LayerKey
@@ -24,8 +24,6 @@ from harness.probe.terms import Terms
 
 PENDING = "the golden probe was not measured after it; run the same command again"
 """Why a campaign is kept out until its device has shown that it is as it was."""
-_WRITING = threading.Lock()
-"""Threads of this process take turns at writing: SQLite lets processes wait for each other, but not in order."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +76,8 @@ class Journal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             found = version_at(path)
-            self._db = sqlite3.connect(path, timeout=30, isolation_level=None)
+            self._db = open_durable(path)
             try:
-                self._db.execute("PRAGMA journal_mode=WAL")
-                self._db.execute("PRAGMA synchronous=FULL")
-                self._db.execute("PRAGMA foreign_keys=ON")
                 if found != SCHEMA_VERSION:
                     bring_up_to_date(self._db)
             except BaseException:
@@ -111,14 +106,8 @@ class Journal:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All that is written inside is committed at its end, or nothing; raises JournalError."""
         try:
-            with _WRITING:
-                self._db.execute("BEGIN IMMEDIATE")
-                try:
-                    yield self._db
-                except BaseException:
-                    self._db.execute("ROLLBACK")
-                    raise
-                self._db.execute("COMMIT")
+            with transaction(self._db):
+                yield self._db
         except sqlite3.IntegrityError as error:
             raise JournalError(f"The journal {self.path} already holds this", why=str(error)) from error
         except sqlite3.Error as error:

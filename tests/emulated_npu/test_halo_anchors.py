@@ -152,7 +152,9 @@ def test_values_do_not_depend_on_tiles(options: Options) -> None:
     assert all(other["v7"].tobytes() == outputs[0]["v7"].tobytes() for other in outputs)
 
 
-@pytest.mark.parametrize("halo", ["auto", "retain", "retain-columns", "recompute", "refetch"])
+@pytest.mark.parametrize(
+    "halo", [pytest.param("auto", marks=pytest.mark.long), "retain", "retain-columns", "recompute", "refetch"]
+)
 def test_values_in_little_memory(halo: HaloChoice) -> None:
     """The same where the compiler itself has to cut: an eighth of a feature map fits."""
     network = _small()

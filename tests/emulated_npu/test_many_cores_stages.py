@@ -420,7 +420,7 @@ LARGE = ("resnet50", "densenet121", "inception_v1")
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        ("squeezenet", 4),
+        pytest.param("squeezenet", 4, marks=pytest.mark.long),
         *(pytest.param(name, count, marks=pytest.mark.long) for name in LARGE for count in (2, 4, 8, 16)),
     ],
 )

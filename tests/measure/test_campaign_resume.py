@@ -42,7 +42,7 @@ def test_fixed_runs_give_that_many_samples_of_every_probe(bench: Bench) -> None:
     assert (campaign.complete, campaign.clock, result.resumed, result.refused) == (True, "device", False, 0)
 
 
-@pytest.mark.parametrize("looks", [0, 1, 20, 45, 60, 64, 70, 75, 80, 90, 110, 130])
+@pytest.mark.parametrize("looks", [0, 20, 60, 70, 80, 110])
 def test_an_interrupted_campaign_resumes_to_what_an_uninterrupted_one_is(tmp_path: Path, looks: int) -> None:
     """Stopped anywhere and run again: the same campaign, each place visited once, as if nothing had happened."""
     whole, cut = Bench(tmp_path / "whole"), Bench(tmp_path / "cut")

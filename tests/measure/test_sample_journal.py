@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -322,3 +323,26 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
     command = [sys.executable, "-c", program, str(tmp_path / "journal.sqlite")]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "refused\n"
+
+
+def test_a_new_journal_is_created_once_by_all_who_open_it_at_once(tmp_path: Path) -> None:
+    """Six threads that open the same new file at the same moment all get a journal."""
+    failed: list[BaseException] = []
+
+    def open_it(path: Path, begin: threading.Barrier) -> None:
+        begin.wait()
+        try:
+            with Journal(path):
+                pass
+        except BaseException as error:
+            failed.append(error)
+
+    for number in range(30):
+        begin = threading.Barrier(6)
+        arguments = (tmp_path / f"{number}.sqlite", begin)
+        threads = [threading.Thread(target=open_it, args=arguments) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failed
