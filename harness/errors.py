@@ -49,7 +49,7 @@ from typing import ClassVar, Literal
 Fault = Literal["user", "device", "link", "harness"]
 
 
-_GRAVEST_FIRST = (1, 3, 4, 5, 6, 7)
+_GRAVEST_FIRST = (1, 3, 2, 4, 5, 6, 7)
 
 
 def gravest(codes: Iterable[int]) -> int:

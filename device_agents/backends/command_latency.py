@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import math
 import re
+import signal
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Callable, Dict, List, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Tuple, Union
 
 UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
 LONGEST_S = 1e4
+_MATCHING_S = 5.0
 _STEP = re.compile(r"\.([A-Za-z_][A-Za-z0-9_-]*)|\['([^']+)'\]|\[([0-9]{1,6})\]|(\[\*\])")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _EACH = object()
@@ -126,8 +129,32 @@ def _anchored(source: str) -> "re.Pattern[str]":
     return pattern
 
 
+class _TooSlowError(Exception):
+    """Raised by the timer: a pattern like (a+)+ takes for ever on the wrong text."""
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Ends what runs inside after so long; in the main thread, where a worker does all its work."""
+
+    def ring(_number: int, _frame: Any) -> None:
+        raise _TooSlowError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def _only_match(pattern: "re.Pattern[str]", text: str) -> float:
-    matches = list(islice(pattern.finditer(text.replace("\r\n", "\n")), 2))
+    try:
+        with _at_most(_MATCHING_S):
+            matches = list(islice(pattern.finditer(text.replace("\r\n", "\n")), 2))
+    except _TooSlowError:
+        raise ValueError("the pattern takes more than %g s to match; make it simpler" % _MATCHING_S) from None
     if len(matches) != 1:
         raise ValueError("the pattern matches %s" % ("more than once" if matches else "nowhere"))
     figure = matches[0].group(1) or ""

@@ -62,6 +62,7 @@ def run(
     from harness.report.nightly import verdict
 
     found = _plan(place, plan)
+    _check_outputs(found.path, markdown, junit)
     if engine is not None:
         found = _with_engine(found, engine)
     which = _night(night, tonight(found))
@@ -194,7 +195,7 @@ def _plan(place: Workspace, path: Path | None) -> NightPlan:
 
 
 def _with_engine(plan: NightPlan, text: str) -> NightPlan:
-    from harness.nightly.planfile import dask_address
+    from harness.fleet.cluster.access import dask_address
 
     kind, _, address = text.partition("=")
     if text == "local":
@@ -217,6 +218,12 @@ def _night(text: str | None, tonight: date) -> date:
     if found > tonight:
         raise UsageError(f"The night of {found} has not begun", next_step="Leave --night out for tonight")
     return found
+
+
+def _check_outputs(plan: Path, *outputs: Path | None) -> None:
+    for path in outputs:
+        if path is not None and path.resolve() == plan.resolve():
+            raise UsageError(f"{path} is the plan itself", next_step="Write the report to another file")
 
 
 def _write(report: NightReport, place: Workspace, *also: Path | None) -> list[Path]:

@@ -9,6 +9,7 @@ import typer
 
 from harness.cli import options
 from harness.cli.output import note
+from harness.errors import UsageError
 from harness.workspace import find_workspace
 
 TlsFile = Annotated[Path | None, typer.Option(help="PEM file, where the scheduler asks for TLS; all three or none.")]
@@ -31,9 +32,13 @@ def worker(
     Example: harness worker tcp://lab-head:8786 --device npu01
     """
     from harness.device.inventory import load_inventory
-    from harness.fleet.cluster.access import check_extra, tls_files
+    from harness.fleet.cluster.access import check_extra, dask_address, tls_files
     from harness.fleet.selection import select
 
+    try:
+        dask_address(scheduler)
+    except ValueError as error:
+        raise UsageError(f"{scheduler[:80]!r} {error}") from error
     place = find_workspace(workspace)
     names = options.parse_names(device)
     devices = select(load_inventory(place.devices), names=names, groups=group or (), everything=everything)

@@ -63,6 +63,7 @@ def _band_or_none(value: tuple[float, float] | None) -> tuple[float, float] | No
 
 
 _Word = Annotated[str, AfterValidator(_plain)]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Milliseconds = Annotated[float, Field(gt=0, le=3.6e6, allow_inf_nan=False)]
 _Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 _Seconds = Annotated[float, Field(gt=0, le=600, allow_inf_nan=False)]
@@ -99,7 +100,7 @@ class Device(_Settings):
 
     name: str
     backend: Literal["onnxruntime", "openvino", "emulated-npu", "null", "command"] = "onnxruntime"
-    options: Mapping[str, _Integer | float | str | list[str]] = Field(default_factory=dict)
+    options: Mapping[str, _Integer | _Finite | str | list[str]] = Field(default_factory=dict)
     resource: Annotated[str, AfterValidator(_resource)]
     groups: Annotated[tuple[Annotated[str, AfterValidator(_group)], ...], Field(strict=False)] = ()
     golden_ms: Annotated[

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from harness.errors import JournalError
-from harness.measure.database import open_durable, transaction
+from harness.measure.database import open_durable, opening_step, transaction
 
 HealthName = Literal["good", "unknown", "bad", "maintenance", "retired"]
 HEALTH: tuple[HealthName, ...] = ("good", "unknown", "bad", "maintenance", "retired")
@@ -93,7 +93,7 @@ class FleetStore:
                 self._db.close()
                 raise
         except (sqlite3.Error, OSError) as error:
-            step = "Check the disk and the file's permissions, or move the file away: devices are then unknown again"
+            step = opening_step(error, "Move the file away: devices are then unknown again")
             raise JournalError(f"{path} cannot be opened", why=str(error), next_step=step) from error
 
     def _open(self) -> None:

@@ -31,6 +31,13 @@ def open_durable(path: Path) -> sqlite3.Connection:
     return db
 
 
+def opening_step(error: Exception, otherwise: str) -> str:
+    """What to do about a file that could not be opened: nothing is wrong with it where the disk or its folder is."""
+    if isinstance(error, (sqlite3.OperationalError, OSError)):
+        return "Free space on the disk, and check the permissions of the file and of its folder"
+    return otherwise
+
+
 def _log_ahead(db: sqlite3.Connection) -> None:
     """Switches to a write-ahead log; SQLite does not wait there for others who do the same to a new file."""
     deadline_s = time.monotonic() + _PATIENCE_S

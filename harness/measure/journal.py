@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.device.session import Sample
 from harness.errors import JournalError, LeaseLost
-from harness.measure.database import open_durable, transaction
+from harness.measure.database import open_durable, opening_step, transaction
 from harness.measure.schema import SCHEMA_VERSION, bring_up_to_date, version_at
 from harness.network.fusion import FusionRule
 from harness.network.key import LayerKey
@@ -84,7 +84,7 @@ class Journal:
                 self._db.close()
                 raise
         except (sqlite3.Error, OSError) as error:
-            step = "Check the disk and the file's permissions, or move the file away to start a new journal"
+            step = opening_step(error, "Move the file away to start a new journal")
             raise JournalError(f"The journal {path} cannot be opened", why=str(error), next_step=step) from error
 
     def __enter__(self) -> Journal:

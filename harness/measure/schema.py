@@ -50,8 +50,10 @@ def version_at(path: Path) -> int:
     if not path.exists() or path.stat().st_size == 0:
         return 0
     with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as db:
-        (version,) = db.execute("PRAGMA user_version").fetchone()
+        db.isolation_level = None
+        db.execute("BEGIN")  # both of one moment: another process may be creating it
         (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
     if version not in (*_CHANGES, SCHEMA_VERSION) and (version, tables) != (0, 0):
         why = f"It has schema {version}; this version reads schema {SCHEMA_VERSION}"
         raise JournalError(f"{path} is not a journal of this version", why=why, next_step="Move it away")

@@ -83,6 +83,7 @@ def compare_watches(
         device=device,
         set=name,
         nights=found.nights,
+        host_change=found.host_change,
         is_regressed=any(one.fresh and one.is_slower for one in changes),
         detectable={subject_id(one.subject): one.change for one in found.detectable if math.isfinite(one.change)},
         hidden=tuple(subject_id(one.subject) for one in found.hidden),

@@ -145,7 +145,8 @@ class Compared:
     """One set's night against earlier ones.
 
     `detectable` are the relative changes that would have been told with 95 % probability, by subject; `hidden` are
-    subjects of which none would have. `not_compared` says why there was nothing to compare with.
+    subjects of which none would have. `not_compared` says why there was nothing to compare with. `host_change` is by
+    how much an empty run took longer, as a fraction: that is taken off before anything is compared.
     """
 
     device: str
@@ -156,6 +157,7 @@ class Compared:
     hidden: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
     not_compared: str = ""
+    host_change: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from harness.errors import ConfigurationError
+from harness.fleet.cluster.access import dask_address
 from harness.text import read_file
 
 _MAX_BYTES = 1 << 20
@@ -20,7 +21,6 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([smhd])\Z")
 _SHARE = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,4})?)\s*%\Z")
 _CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])\Z")
-_ADDRESS = re.compile(r"(tcp|tls)://[A-Za-z0-9._:\[\]-]{1,200}\Z")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST_S = 1e8
 
@@ -40,13 +40,6 @@ def time_of_day(text: object) -> time:
     if not found:
         raise ValueError('is not a time of day; write "02:30"')
     return time(int(found[1]), int(found[2]))
-
-
-def dask_address(text: str) -> str:
-    """The address of a Dask scheduler; raises ValueError."""
-    if not _ADDRESS.match(text):
-        raise ValueError("is not the address of a scheduler; write tcp://HOST:8786")
-    return text
 
 
 def _share(text: object) -> float:

@@ -94,7 +94,8 @@ def fit_roofline(
         return float(value), np.append(gradient, slope @ state.overlap + 2.0 * away)
 
     first = np.append(np.zeros(len(names) * start.size), _USUAL_OVERLAP)
-    found = minimize(loss, first, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
+    with np.errstate(all="ignore"):  # a step that goes too far is taken back
+        found = minimize(loss, first, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
     table = found.x[:-1].reshape(-1, start.size)
     table[0] += start
     return Roofline(steps, names, table, float(found.x[-1]))

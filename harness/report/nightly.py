@@ -84,8 +84,8 @@ def _changes(changes: Sequence[Change]) -> str:
         (
             plain(one.device),
             f"{one.kind} {plain(one.name)}{f' ({plain(one.op)})' if one.op else ''}",
-            duration(one.before_s),
-            duration(one.after_s),
+            duration(one.before_s) if one.before_s else "",
+            duration(one.after_s) if one.before_s else "",
             f"**{signed_percent(one.change)}** [{signed_percent(one.interval[0])}, {signed_percent(one.interval[1])}]",
             f"{one.p_value:.1g}",
             f"{plain(one.since[:10])}{', new' if one.fresh else ''}",
@@ -164,9 +164,10 @@ def _detectable(compared: Sequence[Compared]) -> str:
     for one in (one for one in compared if not one.not_compared):
         sizes = sorted(one.detectable.values())
         shown = (signed_percent(sizes[len(sizes) // 2]), signed_percent(sizes[-1])) if sizes else ("", "")
-        rows.append((plain(one.device), plain(one.set), str(one.nights), str(len(sizes)), *shown, str(len(one.hidden))))
-    header = ("device", "set", "earlier nights", "watched", "half from", "all from", "cannot be told")
-    return _table(header, rows, "llrrrrr")
+        counted = (str(one.nights), str(len(sizes)), *shown, str(len(one.hidden)))
+        rows.append((plain(one.device), plain(one.set), *counted, signed_percent(one.host_change)))
+    header = ("device", "set", "earlier nights", "watched", "half from", "all from", "cannot be told", "host slower by")
+    return _table(header, rows, "llrrrrrr")
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:

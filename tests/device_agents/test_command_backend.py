@@ -512,3 +512,10 @@ def test_all_three_tools_are_documented() -> None:
     """The examples are those of ONNX Runtime, TensorFlow Lite and TensorRT."""
     words = " ".join(" ".join(example.values[0]["options"]["run"]) for example in _examples())
     assert all(tool in words for tool in ("onnxruntime_perf_test", "benchmark_model", "trtexec"))
+
+
+def test_a_pattern_that_takes_for_ever_is_given_up() -> None:
+    """A pattern that tries all divisions of a long word is refused within seconds, and says that it is the pattern."""
+    rule = latency_rule("pattern:^(?:a+)+([0-9]*)$")
+    with pytest.raises(ValueError, match="takes more than"):
+        rule.find("a" * 60 + "b")

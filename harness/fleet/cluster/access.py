@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,17 @@ from harness.version import VERSION
 
 VERSIONS = (VERSION, SCHEMA_VERSION)
 """Controller and worker have to be of the same version, their journals of the same schema."""
+
+
+_ADDRESS = re.compile(r"(tcp|tls)://[A-Za-z0-9._\[\]:-]{1,200}:([0-9]{1,5})\Z")
+
+
+def dask_address(text: str) -> str:
+    """The address of a Dask scheduler; raises ValueError."""
+    found = _ADDRESS.match(text)
+    if not found or not 0 < int(found[2]) < 1 << 16:
+        raise ValueError("is not the address of a scheduler; write tcp://HOST:8786")
+    return text
 
 
 def resource_of(device: str) -> str:
