@@ -43,8 +43,7 @@ def _log_ahead(db: sqlite3.Connection) -> None:
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            with _WRITING:
-                db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline_s:

@@ -9,6 +9,7 @@ import json
 import os
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -119,7 +120,13 @@ class Rig:
 
     def put_behind(self, sshd: Sshd, port: int | None = None, **settings: str | float) -> None:
         """Puts the device behind SSH, at this port; what the campaign holds already stays."""
-        known = {"user": getpass.getuser(), "identity": str(sshd.identity), "known_hosts": str(sshd.known_hosts)}
+        # The same Python there as here: another one is another device.
+        known = {
+            "user": getpass.getuser(),
+            "python": sys.executable,
+            "identity": str(sshd.identity),
+            "known_hosts": str(sshd.known_hosts),
+        }
         values = {**known, "host": sshd.address, "port": port or sshd.port, "transport": "ssh", **settings}
         lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
         options = "".join(f"{key} = {value!r}\n" for key, value in vars(self.bench.truth).items())
