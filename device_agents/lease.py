@@ -18,7 +18,6 @@ import os
 import re
 import signal
 import stat
-import tempfile
 import time
 from typing import Any, Dict, Optional
 
@@ -44,7 +43,7 @@ def runtime_folder() -> str:
     """The per-machine folder of lock files, the same for every user; created on first use."""
     base = "/run/lock"
     if not (os.path.isdir(base) and os.stat(base).st_mode & stat.S_IWOTH):
-        base = tempfile.gettempdir() if os.name != "posix" else "/tmp"  # noqa: S108 - shared on purpose
+        base = "/tmp"  # noqa: S108 - shared on purpose
     folder = os.environ.get("HARNESS_RUNTIME_FOLDER") or os.path.join(base, "harness-leases")
     try:
         os.mkdir(folder)

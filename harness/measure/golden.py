@@ -13,7 +13,7 @@ from harness.probe.plan import ProbePlan
 from harness.probe.probe import reference_probe
 
 PURPOSE = "golden"
-ROUNDS = RepeatPolicy(runs=5)
+GOLDEN_POLICY = RepeatPolicy(runs=5)
 RUNS_PER_VISIT = 4
 
 
@@ -26,8 +26,8 @@ def measure_golden(sitting: Sitting) -> Measurement | None:
     batch = Batch((probe.id,), "warm", RUNS_PER_VISIT)
     plan = ProbePlan({probe.id: probe}, (), (batch,), probe.id, (), DEFAULT_AUXILIARY)
     session, journal = sitting.session, sitting.journal
-    settings, hello = ROUNDS.settings(PURPOSE, 0), session.hello
+    settings, hello = GOLDEN_POLICY.settings(PURPOSE, 0), session.hello
     campaign = journal.begin(sitting.device.name, plan, 0, settings, hello.fingerprint, hello.clock, session.token)
-    CampaignRun(session, journal, campaign, plan, ROUNDS, ignore, sitting.stop).run()
+    CampaignRun(session, journal, campaign, plan, GOLDEN_POLICY, ignore, sitting.stop).run()
     taken = journal.samples(campaign.id).get(probe.id)
     return summarise(taken, campaign.clock) if taken else None
