@@ -346,3 +346,21 @@ def test_a_new_journal_is_created_once_by_all_who_open_it_at_once(tmp_path: Path
         for thread in threads:
             thread.join()
     assert not failed
+
+
+def test_a_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
+    """Samples and campaigns of an older journal are all there; nothing of it was excluded."""
+    path = tmp_path / "journal.sqlite"
+    with Journal(path) as journal:
+        campaign = begin(journal)
+        series(journal, campaign.id, Place(0, 0, 0))
+        before = journal.samples(campaign.id)
+    database = sqlite3.connect(path)
+    database.execute("ALTER TABLE campaigns DROP COLUMN excluded")
+    database.execute("PRAGMA user_version=2")
+    database.close()
+    with Journal(path) as journal:
+        assert journal.samples(campaign.id) == before
+        assert [(one.id, one.excluded) for one in journal.campaigns(campaign.device)] == [(campaign.id, None)]
+        journal.exclude(campaign.id, "hot")
+        assert journal.campaign(campaign.id).excluded == "hot"
