@@ -83,7 +83,7 @@ class CampaignRun:
 
     def _resume(self) -> None:
         self._samples = {probe: list(taken) for probe, taken in self.journal.samples(self.campaign.id).items()}
-        self._device_s = sum(map(device_s, self._samples.values())) + self.journal.untimed_s(self.campaign.id)
+        self._device_s = self.journal.spent_s(self.campaign.id)
         self._refused = {record.id for record in self.journal.probes(self.campaign.id).values() if record.refused}
         self._rounds = [self._whole_rounds(number) for number in range(len(self.plan.batches))]
 

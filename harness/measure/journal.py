@@ -350,10 +350,14 @@ class Journal:
         with self._fenced(campaign, token):
             self._db.execute("UPDATE campaigns SET untimed_s=untimed_s+? WHERE id=?", (seconds, campaign))
 
-    def untimed_s(self, campaign: int) -> float:
-        """Time of a campaign on the device that no sample tells."""
+    def spent_s(self, campaign: int) -> float:
+        """Time on the device of all samples of a campaign and of its untimed runs."""
         with self._reading():
-            row = self._db.execute("SELECT untimed_s FROM campaigns WHERE id=?", (campaign,)).fetchone()
+            row = self._db.execute(
+                "SELECT untimed_s + (SELECT coalesce(sum(coalesce(nullif(device_ns, 0), wall_ns)), 0) / 1e9"
+                " FROM samples JOIN series ON series.id=samples.series WHERE campaign=campaigns.id)"
+                " FROM campaigns WHERE id=?", (campaign,),
+            ).fetchone()  # fmt: skip
             return float(row[0])
 
     def complete(self, campaign: int, token: int, settled: bool = True, excluded: str | None = None) -> None:

@@ -12,7 +12,7 @@ from harness.device.holder import holder
 from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.session import AgentSession, Sample, Visit, open_session
 from harness.errors import BackendError, CampaignIncomplete
-from harness.measure.campaign import CampaignRun, device_s
+from harness.measure.campaign import CampaignRun
 from harness.measure.cutting import cut_as_probed, cut_as_told, put_network, with_chains
 from harness.measure.fusion import FusionSearch
 from harness.measure.journal import Campaign, Journal
@@ -221,12 +221,7 @@ def _is_spent(journal: Journal, campaign: Campaign, policy: RepeatPolicy) -> boo
     """Whether a complete campaign has used up the budget: the same command then measures anew."""
     if not campaign.complete or policy.budget_s is None:
         return False
-    return _spent_s(journal, campaign, journal.samples(campaign.id)) >= policy.budget_s
-
-
-def _spent_s(journal: Journal, campaign: Campaign, samples: Mapping[str, Sequence[Sample]]) -> float:
-    """Time on the device, untimed runs included."""
-    return sum(map(device_s, samples.values())) + journal.untimed_s(campaign.id)
+    return journal.spent_s(campaign.id) >= policy.budget_s
 
 
 def _result(
@@ -259,7 +254,7 @@ def _result(
         device=campaign.device,
         probes=len(probes),
         samples=sum(len(taken) for taken in samples.values()),
-        device_seconds=_spent_s(journal, campaign, samples),
+        device_seconds=journal.spent_s(campaign.id),
         wall_seconds=wall_s,
         resumed=resumed,
         refused=sum(record.refused is not None for record in probes.values()),

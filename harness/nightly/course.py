@@ -13,7 +13,6 @@ from harness.device.inventory import Device, load_inventory
 from harness.errors import EngineError, HarnessError, Interrupted
 from harness.fleet.job import Engine, Failure, Job, JobOutcome
 from harness.fleet.store import OUT_OF_SERVICE, FleetStore, JobStatus
-from harness.measure.campaign import device_s
 from harness.measure.journal import PENDING, Campaign, Journal
 from harness.nightly.outcome import SetRow, finite
 from harness.nightly.plan import NightPlan
@@ -193,7 +192,8 @@ class Course:
         )
         if result is None or failure is not None:
             return replace(row, device_s=self._spent_s(job))
-        known_s = result.device_seconds + self._campaign_s(outcome.watch)
+        watch_s = 0.0 if outcome.watch is None else self.journal.spent_s(outcome.watch)
+        known_s = result.device_seconds + watch_s
         return replace(
             row,
             device_s=known_s if math.isfinite(known_s) else self._spent_s(job),
@@ -207,12 +207,7 @@ class Course:
     def _spent_s(self, job: Job) -> float:
         """Time on the device that the journal knows of all that the job has tried."""
         tried = [one for purpose in _PURPOSES for one in campaigns_of_nights(self.journal, job.device, purpose)]
-        return sum(self._campaign_s(one.campaign.id) for one in tried if str(one.job) == job.name)
-
-    def _campaign_s(self, campaign: int | None) -> float:
-        if campaign is None:
-            return 0.0
-        return sum(map(device_s, self.journal.samples(campaign).values())) + self.journal.untimed_s(campaign)
+        return sum(self.journal.spent_s(one.campaign.id) for one in tried if str(one.job) == job.name)
 
 
 def _ended_early(failure: Failure) -> Failure:

@@ -97,7 +97,7 @@ def test_a_merged_campaign_is_the_one_that_was_extracted(tmp_path: Path, path: P
         with Journal(path) as ours:
             (number,) = (numbers := merge(ours, extract(theirs, JOB), job=JOB, device=DEVICE)).values()
             assert numbers == {campaign: 1}
-            for read in (Journal.samples, Journal.probes, Journal.layers, Journal.chains, Journal.untimed_s):
+            for read in (Journal.samples, Journal.probes, Journal.layers, Journal.chains, Journal.spent_s):
                 assert read(ours, number) == read(journal, campaign)
             assert dataclasses.replace(ours.campaign(number), id=campaign) == journal.campaign(campaign)
             assert ours.rounds(number, 1) == 2

@@ -129,7 +129,7 @@ def test_a_campaign_comes_back_with_its_plan(path: Path) -> None:
         assert (record.role, record.terms, record.refused) == ("reference", probe.terms, "unknown operator")
         assert record.visits == "warm"
         assert [journal.rounds(campaign.id, batch) for batch in (2, 3)] == [0, 2]
-        assert journal.untimed_s(campaign.id) == 0.75
+        assert journal.spent_s(campaign.id) == 0.75
 
 
 def test_a_place_cannot_be_taken_twice(path: Path) -> None:
