@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import workers
 
 from device_agents.lease import Lease, holder_of
 from harness.device.bundle import build_bundle
@@ -23,17 +24,6 @@ from harness.errors import BackendError, DeviceBusy, LeaseLost, LinkLost, Worker
 NULL = BUILT_IN["null01"]
 INPUT = {"name": "x", "shape": [1000], "dtype": "float32", "distribution": "normal", "seed": 1}
 PROBE = ProbePayload("p", b"model", (), (INPUT,), 4)
-
-
-def _children(pid: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
 
 
 def _agent(session: AgentSession) -> int:
@@ -77,23 +67,23 @@ def test_cancel_ends_a_long_run() -> None:
         session.drop(["p"])
 
 
-def test_killed_worker_is_a_worker_that_died() -> None:
+def test_killed_worker_is_a_worker_that_died(runtime_folder: Path) -> None:
     """The crash of a runtime is told as such, with its signal."""
     with open_session(NULL) as session:
         session.acquire("me")
         session.put(PROBE)
-        (worker,) = _children(_agent(session))
+        (worker,) = workers(runtime_folder)
         with pytest.raises(WorkerDied, match="SIGSEGV"):
             for _ in session.run([Visit("p", 100_000, 1)] * 5000):
                 os.kill(worker, signal.SIGSEGV)
 
 
-def test_killed_agent_is_a_lost_link_and_takes_its_worker_along() -> None:
+def test_killed_agent_is_a_lost_link_and_takes_its_worker_along(runtime_folder: Path) -> None:
     """An agent that vanishes leaves neither a worker nor a lock."""
     with open_session(NULL) as session:
         session.acquire("me")
         session.put(PROBE)
-        (worker,) = _children(_agent(session))
+        (worker,) = workers(runtime_folder)
         with pytest.raises(LinkLost, match="status -9"):
             for _ in session.run([Visit("p", 100_000, 1)] * 5000):
                 os.kill(_agent(session), signal.SIGKILL)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from device_agents import wire
@@ -22,34 +23,12 @@ INPUT = {"name": "x", "shape": [1, 1000], "dtype": "float32", "distribution": "n
 DEADLINE_S = 30.0
 
 
-def children(pid: int) -> list[int]:
-    """The processes whose parent is `pid`, zombies included."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
-            except OSError:
-                continue
-            if int(parent) == pid:
-                found.append(int(entry.name))
-    return found
-
-
 def wait_until(condition: Callable[[], bool]) -> None:
     """Waits for something that another process does, at most DEADLINE_S."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
-
-
-def exists(pid: int) -> bool:
-    """Whether the process runs (a zombie does not)."""
-    try:
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 class AgentProcess:
@@ -129,7 +108,7 @@ class AgentProcess:
     @property
     def worker(self) -> int:
         """Process id of the worker."""
-        (pid,) = children(self.process.pid)
+        (pid,) = (child.pid for child in psutil.Process(self.process.pid).children())
         return pid
 
     def end(self) -> int:

@@ -25,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nullbench import Truth, build_network
 from onnx import numpy_helper
+from processes import runs
 
 from device_agents import arrays
 from device_agents.backends import LoadRequest, Refused, Sample, create
@@ -78,14 +79,6 @@ def options(*further: str, latency: str = AVERAGE, **changes: Any) -> dict[str, 
     """Options of the stand-in, with further arguments."""
     known = {"run": [*WORDS, *further], "latency": latency, "unit": "us", "version": "1", "runs": 4, **changes}
     return {name: value for name, value in known.items() if value is not None}
-
-
-def runs(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

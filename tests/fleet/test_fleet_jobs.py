@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nullbench import Bench, StopAfter
+from processes import workers
 
 from harness.device.inventory import load_inventory
 from harness.errors import CampaignIncomplete, JournalError, UnknownDevice, UsageError
@@ -131,7 +132,9 @@ def test_a_job_of_one_name_is_one_campaign(bench: Bench) -> None:
     assert len(profiles(bench, "bench")) == 2
 
 
-def test_worker_that_is_killed_in_the_middle_is_tried_again_and_nothing_doubled(bench: Bench, tmp_path: Path) -> None:
+def test_worker_that_is_killed_in_the_middle_is_tried_again_and_nothing_doubled(
+    bench: Bench, tmp_path: Path, runtime_folder: Path
+) -> None:
     """The job ends with all its samples after two tries; each place of the campaign has one series."""
     undisturbed = Bench(tmp_path / "undisturbed")
     wanted = run_one(undisturbed, job(undisturbed, "bench"))
@@ -139,11 +142,11 @@ def test_worker_that_is_killed_in_the_middle_is_tried_again_and_nothing_doubled(
 
     def kill_once(progress: Progress) -> None:
         if progress.stage == "measuring" and progress.round == 2 and not killed:
-            killed.append(_worker_of_this_process())
+            killed.extend(workers(runtime_folder))
             os.kill(killed[0], signal.SIGKILL)
 
     outcome = run_job(job(bench, "bench"), bench.workspace, stop=threading.Event(), patience=QUICK, observe=kill_once)
-    assert killed and outcome.attempts == 2
+    assert len(killed) == 1 and outcome.attempts == 2
     assert outcome.result is not None and wanted.result is not None
     assert outcome.result.samples == wanted.result.samples
     with Journal(bench.workspace.journal) as journal, Journal(undisturbed.workspace.journal) as other:
@@ -152,19 +155,6 @@ def test_worker_that_is_killed_in_the_middle_is_tried_again_and_nothing_doubled(
             for one, result in ((journal, outcome.result), (other, wanted.result))
         ]
     assert sizes[0] == sizes[1]
-
-
-def _worker_of_this_process() -> int:
-    """The worker below the agent below this process."""
-    below: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        below.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    (worker,) = [child for agent in below.get(os.getpid(), []) for child in below.get(agent, [])]
-    return worker
 
 
 def test_whoever_stops_reading_stops_the_jobs(bench: Bench) -> None:
@@ -297,14 +287,14 @@ def test_what_a_person_says_while_a_job_runs_stands(bench: Bench) -> None:
     assert health(bench, "bench").health == "maintenance"
 
 
-def test_a_fresh_job_that_is_tried_again_goes_on_with_what_it_began(bench: Bench) -> None:
+def test_a_fresh_job_that_is_tried_again_goes_on_with_what_it_began(bench: Bench, runtime_folder: Path) -> None:
     """`fresh` means a new campaign, not one per try."""
     run_one(bench, job(bench, "bench"))
     killed: list[int] = []
 
     def kill_once(progress: Progress) -> None:
         if progress.stage == "measuring" and progress.round == 2 and not killed:
-            killed.append(_worker_of_this_process())
+            killed.extend(workers(runtime_folder))
             os.kill(killed[0], signal.SIGKILL)
 
     outcome = run_job(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import workers
 
 from device_agents import wire
 from harness.device.inventory import BUILT_IN
@@ -37,24 +38,9 @@ def session() -> Iterator[AgentSession]:
         yield opened
 
 
-def worker_below(pid: int) -> int:
-    """The worker process whose agent is a child of this process."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                parents[int(entry.name)] = (int((entry / "stat").read_text().rpartition(")")[2].split()[1]), words)
-            except OSError:
-                continue
-    agents = {child for child, (parent, words) in parents.items() if parent == pid and b"device_agents" in words}
-    (worker,) = (child for child, (parent, words) in parents.items() if parent in agents and b"worker" in words)
-    return worker
-
-
-def test_worker_has_a_private_folder(session: AgentSession) -> None:
+def test_worker_has_a_private_folder(session: AgentSession, runtime_folder: Path) -> None:
     """The worker runs in a folder of its own that no other user can look into, with its temporary files inside."""
-    worker = worker_below(os.getpid())
+    (worker,) = workers(runtime_folder)
     folder = Path(os.readlink(f"/proc/{worker}/cwd"))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert folder.stat().st_uid == os.getuid()
@@ -65,9 +51,9 @@ def test_worker_has_a_private_folder(session: AgentSession) -> None:
 
 
 @pytest.mark.usefixtures("session")
-def test_worker_has_limits() -> None:
+def test_worker_has_limits(runtime_folder: Path) -> None:
     """Memory, CPU time, size and number of files, and core dumps of the worker are bounded."""
-    worker = worker_below(os.getpid())
+    (worker,) = workers(runtime_folder)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for kind, most in (
         (resource.RLIMIT_DATA, memory),

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from command_line import TIMEOUT_S, Harness, Outcome, wait_for
+from processes import agents, runs, workers
 
 # devices.toml ----------------------------------------------------------------------------------------------------
 
@@ -376,17 +377,6 @@ def _samples(harness: Harness) -> set[tuple[Any, ...]]:
     return set()
 
 
-def _children(pid: int) -> list[int]:
-    """The processes that `pid` started, by /proc."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == pid and fields[0] != "Z":
-                found.append(int(stat.parent.name))
-    return found
-
-
 def _start(harness: Harness, network: Path, enough: int = 500) -> subprocess.Popen[str]:
     """A campaign that has committed some samples and is far from its end."""
     process = harness.start(*_words(network))
@@ -450,8 +440,7 @@ def test_agent_that_dies_is_told_and_resumed(
 ) -> None:
     """Agent or worker killed in the middle: exit 4, and the same command completes the campaign."""
     process = _start(harness, small_network)
-    (agent,) = _children(process.pid)
-    target = agent if victim == "agent" else _children(agent)[0]
+    (target,) = {"agent": agents, "worker": workers}[victim](harness.runtime)
     os.kill(target, signal.SIGKILL)
     _end(process).assert_refused(4, mentions=("next:",))
     kept = _samples(harness)
@@ -494,19 +483,13 @@ def test_controller_that_is_killed_is_resumed(
 ) -> None:
     """A controller killed in the middle leaves no agent behind, and the same command completes the campaign."""
     process = _start(harness, small_network)
-    agents = [pid for child in _children(process.pid) for pid in (child, *_children(child))]
-    assert len(agents) >= 2
+    left = [*agents(harness.runtime), *workers(harness.runtime)]
+    assert len(left) == 2
     process.send_signal(kill)
     process.communicate(timeout=TIMEOUT_S)
     assert process.returncode != 0
-    wait_for(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() and _runs(pid) for pid in agents), "the agent's end")
+    wait_for(lambda: not any(map(runs, left)), "the end of agent and worker")
     _assert_resumes(harness, small_network, _samples(harness), undisturbed)
-
-
-def _runs(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def test_controller_killed_at_random_moments_is_resumed(

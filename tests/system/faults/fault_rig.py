@@ -246,26 +246,9 @@ def _replaced(deadlines: Deadlines) -> Deadlines:
     return deadlines
 
 
-def processes(runtime_folder: Path, kind: str) -> list[int]:
-    """The agents or the workers that use this runtime folder; over SSH and on this machine alike."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if (
-                not entry.name.isdigit()
-                or b"HARNESS_RUNTIME_FOLDER=%s\0" % os.fsencode(runtime_folder) not in (entry / "environ").read_bytes()
-            ):
-                continue
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            is_python = b"python" in words[0] and b"device_agents" in words
-            if is_python and ("worker" if b"worker" in words else "agent") == kind:
-                found.append(int(entry.name))
-    return found
-
-
-def send_signal(runtime_folder: Path, kind: str, number: int) -> None:
-    """Sends a signal to the agent or the worker."""
-    (pid,) = processes(runtime_folder, kind)
+def send_signal(processes: Callable[[Path], list[int]], runtime_folder: Path, number: int) -> None:
+    """Sends a signal to the only one of the agents, or of the workers."""
+    (pid,) = processes(runtime_folder)
     os.kill(pid, number)
 
 

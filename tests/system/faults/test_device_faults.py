@@ -16,7 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fault_rig import SHORT, TTL_S, Rig, Row, processes, send_signal, wait_until
+from fault_rig import SHORT, TTL_S, Rig, Row, send_signal, wait_until
+from processes import agents, workers
 
 from harness.device.inventory import load_inventory
 from harness.device.session import AgentSession, ProbePayload, Visit
@@ -60,7 +61,7 @@ def test_a_worker_that_ends(
     sabotage(leaves_on_signal=True)
 
     def strike() -> None:
-        send_signal(runtime_folder, "worker", number)
+        send_signal(workers, runtime_folder, number)
 
     error = rig.meet(fault, strike, WorkerDied, mend=sabotage)
     assert ending in str(error)
@@ -70,12 +71,12 @@ def test_a_worker_that_is_stopped(rig: Rig, runtime_folder: Path) -> None:
     """A worker that says nothing is killed when its time is up; stopped processes, too, can be killed."""
     error = rig.meet(
         "worker stopped (SIGSTOP)",
-        lambda: send_signal(runtime_folder, "worker", signal.SIGSTOP),
+        lambda: send_signal(workers, runtime_folder, signal.SIGSTOP),
         WorkerDied,
         bound_s=SHORT.load_s,
     )
     assert "said nothing" in str(error)
-    assert not processes(runtime_folder, "worker")
+    assert not workers(runtime_folder)
 
 
 def test_a_worker_that_runs_out_of_memory(rig: Rig, runtime_folder: Path, sabotage: Callable[..., None]) -> None:
@@ -83,7 +84,7 @@ def test_a_worker_that_runs_out_of_memory(rig: Rig, runtime_folder: Path, sabota
     sabotage(hoards_bytes=4 << 20)
 
     def strike() -> None:
-        (pid,) = processes(runtime_folder, "worker")
+        (pid,) = workers(runtime_folder)
         used_bytes = int((Path("/proc") / str(pid) / "statm").read_text().split()[0]) * resource.getpagesize()
         resource.prlimit(pid, resource.RLIMIT_AS, (used_bytes, used_bytes))
 
@@ -123,24 +124,24 @@ def test_a_copy_without_memory_is_refused_and_nothing_else_is(rig: Rig, sabotage
 
 def test_an_agent_that_is_killed(rig: Rig, runtime_folder: Path) -> None:
     """The kernel frees the lock of an agent that is gone, and its worker goes with it."""
-    rig.meet("agent killed", lambda: send_signal(runtime_folder, "agent", signal.SIGKILL), LinkLost)
-    wait_until(lambda: not processes(runtime_folder, "worker"), "the worker's end")
+    rig.meet("agent killed", lambda: send_signal(agents, runtime_folder, signal.SIGKILL), LinkLost)
+    wait_until(lambda: not workers(runtime_folder), "the worker's end")
 
 
 def test_a_local_agent_that_is_stopped(rig: Rig, runtime_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent of this machine that does not answer is killed by its controller."""
     monkeypatch.setattr("harness.device.local.CLOSE_S", 0.3)
-    strike = lambda: send_signal(runtime_folder, "agent", signal.SIGSTOP)  # noqa: E731
+    strike = lambda: send_signal(agents, runtime_folder, signal.SIGSTOP)  # noqa: E731
     rig.meet("agent stopped (SIGSTOP)", strike, LinkLost, bound_s=0.75 * TTL_S + SHORT.margin_s + 0.3)
-    assert not processes(runtime_folder, "agent")
+    assert not agents(runtime_folder)
 
 
 @pytest.mark.long
 def test_a_remote_agent_that_is_stopped(remote: Rig, runtime_folder: Path) -> None:
     """An agent that cannot end itself when its lease runs out is ended by the next that wants the board."""
-    strike = lambda: send_signal(runtime_folder, "agent", signal.SIGSTOP)  # noqa: E731
+    strike = lambda: send_signal(agents, runtime_folder, signal.SIGSTOP)  # noqa: E731
     remote.meet("agent behind SSH stopped (SIGSTOP)", strike, LinkLost, bound_s=TTL_S * 9 / 8 + GRACE_S)
-    wait_until(lambda: not processes(runtime_folder, "worker"), "the worker's end")
+    wait_until(lambda: not workers(runtime_folder), "the worker's end")
 
 
 def test_a_stopped_agent_keeps_the_board_while_its_lease_lasts(rig: Rig, runtime_folder: Path) -> None:
@@ -149,10 +150,10 @@ def test_a_stopped_agent_keeps_the_board_while_its_lease_lasts(rig: Rig, runtime
     with AgentSession(transport_of(device).open(), device) as session:
         session.greet()
         session.acquire("a patient controller")
-        send_signal(runtime_folder, "agent", signal.SIGSTOP)
+        send_signal(agents, runtime_folder, signal.SIGSTOP)
         with AgentSession(transport_of(device).open(), device) as other, pytest.raises(DeviceBusy, match="patient"):
             other.greet()
-        send_signal(runtime_folder, "agent", signal.SIGCONT)
+        send_signal(agents, runtime_folder, signal.SIGCONT)
         assert session.status()["holder"] == "a patient controller"
 
 
@@ -181,7 +182,7 @@ def test_a_reboot_in_the_middle(rig: Rig, runtime_folder: Path, sabotage: Callab
     lock = runtime_folder / "bench.lease"
 
     def reboot() -> None:
-        send_signal(runtime_folder, "agent", signal.SIGKILL)
+        send_signal(agents, runtime_folder, signal.SIGKILL)
         sabotage(wall_clock_s=-3e8)
 
     rig.meet("reboot in the middle, clock reset", reboot, LinkLost, mend=lock.unlink)
