@@ -18,7 +18,7 @@ from harness.cli.nightly_output import show_foreseen, show_night, show_status
 from harness.cli.output import note, print_error, print_json
 from harness.cli.progress import stop_on_interrupt
 from harness.errors import ConfigurationError, HarnessError, Interrupted, UsageError
-from harness.text import printable
+from harness.text import duration_s, printable
 from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def install(
         raise UsageError("--enable goes with the user's units alone", next_step="Leave it out: the commands are told")
 
     from harness.nightly import schedule
-    from harness.nightly.planfile import duration_s, time_of_day
+    from harness.nightly.planfile import time_of_day
 
     found = _plan(place, plan)  # a night that cannot begin is better told now
     try:

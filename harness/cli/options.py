@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from harness.errors import UsageError
+from harness.text import duration_s
 
 MODELS_HELP = "ONNX files, or builtin:NAME (builtin:resnet50, builtin:mobilenetv2, …)."
 
@@ -43,10 +44,7 @@ Dims = Annotated[
 ]
 Budget = Annotated[str | None, typer.Option("--budget", help="Bound on time on the device, like 90s, 10m or 2h.")]
 
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(s|m|h)?\Z")
 _NUMBER = re.compile(r"[0-9]{1,12}\Z")
-_LONGEST_BUDGET = 1e6
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
 
 def parse_dims(words: Sequence[str] | None) -> dict[str, int]:
@@ -73,10 +71,10 @@ def parse_budget(text: str | None) -> float | None:
     """A duration in seconds; raises UsageError."""
     if text is None:
         return None
-    found = _DURATION.match(text.strip())
-    if not found or not 0 < float(found[1]) <= _LONGEST_BUDGET:
-        raise UsageError(f"--budget {text[:40]} is not a duration", next_step="Write 90s, 10m or 2h")
-    return float(found[1]) * _SECONDS[found[2]]
+    try:
+        return duration_s(text)
+    except ValueError as error:
+        raise UsageError(f"--budget {text[:40]} {error}") from error
 
 
 def parse_runs(text: str) -> int | None:

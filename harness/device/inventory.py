@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import ConfigurationError, UnknownDevice
-from harness.text import read_file
+from harness.text import in_words_of_toml, read_file
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
 _RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
@@ -231,7 +231,7 @@ def _from_pydantic(path: Path, prefix: str, error: ValidationError) -> Configura
         return _invalid(path, f"{prefix}.{place[-1]}", "is missing", "Add it")
     # A union names the member it tried after the key; the key is what the file shows.
     shown = ".".join(part[:80] for part in place[:2] if part.isprintable())
-    return _invalid(path, f"{prefix}.{shown}", f"is wrong: {first['msg']}", "Correct the value")
+    return _invalid(path, f"{prefix}.{shown}", f"is wrong: {in_words_of_toml(first['msg'])}", "Correct the value")
 
 
 def _invalid(path: Path, key: str, what: str, next_step: str) -> ConfigurationError:

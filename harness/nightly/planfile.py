@@ -14,24 +14,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from harness.errors import ConfigurationError
 from harness.fleet.cluster.access import dask_address
-from harness.text import read_file
+from harness.text import duration_s, in_words_of_toml, read_file
 
 _MAX_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([smhd])\Z")
 _SHARE = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,4})?)\s*%\Z")
 _CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])\Z")
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_LONGEST_S = 1e8
-
-
-def duration_s(text: object) -> float:
-    """The seconds of `90s`, `10m`, `2h` or `7d`; raises ValueError."""
-    found = _DURATION.match(text.strip()) if isinstance(text, str) else None
-    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
-    if not 0 < seconds < _LONGEST_S:
-        raise ValueError('is not a duration; write "90s", "10m", "2h" or "7d"')
-    return seconds
 
 
 def time_of_day(text: object) -> time:
@@ -49,6 +37,10 @@ def _share(text: object) -> float:
     return float(found[1]) / 100
 
 
+def _duration_s(text: object) -> float:
+    return duration_s(text if isinstance(text, str) else "")
+
+
 def _name(text: str) -> str:
     if not _NAME.match(text):
         raise ValueError("must be 1 to 64 letters, digits, dots, dashes or underscores")
@@ -57,7 +49,7 @@ def _name(text: str) -> str:
 
 _Name = Annotated[str, AfterValidator(_name)]
 _Names = Annotated[tuple[_Name, ...], Field(strict=False, max_length=1000)]
-_Duration = Annotated[float, BeforeValidator(duration_s)]
+_Duration = Annotated[float, BeforeValidator(_duration_s)]
 _Text = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
@@ -161,7 +153,7 @@ def _from_pydantic(path: Path, content: Mapping[str, Any], error: ValidationErro
         return invalid(path, key, "is unknown", step)
     if first["type"] == "missing":
         return invalid(path, key, "is missing", "See docs/nightly.md for what a plan holds")
-    message = first["msg"].removeprefix("Value error, ")
+    message = in_words_of_toml(first["msg"])
     return invalid(path, key, message if message.startswith(("is ", "must ")) else f"is wrong: {message}")
 
 

@@ -38,6 +38,7 @@ WRONG: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "retries true": (HEAD + "retries = true\n" + SET, ("nightly.retries",)),
     "all beside devices": (HEAD + "all = true\n" + SET, ("nightly.all is given beside",)),
     "device a path": ('[nightly]\ndevices = ["../x"]\n' + SET, ("nightly.devices must be",)),
+    "devices a word": ('[nightly]\ndevices = "npu01"\n' + SET, ("nightly.devices is wrong", "should be an array")),
     "no device": ("[nightly]\n" + SET, ("set 's' is for no device",)),
     "name a path": (HEAD + SET.replace('"s"', '"../s"'), ("name must be",)),
     "name twice": (HEAD + SET + SET, ("set 's': name is given twice",)),
