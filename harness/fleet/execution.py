@@ -154,15 +154,15 @@ def _attempt(
 def _measure_networks(bare: JobOutcome, sitting: Sitting, networks: tuple[Network, ...]) -> JobOutcome:
     """The campaign, and the watch with what is left of the budget."""
     job, whole_s = bare.job, bare.job.policy.budget_s
-    own_s = whole_s * (1 - _WATCH_SHARE) if whole_s and job.watch else whole_s
+    own_s = whole_s * (1 - _WATCH_SHARE) if whole_s and job.watch_level is not None else whole_s
     policy = replace(job.policy, budget_s=own_s)
     profiled = sitting.profile(Wanted(networks, policy, job.auxiliary, job.seed, job.fresh, job.name, PENDING))
     reached = replace(bare, result=profiled.result)
-    if not job.watch:
+    if job.watch_level is None:
         return reached
     left_s = max(0.0, whole_s - profiled.result.device_seconds) if whole_s else DEFAULT_BUDGET_S
     try:
-        return replace(reached, watch=watch(sitting, job, networks, profiled, left_s))
+        return replace(reached, watch=watch(sitting, job, networks, profiled, level=job.watch_level, budget_s=left_s))
     except CampaignIncomplete as error:  # the campaign stands
         return replace(reached, notes=(str(error),))
 

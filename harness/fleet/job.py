@@ -25,7 +25,8 @@ class Job:
     Jobs of the same `name` are one: whoever runs it a second time goes on where the first stopped. Without a name it is
     what `harness profile` does. `models` are paths or `builtin:NAME`, none for the reference networks; with `space` the
     layers of that space are measured in their place, at most `count` of them until they are predicted within `target`.
-    With `watch`, what regressions are told from is measured, too.
+    Where `watch_level` is given, what regressions are told from is measured, too, for comparisons with that probability
+    of a false alarm.
     """
 
     device: str
@@ -39,7 +40,7 @@ class Job:
     dims: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     fresh: bool = False
-    watch: bool = False
+    watch_level: float | None = None
 
 
 @dataclass(frozen=True)

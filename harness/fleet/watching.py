@@ -18,11 +18,13 @@ _EXCESS = 1.5
 """By how much the least that a watch takes may exceed what is left: times are estimates."""
 
 
-def watch(sitting: Sitting, job: Job, networks: Sequence[Network], profiled: Profiled, budget_s: float) -> int | None:
+def watch(
+    sitting: Sitting, job: Job, networks: Sequence[Network], profiled: Profiled, *, level: float, budget_s: float
+) -> int | None:
     """The campaign of the watch, complete; None where there is nothing to watch. Raises as a campaign does.
 
-    It keeps the probes of the night before, so that nights stay comparable. Raises CampaignIncomplete where the budget
-    does not allow for it.
+    It keeps the probes of the night before, so that nights stay comparable. `level` is the probability of a false
+    alarm with which they will be compared. Raises CampaignIncomplete where the budget does not allow for it.
     """
     session, journal = sitting.session, sitting.journal
     hello = session.hello
@@ -34,6 +36,7 @@ def watch(sitting: Sitting, job: Job, networks: Sequence[Network], profiled: Pro
         hello.clock,
         before=read_watch(journal, earlier[-1].id) if earlier else None,
         budget_s=budget_s,
+        level=level,
     )
     if planned is None:
         return None

@@ -54,10 +54,10 @@ def conclude(course: Course) -> NightReport:
 
 def _rules(plan: NightPlan, devices: Sequence[DeviceRow]) -> Rules:
     """How sets are compared: all comparisons of a night share the probability of a false alarm."""
-    from harness.regression.power import LEVEL
+    from harness.regression.power import level_of_each
 
     count = sum(row.status == "done" and row.watch is not None for device in devices for row in device.sets)
-    return Rules(plan.keep, plan.threshold, LEVEL / max(1, count))
+    return Rules(plan.keep, plan.threshold, level_of_each(count))
 
 
 def _compared(

@@ -21,6 +21,7 @@ from harness.measure.summary import Z_95
 from harness.nightly.outcome import SetRow
 from harness.nightly.plan import LayerSet, NightPlan
 from harness.nightly.staleness import Staleness, by_staleness
+from harness.regression.power import level_of_each
 
 _JOB = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})/([^/]+)/([^/]+)-([0-9a-f]{8})\Z")
 
@@ -90,8 +91,9 @@ def candidates(
             devices[device.name] = device
             wanted.setdefault(device.name, []).append(one)
     costs = _costs(store, night, plan.keep)
+    level = level_of_each(sum(one.space is None for sets in wanted.values() for one in sets))
     found = {
-        (name, one.name): _candidate(plan, devices[name], one, night, staleness, costs)
+        (name, one.name): _candidate(plan, devices[name], one, night, staleness, costs, level)
         for name, sets in wanted.items()
         for one, staleness in _look(devices[name], sets, night, journal, tables)
     }
@@ -114,6 +116,7 @@ def _candidate(
     night: date,
     staleness: Staleness,
     costs: Mapping[tuple[str, str], float],
+    level: float,
 ) -> Candidate:
     budgets = [budget for budget in (one.budget_s, plan.budget_s) if budget is not None]
     budget_s = min(budgets, default=None)
@@ -126,7 +129,7 @@ def _candidate(
         name=name,
         policy=policy,
         dims=dict(one.dims),
-        watch=one.space is None,  # a space has no networks that could become slower
+        watch_level=level if one.space is None else None,  # a space has no networks that could become slower
     )
     known = costs.get((device.name, one.label), one.budget_s)
     return Candidate(device, one, job, staleness, known)

@@ -24,15 +24,20 @@ def critical(subjects: int, level: float = LEVEL) -> float:
     return -_NORMAL.inv_cdf(level / (2 * max(1, subjects)))
 
 
-def runs_needed(change_s: float, spread_s: float, subjects: int) -> float:
+def level_of_each(comparisons: int) -> float:
+    """LEVEL, shared among all comparisons of a night."""
+    return LEVEL / max(1, comparisons)
+
+
+def runs_needed(change_s: float, spread_s: float, subjects: int, level: float = LEVEL) -> float:
     """Runs a night that show such a change of a probe with this spread of its samples; infinite for no change."""
     if change_s <= 0:
         return math.inf
-    wanted = critical(subjects) + _NORMAL.inv_cdf(POWER)
+    wanted = critical(subjects, level) + _NORMAL.inv_cdf(POWER)
     return (wanted * spread_s / change_s) ** 2 * (1 + 1 / EARLIER) * _COMMON / _RANK_EFFICIENCY
 
 
-def smallest_change_s(spread_s: float, runs: float, subjects: int) -> float:
+def smallest_change_s(spread_s: float, runs: float, subjects: int, level: float = LEVEL) -> float:
     """The change that so many runs a night show: the inverse of `runs_needed`."""
-    wanted = critical(subjects) + _NORMAL.inv_cdf(POWER)
+    wanted = critical(subjects, level) + _NORMAL.inv_cdf(POWER)
     return wanted * spread_s * math.sqrt((1 + 1 / EARLIER) * _COMMON / _RANK_EFFICIENCY / runs)

@@ -24,7 +24,7 @@ from harness.probe.plan import STACK_COPIES, LayerProbes, ProbePlan
 from harness.probe.probe import Probe, network_probe
 from harness.regression.estimates import Estimates, estimate_profile, place_of
 from harness.regression.overheads import varied_nulls
-from harness.regression.power import runs_needed, smallest_change_s
+from harness.regression.power import LEVEL, runs_needed, smallest_change_s
 from harness.regression.series import WatchSeries
 from harness.regression.subjects import Detectable, Subject
 
@@ -84,15 +84,17 @@ def plan_watch(
     *,
     before: WatchSeries | None = None,
     budget_s: float = DEFAULT_BUDGET_S,
+    level: float = LEVEL,
 ) -> WatchPlan | None:
     """The watch campaign that follows a profile campaign of these networks; None where there is nothing to watch.
 
     `profiled` are the profile's samples by probe. Layers that `before` watched stay watched by the same probe, so that
     nights can be compared. What `budget_s` of time on the device does not allow for gets fewer runs, the dearest first.
+    `level` is the probability of a false alarm with which the nights will be compared.
     """
     known = estimate_profile(plan, profiled, clock)
     wholes = [(network_probe(network), network) for network in networks]
-    choices = _choices(known, wholes, before)
+    choices = _choices(known, wholes, before, level)
     if not choices:
         return None
     chosen = [plan.probes[probe] for one in choices for probe in (one.baseline, one.probe)]
@@ -115,11 +117,13 @@ def plan_watch(
         ProbePlan({reference.id: reference, **probes}, layers, batches, reference.id, plan.rules, plan.auxiliary),
         RepeatPolicy(runs=ROUNDS),
         cost * base * sum(run_s[probe_of(load)] for batch in batches for load in batch.loads),
-        tuple(_detectable(one, base * copies.get(one.probe, 1), len(choices)) for one in choices),
+        tuple(_detectable(one, base * copies.get(one.probe, 1), (len(choices), level)) for one in choices),
     )
 
 
-def _choices(known: Estimates, wholes: Sequence[tuple[Probe, Network]], before: WatchSeries | None) -> list[_Choice]:
+def _choices(
+    known: Estimates, wholes: Sequence[tuple[Probe, Network]], before: WatchSeries | None, level: float
+) -> list[_Choice]:
     """Layers that take enough of a network, or were watched the night before, each with its probe."""
     shares = [known.shares(network, whole) for whole, network in wholes]
     watched = {(one.key, one.context) for one in before.layers} if before else set()
@@ -133,14 +137,14 @@ def _choices(known: Estimates, wholes: Sequence[tuple[Probe, Network]], before: 
             or any(share.get(place_of(layer), 0.0) >= _MARGIN * SHARE for share in shares)
         )
     ]
-    return [_choose(known, layer, held, len(due)) for layer in due]
+    return [_choose(known, layer, held, (len(due), level)) for layer in due]
 
 
-def _choose(known: Estimates, layer: LayerProbes, held: set[str], subjects: int) -> _Choice:
+def _choose(known: Estimates, layer: LayerProbes, held: set[str], asked: tuple[int, float]) -> _Choice:
     """The probe that was there before, or the one that needs least time; alone only where there is nothing else."""
     latency_s = known.latency_s[place_of(layer)]
     options = [
-        _choice(known, layer, (probe, baseline, copies), subjects)
+        _choice(known, layer, (probe, baseline, copies), asked)
         for probe, baseline, copies in _options(layer)
         if known.is_measured(probe, baseline)
         and known.difference_s(probe, baseline) > _HALF * copies * latency_s
@@ -157,7 +161,7 @@ def _options(layer: LayerProbes) -> Iterable[tuple[str, str, int]]:
     yield layer.layer, layer.auxiliary, 1
 
 
-def _choice(known: Estimates, layer: LayerProbes, option: tuple[str, str, int], subjects: int) -> _Choice:
+def _choice(known: Estimates, layer: LayerProbes, option: tuple[str, str, int], asked: tuple[int, float]) -> _Choice:
     probe, baseline, copies = option
     is_within = probe != layer.layer
     kept = replace(
@@ -169,7 +173,7 @@ def _choice(known: Estimates, layer: LayerProbes, option: tuple[str, str, int], 
         stacks=tuple(stack if stack == probe else "" for stack in layer.stacks),
     )
     latency_s, spread_s = known.latency_s[place_of(layer)], known.spread_s[probe]
-    runs = runs_needed(SHOWN * copies * latency_s, spread_s, subjects)
+    runs = runs_needed(SHOWN * copies * latency_s, spread_s, *asked)
     return _Choice(kept, probe, baseline, copies, latency_s, spread_s, known.measured[probe].latency_s, runs)
 
 
@@ -227,8 +231,8 @@ def _loads(probe: Probe, times: int) -> list[str]:
     return [probe.id if copy == 1 else f"{probe.id}.{copy}" for copy in range(1, times + 1)]
 
 
-def _detectable(choice: _Choice, runs: int, subjects: int) -> Detectable:
-    smallest_s = smallest_change_s(choice.spread_s, runs, subjects)
+def _detectable(choice: _Choice, runs: int, asked: tuple[int, float]) -> Detectable:
+    smallest_s = smallest_change_s(choice.spread_s, runs, *asked)
     layer = choice.layer
     subject = Subject("layer", layer.name, layer.op, layer.networks)
     return Detectable(subject, smallest_s / (choice.copies * choice.latency_s))

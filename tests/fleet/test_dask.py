@@ -280,7 +280,7 @@ def test_what_the_controller_excludes_is_measured_anew(rig: Lab) -> None:
 
 def test_a_watch_on_another_worker_keeps_the_probes_of_the_night_before(rig: Lab) -> None:
     """The newest watch comes along with a job, so that a worker that has never seen it watches the same."""
-    before = replace(job(rig, "2026-11-19/left/set"), watch=True)
+    before = replace(job(rig, "2026-11-19/left/set"), watch_level=0.005)
     (first,) = run(engine(rig), before)
     journal_of = {host: rig.workspace(host).journal for host in ("one", MAIN)}
     with Journal(journal_of["one"]) as journal, journal.transaction() as db:  # it loses its memory

@@ -228,7 +228,7 @@ def test_campaign_that_was_killed_before_its_golden_probe_waits_for_the_next_ses
     class Killed(BaseException):
         pass
 
-    wanted = job(bench, "bench", name="night/bench/set", watch=True)
+    wanted = job(bench, "bench", name="night/bench/set", watch_level=0.005)
     with pytest.raises(Killed):
         run_job(wanted, bench.workspace, stop=KilledLate(bench, Killed), patience=IMPATIENT)
     assert profiles(bench, "bench") == [(True, True)]

@@ -23,6 +23,7 @@ from harness.network.models import load_network
 from harness.probe.batches import probe_of
 from harness.probe.plan import ProbePlan, plan_probes
 from harness.regression.compare import compare_nights
+from harness.regression.power import level_of_each
 from harness.regression.series import WatchSeries, read_watch
 from harness.regression.watch import ROUNDS, WatchPlan, plan_watch
 from harness.testing.in_process import InProcessSession
@@ -113,6 +114,15 @@ def test_little_time_means_fewer_runs_and_says_so(ready: Ready, watch: WatchPlan
     short = plan_watch(ready.plan, [ready.network], ready.samples, "device", budget_s=0.0)
     assert short is not None and short.device_s < watch.device_s
     assert max(one.change for one in short.detectable) > max(one.change for one in watch.detectable)
+
+
+def test_a_lab_of_many_devices_takes_more_runs(ready: Ready, watch: WatchPlan) -> None:
+    """Where a hundred comparisons share the probability of a false alarm, the same change is shown by more runs."""
+    among_many = plan_watch(ready.plan, [ready.network], ready.samples, "device", level=level_of_each(100))
+    assert among_many is not None
+    loads = [sum(len(batch.loads) * batch.runs for batch in one.plan.batches) for one in (watch, among_many)]
+    assert loads[1] > loads[0]
+    assert max(one.change for one in among_many.detectable) < 0.021
 
 
 def test_layers_keep_their_probes(ready: Ready, watch: WatchPlan) -> None:

@@ -146,7 +146,7 @@ class _Run:
         path, earlier = self.engine.workspace.journal, None
         with Journal(path) as journal:
             reasons = held_out(journal, job=named.name, device=named.device)
-            known = watches(journal, named) if named.watch else []
+            known = watches(journal, named) if named.watch_level is not None else []
         if known:
             name = str(known[-1].settings["job"])
             earlier = Earlier(name, extract(path, name, known[-1].id))
