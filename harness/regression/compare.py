@@ -14,10 +14,10 @@ import numpy as np
 
 from harness.measure.significance import holm
 from harness.regression.findings import Comparison, Finding, fingerprint_changes
-from harness.regression.freeing import FreedNight, Reference, free, reference_of
+from harness.regression.freeing import NULLS, FreedNight, Reference, free, reference_of
 from harness.regression.judging import Track, detectable, findings_of, judge
 from harness.regression.power import LEVEL
-from harness.regression.scatter import USUAL, USUAL_DEVICE, Scatter, pooled_scatter, scatter_of_one
+from harness.regression.scatter import USUAL, USUAL_DEVICE, Moved, Scatter, scatter_of
 from harness.regression.series import WatchSeries
 from harness.regression.subjects import Subject
 
@@ -99,16 +99,28 @@ def _tracks(
         having = tuple(at for at, night in enumerate(freed) if probe in night.samples)
         if unit_s > 0 and len(having) > 1 and having[-1] == len(nights) - 1:
             found.append((subject, probe, unit_s, having))
-    moved = [np.array([freed[at].moved_s[probe] for at in having]) for _, probe, _, having in found]
-    errors = [np.array([freed[at].stderr_s[probe] for at in having]) for _, probe, _, having in found]
-    totals = [reference.total_s[probe] for _, probe, _, _ in found]
-    scatter = pooled_scatter(moved, errors, totals, USUAL[nights[-1].clock])
+    moved = [_moved(probe, [freed[at] for at in having], reference) for _, probe, _, having in found]
+    scatter = scatter_of([*moved, *_nulls(nights[-1], freed, reference)], USUAL[nights[-1].clock])
     tracks = []
-    for (subject, probe, unit_s, having), off_s, own_s, total_s in zip(found, moved, errors, totals, strict=True):
-        errors_s, freedom = scatter.errors(own_s, total_s)
+    for (subject, probe, unit_s, having), off in zip(found, moved, strict=True):
+        errors_s, freedom = scatter.errors(off.stderr_s, off.total_s)
         samples = tuple(freed[at].samples[probe] for at in having)
-        tracks.append(Track(subject, having, tuple(map(float, off_s)), errors_s, freedom, unit_s, samples))
+        tracks.append(Track(subject, having, tuple(map(float, off.moved_s)), errors_s, freedom, unit_s, samples))
     return tracks, scatter
+
+
+def _moved(probe: str, nights: Sequence[FreedNight], reference: Reference) -> Moved:
+    moved, errors = ([night.moved_s[probe] for night in nights], [night.stderr_s[probe] for night in nights])
+    return Moved(np.array(moved), np.array(errors), reference.total_s[probe])
+
+
+def _nulls(tonight: WatchSeries, freed: Sequence[FreedNight], reference: Reference) -> list[Moved]:
+    """Null probes tell how nights scatter on a device's own clock; to a processor's caches they are too small."""
+    if tonight.clock != "device":
+        return []
+    named = [probe for probe, record in tonight.probes.items() if record.role in NULLS]
+    return [_moved(probe, [night for night in freed if probe in night.moved_s], reference)
+            for probe in named if probe in reference.total_s]  # fmt: skip
 
 
 def _subjects(night: WatchSeries, reference: Reference) -> list[tuple[Subject, str, float]]:
@@ -136,7 +148,7 @@ def _device_track(nights: Sequence[WatchSeries], freed: Sequence[FreedNight], re
     if len(having) < 2:
         return None
     slower, stderr = (np.array([getattr(freed[at], name) for at in having]) for name in ("device", "device_stderr"))
-    scatter = scatter_of_one(slower[:-1], stderr[:-1], USUAL_DEVICE[nights[-1].clock])
+    scatter = scatter_of([Moved(slower[:-1], stderr[:-1], 1.0)], USUAL_DEVICE[nights[-1].clock])
     errors, freedom = scatter.errors(stderr, 1.0)
     samples = []
     for at in having:

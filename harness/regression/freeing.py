@@ -27,11 +27,13 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 FEWEST_LAYERS = 5
 """Layers from which on their median can be told from one of them."""
 _FEWEST_NULLS = 6
-_NULLS = ("calibration", "null", "auxiliary")
+NULLS = ("calibration", "null", "auxiliary")
 _TUKEY = 4.685
 _HUBER = 1.345
 _REWEIGHTINGS = 12
 _MEDIAN_EFFICIENCY = 1.2533
+_LEAST_LEFT = 0.1
+"""Part of a null probe's variance that is left at least when the host's share is fitted to it."""
 _TELLING = 5.0
 """Errors of a layer's change up to which it tells something of the device, as a multiple of the middle one."""
 
@@ -49,8 +51,8 @@ class Reference:
 class FreedNight:
     """A night's samples of layers' probes and networks, freed; `moved_s` is how far each is off the reference.
 
-    `stderr_s` are of `moved_s`. `device` is how much slower the device as a whole was, with its standard error; `host`
-    how much more the overhead of an empty run took, as fractions.
+    `stderr_s` are of `moved_s`; both have null probes, too, whose samples nobody needs. `device` is how much slower the
+    device as a whole was, with its standard error; `host` how much more an empty run took, as fractions.
     """
 
     samples: Mapping[str, Array]
@@ -89,13 +91,12 @@ def free(night: WatchSeries, reference: Reference) -> FreedNight:
     moved: dict[str, float] = {}
     errors: dict[str, float] = {}
     for batch in batches:
-        for at in np.flatnonzero(batch.is_layer | batch.is_network):
-            probe = batch.probes[at]
+        for at, probe in enumerate(batch.probes):
             common_s = float(batch.host_s[at] + device * batch.own_s[at])
-            samples[probe] = batch.samples[probe] - common_s
             moved[probe] = float(batch.moved_s[at] - common_s)
-            fitted = float(batch.columns[at] @ batch.covariance @ batch.columns[at])
-            errors[probe] = float(np.sqrt(batch.stderr_s[at] ** 2 + fitted + (stderr * batch.own_s[at]) ** 2))
+            errors[probe] = float(np.hypot(batch.error_s(at), stderr * batch.own_s[at]))
+            if batch.is_layer[at] or batch.is_network[at]:
+                samples[probe] = batch.samples[probe] - common_s
     empty_s = float(np.median([batch.empty_s for batch in batches])) if batches else 0.0
     host = empty_s / reference.host.run_s if reference.host.run_s > 0 else 0.0
     return FreedNight(samples, moved, errors, device, stderr, host)
@@ -114,7 +115,7 @@ class _Batch:
         self.own_s = np.array([reference.own_s[probe] for probe in self.probes])
         roles = [night.probes[probe].role for probe in self.probes]
         watched = {layer.probe for layer in night.layers}
-        self.is_null = np.array([role in _NULLS for role in roles], dtype=bool)
+        self.is_null = np.array([role in NULLS for role in roles], dtype=bool)
         self.is_network = np.array([role == "network" for role in roles], dtype=bool)
         self.is_layer = np.array([probe in watched for probe in self.probes], dtype=bool)
         self.columns = _columns(np.array([columns_of(night.probes[one].terms) for one in self.probes]), self.is_null,
@@ -130,6 +131,12 @@ class _Batch:
     def fit(self, device: float) -> None:
         """The host by all but whole networks, once it is known how much the device as a whole changed."""
         self._fit(self.moved_s - device * self.own_s, ~self.is_network, _TUKEY, self.host_s)
+
+    def error_s(self, at: Any) -> float:
+        """The error of what a probe is off without the host's share, which null probes have told."""
+        sampled, fitted = self.stderr_s[at] ** 2, float(self.columns[at] @ self.covariance @ self.columns[at])
+        left = max(sampled - fitted, _LEAST_LEFT * sampled) if self.is_null[at] else sampled + fitted
+        return float(left**0.5)
 
     def _fit(self, moved_s: Array, used: Any, bound: float, start: Array | None) -> None:
         columns, wanted, weight = self.columns[used], moved_s[used], 1 / self.stderr_s[used]

@@ -1,18 +1,20 @@
 """How far nights differ in which nothing changed, beyond what their samples explain.
 
-Pooled over all layers and nights, as parts of the probes' totals, and robust, so that the few that did change have no
-say. Few nights of few layers tell a scatter badly: what devices of the clock usually show counts like some nights more.
+As a part of the probes' totals, by Bayes' rule: what devices of a clock usually show is the prior, each probe's
+difference from one night to the next a datum. A datum may also be one of a probe that did change, so that the few which
+did have no say. Few nights of few probes leave much open; how much becomes the degrees of freedom of the tests.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from harness.measure.summary import MAD_TO_SIGMA
+from scipy.optimize import brentq
+from scipy.special import logsumexp, polygamma
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -20,12 +22,23 @@ USUAL = {"cpu": 0.01, "wall": 0.02, "device": 0.0001}
 """Scatter of a probe's total between nights by clock, as a fraction: assumptions, for when little is known."""
 USUAL_DEVICE = {"cpu": 0.015, "wall": 0.03, "device": 0.0005}
 """The same of the device as a whole."""
-USUAL_WEIGHT = 4.0
+USUAL_FREEDOM = 4.0
 """Degrees of freedom that the usual scatter counts as."""
-_MAD_EFFICIENCY = 0.37
-_HALVINGS = 40
-_MOST = 1.0
+_CHANGED = 0.1
+"""Probability that a probe changed from one night to the next."""
+_CHANGED_BY = 10.0
+"""How far that takes it, as a multiple of what it usually scatters: the scale of Cauchy's distribution."""
+_LOWEST, _HIGHEST, _STEPS = 0.03, 1.0, 160
 _MANY = 1e6
+
+
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """How far off a probe was on some nights, with what error by its samples; scatter is a part of its total."""
+
+    moved_s: Array
+    stderr_s: Array
+    total_s: float
 
 
 @dataclass(frozen=True)
@@ -43,59 +56,41 @@ class Scatter:
         return tuple(map(float, np.sqrt(variance))), min(freedom, _MANY)
 
 
-def pooled_scatter(
-    moved_s: Sequence[Array], stderr_s: Sequence[Array], total_s: Sequence[float], usual: float
-) -> Scatter:
-    """The scatter over nights (arrays) of subjects (sequences), together with the usual one.
+def scatter_of(probes: Sequence[Moved], usual: float) -> Scatter:
+    """The scatter of probes over nights, where the usual one is known.
 
-    More than usual is what was seen, and known no better than that.
+    The posterior of its square is taken for a scaled inverse chi-squared one, as the prior is: the same harmonic mean,
+    the same variance of its logarithm.
     """
-    parts = [
-        _steps(moved, stderr, total)
-        for moved, stderr, total in zip(moved_s, stderr_s, total_s, strict=True)
-        if len(moved) > 1
-    ]
-    if not parts:
-        return Scatter(usual, USUAL_WEIGHT)
-    own, freedom = _fitting(*np.concatenate(parts, axis=1)), _MAD_EFFICIENCY * sum(map(_nights, parts))
-    return Scatter(own, freedom) if own > usual else _with_usual(own, freedom, usual)
+    off_s, error_s, total_s = np.concatenate([np.zeros((3, 0)), *map(_steps, probes)], axis=1)
+    tried = usual * np.geomspace(_LOWEST, max(_HIGHEST / usual, 1 / _LOWEST), _STEPS)
+    held = -USUAL_FREEDOM * (np.log(tried) + usual**2 / (2 * tried**2))
+    changed = math.log(_CHANGED) + _cauchy(off_s, _CHANGED_BY * np.hypot(error_s, usual * total_s))
+    for at, scatter in enumerate(tried):
+        same = math.log(1 - _CHANGED) + _normal(off_s, np.hypot(error_s, scatter * total_s))
+        held[at] += float(np.sum(np.logaddexp(same, changed)))
+    weight = np.exp(held - logsumexp(held))
+    logarithm = 2 * np.log(tried)
+    spread = float(weight @ np.square(logarithm - weight @ logarithm))
+    return Scatter(float(weight @ tried**-2.0) ** -0.5, _freedom(spread))
 
 
-def scatter_of_one(moved: Array, stderr: Array, usual: float) -> Scatter:
-    """The scatter of a single subject over some nights, together with the usual one: they are few, and that remains."""
-    if len(moved) < 2:
-        return Scatter(usual, USUAL_WEIGHT)
-    part = _steps(moved, stderr, 1.0)
-    own, freedom = _fitting(*part), _MAD_EFFICIENCY * _nights(part)
-    pooled = _with_usual(own, freedom, usual)
-    return Scatter(max(own, pooled.value), pooled.freedom)
-
-
-def _steps(moved: Array, stderr: Array, total: float) -> Array:
+def _steps(probe: Moved) -> Array:
     """From each night to the next: the difference, its error, and the total, so that a step counts once."""
-    errors = np.hypot(stderr[1:], stderr[:-1]) / 2**0.5
-    return np.stack([np.diff(moved) / 2**0.5, errors, np.full(len(errors), total)])
+    errors = np.hypot(probe.stderr_s[1:], probe.stderr_s[:-1]) / 2**0.5
+    return np.stack([np.diff(probe.moved_s) / 2**0.5, errors, np.full(len(errors), probe.total_s)])
 
 
-def _nights(part: Array) -> int:
-    return int(part.shape[1])
+def _normal(off: Array, spread: Array) -> Array:
+    return np.asarray(-0.5 * np.square(off / spread) - np.log(spread * math.sqrt(2 * math.pi)))
 
 
-def _with_usual(own: float, freedom: float, usual: float) -> Scatter:
-    pooled = ((USUAL_WEIGHT * usual**2 + freedom * own**2) / (USUAL_WEIGHT + freedom)) ** 0.5
-    return Scatter(pooled, USUAL_WEIGHT + freedom)
+def _cauchy(off: Array, scale: Array) -> Array:
+    return np.asarray(-np.log1p(np.square(off / scale)) - np.log(math.pi * scale))
 
 
-def _fitting(off_s: Array, stderr_s: Array, total_s: Array) -> float:
-    """The scatter that makes the middle deviation what it should be; none where the samples explain it."""
-
-    def middle(value: float) -> float:
-        return MAD_TO_SIGMA * float(np.median(abs(off_s) / np.hypot(stderr_s, value * total_s)))
-
-    if middle(0.0) <= 1:
-        return 0.0
-    low, high = 0.0, _MOST
-    for _ in range(_HALVINGS):
-        between = (low + high) / 2
-        low, high = (between, high) if middle(between) > 1 else (low, between)
-    return high
+def _freedom(variance: float) -> float:
+    """Degrees of freedom of an inverse chi-squared distribution whose logarithm has this variance."""
+    if variance <= float(polygamma(1, _MANY / 2)):
+        return _MANY
+    return float(brentq(lambda freedom: polygamma(1, freedom / 2) - variance, 1e-3, _MANY))
