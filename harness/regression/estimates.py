@@ -48,28 +48,34 @@ class Estimates:
     @functools.cached_property
     def latency_s(self) -> Mapping[Place, float]:
         """What layers take, within their context where that was measured; those left out do not show above zero."""
-        found: dict[Place, float] = {}
-        for layer in self.plan.layers:
-            for probe, baseline in ((layer.in_context, layer.null), (layer.layer, layer.auxiliary)):
-                if self.is_measured(probe, baseline):
-                    own_s = self.difference_s(probe, baseline)
-                    if own_s > 0:
-                        found[layer.key, layer.context] = own_s
-                    break
-        return found
+        alone = {place_of(one): (one.layer, one.auxiliary) for one in self.plan.layers}
+        within = {place_of(one): (one.in_context, one.null) for one in self.plan.layers}
+        return self._differences({**alone, **{place: two for place, two in within.items() if self.is_measured(*two)}})
+
+    @functools.cached_property
+    def alone_s(self) -> Mapping[Place, float]:
+        """What layers take by themselves: of some the context hides most of what they take in a network.
+
+        There the memories are full, and a layer may read and write as it does alone.
+        """
+        return self._differences({place_of(one): (one.layer, one.auxiliary) for one in self.plan.layers})
+
+    def _differences(self, probes: Mapping[Place, tuple[str, str]]) -> dict[Place, float]:
+        found = {place: self.difference_s(*two) for place, two in probes.items() if self.is_measured(*two)}
+        return {place: own_s for place, own_s in found.items() if own_s > 0}
 
     def network_s(self, network: Network, whole: Probe) -> float:
         """About what a network takes: the host's share and its layers."""
-        return max(_LEAST_S, self.host.of(whole.terms) + sum(self._layers_s(network).values()))
+        layers_s = (count * self.latency_s.get(place, 0.0) for place, count in self._places(network).items())
+        return max(_LEAST_S, self.host.of(whole.terms) + sum(layers_s))
 
-    def shares(self, network: Network, whole: Probe) -> dict[Place, float]:
-        """Part of the network's latency that each layer takes, in all of its places together."""
+    def weights(self, network: Network, whole: Probe) -> dict[Place, float]:
+        """What part of the network's latency a second of each layer is, in all of its places together."""
         total_s = self.network_s(network, whole)
-        return {place: layer_s / total_s for place, layer_s in self._layers_s(network).items()}
+        return {place: count / total_s for place, count in self._places(network).items()}
 
-    def _layers_s(self, network: Network) -> dict[Place, float]:
-        counts = Counter((one.key, context_of(network, one)) for one in cut(network, self.plan.rules))
-        return {place: count * self.latency_s.get(place, 0.0) for place, count in counts.items()}
+    def _places(self, network: Network) -> Counter[Place]:
+        return Counter((one.key, context_of(network, one)) for one in cut(network, self.plan.rules))
 
 
 def place_of(layer: LayerProbes) -> Place:

@@ -125,26 +125,26 @@ def _choices(
     known: Estimates, wholes: Sequence[tuple[Probe, Network]], before: WatchSeries | None, level: float
 ) -> list[_Choice]:
     """Layers that take enough of a network, or were watched the night before, each with its probe."""
-    shares = [known.shares(network, whole) for whole, network in wholes]
+    weights = [known.weights(network, whole) for whole, network in wholes]
     watched = {(one.key, one.context) for one in before.layers} if before else set()
     held = {one.probe for one in before.layers} if before else set()
-    due = [
-        layer
-        for layer in known.plan.layers
-        if place_of(layer) in known.latency_s
-        and (
-            (layer.key.text, layer.context) in watched
-            or any(share.get(place_of(layer), 0.0) >= _MARGIN * SHARE for share in shares)
-        )
-    ]
-    return [_choose(known, layer, held, (len(due), level)) for layer in due]
+    due: list[tuple[LayerProbes, float]] = []
+    for layer in known.plan.layers:
+        place, was_watched = place_of(layer), (layer.key.text, layer.context) in watched
+        weight = max(one.get(place, 0.0) for one in weights)
+        takes_s = (one[place] for one in (known.latency_s, known.alone_s) if place in one)
+        enough_s = next((own_s for own_s in takes_s if was_watched or own_s * weight >= _MARGIN * SHARE), None)
+        if enough_s is not None:
+            due.append((layer, enough_s))
+    return [_choose(known, layer, own_s, held, (len(due), level)) for layer, own_s in due]
 
 
-def _choose(known: Estimates, layer: LayerProbes, held: set[str], asked: tuple[int, float]) -> _Choice:
+def _choose(
+    known: Estimates, layer: LayerProbes, latency_s: float, held: set[str], asked: tuple[int, float]
+) -> _Choice:
     """The probe that was there before, or the one that needs least time; alone only where there is nothing else."""
-    latency_s = known.latency_s[place_of(layer)]
     options = [
-        _choice(known, layer, (probe, baseline, copies), asked)
+        _choice(known, layer, latency_s, (probe, baseline, copies), asked)
         for probe, baseline, copies in _options(layer)
         if known.is_measured(probe, baseline)
         and known.difference_s(probe, baseline) > _HALF * copies * latency_s
@@ -161,7 +161,9 @@ def _options(layer: LayerProbes) -> Iterable[tuple[str, str, int]]:
     yield layer.layer, layer.auxiliary, 1
 
 
-def _choice(known: Estimates, layer: LayerProbes, option: tuple[str, str, int], asked: tuple[int, float]) -> _Choice:
+def _choice(
+    known: Estimates, layer: LayerProbes, latency_s: float, option: tuple[str, str, int], asked: tuple[int, float]
+) -> _Choice:
     probe, baseline, copies = option
     is_within = probe != layer.layer
     kept = replace(
@@ -172,7 +174,7 @@ def _choice(known: Estimates, layer: LayerProbes, option: tuple[str, str, int], 
         null=baseline if is_within else "",
         stacks=tuple(stack if stack == probe else "" for stack in layer.stacks),
     )
-    latency_s, spread_s = known.latency_s[place_of(layer)], known.spread_s[probe]
+    spread_s = known.spread_s[probe]
     runs = runs_needed(SHOWN * copies * latency_s, spread_s, *asked)
     return _Choice(kept, probe, baseline, copies, latency_s, spread_s, known.measured[probe].latency_s, runs)
 
