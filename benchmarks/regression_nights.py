@@ -43,7 +43,7 @@ from harness.probe.plan import LayerProbes, plan_probes
 from harness.probe.probe import network_probe
 from harness.regression.compare import compare_nights
 from harness.regression.findings import Comparison
-from harness.regression.series import WatchSeries, read_watch
+from harness.regression.series import WatchSeries, layer_subject, read_watch
 from harness.regression.watch import SHARE, WatchPlan, plan_watch
 from harness.testing.in_process import InProcessSession
 
@@ -156,8 +156,9 @@ def night(bench: Bench, folder: Path, seed: int, number: int, slow: str) -> Watc
 
 def is_found(planted: Planted, comparison: Comparison, layers: Sequence[LayerProbes]) -> bool:
     """Whether the layer itself is told as slower."""
-    wanted = {(one.name, one.op) for one in layers if (one.key.text, one.context) == planted.place}
-    return any(one.kind == "layer" and (one.subject.name, one.subject.op) in wanted for one in comparison.regressions)
+    mine = [one for one in layers if (one.key.text, one.context) == planted.place]
+    wanted = {layer_subject(one, is_second=alone) for one in mine for alone in (False, True)}
+    return any(one.subject in wanted for one in comparison.regressions)
 
 
 def simulate(bench: Bench, count: int, earlier: int, seed: int, folder: Path) -> Iterator[tuple[str, bool, str]]:

@@ -131,8 +131,7 @@ def _subjects(night: WatchSeries, reference: Reference) -> list[tuple[Subject, s
             host_s, baseline_s = (reference.host.of(night.probes[one].terms) for one in (layer.probe, layer.baseline))
             both_s = reference.total_s[layer.probe] - reference.total_s[layer.baseline]
             own_s = both_s - (host_s - baseline_s)
-            subject = Subject("layer", layer.name, layer.op, layer.networks)
-            found.append((subject, layer.probe, own_s))
+            found.append((layer.subject, layer.probe, own_s))
     for probe, record in night.probes.items():
         if record.role == "network" and probe in reference.total_s:
             subject = Subject("network", record.label)

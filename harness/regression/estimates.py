@@ -17,7 +17,7 @@ from harness.network.key import LayerKey
 from harness.network.layers import cut
 from harness.probe.plan import LayerProbes, ProbePlan
 from harness.probe.probe import Probe
-from harness.regression.overheads import HostShare, fit_host, is_plain
+from harness.regression.overheads import HostShare, fit_host, tells_host
 
 _OWN_SAMPLES = 24
 """Samples from which on a probe's own spread counts as much as what others have."""
@@ -46,11 +46,9 @@ class Estimates:
         return probe in self.measured and baseline in self.measured
 
     @functools.cached_property
-    def latency_s(self) -> Mapping[Place, float]:
-        """What layers take, within their context where that was measured; those left out do not show above zero."""
-        alone = {place_of(one): (one.layer, one.auxiliary) for one in self.plan.layers}
-        within = {place_of(one): (one.in_context, one.null) for one in self.plan.layers}
-        return self._differences({**alone, **{place: two for place, two in within.items() if self.is_measured(*two)}})
+    def within_s(self) -> Mapping[Place, float]:
+        """What layers take within their context; those left out do not show above zero there."""
+        return self._differences({place_of(one): (one.in_context, one.null) for one in self.plan.layers})
 
     @functools.cached_property
     def alone_s(self) -> Mapping[Place, float]:
@@ -66,7 +64,11 @@ class Estimates:
 
     def network_s(self, network: Network, whole: Probe) -> float:
         """About what a network takes: the host's share and its layers."""
-        layers_s = (count * self.latency_s.get(place, 0.0) for place, count in self._places(network).items())
+        has_context = {place_of(one) for one in self.plan.layers if self.is_measured(one.in_context, one.null)}
+        layers_s = (
+            count * (self.within_s if place in has_context else self.alone_s).get(place, 0.0)
+            for place, count in self._places(network).items()
+        )
         return max(_LEAST_S, self.host.of(whole.terms) + sum(layers_s))
 
     def weights(self, network: Network, whole: Probe) -> dict[Place, float]:
@@ -88,8 +90,8 @@ def estimate_profile(plan: ProbePlan, profiled: Mapping[str, Sequence[Sample]], 
     taken = {probe: ones for probe, ones in profiled.items() if ones and probe in plan.probes}
     measured = {probe: summarise(ones, clock) for probe, ones in taken.items()}
     terms = {probe: plan.probes[probe].terms for probe in taken}
-    plain = {probe: one.latency_s for probe, one in measured.items() if is_plain(plan.probes[probe].role, terms[probe])}
-    host = fit_host(plain, terms)
+    telling = [probe for probe in taken if tells_host(plan.probes[probe].role, terms[probe])]
+    host = fit_host({probe: measured[probe].latency_s for probe in telling}, terms)
     own = {probe: _spread([seconds_of(one, clock) for one in ones]) for probe, ones in taken.items()}
     of_host = {probe: max(host.of(terms[probe]), _LEAST_S) for probe in taken}
     of_total = {probe: one.latency_s for probe, one in measured.items()}

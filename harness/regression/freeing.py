@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from harness.measure.summary import MAD_TO_SIGMA
-from harness.regression.overheads import HostShare, columns_of, fit_host, is_plain
+from harness.regression.overheads import HostShare, columns_of, fit_host, tells_host
 from harness.regression.series import WatchSeries
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -73,7 +73,7 @@ def reference_of(nights: Sequence[WatchSeries]) -> Reference:
     total_s = {probe: float(np.median(values)) for probe, values in found.items()}
     terms = {probe: one.terms for night in nights for probe, one in night.probes.items()}
     roles = {probe: one.role for night in nights for probe, one in night.probes.items()}
-    host = fit_host({probe: total_s[probe] for probe in total_s if is_plain(roles[probe], terms[probe])}, terms)
+    host = fit_host({probe: total_s[probe] for probe in total_s if tells_host(roles[probe], terms[probe])}, terms)
     own_s = {probe: max(0.0, total - host.of(terms[probe])) for probe, total in total_s.items()}
     return Reference(total_s, own_s, host)
 

@@ -1,8 +1,8 @@
-"""The host's share of a probe, roughly: a, b and c by three columns, for what is not the layer in a watched probe.
+"""The host's share of a probe, roughly, for what is not the layer in a watched probe.
 
 The overhead of `harness.latency.overhead` has more columns and needs the null probes of a whole campaign. Here it only
-has to tell a layer from what is beside it, to within some percent: columns for input, output and one run, where the
-device's own memory is part of the first two.
+has to tell a layer from what is beside it, to within some percent: columns for one run, input and output, and for what
+null probes load into the device's own memory. Null probes that slice their input tell the last from the input.
 """
 
 from __future__ import annotations
@@ -20,38 +20,46 @@ from harness.probe.terms import Terms
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-_SIZES = 3
 _RELATIVE_ERROR = 0.02
 """Error that every total is believed to have, so that none dominates."""
+_SLICED = 3
+"""Null probes that slice their input, of those that are watched."""
 
 
 @dataclass(frozen=True)
 class HostShare:
-    """Seconds of a run, of a byte of input and of one of output."""
+    """Seconds of a run, of a byte of input, of one of output, and of one that a null probe loads."""
 
     run_s: float
-    input_s_per_byte: float
-    output_s_per_byte: float
+    input_s_per_byte: float = 0.0
+    output_s_per_byte: float = 0.0
+    loaded_s_per_byte: float = 0.0
 
     def of(self, terms: Terms) -> float:
         """Seconds of the host in a probe."""
-        return self.run_s + self.input_s_per_byte * terms.input_bytes + self.output_s_per_byte * terms.output_bytes
+        moved_s = self.input_s_per_byte * terms.input_bytes + self.output_s_per_byte * terms.output_bytes
+        return self.run_s + moved_s + self.loaded_s_per_byte * terms.loaded_bytes
 
 
-def is_plain(role: Role, terms: Terms) -> bool:
-    """Whether a probe is a null probe of one auxiliary layer and nothing else."""
-    extra = terms.slices + terms.views + terms.stacks
-    return role == "calibration" and terms.auxiliaries == 1 and not extra
+def tells_host(role: Role, terms: Terms) -> bool:
+    """Whether a probe is a null probe of one auxiliary layer and nothing else, but that its input may be sliced."""
+    return role == "calibration" and terms.auxiliaries == 1 and not terms.views + terms.stacks
 
 
 def fit_host(totals_s: Mapping[str, float], terms: Mapping[str, Terms]) -> HostShare:
-    """Fits the totals of plain null probes; where they are too few to tell sizes, the least of them is a run."""
-    design = np.array([columns_of(terms[probe]) for probe in totals_s]).reshape(-1, 3)
-    total = np.array(list(totals_s.values()))
-    if len(total) <= _SIZES or np.linalg.matrix_rank(design / np.maximum(design.max(axis=0), 1.0)) < _SIZES:
-        return HostShare(float(total.min()) if len(total) else 0.0, 0.0, 0.0)
-    run, read, written = robust_fits(design, total[None], 1 / (_RELATIVE_ERROR * total))[0]
-    return HostShare(float(run), float(read), float(written))
+    """Fits the totals of null probes that tell the host; where they are too few for sizes, the least of them is a run.
+
+    Sliced ones count where they tell what is loaded from what is input.
+    """
+    plain = [probe for probe in totals_s if not terms[probe].slices]
+    for used, columns in ((list(totals_s), 4), (plain, 3)):
+        design = np.array([(*columns_of(terms[probe]), float(terms[probe].loaded_bytes)) for probe in used])
+        design = design.reshape(-1, 4)[:, :columns]
+        told = np.linalg.matrix_rank(design / np.maximum(design.max(axis=0, initial=1.0), 1.0)) if used else 0
+        if len(used) > columns and told == columns:
+            total = np.array([totals_s[probe] for probe in used])
+            return HostShare(*map(float, robust_fits(design, total[None], 1 / (_RELATIVE_ERROR * total))[0]))
+    return HostShare(min(totals_s.values(), default=0.0))
 
 
 def columns_of(terms: Terms) -> tuple[float, float, float]:
@@ -60,15 +68,19 @@ def columns_of(terms: Terms) -> tuple[float, float, float]:
 
 
 def varied_nulls(plan: ProbePlan, largest_bytes: int, wanted: int) -> list[str]:
-    """Plain null probes of the campaign, small and large inputs and outputs alike, up to `largest_bytes` of input.
+    """Null probes of the campaign that tell the host, of small and large sizes alike, up to `largest_bytes` of input.
 
-    Where these are fewer than wanted, the next larger ones stand in.
+    Where these are fewer than wanted, the next larger ones stand in. Some slice their input.
     """
-    plain = [probe for probe in plan.probes.values() if is_plain(probe.role, probe.terms)]
-    plain.sort(key=lambda probe: (probe.terms.input_bytes, probe.terms.output_bytes, probe.id))
-    fitting = sum(probe.terms.input_bytes <= largest_bytes for probe in plain)
-    chosen = plain[: max(wanted, fitting)]
-    return [chosen[at].id for at in _spread_over(len(chosen), wanted)]
+    telling = [probe for probe in plan.probes.values() if tells_host(probe.role, probe.terms)]
+    telling.sort(key=lambda one: (one.terms.input_bytes, one.terms.loaded_bytes, one.terms.output_bytes, one.id))
+    chosen = []
+    for is_sliced, count in ((False, wanted), (True, _SLICED)):
+        alike = [probe for probe in telling if bool(probe.terms.slices) == is_sliced]
+        fitting = sum(probe.terms.input_bytes <= largest_bytes for probe in alike)
+        among = alike[: max(count, fitting)]
+        chosen += [among[at].id for at in _spread_over(len(among), count)]
+    return chosen
 
 
 def _spread_over(count: int, wanted: int) -> Sequence[int]:

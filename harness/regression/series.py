@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from harness.measure.summary import seconds_of
 from harness.probe.plan import STACK_COPIES, LayerProbes
 from harness.probe.probe import Role
 from harness.probe.terms import Terms
-from harness.regression.subjects import WATCH
+from harness.regression.subjects import WATCH, Subject
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -24,18 +24,22 @@ _GRAIN_S = 0.3e-9
 """Samples are whole nanoseconds."""
 
 
+class WatchingProbe(NamedTuple):
+    """A probe that holds `copies` of a layer, and the null probe beside it."""
+
+    probe: str
+    baseline: str
+    copies: int
+
+
 @dataclass(frozen=True)
 class WatchedLayer:
-    """A layer in its context, the probe that holds `copies` of it, and the same probe without them.
+    """A layer as one probe watches it, which holds `copies` of it, beside the same probe without them.
 
-    `key` is the text of its key; `networks` are the beginnings of their files' hashes.
+    A layer that is watched within its context and alone is two of these, with two subjects.
     """
 
-    key: str
-    context: str
-    op: str
-    name: str
-    networks: tuple[str, ...]
+    subject: Subject
     probe: str
     baseline: str
     copies: int
@@ -102,7 +106,7 @@ def read_watch(journal: Journal, campaign: int) -> WatchSeries:
         batch += 1
         if taken:
             samples.append({probe: _seconds(ones, known.clock) for probe, ones in taken.items() if probe in probes})
-    layers = tuple(filter(None, (_watched(layer, probes) for layer in journal.layers(campaign))))
+    layers = tuple(one for layer in journal.layers(campaign) for one in _watched(layer, probes))
     return WatchSeries(
         campaign, known.device, known.created, known.clock, dict(known.fingerprint), layers, probes, tuple(samples)
     )
@@ -115,14 +119,25 @@ def _seconds(samples: Any, clock: str) -> Array:
     return np.array([seconds_of(one, clock) for one in used])
 
 
-def _watched(layer: LayerProbes, probes: Mapping[str, WatchedProbe]) -> WatchedLayer | None:
-    """The layer with the one probe that its record names; None where the device refused that or its baseline."""
+def watching_probes(layer: LayerProbes) -> tuple[list[WatchingProbe], list[WatchingProbe]]:
+    """Probes that can watch a layer: those that hold it within its context, and the one that holds it alone."""
     stacks = zip(layer.stacks, STACK_COPIES, strict=False)
-    named = [(layer.in_context, layer.null, 1), (layer.layer, layer.auxiliary, 1)]
-    named += [(stack, layer.null, copies) for stack, copies in stacks]
-    for probe, baseline, copies in named:
-        if probe in probes and baseline in probes:
-            return WatchedLayer(
-                layer.key.text, layer.context, layer.op, layer.name, layer.networks, probe, baseline, copies
-            )
-    return None
+    within = [WatchingProbe(layer.in_context, layer.null, 1)]
+    within += [WatchingProbe(stack, layer.null, copies) for stack, copies in stacks]
+    return within, [WatchingProbe(layer.layer, layer.auxiliary, 1)]
+
+
+def layer_subject(layer: LayerProbes, *, is_second: bool) -> Subject:
+    """What is said of a layer; where it is also watched within its context, of the layer alone."""
+    return Subject("layer", layer.name, f"{layer.op}, alone" if is_second else layer.op, layer.networks)
+
+
+def _watched(layer: LayerProbes, probes: Mapping[str, WatchedProbe]) -> Iterator[WatchedLayer]:
+    """The layer with the probes that its record names; without those that the device refused, or whose baseline."""
+    is_second = False
+    for options in watching_probes(layer):
+        for one in options:
+            if one.probe in probes and one.baseline in probes:
+                yield WatchedLayer(layer_subject(layer, is_second=is_second), *one)
+                is_second = True
+                break

@@ -13,19 +13,19 @@ are visited in rounds of random order; what needs more runs is loaded several ti
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.device.session import Sample
 from harness.measure.policy import RepeatPolicy
 from harness.network.graph import Network
 from harness.probe.batches import MAX_BATCH_LOADS, MAX_BATCH_WEIGHT_BYTES, Batch, Visits, probe_of
-from harness.probe.plan import STACK_COPIES, LayerProbes, ProbePlan
+from harness.probe.plan import LayerProbes, ProbePlan
 from harness.probe.probe import Probe, network_probe
 from harness.regression.estimates import Estimates, estimate_profile, place_of
 from harness.regression.overheads import varied_nulls
 from harness.regression.power import LEVEL, runs_needed, smallest_change_s
-from harness.regression.series import WatchSeries
+from harness.regression.series import WatchingProbe, WatchSeries, layer_subject, watching_probes
 from harness.regression.subjects import Detectable, Subject
 
 SHOWN = 0.02
@@ -61,10 +61,7 @@ class WatchPlan:
 
 @dataclass(frozen=True)
 class _Choice:
-    """A layer with the probe that watches it and the null probe beside it; `layer` names no other probes.
-
-    `runs` are those that a night needs.
-    """
+    """A layer with a probe that watches it and the null probe beside that; `runs` are those that a night needs."""
 
     layer: LayerProbes
     probe: str
@@ -112,71 +109,76 @@ def plan_watch(
     copies.update(_of_nulls([probe.id for probe in nulls], copies, len(probes)))
     batches = _batches([(probe, copies.get(probe.id, 1)) for probe in probes.values()], nulls, visits, a_visit)
     reference = plan.probes[plan.reference]
-    layers = tuple(one.layer for one in choices)
+    watching: dict[LayerProbes, set[str]] = {}
+    for one in choices:
+        watching.setdefault(one.layer, set()).add(one.probe)
+    layers = tuple(_watched(layer, named) for layer, named in watching.items())
     return WatchPlan(
         ProbePlan({reference.id: reference, **probes}, layers, batches, reference.id, plan.rules, plan.auxiliary),
         RepeatPolicy(runs=ROUNDS),
         cost * base * sum(run_s[probe_of(load)] for batch in batches for load in batch.loads),
-        tuple(_detectable(one, base * copies.get(one.probe, 1), (len(choices), level)) for one in choices),
+        tuple(
+            _detectable(
+                one,
+                layer_subject(one.layer, is_second=one.probe == one.layer.layer and len(watching[one.layer]) > 1),
+                base * copies.get(one.probe, 1),
+                (len(choices), level),
+            )
+            for one in choices
+        ),
     )
 
 
 def _choices(
     known: Estimates, wholes: Sequence[tuple[Probe, Network]], before: WatchSeries | None, level: float
 ) -> list[_Choice]:
-    """Layers that take enough of a network, or were watched the night before, each with its probe."""
+    """Layers that take enough of a network, or were watched the night before, each with what watches it.
+
+    One whose context hides most of what it takes alone is watched in both ways: nobody knows which the network is like.
+    """
     weights = [known.weights(network, whole) for whole, network in wholes]
-    watched = {(one.key, one.context) for one in before.layers} if before else set()
     held = {one.probe for one in before.layers} if before else set()
-    due: list[tuple[LayerProbes, float]] = []
+    due: list[tuple[LayerProbes, Sequence[WatchingProbe], float]] = []
     for layer in known.plan.layers:
-        place, was_watched = place_of(layer), (layer.key.text, layer.context) in watched
-        weight = max(one.get(place, 0.0) for one in weights)
-        takes_s = (one[place] for one in (known.latency_s, known.alone_s) if place in one)
-        enough_s = next((own_s for own_s in takes_s if was_watched or own_s * weight >= _MARGIN * SHARE), None)
-        if enough_s is not None:
-            due.append((layer, enough_s))
-    return [_choose(known, layer, own_s, held, (len(due), level)) for layer, own_s in due]
+        place, (within, alone) = place_of(layer), watching_probes(layer)
+        least_s = _MARGIN * SHARE / max(one.get(place, 0.0) for one in weights)
+        within_s, alone_s = known.within_s.get(place, 0.0), known.alone_s.get(place, 0.0)
+        is_hidden = alone_s >= max(least_s, within_s / _HALF)
+        if within_s and (within_s >= least_s or is_hidden or any(one.probe in held for one in within)):
+            due.append((layer, within, within_s))
+        if alone_s and (is_hidden or alone[0].probe in held):
+            due.append((layer, alone, alone_s))
+    return [_choose(known, layer, options, own_s, held, (len(due), level)) for layer, options, own_s in due]
 
 
 def _choose(
-    known: Estimates, layer: LayerProbes, latency_s: float, held: set[str], asked: tuple[int, float]
-) -> _Choice:
-    """The probe that was there before, or the one that needs least time; alone only where there is nothing else."""
-    options = [
-        _choice(known, layer, latency_s, (probe, baseline, copies), asked)
-        for probe, baseline, copies in _options(layer)
-        if known.is_measured(probe, baseline)
-        and known.difference_s(probe, baseline) > _HALF * copies * latency_s
-    ]  # fmt: skip
-    kept = [one for one in options if one.probe in held]
-    within = [one for one in options if one.probe != layer.layer]
-    return min(kept or within or options, key=lambda one: one.runs * one.run_s)
+    known: Estimates, layer: LayerProbes, options: Sequence[WatchingProbe], latency_s: float, held: set[str],
+    asked: tuple[int, float],
+) -> _Choice:  # fmt: skip
+    """The probe that was there before, or the one that needs least time, of those that show the layer."""
+    showing = []
+    for one in options:
+        if known.is_measured(one.probe, one.baseline):
+            shown_s = known.difference_s(one.probe, one.baseline)
+            if shown_s > _HALF * one.copies * latency_s:
+                spread_s = known.spread_s[one.probe]
+                runs = runs_needed(SHOWN * one.copies * latency_s, spread_s, *asked)
+                run_s = known.measured[one.probe].latency_s
+                showing.append(_Choice(layer, one.probe, one.baseline, one.copies, latency_s, spread_s, run_s, runs))
+    return min([one for one in showing if one.probe in held] or showing, key=lambda one: one.runs * one.run_s)
 
 
-def _options(layer: LayerProbes) -> Iterable[tuple[str, str, int]]:
-    """Probes that hold the layer, the null probe beside each, and how many copies of the layer it has."""
-    yield layer.in_context, layer.null, 1
-    yield from ((stack, layer.null, copies) for stack, copies in zip(layer.stacks, STACK_COPIES, strict=False))
-    yield layer.layer, layer.auxiliary, 1
-
-
-def _choice(
-    known: Estimates, layer: LayerProbes, latency_s: float, option: tuple[str, str, int], asked: tuple[int, float]
-) -> _Choice:
-    probe, baseline, copies = option
-    is_within = probe != layer.layer
-    kept = replace(
+def _watched(layer: LayerProbes, chosen: set[str]) -> LayerProbes:
+    """The layer with those of its probes that watch it, and no others."""
+    is_alone, is_within = layer.layer in chosen, not chosen.isdisjoint((layer.in_context, *layer.stacks))
+    return replace(
         layer,
-        layer="" if is_within else probe,
-        auxiliary="" if is_within else baseline,
-        in_context=probe if probe == layer.in_context else "",
-        null=baseline if is_within else "",
-        stacks=tuple(stack if stack == probe else "" for stack in layer.stacks),
+        layer=layer.layer if is_alone else "",
+        auxiliary=layer.auxiliary if is_alone else "",
+        in_context=layer.in_context if layer.in_context in chosen else "",
+        null=layer.null if is_within else "",
+        stacks=tuple(stack if stack in chosen else "" for stack in layer.stacks),
     )
-    spread_s = known.spread_s[probe]
-    runs = runs_needed(SHOWN * copies * latency_s, spread_s, *asked)
-    return _Choice(kept, probe, baseline, copies, latency_s, spread_s, known.measured[probe].latency_s, runs)
 
 
 def _runs_a_visit(choices: Sequence[_Choice]) -> int:
@@ -233,8 +235,6 @@ def _loads(probe: Probe, times: int) -> list[str]:
     return [probe.id if copy == 1 else f"{probe.id}.{copy}" for copy in range(1, times + 1)]
 
 
-def _detectable(choice: _Choice, runs: int, asked: tuple[int, float]) -> Detectable:
+def _detectable(choice: _Choice, subject: Subject, runs: int, asked: tuple[int, float]) -> Detectable:
     smallest_s = smallest_change_s(choice.spread_s, runs, *asked)
-    layer = choice.layer
-    subject = Subject("layer", layer.name, layer.op, layer.networks)
     return Detectable(subject, smallest_s / (choice.copies * choice.latency_s))

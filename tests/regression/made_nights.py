@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.probe.terms import Terms
 from harness.regression.series import WatchedLayer, WatchedProbe, WatchSeries
+from harness.regression.subjects import Subject
 
 LAYERS = 12
 HOST_S = (70e-6, 1e-9, 0.75e-9)
@@ -62,7 +63,7 @@ class MadeDevice:
             add(f"n{at}", base, 1e-6)
             inside = WatchedProbe("context", layer_name(at), replace(base.terms, output_bytes=700 * (at + 1)))
             add(f"p{at}", inside, 1e-6 + own_s(at) * self.slow.get(at, 1.0))
-            watched.append(WatchedLayer(f"key{at}", "chip", "Conv", layer_name(at), ("net",), f"p{at}", f"n{at}", 1))
+            watched.append(WatchedLayer(Subject("layer", layer_name(at), "Conv", ("net",)), f"p{at}", f"n{at}", 1))
         whole = sum(own_s(at) * self.slow.get(at, 1.0) for at in range(self.layers))
         add("whole", WatchedProbe("network", "net", Terms(602_112, 4000)), whole)
         samples = {}
