@@ -38,7 +38,7 @@ ROUNDS = 24
 """Rounds of a watch campaign: random moments of it that every probe is visited at."""
 _FEWEST_A_VISIT, _MOST_A_VISIT = 2, 8
 _MOST_COPIES = 12
-_MOST_RUNS = 1e6
+_MOST_RUNS = ROUNDS * _MOST_A_VISIT * _MOST_COPIES
 _NULLS = 9
 _COMMON_RUNS = 8
 """Runs of all probes together, as a multiple of those of the probe that is run most."""
@@ -57,6 +57,16 @@ class WatchPlan:
     policy: RepeatPolicy
     device_s: float
     detectable: tuple[Detectable, ...]
+
+
+@dataclass(frozen=True)
+class _Due:
+    """A layer to be watched by one of some probes, and what it takes there; optional where that may not show."""
+
+    layer: LayerProbes
+    options: Sequence[WatchingProbe]
+    latency_s: float
+    is_optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,37 +144,37 @@ def _choices(
 ) -> list[_Choice]:
     """Layers that take enough of a network, or were watched the night before, each with what watches it.
 
-    One whose context hides most of what it takes alone is watched in both ways: nobody knows which the network is like.
+    One whose context hides most of what it takes alone is watched alone, and within its context where a change shows
+    there, too: nobody knows which of both the network is like.
     """
     weights = [known.weights(network, whole) for whole, network in wholes]
     held = {one.probe for one in before.layers} if before else set()
-    due: list[tuple[LayerProbes, Sequence[WatchingProbe], float]] = []
+    due: list[_Due] = []
     for layer in known.plan.layers:
         place, (within, alone) = place_of(layer), watching_probes(layer)
         least_s = _MARGIN * SHARE / max(one.get(place, 0.0) for one in weights)
         within_s, alone_s = known.within_s.get(place, 0.0), known.alone_s.get(place, 0.0)
         is_hidden = alone_s >= max(least_s, within_s / _HALF)
-        if within_s and (within_s >= least_s or is_hidden or any(one.probe in held for one in within)):
-            due.append((layer, within, within_s))
+        must_be = within_s >= least_s or any(one.probe in held for one in within)
+        if within_s and (must_be or is_hidden):
+            due.append(_Due(layer, within, within_s, is_optional=not must_be))
         if alone_s and (is_hidden or alone[0].probe in held):
-            due.append((layer, alone, alone_s))
-    return [_choose(known, layer, options, own_s, held, (len(due), level)) for layer, options, own_s in due]
+            due.append(_Due(layer, alone, alone_s))
+    chosen = ((one, _choose(known, one, held, (len(due), level))) for one in due)
+    return [choice for one, choice in chosen if not one.is_optional or choice.runs <= _MOST_RUNS]
 
 
-def _choose(
-    known: Estimates, layer: LayerProbes, options: Sequence[WatchingProbe], latency_s: float, held: set[str],
-    asked: tuple[int, float],
-) -> _Choice:  # fmt: skip
+def _choose(known: Estimates, due: _Due, held: set[str], asked: tuple[int, float]) -> _Choice:
     """The probe that was there before, or the one that needs least time, of those that show the layer."""
     showing = []
-    for one in options:
+    for one in due.options:
         if known.is_measured(one.probe, one.baseline):
             shown_s = known.difference_s(one.probe, one.baseline)
-            if shown_s > _HALF * one.copies * latency_s:
+            if shown_s > _HALF * one.copies * due.latency_s:
                 spread_s = known.spread_s[one.probe]
-                runs = runs_needed(SHOWN * one.copies * latency_s, spread_s, *asked)
+                runs = runs_needed(SHOWN * one.copies * due.latency_s, spread_s, *asked)
                 run_s = known.measured[one.probe].latency_s
-                showing.append(_Choice(layer, one.probe, one.baseline, one.copies, latency_s, spread_s, run_s, runs))
+                showing.append(_Choice(due.layer, *one, due.latency_s, spread_s, run_s, runs))
     return min([one for one in showing if one.probe in held] or showing, key=lambda one: one.runs * one.run_s)
 
 

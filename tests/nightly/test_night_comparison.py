@@ -104,7 +104,10 @@ def test_same_layer_of_two_networks_is_told_twice() -> None:
     """Two networks with layers of one name keep both findings, and both are under the names of what was watched."""
 
     def renamed(watch: WatchSeries) -> WatchSeries:
-        layers = (replace(one, name="conv1", networks=(f"net{at}",)) for at, one in enumerate(watch.layers))
+        layers = (
+            replace(one, subject=replace(one.subject, name="conv1", networks=(f"net{at}",)))
+            for at, one in enumerate(watch.layers)
+        )
         return replace(watch, layers=tuple(layers))
 
     devices = [MadeDevice()] * 4 + [MadeDevice(slow={5: 1.2, 7: 1.3})]

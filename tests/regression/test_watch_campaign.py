@@ -6,7 +6,10 @@ import dataclasses
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 from nullbench import build_network
 
@@ -64,17 +67,57 @@ def measured(
     return campaign
 
 
-@pytest.fixture(scope="module")
-def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ready]:
-    """A profile of a small network: two layers of equal shape, three others."""
-    folder = tmp_path_factory.mktemp("watch")
+def profiled(folder: Path, model: Path) -> Iterator[Ready]:
+    """A profile of a network."""
     backend = EmulatedNpuBackend({"preset": "edge", "seed": 3})
     session = InProcessSession(backend)
-    network = load_network(str(build_network(folder / "chain.onnx", widths=(8, 64, 64, 64), edge=28, classes=1000)))
+    network = load_network(str(model))
     cuts, rules = cut_as_told(session, [network], ignore, threading.Event())
     plan = plan_probes(cuts, rules, "rowpool")
     with Journal(folder / "journal.sqlite") as journal:
         yield Ready(backend, network, plan, journal, measured(journal, session, plan, PROFILE, "profile"))
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ready]:
+    """A small network: two layers of equal shape, three others."""
+    folder = tmp_path_factory.mktemp("watch")
+    yield from profiled(folder, build_network(folder / "chain.onnx", widths=(8, 64, 64, 64), edge=28, classes=1000))
+
+
+def squeeze_and_excite(path: Path) -> Path:
+    """A network whose large maps are scaled by what is pooled from them: more than fits into the device's memory."""
+    generator = np.random.default_rng(5)
+    weights = {"w": (32, 3, 3, 3), "reduce": (8, 32, 1, 1), "expand": (32, 8, 1, 1), "project": (16, 32, 1, 1)}
+    tensors = [
+        onnx.numpy_helper.from_array(generator.normal(0, 0.1, shape).astype(np.float32), name)
+        for name, shape in weights.items()
+    ]
+    node = onnx.helper.make_node
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], "conv", strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("Relu", ["c"], ["a"], "relu"),
+        node("GlobalAveragePool", ["a"], ["p"], "pool"),
+        node("Conv", ["p", "reduce"], ["r"], "reduce"),
+        node("Conv", ["r", "expand"], ["e"], "expand"),
+        node("Sigmoid", ["e"], ["s"], "sigmoid"),
+        node("Mul", ["s", "a"], ["m"], "scale"),
+        node("Conv", ["m", "project"], ["y"], "project"),
+    ]
+    ends = [
+        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)]
+        for name, shape in (("x", (1, 3, 224, 224)), ("y", (1, 16, 112, 112)))
+    ]
+    graph = onnx.helper.make_graph(nodes, "squeeze", *ends, initializer=tensors)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def hiding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ready]:
+    """A network whose layers its contexts hide."""
+    folder = tmp_path_factory.mktemp("hiding")
+    yield from profiled(folder, squeeze_and_excite(folder / "squeeze.onnx"))
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +129,14 @@ def watch(ready: Ready) -> WatchPlan:
 
 
 def test_watch_holds_one_probe_a_layer_and_its_baseline(ready: Ready, watch: WatchPlan) -> None:
-    """Every layer names one probe of the profile that holds it and one that does not, both visited, and the network."""
+    """Every layer names a probe of the profile within its context, alone or both, each beside one without the layer."""
     loads = {probe_of(load) for batch in watch.plan.batches for load in batch.loads}
     assert loads | {watch.plan.reference} == set(watch.plan.probes)
     for layer in watch.plan.layers:
-        named = [one for one in (layer.layer, layer.in_context, *layer.stacks) if one]
-        baselines = [one for one in (layer.auxiliary, layer.null) if one]
-        assert len(named) == len(baselines) == 1 and {*named, *baselines} <= loads & set(ready.plan.probes)
+        alone, within = layer.layer, [one for one in (layer.in_context, *layer.stacks) if one]
+        assert bool(alone) == bool(layer.auxiliary) and len(within) == bool(layer.null) and (alone or within)
+        named = {one for one in (alone, layer.auxiliary, *within, layer.null) if one}
+        assert named <= loads & set(ready.plan.probes)
     roles = [probe.role for probe in watch.plan.probes.values()]
     assert roles.count("network") == 1 and roles.count("calibration") >= 6
     assert {layer.op for layer in watch.plan.layers} >= {"Conv+Relu", "Flatten+Gemm"}
@@ -159,5 +203,19 @@ def test_planted_slow_layer_is_found_among_real_nights(ready: Ready, watch: Watc
     (slow,) = {sign for sign, part in backend.signatures(probe.id) if set(part.nodes) & set(probe.model.names.nodes)}
     comparison = compare_nights(ready.night(watch, 9, f"{slow}:1.02"), nights)
     (finding,) = [one for one in comparison.regressions if one.kind == "layer"]
-    assert finding.subject.name == layer.name and finding.state == "new"
+    assert finding.subject == layer.subject and finding.state == "new"
     assert finding.change == pytest.approx(0.02, abs=0.008)
+
+
+@pytest.mark.parametrize("op", ["GlobalAveragePool", "Mul"])
+def test_a_layer_that_its_context_hides_is_found(op: str, hiding: Ready) -> None:
+    """What takes as long as all its map takes to be read shows alone: one earlier night and 2 % are enough."""
+    watch = plan_watch(hiding.plan, [hiding.network], hiding.samples, "device")
+    assert watch is not None
+    (probe,) = {layer.layer for layer in watch.plan.layers if layer.op == op and layer.layer}
+    backend = hiding.backend.restarted(0)
+    InProcessSession(backend).put(payload_of(watch.plan.probes[probe]))
+    (slow,) = {sign for sign, part in backend.signatures(probe) if part.latency_s > 20e-6}
+    comparison = compare_nights(hiding.night(watch, 5, f"{slow}:1.02"), [hiding.night(watch, 4)])
+    assert {one.subject.op.partition(",")[0] for one in comparison.regressions if one.kind == "layer"} == {op}
+    assert not compare_nights(hiding.night(watch, 6), [hiding.night(watch, 4)]).regressions
