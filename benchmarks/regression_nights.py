@@ -10,19 +10,25 @@ NPU in this process, with its default noise, another course of it every night: t
   (all of its places together, of the network's whole latency, by what the emulated device knows of itself). It is found
   where that layer itself is told as slower.
 
-Prints rows of Markdown and writes JSON. `--seed` sets all noise.
+Each night is compared with different numbers of earlier ones; and as one of several comparisons which share the
+probability of a false alarm, its watch planned for that. Networks are simulated side by side. Prints rows of Markdown
+and writes JSON. `--seed` sets all noise.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import random
 import tempfile
 import threading
 import time
+import zlib
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -43,13 +49,14 @@ from harness.probe.plan import LayerProbes, plan_probes
 from harness.probe.probe import network_probe
 from harness.regression.compare import compare_nights
 from harness.regression.findings import Comparison
+from harness.regression.power import level_of_each
 from harness.regression.series import WatchSeries, layer_subject, read_watch
 from harness.regression.watch import SHARE, WatchPlan, plan_watch
 from harness.testing.in_process import InProcessSession
 
 DEVICE = "npu01"
 SLOWER = 1.02
-NETWORKS = ("squeezenet", "mobilenetv2", "dscnn")
+NETWORKS = ("efficientnet_b0", "mobilenetv2", "vit_tiny", "squeezenet", "resnet18", "shufflenet", "bert_mini", "dscnn")
 FIRST_NIGHT = datetime(2026, 1, 1, 1, tzinfo=UTC)
 _FOLDER = Path("/dev/shm")
 
@@ -70,21 +77,26 @@ class Planted:
 
 @dataclass(frozen=True)
 class Bench:
-    """A device with a planned watch, and what can be planted."""
+    """A device with a planned watch, what can be planted, and the probability of a false alarm of a comparison."""
 
     name: str
     backend: EmulatedNpuBackend
     watch: WatchPlan
     eligible: tuple[Planted, ...]
+    level: float
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Nights of one kind: how many, how many told what they should or should not, with the exact 95 % interval."""
+    """Nights of one kind: how many, how many told what they should or should not, with the exact 95 % interval.
+
+    Each was compared with so many earlier ones, as one of so many comparisons.
+    """
 
     network: str
     kind: str
     earlier: int
+    comparisons: int
     nights: int
     told: int
     rate: float
@@ -92,19 +104,19 @@ class Outcome:
     high: float
 
 
-def bench(name: str, seed: int, folder: Path) -> Bench:
-    """Profiles the network once and plans its watch."""
+def bench(name: str, seed: int, folder: Path, comparisons: int = 1) -> Bench:
+    """Profiles the network once and plans its watch, as one of so many comparisons."""
     backend = EmulatedNpuBackend({"preset": "edge", "seed": seed})
     session = InProcessSession(backend)
     network = load_network(name if "/" in name else f"builtin:{name}")
     cuts, rules = cut_as_told(session, [network], ignore, threading.Event())
     plan = plan_probes(cuts, rules, auxiliary_for(backend.clock), None)
-    policy = RepeatPolicy(runs=12)
-    with Journal(folder / "profile.sqlite") as journal:
+    policy, level = RepeatPolicy(runs=12), level_of_each(comparisons)
+    with Journal(folder / f"{name.rpartition('/')[2]}-{comparisons}.sqlite") as journal:
         settings = policy.settings("profile", seed)
         campaign = journal.begin(DEVICE, plan, seed, settings, session.hello.fingerprint, backend.clock)
         CampaignRun(session, journal, campaign, plan, policy, ignore, threading.Event()).run()
-        watch = plan_watch(plan, [network], journal.samples(campaign.id), backend.clock)
+        watch = plan_watch(plan, [network], journal.samples(campaign.id), backend.clock, level=level)
     if watch is None:
         raise SystemExit(f"{name} has no layer that could be watched")
     whole = network_probe(network)
@@ -130,7 +142,7 @@ def bench(name: str, seed: int, folder: Path) -> Bench:
     for place, latency_s in takes.items():
         if latency_s >= SHARE * total_s:
             eligible.append(Planted(place, tuple(sorted(signatures[place])), latency_s / total_s))
-    return Bench(name, backend, watch, tuple(eligible))
+    return Bench(name, backend, watch, tuple(eligible), level)
 
 
 def nights(bench: Bench, folder: Path, seed: int) -> Iterator[WatchSeries]:
@@ -143,7 +155,7 @@ def night(bench: Bench, folder: Path, seed: int, number: int, slow: str) -> Watc
     """One night: a campaign into a journal, and read from it again."""
     session = InProcessSession(bench.backend.restarted(seed, slow), fingerprint={"machine": "emulated"})
     plan, policy = bench.watch.plan, bench.watch.policy
-    path = folder / f"{bench.name.rpartition('/')[2]}-{number}-{bool(slow)}.sqlite"
+    path = folder / f"{bench.name.rpartition('/')[2]}-{bench.level}-{number}-{bool(slow)}.sqlite"
     with Journal(path) as journal:
         settings = policy.settings("watch", seed)
         campaign = journal.begin(DEVICE, plan, seed, settings, session.hello.fingerprint, session.hello.clock)
@@ -161,25 +173,58 @@ def is_found(planted: Planted, comparison: Comparison, layers: Sequence[LayerPro
     return any(one.subject in wanted for one in comparison.regressions)
 
 
-def simulate(bench: Bench, count: int, earlier: int, seed: int, folder: Path) -> Iterator[tuple[str, bool, str]]:
-    """Tells of every night its kind, whether it told something, and what is worth a line of the log."""
-    held: deque[WatchSeries] = deque(maxlen=earlier)
+def simulate(
+    bench: Bench, count: int, earlier: Sequence[int], seed: int, folder: Path
+) -> Iterator[tuple[str, int, bool, str]]:
+    """Of every night and number of earlier ones: its kind, whether it told something, and a line of the log."""
+    held: deque[WatchSeries] = deque(maxlen=max(earlier))
     draw = random.Random(seed)
     course = nights(bench, folder, seed)
-    for _ in range(earlier):
+    for _ in range(max(earlier)):
         held.append(next(course))
     for number in range(count):
         planted = draw.choice(bench.eligible)
-        slow = night(bench, folder, seed + (1 << 40) + number, earlier + number, planted.slow)
-        comparison = compare_nights(slow, held)
-        found = is_found(planted, comparison, bench.watch.plan.layers)
-        line = "" if found else f"missed {planted.share:.3f} {planted.signatures}"
-        yield "planted", found, line
+        slow = night(bench, folder, seed + (1 << 40) + number, max(earlier) + number, planted.slow)
         plain = next(course)
-        comparison = compare_nights(plain, held)
-        told = [one.told for one in comparison.regressions]
-        yield "A/A", bool(told), "; ".join(told)
+        for few in earlier:
+            before = list(held)[-few:]
+            found = is_found(planted, compare_nights(slow, before, level=bench.level), bench.watch.plan.layers)
+            yield "planted", few, found, "" if found else f"missed {planted.share:.3f} {planted.signatures}"
+            told = [one.told for one in compare_nights(plain, before, level=bench.level).regressions]
+            yield "A/A", few, bool(told), "; ".join(told)
         held.append(plain)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Nights of one network that are to be simulated."""
+
+    network: str
+    nights: int
+    earlier: tuple[int, ...]
+    comparisons: int
+    seed: int
+
+
+def run(study: Study) -> tuple[list[Outcome], list[str]]:
+    """Simulates in a folder of its own; rates, and lines of what was missed or told for nothing."""
+    told: dict[tuple[str, int], list[bool]] = {}
+    lines = []
+    with tempfile.TemporaryDirectory(dir=_FOLDER if _FOLDER.is_dir() else None) as name:
+        ready = bench(study.network, study.seed, Path(name), study.comparisons)
+        seed = study.seed * 1_000_003 + 100_003 * (zlib.crc32(study.network.encode()) % 9973)
+        watch = ready.watch
+        samples = watch.policy.fewest_rounds * sum(batch.runs * len(batch.loads) for batch in watch.plan.batches)
+        print(f"{study.network}: {len(watch.plan.layers)} layers watched, {len(ready.eligible)} of 1 %,"
+              f" {samples} samples and {watch.device_s:.1f} s of the device a night,"
+              f" 1 of {study.comparisons} comparisons", flush=True)  # fmt: skip
+        for kind, few, hit, line in simulate(ready, study.nights, study.earlier, seed, Path(name)):
+            told.setdefault((kind, few), []).append(hit)
+            if line:
+                lines.append(f"{study.network} {kind}, {few} earlier, 1 of {study.comparisons}: {line}")
+                print(lines[-1], flush=True)
+    rows = [outcome(study.network, kind, few, study.comparisons, hits) for (kind, few), hits in told.items()]
+    return rows, lines
 
 
 def interval(told: int, nights: int) -> tuple[float, float]:
@@ -189,53 +234,51 @@ def interval(told: int, nights: int) -> tuple[float, float]:
     return low, high
 
 
-def outcome(network: str, kind: str, earlier: int, told: Sequence[bool]) -> Outcome:
+def outcome(network: str, kind: str, earlier: int, comparisons: int, told: Sequence[bool]) -> Outcome:
     """The rate over nights."""
-    hits = sum(told)
-    return Outcome(network, kind, earlier, len(told), hits, hits / len(told), *interval(hits, len(told)))
+    hits, count = sum(told), len(told)
+    return Outcome(network, kind, earlier, comparisons, count, hits, hits / count, *interval(hits, count))
+
+
+def of_all(rows: Sequence[Outcome]) -> list[Outcome]:
+    """The rates over all networks together."""
+    found: dict[tuple[str, int, int], list[bool]] = {}
+    for row in rows:
+        told = found.setdefault((row.kind, row.earlier, row.comparisons), [])
+        told += [True] * row.told + [False] * (row.nights - row.told)
+    return [outcome("all", *kind, told) for kind, told in sorted(found.items())]
 
 
 def main() -> None:
     """Simulates, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nights", type=int, default=1000, help="nights of each kind, over all networks together")
-    parser.add_argument("--earlier", type=int, default=7, help="earlier nights that each night is compared with")
+    parser.add_argument("--earlier", type=int, nargs="+", default=[7, 1], help="earlier nights to compare with")
+    parser.add_argument("--comparisons", type=int, nargs="+", default=[1, 10], help="that share the level of a night")
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, help="where to write the figures as JSON")
     arguments = parser.parse_args()
     started_s = time.monotonic()
-    told: dict[tuple[str, str], list[bool]] = {}
-    lines: list[str] = []
-    with tempfile.TemporaryDirectory(dir=_FOLDER if _FOLDER.is_dir() else None) as name:
-        for at, network in enumerate(arguments.networks):
-            folder = Path(name)
-            ready = bench(network, arguments.seed, folder)
-            count = len(range(at, arguments.nights, len(arguments.networks)))
-            seed = arguments.seed * 1_000_003 + at * 100_003
-            runs = ready.watch.plan.batches
-            samples = ready.watch.policy.fewest_rounds * sum(batch.runs * len(batch.loads) for batch in runs)
-            print(f"{network}: {len(ready.watch.plan.layers)} layers watched, {len(ready.eligible)} of 1 %,"
-                  f" {samples} samples and {ready.watch.device_s:.1f} s of the device a night", flush=True)  # fmt: skip
-            for kind, hit, line in simulate(ready, count, arguments.earlier, seed, folder):
-                told.setdefault((network, kind), []).append(hit)
-                if line:
-                    lines.append(f"{network} {kind}: {line}")
-                    print(lines[-1], flush=True)
-    rows = [outcome(network, kind, arguments.earlier, hits) for (network, kind), hits in sorted(told.items())]
-    for kind in ("A/A", "planted"):
-        hits = [hit for (_, one), found in told.items() if one == kind for hit in found]
-        rows.append(outcome("all", kind, arguments.earlier, hits))
-    print("| nights | networks | earlier nights | nights | told | rate | 95 % interval |")
-    print("|---|---|---|---|---|---|---|")
+    studies = [
+        Study(network, len(range(at, arguments.nights, len(arguments.networks))), tuple(arguments.earlier), shared,
+              arguments.seed)
+        for shared in arguments.comparisons for at, network in enumerate(arguments.networks)
+    ]  # fmt: skip
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+        done = list(pool.map(run, studies))
+    rows = [row for found, _ in done for row in sorted(found, key=lambda one: (one.kind, -one.earlier))]
+    rows += of_all(rows)
+    print("| nights | networks | earlier nights | comparisons | nights | told | rate | 95 % interval |")
+    print("|---|---|---|---|---|---|---|---|")
     for row in rows:
-        print(f"| {row.kind} | {row.network} | {row.earlier} | {row.nights} | {row.told} | {row.rate:.2%} |"
-              f" {row.low:.2%} to {row.high:.2%} |")  # fmt: skip
+        print(f"| {row.kind} | {row.network} | {row.earlier} | {row.comparisons} | {row.nights} | {row.told} |"
+              f" {row.rate:.2%} | {row.low:.2%} to {row.high:.2%} |")  # fmt: skip
     seconds = time.monotonic() - started_s
     print(f"{seconds:.0f} s")
     if arguments.output:
         content = {"seed": arguments.seed, "seconds": round(seconds), "rows": [asdict(row) for row in rows],
-                   "told": lines}  # fmt: skip
+                   "told": [line for _, lines in done for line in lines]}  # fmt: skip
         arguments.output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

@@ -227,18 +227,19 @@ def _nights(found: Any) -> Section:
     rows, reached = [], []
     for one in found["rows"]:
         between = f"{percent(one['low'], 2)} to {percent(one['high'], 2)}"
-        rows.append((one["kind"], one["network"], one["earlier"], f"{one['nights']:,}", f"{one['told']:,}",
-                     percent(one["rate"], 2), between))  # fmt: skip
+        rows.append((one["kind"], one["network"], one["earlier"], one["comparisons"], f"{one['nights']:,}",
+                     f"{one['told']:,}", percent(one["rate"], 2), between))  # fmt: skip
         if one["network"] != "all":
             continue
         figure = f"{percent(one['rate'], 2)} of {one['nights']:,} ({between})"
+        how = f"{one['earlier']} earlier, {one['comparisons']} compared"
         if one["kind"] == "A/A":
             met = one["rate"] <= MOST_FALSE_ALARMS
-            reached.append(Reached("nights: false alarms where nothing changed", "<= 1 %", figure, met))
+            reached.append(Reached(f"nights, {how}: false alarms where nothing changed", "<= 1 %", figure, met))
         else:
             met = one["rate"] >= FEWEST_FOUND
-            reached.append(Reached("nights: a layer 2 % slower is found", ">= 95 %", figure, met))
-    header = ("nights", "networks", "earlier nights", "nights", "told", "rate", "95 % interval")
+            reached.append(Reached(f"nights, {how}: a layer 2 % slower is found", ">= 95 %", figure, met))
+    header = ("nights", "networks", "earlier nights", "comparisons", "nights", "told", "rate", "95 % interval")
     return Section(table(header, rows), tuple(reached))
 
 

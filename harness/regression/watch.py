@@ -1,10 +1,10 @@
 """The watch campaign: the probes that show best whether a layer became slower, run often enough to show it.
 
 A profile measures every probe a dozen times, which tells a latency to a percent or so of the *probe*. What changes by
-two percent is a layer of it. So each layer that takes a noticeable part of a network is watched by one probe: within
-its context, or several copies of it behind each other, whichever needs least time on the device. A layer without its
-context is not asked where that can be helped: alone it reads and writes other memories than in the network, and what
-slows down there may be another part of it.
+two percent is a layer of it. So each layer that takes a noticeable part of a network is watched by a probe of its own:
+within its context, or several copies of it behind each other, whichever needs least time on the device. A layer that
+takes far more alone is watched alone, too: it reads and writes other memories there, and whether the network, whose
+memories are full, is like the one or the other nobody tells.
 
 Beside them stand the null probes that are subtracted from these, others of varied sizes, and the whole networks. All
 are visited in rounds of random order; what needs more runs is loaded several times.
