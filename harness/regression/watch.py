@@ -61,12 +61,12 @@ class WatchPlan:
 
 @dataclass(frozen=True)
 class _Due:
-    """A layer to be watched by one of some probes, and what it takes there; optional where that may not show."""
+    """A layer to be watched by one of some probes, and what it takes there; what is extra must fit into the budget."""
 
     layer: LayerProbes
     options: Sequence[WatchingProbe]
     latency_s: float
-    is_optional: bool = False
+    is_extra: bool
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class _Choice:
     """A layer with a probe that watches it and the null probe beside that; `runs` are those that a night needs."""
 
     layer: LayerProbes
+    is_extra: bool
     probe: str
     baseline: str
     copies: int
@@ -101,7 +102,10 @@ def plan_watch(
     """
     known = estimate_profile(plan, profiled, clock)
     wholes = [(network_probe(network), network) for network in networks]
-    choices = _choices(known, wholes, before, level)
+    visits: Visits = "cold" if clock == "device" else "warm"
+    cost = 2.0 if visits == "warm" else 1.0  # an untimed run before each visit's timed ones, at most
+    held = {one.probe for one in before.layers} if before else set()
+    choices = _fitting(_choices(known, wholes, held, level), held, _HALF * budget_s / cost)
     if not choices:
         return None
     chosen = [plan.probes[probe] for one in choices for probe in (one.baseline, one.probe)]
@@ -110,11 +114,10 @@ def plan_watch(
     probes = {probe.id: probe for probe in (*chosen, *nulls, *(whole for whole, _ in wholes))}
     run_s = {probe: one.latency_s for probe, one in known.measured.items()}
     run_s.update((whole.id, known.network_s(network, whole)) for whole, network in wholes)
-    visits: Visits = "cold" if clock == "device" else "warm"
-    a_visit = _runs_a_visit(choices)
+    round_s = ROUNDS * sum(run_s[probe] for probe in probes)
+    a_visit = _runs_a_visit(choices, _HALF * budget_s / (cost * round_s))
     base = ROUNDS * a_visit
-    cost = 2.0 if visits == "warm" else 1.0  # an untimed run before each visit's timed ones, at most
-    base_s = cost * base * sum(run_s[probe] for probe in probes)
+    base_s = cost * a_visit * round_s
     copies = _affordable(choices, base, (budget_s - base_s) / cost)
     copies.update(_of_nulls([probe.id for probe in nulls], copies, len(probes)))
     batches = _batches([(probe, copies.get(probe.id, 1)) for probe in probes.values()], nulls, visits, a_visit)
@@ -139,29 +142,24 @@ def plan_watch(
     )
 
 
-def _choices(
-    known: Estimates, wholes: Sequence[tuple[Probe, Network]], before: WatchSeries | None, level: float
-) -> list[_Choice]:
-    """Layers that take enough of a network, or were watched the night before, each with what watches it.
+def _choices(known: Estimates, wholes: Sequence[tuple[Probe, Network]], held: set[str], level: float) -> list[_Choice]:
+    """Layers that take enough of a network, or that probes `held` from the night before, each with what watches it.
 
-    One whose context hides most of what it takes alone is watched alone, and within its context where a change shows
-    there, too: nobody knows which of both the network is like.
+    One whose context hides most of what it takes alone is watched in both ways: nobody knows which the network is like.
     """
     weights = [known.weights(network, whole) for whole, network in wholes]
-    held = {one.probe for one in before.layers} if before else set()
     due: list[_Due] = []
     for layer in known.plan.layers:
         place, (within, alone) = place_of(layer), watching_probes(layer)
-        least_s = _MARGIN * SHARE / max(one.get(place, 0.0) for one in weights)
+        weight = max(one.get(place, 0.0) for one in weights)
         within_s, alone_s = known.within_s.get(place, 0.0), known.alone_s.get(place, 0.0)
-        is_hidden = alone_s >= max(least_s, within_s / _HALF)
-        must_be = within_s >= least_s or any(one.probe in held for one in within)
-        if within_s and (must_be or is_hidden):
-            due.append(_Due(layer, within, within_s, is_optional=not must_be))
+        takes_enough = within_s * weight >= _MARGIN * SHARE or any(one.probe in held for one in within)
+        is_hidden = alone_s * weight >= _MARGIN * SHARE and alone_s > within_s / _HALF
+        if within_s and (takes_enough or is_hidden):
+            due.append(_Due(layer, within, within_s, is_extra=not takes_enough))
         if alone_s and (is_hidden or alone[0].probe in held):
-            due.append(_Due(layer, alone, alone_s))
-    chosen = ((one, _choose(known, one, held, (len(due), level))) for one in due)
-    return [choice for one, choice in chosen if not one.is_optional or choice.runs <= _MOST_RUNS]
+            due.append(_Due(layer, alone, alone_s, is_extra=known.is_measured(layer.in_context, layer.null)))
+    return [_choose(known, one, held, (len(due), level)) for one in due]
 
 
 def _choose(known: Estimates, due: _Due, held: set[str], asked: tuple[int, float]) -> _Choice:
@@ -174,8 +172,24 @@ def _choose(known: Estimates, due: _Due, held: set[str], asked: tuple[int, float
                 spread_s = known.spread_s[one.probe]
                 runs = runs_needed(SHOWN * one.copies * due.latency_s, spread_s, *asked)
                 run_s = known.measured[one.probe].latency_s
-                showing.append(_Choice(due.layer, *one, due.latency_s, spread_s, run_s, runs))
+                showing.append(_Choice(due.layer, due.is_extra, *one, due.latency_s, spread_s, run_s, runs))
     return min([one for one in showing if one.probe in held] or showing, key=lambda one: one.runs * one.run_s)
+
+
+def _fitting(choices: Sequence[_Choice], held: set[str], left_s: float) -> list[_Choice]:
+    """All that must be watched, and what is extra where it can show a change and the time goes that far.
+
+    Those of the night before come first, then the cheapest.
+    """
+    fewest = ROUNDS * _FEWEST_A_VISIT
+    kept = [one for one in choices if not one.is_extra]
+    left_s -= fewest * sum(one.run_s for one in kept)
+    extra = [one for one in choices if one.is_extra and (one.probe in held or one.runs <= _MOST_RUNS)]
+    for one in sorted(extra, key=lambda one: (one.probe not in held, one.runs * one.run_s)):
+        if fewest * one.run_s <= left_s:
+            kept.append(one)
+            left_s -= fewest * one.run_s
+    return kept
 
 
 def _watched(layer: LayerProbes, chosen: set[str]) -> LayerProbes:
@@ -191,9 +205,11 @@ def _watched(layer: LayerProbes, chosen: set[str]) -> LayerProbes:
     )
 
 
-def _runs_a_visit(choices: Sequence[_Choice]) -> int:
+def _runs_a_visit(choices: Sequence[_Choice], affordable: float) -> int:
+    """As many as the probe wants that needs most, where the time allows for so many of all probes."""
     most = max(min(one.runs, _MOST_RUNS) for one in choices)
-    return min(_MOST_A_VISIT, max(_FEWEST_A_VISIT, math.ceil(most / (ROUNDS * _MOST_COPIES))))
+    wanted = min(_MOST_A_VISIT, math.ceil(most / (ROUNDS * _MOST_COPIES)))
+    return max(_FEWEST_A_VISIT, min(wanted, int(affordable)))
 
 
 def _affordable(choices: Sequence[_Choice], base: int, left_s: float) -> dict[str, int]:

@@ -160,6 +160,18 @@ def test_little_time_means_fewer_runs_and_says_so(ready: Ready, watch: WatchPlan
     assert max(one.change for one in short.detectable) > max(one.change for one in watch.detectable)
 
 
+def test_what_is_extra_must_fit(hiding: Ready) -> None:
+    """With little time on the device only the layers that show in their context are watched, and none twice."""
+    whole, short = (
+        plan_watch(hiding.plan, [hiding.network], hiding.samples, "device", budget_s=budget_s)
+        for budget_s in (120.0, 0.01)
+    )
+    assert whole is not None and short is not None
+    assert {one.subject for one in short.detectable} < {one.subject for one in whole.detectable}
+    assert not any(layer.layer for layer in short.plan.layers)
+    assert short.device_s < whole.device_s / 4
+
+
 def test_a_lab_of_many_devices_takes_more_runs(ready: Ready, watch: WatchPlan) -> None:
     """Where a hundred comparisons share the probability of a false alarm, the same change is shown by more runs."""
     among_many = plan_watch(ready.plan, [ready.network], ready.samples, "device", level=level_of_each(100))
