@@ -169,7 +169,8 @@ def night(bench: Bench, folder: Path, seed: int, number: int, slow: str) -> Watc
 def is_found(planted: Planted, comparison: Comparison, layers: Sequence[LayerProbes]) -> bool:
     """Whether the layer itself is told as slower."""
     mine = [one for one in layers if (one.key.text, one.context) == planted.place]
-    wanted = {layer_subject(one, is_second=alone) for one in mine for alone in (False, True)}
+    probes = ((one, probe) for one in mine for probe in (one.layer, one.in_context, *one.stacks))
+    wanted = {layer_subject(one, probe) for one, probe in probes if probe}
     return any(one.subject in wanted for one in comparison.regressions)
 
 

@@ -17,12 +17,16 @@ from harness.regression.findings import Comparison, Finding, fingerprint_changes
 from harness.regression.freeing import NULLS, FreedNight, Reference, free, reference_of
 from harness.regression.judging import Track, detectable, findings_of, judge
 from harness.regression.power import LEVEL
-from harness.regression.scatter import USUAL, USUAL_DEVICE, Moved, Scatter, scatter_of
+from harness.regression.scatter import USUAL, USUAL_DEVICE, Moved, Prior, Scatter, scatter_of
 from harness.regression.series import WatchSeries
 from harness.regression.subjects import Subject
 
 THRESHOLD = 0.01
 """The smallest change of a layer, a network or the device that is told, as a fraction."""
+_UNLIKE = 0.1
+"""Probability that layers scatter by another multiple than null probes, or devices of the clock, do."""
+_CHANGED = 0.1
+"""Probability that a probe changed from one night to the next."""
 
 
 def compare_nights(
@@ -100,12 +104,14 @@ def _tracks(
         if unit_s > 0 and len(having) > 1 and having[-1] == len(nights) - 1:
             found.append((subject, probe, unit_s, having))
     moved = [_moved(probe, [freed[at] for at in having], reference) for _, probe, _, having in found]
-    scatter = scatter_of([*moved, *_nulls(nights[-1], freed, reference)], USUAL[nights[-1].clock])
+    scatter = scatter_of(moved, Prior(_usual_scatter(nights[-1], freed, reference), _UNLIKE, _CHANGED))
     tracks = []
-    for (subject, probe, unit_s, having), off in zip(found, moved, strict=True):
-        errors_s, freedom = scatter.errors(off.stderr_s, off.total_s)
+    for (subject, probe, unit_s, having), off, (errors_s, freedom) in zip(
+        found, moved, scatter.errors(moved), strict=True
+    ):
         samples = tuple(freed[at].samples[probe] for at in having)
-        tracks.append(Track(subject, having, tuple(map(float, off.moved_s)), errors_s, freedom, unit_s, samples))
+        values = (tuple(map(float, off.moved_s)), tuple(map(float, errors_s)))
+        tracks.append(Track(subject, having, *values, freedom, unit_s, samples))
     return tracks, scatter
 
 
@@ -114,13 +120,20 @@ def _moved(probe: str, nights: Sequence[FreedNight], reference: Reference) -> Mo
     return Moved(np.array(moved), np.array(errors), reference.total_s[probe])
 
 
-def _nulls(tonight: WatchSeries, freed: Sequence[FreedNight], reference: Reference) -> list[Moved]:
-    """Null probes tell how nights scatter on a device's own clock; to a processor's caches they are too small."""
+def _usual_scatter(tonight: WatchSeries, freed: Sequence[FreedNight], reference: Reference) -> float:
+    """What is thought of the layers' scatter before it is looked at.
+
+    On a device's own clock null probes say how nights scatter; to a processor's caches they are too small for that.
+    """
+    usual = USUAL[tonight.clock]
     if tonight.clock != "device":
-        return []
-    named = [probe for probe, record in tonight.probes.items() if record.role in NULLS]
-    return [_moved(probe, [night for night in freed if probe in night.moved_s], reference)
-            for probe in named if probe in reference.total_s]  # fmt: skip
+        return usual
+    nulls = [
+        _moved(probe, [night for night in freed if probe in night.moved_s], reference)
+        for probe, record in tonight.probes.items()
+        if record.role in NULLS and probe in reference.total_s
+    ]
+    return scatter_of(nulls, Prior(usual, 0.0, _CHANGED)).value
 
 
 def _subjects(night: WatchSeries, reference: Reference) -> list[tuple[Subject, str, float]]:
@@ -147,14 +160,13 @@ def _device_track(nights: Sequence[WatchSeries], freed: Sequence[FreedNight], re
     if len(having) < 2:
         return None
     slower, stderr = (np.array([getattr(freed[at], name) for at in having]) for name in ("device", "device_stderr"))
-    scatter = scatter_of([Moved(slower[:-1], stderr[:-1], 1.0)], USUAL_DEVICE[nights[-1].clock])
-    errors, freedom = scatter.errors(stderr, 1.0)
+    scatter = scatter_of([Moved(slower[:-1], stderr[:-1], 1.0)], Prior(USUAL_DEVICE[nights[-1].clock], 0.0, 0.0))
+    ((errors, freedom),) = scatter.errors([Moved(slower, stderr, 1.0)])
     samples = []
     for at in having:
-        watched = [layer.probe for layer in nights[at].layers if reference.own_s.get(layer.probe, 0.0) > 0]
+        watched = [probe for probe in nights[at].one_a_layer if reference.own_s.get(probe, 0.0) > 0]
         parts = [(freed[at].samples[probe] - reference.total_s[probe]) / reference.own_s[probe] + freed[at].device
                  for probe in watched if probe in freed[at].samples]  # fmt: skip
         samples.append(np.concatenate(parts))
-    return Track(
-        Subject("device", nights[-1].device), having, tuple(map(float, slower)), errors, freedom, 1.0, tuple(samples)
-    )
+    values = (tuple(map(float, slower)), tuple(map(float, errors)))
+    return Track(Subject("device", nights[-1].device), having, *values, freedom, 1.0, tuple(samples))

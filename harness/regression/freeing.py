@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from harness.measure.summary import MAD_TO_SIGMA
+from harness.probe.terms import Terms
 from harness.regression.overheads import HostShare, columns_of, fit_host, tells_host
 from harness.regression.series import WatchSeries
 
@@ -32,8 +33,6 @@ _TUKEY = 4.685
 _HUBER = 1.345
 _REWEIGHTINGS = 12
 _MEDIAN_EFFICIENCY = 1.2533
-_LEAST_LEFT = 0.1
-"""Part of a null probe's variance that is left at least when the host's share is fitted to it."""
 _TELLING = 5.0
 """Errors of a layer's change up to which it tells something of the device, as a multiple of the middle one."""
 
@@ -115,11 +114,11 @@ class _Batch:
         self.own_s = np.array([reference.own_s[probe] for probe in self.probes])
         roles = [night.probes[probe].role for probe in self.probes]
         watched = {layer.probe for layer in night.layers}
+        self.is_one_a_layer = np.array([probe in night.one_a_layer for probe in self.probes], dtype=bool)
         self.is_null = np.array([role in NULLS for role in roles], dtype=bool)
         self.is_network = np.array([role == "network" for role in roles], dtype=bool)
         self.is_layer = np.array([probe in watched for probe in self.probes], dtype=bool)
-        self.columns = _columns(np.array([columns_of(night.probes[one].terms) for one in self.probes]), self.is_null,
-                                reference.host)  # fmt: skip
+        self.columns = _columns([night.probes[one].terms for one in self.probes], self.is_null, reference.host)
         self.host_s = np.zeros(len(self.probes))
         self.covariance = np.zeros((self.columns.shape[1],) * 2)
         self.empty_s = 0.0
@@ -132,11 +131,10 @@ class _Batch:
         """The host by all but whole networks, once it is known how much the device as a whole changed."""
         self._fit(self.moved_s - device * self.own_s, ~self.is_network, _TUKEY, self.host_s)
 
-    def error_s(self, at: Any) -> float:
-        """The error of what a probe is off without the host's share, which null probes have told."""
-        sampled, fitted = self.stderr_s[at] ** 2, float(self.columns[at] @ self.covariance @ self.columns[at])
-        left = max(sampled - fitted, _LEAST_LEFT * sampled) if self.is_null[at] else sampled + fitted
-        return float(left**0.5)
+    def error_s(self, at: int) -> float:
+        """The error of what a probe is off without the host's share; null probes have told most of that themselves."""
+        fitted = 0.0 if self.is_null[at] else float(self.columns[at] @ self.covariance @ self.columns[at])
+        return float(np.sqrt(self.stderr_s[at] ** 2 + fitted))
 
     def _fit(self, moved_s: Array, used: Any, bound: float, start: Array | None) -> None:
         columns, wanted, weight = self.columns[used], moved_s[used], 1 / self.stderr_s[used]
@@ -167,14 +165,15 @@ def _trust(residual: Array, bound: float) -> Array:
     return np.asarray(np.where(size < 1, (1 - np.minimum(size, 1.0) ** 2) ** 2, 1e-9))
 
 
-def _columns(sizes: Array, is_null: Any, host: HostShare) -> Array:
+def _columns(terms: Sequence[Terms], is_null: Any, host: HostShare) -> Array:
     """Columns of what the host may do, in units of an empty run where the null probes cannot tell more apart."""
+    sizes = np.array([columns_of(one) for one in terms]).reshape(-1, 3)
     told = sizes[is_null]
     scale = np.maximum(sizes.max(axis=0), 1.0) if len(sizes) else np.ones(3)
     if len(told) >= _FEWEST_NULLS and np.linalg.matrix_rank(told / scale, tol=1e-2) == sizes.shape[1]:
         return np.asarray(sizes / scale)
-    share = sizes @ np.array([host.run_s, host.input_s_per_byte, host.output_s_per_byte])
-    return np.asarray((share / host.run_s if host.run_s > 0 else np.ones(len(sizes)))[:, None])
+    share = np.array([host.of(one) for one in terms])
+    return np.asarray((share / host.run_s if host.run_s > 0 else np.ones(len(terms)))[:, None])
 
 
 def _device(batches: Sequence[_Batch]) -> tuple[float, float]:
@@ -183,8 +182,9 @@ def _device(batches: Sequence[_Batch]) -> tuple[float, float]:
     All count alike, so that a few large ones cannot outweigh the others, but for those that tell nothing.
     """
     parts = [
-        ((batch.moved_s - batch.host_s)[batch.is_layer], batch.stderr_s[batch.is_layer], batch.own_s[batch.is_layer])
+        ((batch.moved_s - batch.host_s)[used], batch.stderr_s[used], batch.own_s[used])
         for batch in batches
+        for used in [batch.is_one_a_layer]
     ]
     moved, stderr, own = (np.concatenate(one) if parts else np.zeros(0) for one in zip(*parts, strict=True))
     moved, stderr, own = moved[own > 0], stderr[own > 0], own[own > 0]

@@ -76,7 +76,9 @@ def varied_nulls(plan: ProbePlan, largest_bytes: int, wanted: int) -> list[str]:
     telling.sort(key=lambda one: (one.terms.input_bytes, one.terms.loaded_bytes, one.terms.output_bytes, one.id))
     chosen = []
     for is_sliced, count in ((False, wanted), (True, _SLICED)):
-        alike = [probe for probe in telling if bool(probe.terms.slices) == is_sliced]
+        alike = [one for one in telling if bool(one.terms.slices) == is_sliced]
+        if is_sliced:  # where nothing is loaded they tell nothing that others do not
+            alike = [one for one in alike if one.terms.loaded_bytes]
         fitting = sum(probe.terms.input_bytes <= largest_bytes for probe in alike)
         among = alike[: max(count, fitting)]
         chosen += [among[at].id for at in _spread_over(len(among), count)]

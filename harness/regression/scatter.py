@@ -1,8 +1,9 @@
 """How far nights differ in which nothing changed, beyond what their samples explain.
 
-As a part of the probes' totals, by Bayes' rule: what devices of a clock usually show is the prior, each probe's
-difference from one night to the next a datum. A datum may also be one of a probe that did change, so that the few which
-did have no say. Few nights of few probes leave much open; how much becomes the degrees of freedom of the tests.
+As a part of the probes' totals, by Bayes' rule on a grid: what devices of a clock usually show is the prior, which
+leaves room for devices that scatter far more; each probe's difference from one night to the next is a datum. A datum
+may also be one of a probe that did change, so that the few which did have no say. Few nights of few probes leave much
+open; that becomes the degrees of freedom of the tests.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import logsumexp, polygamma
+from scipy.special import logsumexp, ndtr
+from scipy.stats import t as student
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -22,14 +23,18 @@ USUAL = {"cpu": 0.01, "wall": 0.02, "device": 0.0001}
 """Scatter of a probe's total between nights by clock, as a fraction: assumptions, for when little is known."""
 USUAL_DEVICE = {"cpu": 0.015, "wall": 0.03, "device": 0.0005}
 """The same of the device as a whole."""
-USUAL_FREEDOM = 4.0
+_USUAL_FREEDOM = 4.0
 """Degrees of freedom that the usual scatter counts as."""
-_CHANGED = 0.1
-"""Probability that a probe changed from one night to the next."""
 _CHANGED_BY = 10.0
-"""How far that takes it, as a multiple of what it usually scatters: the scale of Cauchy's distribution."""
-_LOWEST, _HIGHEST, _STEPS = 0.03, 1.0, 160
-_MANY = 1e6
+"""How far a change takes a probe, as a multiple of what it usually scatters: the scale of Cauchy's distribution."""
+_LOWEST, _HIGHEST, _STEPS = 0.03, 1.0, 200
+_HELD = -25.0
+"""Logarithm of a posterior, beside its largest, down to which the grid is made finer."""
+_OUTER, _DEEP = 0.05, 1e-4
+"""Two-sided probabilities at which Student's distribution agrees with the posterior's: intervals, and decisions."""
+_HALVINGS = 50
+_FREEDOMS = np.geomspace(0.5, 1e6, 400)
+_RATIOS = student.isf(_DEEP / 2, _FREEDOMS) / student.isf(_OUTER / 2, _FREEDOMS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,37 +47,91 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Scatter:
-    """A standard deviation, as a fraction, with the degrees of freedom that it is known with."""
+class Prior:
+    """What is thought of a scatter before any night: the usual one, and how probable surprises are.
 
-    value: float
-    freedom: float
-
-    def errors(self, sampling_s: Array, total_s: float) -> tuple[tuple[float, ...], float]:
-        """Standard errors of nights' values, with the fewest degrees of freedom of one (Welch and Satterthwaite)."""
-        between = (self.value * total_s) ** 2
-        variance = np.square(sampling_s) + between
-        freedom = self.freedom * (float(variance.min()) / between) ** 2 if between > 0 else _MANY
-        return tuple(map(float, np.sqrt(variance))), min(freedom, _MANY)
-
-
-def scatter_of(probes: Sequence[Moved], usual: float) -> Scatter:
-    """The scatter of probes over nights, where the usual one is known.
-
-    The posterior of its square is taken for a scaled inverse chi-squared one, as the prior is: the same harmonic mean,
-    the same variance of its logarithm.
+    With probability `tail` the device is another kind than usual, and scatters by any multiple (half a Cauchy
+    distribution). `changed` is the probability that a probe changed from one night to the next.
     """
-    off_s, error_s, total_s = np.concatenate([np.zeros((3, 0)), *map(_steps, probes)], axis=1)
-    tried = usual * np.geomspace(_LOWEST, max(_HIGHEST / usual, 1 / _LOWEST), _STEPS)
-    held = -USUAL_FREEDOM * (np.log(tried) + usual**2 / (2 * tried**2))
-    changed = math.log(_CHANGED) + _cauchy(off_s, _CHANGED_BY * np.hypot(error_s, usual * total_s))
+
+    usual: float
+    tail: float
+    changed: float
+
+    def log_density(self, tried: Array) -> Array:
+        """Of the logarithm of the scatter."""
+        half = _USUAL_FREEDOM / 2
+        scale = math.log(2) - math.lgamma(half) + half * math.log(half)
+        usual = scale - _USUAL_FREEDOM * (np.log(tried / self.usual) + self.usual**2 / (2 * tried**2))
+        if not self.tail:
+            return np.asarray(usual)
+        other = np.log(2 / math.pi * tried / self.usual) - np.log1p(np.square(tried / self.usual))
+        return np.asarray(np.logaddexp(math.log(1 - self.tail) + usual, math.log(self.tail) + other))
+
+
+@dataclass(frozen=True, eq=False)
+class Scatter:
+    """Standard deviations that are possible, as fractions, and how probable each is."""
+
+    tried: Array
+    weight: Array
+
+    @property
+    def value(self) -> float:
+        """The middle one."""
+        return float(np.interp(0.5, np.cumsum(self.weight), self.tried))
+
+    def errors(self, probes: Sequence[Moved]) -> list[tuple[Array, float]]:
+        """Of each probe the standard errors of its nights, and the fewest degrees of freedom of one."""
+        if not probes:
+            return []
+        sampled = np.array([float(np.square(one.stderr_s).min()) for one in probes])
+        total_s = np.array([one.total_s for one in probes])
+        spread = np.sqrt(sampled[:, None] + np.square(total_s[:, None] * self.tried))
+        outer, deep = (self._quantile(spread, probability) for probability in (_OUTER, _DEEP))
+        freedom = np.interp(-deep / outer, -_RATIOS, _FREEDOMS)
+        variance = np.square(outer / student.isf(_OUTER / 2, freedom))
+        between = np.maximum(variance - sampled, 0.0)
+        return [
+            (np.sqrt(np.square(one.stderr_s) + more), float(known))
+            for one, more, known in zip(probes, between, freedom, strict=True)
+        ]
+
+    def _quantile(self, spread: Array, probability: float) -> Array:
+        """What is exceeded in either direction with this probability, by rows of standard deviations."""
+        low, high = np.zeros(len(spread)), 40 * spread.max(axis=1)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            beyond = 2 * ndtr(-middle[:, None] / spread) @ self.weight > probability
+            low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
+        return np.asarray(high)
+
+
+def scatter_of(probes: Sequence[Moved], prior: Prior) -> Scatter:
+    """The scatter of probes over nights."""
+    steps = np.concatenate([np.zeros((3, 0)), *map(_steps, probes)], axis=1)
+    lowest, highest = _LOWEST * prior.usual, max(_HIGHEST, prior.usual / _LOWEST)
+    tried = np.geomspace(lowest, highest, _STEPS)
+    held = _posterior(tried, steps, prior)
+    among = np.flatnonzero(held > held.max() + _HELD)
+    tried = np.geomspace(tried[max(0, among[0] - 1)], tried[min(_STEPS - 1, among[-1] + 1)], _STEPS)
+    held = _posterior(tried, steps, prior)
+    return Scatter(tried, np.exp(held - logsumexp(held)))
+
+
+def _posterior(tried: Array, steps: Array, prior: Prior) -> Array:
+    """Logarithms of posterior probabilities, but for a constant."""
+    off_s, error_s, total_s = steps
+    held = prior.log_density(tried)
+    changed = None
+    if prior.changed:
+        changed = math.log(prior.changed) + _cauchy(off_s, _CHANGED_BY * np.hypot(error_s, prior.usual * total_s))
     for at, scatter in enumerate(tried):
-        same = math.log(1 - _CHANGED) + _normal(off_s, np.hypot(error_s, scatter * total_s))
-        held[at] += float(np.sum(np.logaddexp(same, changed)))
-    weight = np.exp(held - logsumexp(held))
-    logarithm = 2 * np.log(tried)
-    spread = float(weight @ np.square(logarithm - weight @ logarithm))
-    return Scatter(float(weight @ tried**-2.0) ** -0.5, _freedom(spread))
+        same = _normal(off_s, np.hypot(error_s, scatter * total_s))
+        if changed is not None:
+            same = np.logaddexp(math.log(1 - prior.changed) + same, changed)
+        held[at] += float(np.sum(same))
+    return held
 
 
 def _steps(probe: Moved) -> Array:
@@ -87,10 +146,3 @@ def _normal(off: Array, spread: Array) -> Array:
 
 def _cauchy(off: Array, scale: Array) -> Array:
     return np.asarray(-np.log1p(np.square(off / scale)) - np.log(math.pi * scale))
-
-
-def _freedom(variance: float) -> float:
-    """Degrees of freedom of an inverse chi-squared distribution whose logarithm has this variance."""
-    if variance <= float(polygamma(1, _MANY / 2)):
-        return _MANY
-    return float(brentq(lambda freedom: polygamma(1, freedom / 2) - variance, 1e-3, _MANY))

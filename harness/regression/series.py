@@ -36,13 +36,14 @@ class WatchingProbe(NamedTuple):
 class WatchedLayer:
     """A layer as one probe watches it, which holds `copies` of it, beside the same probe without them.
 
-    A layer that is watched within its context and alone is two of these, with two subjects.
+    A layer that is watched within its context and alone is two of these, with two subjects; one is the second.
     """
 
     subject: Subject
     probe: str
     baseline: str
     copies: int
+    is_second: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,11 @@ class WatchSeries:
     layers: tuple[WatchedLayer, ...]
     probes: Mapping[str, WatchedProbe]
     samples: tuple[Mapping[str, Array], ...]
+
+    @functools.cached_property
+    def one_a_layer(self) -> frozenset[str]:
+        """One probe of each watched layer."""
+        return frozenset(layer.probe for layer in self.layers if not layer.is_second)
 
     @functools.cached_property
     def centres(self) -> tuple[Mapping[str, tuple[float, float]], ...]:
@@ -127,9 +133,9 @@ def watching_probes(layer: LayerProbes) -> tuple[list[WatchingProbe], list[Watch
     return within, [WatchingProbe(layer.layer, layer.auxiliary, 1)]
 
 
-def layer_subject(layer: LayerProbes, *, is_second: bool) -> Subject:
-    """What is said of a layer; where it is also watched within its context, of the layer alone."""
-    return Subject("layer", layer.name, f"{layer.op}, alone" if is_second else layer.op, layer.networks)
+def layer_subject(layer: LayerProbes, probe: str) -> Subject:
+    """What is said of a layer as this probe watches it: of the layer in the network, or of the layer alone."""
+    return Subject("layer", layer.name, f"{layer.op}, alone" if probe == layer.layer else layer.op, layer.networks)
 
 
 def _watched(layer: LayerProbes, probes: Mapping[str, WatchedProbe]) -> Iterator[WatchedLayer]:
@@ -138,6 +144,6 @@ def _watched(layer: LayerProbes, probes: Mapping[str, WatchedProbe]) -> Iterator
     for options in watching_probes(layer):
         for one in options:
             if one.probe in probes and one.baseline in probes:
-                yield WatchedLayer(layer_subject(layer, is_second=is_second), *one)
+                yield WatchedLayer(layer_subject(layer, one.probe), *one, is_second)
                 is_second = True
                 break

@@ -26,7 +26,7 @@ from harness.regression.estimates import Estimates, estimate_profile, place_of
 from harness.regression.overheads import varied_nulls
 from harness.regression.power import LEVEL, runs_needed, smallest_change_s
 from harness.regression.series import WatchingProbe, WatchSeries, layer_subject, watching_probes
-from harness.regression.subjects import Detectable, Subject
+from harness.regression.subjects import Detectable
 
 SHOWN = 0.02
 """The change of a layer for which runs are planned."""
@@ -105,7 +105,7 @@ def plan_watch(
     visits: Visits = "cold" if clock == "device" else "warm"
     cost = 2.0 if visits == "warm" else 1.0  # an untimed run before each visit's timed ones, at most
     held = {one.probe for one in before.layers} if before else set()
-    choices = _fitting(_choices(known, wholes, held, level), held, _HALF * budget_s / cost)
+    choices = _fitting(_choices(known, wholes, held, level), held, known, _HALF * budget_s / cost)
     if not choices:
         return None
     chosen = [plan.probes[probe] for one in choices for probe in (one.baseline, one.probe)]
@@ -130,15 +130,7 @@ def plan_watch(
         ProbePlan({reference.id: reference, **probes}, layers, batches, reference.id, plan.rules, plan.auxiliary),
         RepeatPolicy(runs=ROUNDS),
         cost * base * sum(run_s[probe_of(load)] for batch in batches for load in batch.loads),
-        tuple(
-            _detectable(
-                one,
-                layer_subject(one.layer, is_second=one.probe == one.layer.layer and len(watching[one.layer]) > 1),
-                base * copies.get(one.probe, 1),
-                (len(choices), level),
-            )
-            for one in choices
-        ),
+        tuple(_detectable(one, base * copies.get(one.probe, 1), (len(choices), level)) for one in choices),
     )
 
 
@@ -157,7 +149,8 @@ def _choices(known: Estimates, wholes: Sequence[tuple[Probe, Network]], held: se
         is_hidden = alone_s * weight >= _MARGIN * SHARE and alone_s > within_s / _HALF
         if within_s and (takes_enough or is_hidden):
             due.append(_Due(layer, within, within_s, is_extra=not takes_enough))
-        if alone_s and (is_hidden or alone[0].probe in held):
+        is_due_already = any(one.options == alone for one in due)  # in another context: alone it is the same
+        if alone_s and not is_due_already and (is_hidden or alone[0].probe in held):
             due.append(_Due(layer, alone, alone_s, is_extra=known.is_measured(layer.in_context, layer.null)))
     return [_choose(known, one, held, (len(due), level)) for one in due]
 
@@ -176,19 +169,22 @@ def _choose(known: Estimates, due: _Due, held: set[str], asked: tuple[int, float
     return min([one for one in showing if one.probe in held] or showing, key=lambda one: one.runs * one.run_s)
 
 
-def _fitting(choices: Sequence[_Choice], held: set[str], left_s: float) -> list[_Choice]:
+def _fitting(choices: Sequence[_Choice], held: set[str], known: Estimates, left_s: float) -> list[_Choice]:
     """All that must be watched, and what is extra where it can show a change and the time goes that far.
 
     Those of the night before come first, then the cheapest.
     """
-    fewest = ROUNDS * _FEWEST_A_VISIT
-    kept = [one for one in choices if not one.is_extra]
-    left_s -= fewest * sum(one.run_s for one in kept)
+    kept: list[_Choice] = []
+    visited: set[str] = set()
     extra = [one for one in choices if one.is_extra and (one.probe in held or one.runs <= _MOST_RUNS)]
-    for one in sorted(extra, key=lambda one: (one.probe not in held, one.runs * one.run_s)):
-        if fewest * one.run_s <= left_s:
+    extra.sort(key=lambda one: (one.probe not in held, one.runs * one.run_s))
+    for one in (*(one for one in choices if not one.is_extra), *extra):
+        added = {one.probe, one.baseline} - visited
+        least_s = ROUNDS * _FEWEST_A_VISIT * sum(known.measured[probe].latency_s for probe in added)
+        if not one.is_extra or least_s <= left_s:
             kept.append(one)
-            left_s -= fewest * one.run_s
+            visited |= added
+            left_s -= least_s
     return kept
 
 
@@ -261,6 +257,7 @@ def _loads(probe: Probe, times: int) -> list[str]:
     return [probe.id if copy == 1 else f"{probe.id}.{copy}" for copy in range(1, times + 1)]
 
 
-def _detectable(choice: _Choice, subject: Subject, runs: int, asked: tuple[int, float]) -> Detectable:
+def _detectable(choice: _Choice, runs: int, asked: tuple[int, float]) -> Detectable:
     smallest_s = smallest_change_s(choice.spread_s, runs, *asked)
+    subject = layer_subject(choice.layer, choice.probe)
     return Detectable(subject, smallest_s / (choice.copies * choice.latency_s))
