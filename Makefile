@@ -17,6 +17,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## the main job on three networks, ends with a table and reports/demo.html
 	$(BIN)/harness demo --workspace .
 
+# Several processes whose linear algebra each wants all cores keep each other waiting.
+test test-long: export OPENBLAS_NUM_THREADS = 1
+
 test: $(STAMP)  ## the whole suite, under ten minutes on two cores
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
