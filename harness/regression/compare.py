@@ -8,7 +8,7 @@ the scatter between nights (Student's t), both over all subjects of the night (H
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from harness.measure.significance import holm
 from harness.regression.findings import Comparison, Finding, fingerprint_changes
 from harness.regression.freeing import NULLS, FreedNight, Reference, free, reference_of
 from harness.regression.judging import Track, detectable, findings_of, judge
-from harness.regression.power import LEVEL
+from harness.regression.power import LEVEL, level_of_subject
 from harness.regression.scatter import USUAL, USUAL_DEVICE, Moved, Prior, Scatter, scatter_of
 from harness.regression.series import WatchSeries
 from harness.regression.subjects import Subject
@@ -25,6 +25,8 @@ THRESHOLD = 0.01
 """The smallest change of a layer, a network or the device that is told, as a fraction."""
 _UNLIKE = 0.1
 """Probability that layers scatter by another multiple than null probes, or devices of the clock, do."""
+_UNLIKE_DEVICE = 0.005
+"""The same of the device as a whole: more would hide whatever becomes slower after one night."""
 _CHANGED = 0.1
 """Probability that a probe changed from one night to the next."""
 
@@ -63,17 +65,17 @@ def _compare(nights: Sequence[WatchSeries], threshold: float, level: float) -> C
         return Comparison(tonight.device, tonight.date, 0, (), (), changed, 0.0, 0.0, 0.0)
     reference = reference_of(earlier)
     freed = [free(night, reference) for night in nights]
-    tracks, scatter = _tracks(nights, freed, reference)
-    device = _device_track(nights, freed, reference)
+    subjects = _subjects(nights, freed, reference)
+    each = level_of_subject(level, len(subjects) + 1)
+    tracks, scatter = _tracks(nights, freed, reference, subjects, each)
+    device = _device_track(nights, freed, reference, each)
     tracks += [device] if device else []
-    level /= 2  # one half for tonight, one for the nights before
-    each = level / max(1, len(tracks))
     judged = [judge(track, each) for track in tracks]
     corrected = holm([one.p_value for one in judged])
     findings = [
         finding
         for one, p_value in zip(judged, corrected, strict=True)
-        for finding in findings_of(one, p_value, nights, threshold, level, each)
+        for finding in findings_of(one, p_value, nights, threshold, level / 2, each)
     ]
     hosts = float(np.median([one.host for one in freed[:-1]]))
     return Comparison(
@@ -94,24 +96,41 @@ def _weight(finding: Finding) -> tuple[bool, int, float]:
     return finding.state == "passed", ["device", "network", "layer"].index(finding.kind), -finding.change
 
 
-def _tracks(
-    nights: Sequence[WatchSeries], freed: Sequence[FreedNight], reference: Reference
-) -> tuple[list[Track], Scatter]:
-    """Layers and networks of tonight that an earlier night has, too, with the scatter that their errors hold."""
-    found: list[tuple[Subject, str, float, tuple[int, ...]]] = []
-    for subject, probe, unit_s in _subjects(nights[-1], reference):
+@dataclass(frozen=True)
+class _Watched:
+    """A subject with its probe, what a change of it is a fraction of, and the nights that have it, by their indices."""
+
+    subject: Subject
+    probe: str
+    unit_s: float
+    nights: tuple[int, ...]
+
+
+def _subjects(nights: Sequence[WatchSeries], freed: Sequence[FreedNight], reference: Reference) -> list[_Watched]:
+    """Layers and networks of tonight that an earlier night has, too."""
+    found = []
+    for subject, probe, unit_s in _named(nights[-1], reference):
         having = tuple(at for at, night in enumerate(freed) if probe in night.samples)
         if unit_s > 0 and len(having) > 1 and having[-1] == len(nights) - 1:
-            found.append((subject, probe, unit_s, having))
-    moved = [_moved(probe, [freed[at] for at in having], reference) for _, probe, _, having in found]
+            found.append(_Watched(subject, probe, unit_s, having))
+    return found
+
+
+def _tracks(
+    nights: Sequence[WatchSeries],
+    freed: Sequence[FreedNight],
+    reference: Reference,
+    subjects: Sequence[_Watched],
+    each: float,
+) -> tuple[list[Track], Scatter]:
+    """The subjects over the nights, each to be judged at that level, with the scatter that their errors hold."""
+    moved = [_moved(one.probe, [freed[at] for at in one.nights], reference) for one in subjects]
     scatter = scatter_of(moved, Prior(_usual_scatter(nights[-1], freed, reference), _UNLIKE, _CHANGED))
     tracks = []
-    for (subject, probe, unit_s, having), off, (errors_s, freedom) in zip(
-        found, moved, scatter.errors(moved), strict=True
-    ):
-        samples = tuple(freed[at].samples[probe] for at in having)
+    for one, off, (errors_s, freedom) in zip(subjects, moved, scatter.errors(moved, each), strict=True):
+        samples = tuple(freed[at].samples[one.probe] for at in one.nights)
         values = (tuple(map(float, off.moved_s)), tuple(map(float, errors_s)))
-        tracks.append(Track(subject, having, *values, freedom, unit_s, samples))
+        tracks.append(Track(one.subject, one.nights, *values, freedom, one.unit_s, samples))
     return tracks, scatter
 
 
@@ -136,7 +155,7 @@ def _usual_scatter(tonight: WatchSeries, freed: Sequence[FreedNight], reference:
     return scatter_of(nulls, Prior(usual, 0.0, _CHANGED)).value
 
 
-def _subjects(night: WatchSeries, reference: Reference) -> list[tuple[Subject, str, float]]:
+def _named(night: WatchSeries, reference: Reference) -> list[tuple[Subject, str, float]]:
     """What was watched: the subject, its probe, and what a change of it is a fraction of."""
     found: list[tuple[Subject, str, float]] = []
     for layer in night.layers:
@@ -152,7 +171,9 @@ def _subjects(night: WatchSeries, reference: Reference) -> list[tuple[Subject, s
     return found
 
 
-def _device_track(nights: Sequence[WatchSeries], freed: Sequence[FreedNight], reference: Reference) -> Track | None:
+def _device_track(
+    nights: Sequence[WatchSeries], freed: Sequence[FreedNight], reference: Reference, each: float
+) -> Track | None:
     """The device as a whole; None where too few layers tell it. All samples of layers count, each as its own change."""
     if not freed[-1].device_stderr:
         return None
@@ -160,8 +181,9 @@ def _device_track(nights: Sequence[WatchSeries], freed: Sequence[FreedNight], re
     if len(having) < 2:
         return None
     slower, stderr = (np.array([getattr(freed[at], name) for at in having]) for name in ("device", "device_stderr"))
-    scatter = scatter_of([Moved(slower[:-1], stderr[:-1], 1.0)], Prior(USUAL_DEVICE[nights[-1].clock], 0.0, 0.0))
-    ((errors, freedom),) = scatter.errors([Moved(slower, stderr, 1.0)])
+    prior = Prior(USUAL_DEVICE[nights[-1].clock], _UNLIKE_DEVICE, _CHANGED)
+    scatter = scatter_of([Moved(slower[:-1], stderr[:-1], 1.0)], prior)
+    ((errors, freedom),) = scatter.errors([Moved(slower, stderr, 1.0)], each)
     samples = []
     for at in having:
         watched = [probe for probe in nights[at].one_a_layer if reference.own_s.get(probe, 0.0) > 0]

@@ -19,9 +19,17 @@ to be freed, scatter between nights, and that one earlier night tells that scatt
 _NORMAL = NormalDist()
 
 
+def level_of_subject(level: float, subjects: int) -> float:
+    """The part of a comparison's level at which one of so many subjects is judged.
+
+    One half of the level is for what tonight tells, one for what the nights before tell.
+    """
+    return level / 2 / max(1, subjects)
+
+
 def critical(subjects: int, level: float = LEVEL) -> float:
     """Standard errors beyond which one of so many subjects counts as changed in either direction."""
-    return -_NORMAL.inv_cdf(level / (2 * max(1, subjects)))
+    return -_NORMAL.inv_cdf(level_of_subject(level, subjects) / 2)
 
 
 def level_of_each(comparisons: int) -> float:

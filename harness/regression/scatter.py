@@ -30,12 +30,11 @@ _CHANGED_BY = 10.0
 _LOWEST, _HIGHEST, _STEPS = 0.03, 1.0, 200
 _HELD = -25.0
 """Logarithm of a posterior, beside its largest, down to which the grid is made finer."""
-_OUTER, _DEEP = 0.05, 1e-4
-"""Two-sided probabilities at which Student's distribution agrees with the posterior's: intervals, and decisions."""
+_OUTER = 0.05
+"""Two-sided probability at which Student's distribution agrees with the posterior's, for the sake of intervals."""
 _HALVINGS = 50
 _AT_ONCE = 4096
 _FREEDOMS = np.geomspace(0.5, 1e6, 400)
-_RATIOS = student.isf(_DEEP / 2, _FREEDOMS) / student.isf(_OUTER / 2, _FREEDOMS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +50,9 @@ class Moved:
 class Prior:
     """What is thought of a scatter before any night: the usual one, and how probable surprises are.
 
-    With probability `tail` the device is another kind than usual, and scatters by any multiple (half a Cauchy
-    distribution). `changed` is the probability that a probe changed from one night to the next.
+    With probability `tail` the device is another kind than usual, and scatters by a multiple of any size up to all of a
+    total (half a Cauchy distribution). `changed` is the probability that a probe changed from one night to the next.
+    Both are below one.
     """
 
     usual: float
@@ -82,15 +82,19 @@ class Scatter:
         """The middle one."""
         return float(np.interp(0.5, np.cumsum(self.weight), self.tried))
 
-    def errors(self, probes: Sequence[Moved]) -> list[tuple[Array, float]]:
-        """Of each probe the standard errors of its nights, and the fewest degrees of freedom of one."""
+    def errors(self, probes: Sequence[Moved], level: float) -> list[tuple[Array, float]]:
+        """Of each probe the standard errors of its nights, and the fewest degrees of freedom of one.
+
+        With these, Student's distribution is exceeded as often as the posterior's at `level`, where it decides.
+        """
         if not probes:
             return []
         sampled = np.array([float(np.square(one.stderr_s).min()) for one in probes])
         total_s = np.array([one.total_s for one in probes])
         spread = np.sqrt(sampled[:, None] + np.square(total_s[:, None] * self.tried))
-        outer, deep = (self._quantile(spread, probability) for probability in (_OUTER, _DEEP))
-        freedom = np.interp(-deep / outer, -_RATIOS, _FREEDOMS)
+        outer, deep = (self._quantile(spread, probability) for probability in (_OUTER, level))
+        ratios = student.isf(level / 2, _FREEDOMS) / student.isf(_OUTER / 2, _FREEDOMS)
+        freedom = np.interp(-deep / outer, -ratios, _FREEDOMS)
         variance = np.square(outer / student.isf(_OUTER / 2, freedom))
         between = np.maximum(variance - sampled, 0.0)
         return [

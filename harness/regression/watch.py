@@ -43,6 +43,7 @@ _NULLS = 9
 _COMMON_RUNS = 8
 """Runs of all probes together, as a multiple of those of the probe that is run most."""
 _HALF = 0.5
+_TRIES = 8
 DEFAULT_BUDGET_S = 120.0
 
 
@@ -108,6 +109,7 @@ def plan_watch(
     choices = _fitting(_choices(known, wholes, held, level), held, known, _HALF * budget_s / cost)
     if not choices:
         return None
+    subjects = len(choices) + len(wholes) + 1
     chosen = [plan.probes[probe] for one in choices for probe in (one.baseline, one.probe)]
     largest_bytes = max(probe.terms.input_bytes for probe in (*chosen, *(whole for whole, _ in wholes)))
     nulls = [plan.probes[name] for name in varied_nulls(plan, largest_bytes, _NULLS) if name in known.measured]
@@ -117,10 +119,15 @@ def plan_watch(
     round_s = ROUNDS * sum(run_s[probe] for probe in probes)
     a_visit = _runs_a_visit(choices, _HALF * budget_s / (cost * round_s))
     base = ROUNDS * a_visit
-    base_s = cost * a_visit * round_s
-    copies = _affordable(choices, base, (budget_s - base_s) / cost)
-    copies.update(_of_nulls([probe.id for probe in nulls], copies, len(probes)))
-    batches = _batches([(probe, copies.get(probe.id, 1)) for probe in probes.values()], nulls, visits, a_visit)
+    left_s = budget_s - cost * a_visit * round_s
+    for _ in range(_TRIES):  # null probes that are loaded more often, and once more in each batch, take time as well
+        copies = _affordable(choices, base, left_s / cost)
+        copies.update(_of_nulls([probe.id for probe in nulls], copies, len(probes)))
+        batches = _batches([(probe, copies.get(probe.id, 1)) for probe in probes.values()], nulls, visits, a_visit)
+        device_s = cost * base * sum(run_s[probe_of(load)] for batch in batches for load in batch.loads)
+        if device_s <= budget_s or max(copies.values()) == 1:
+            break
+        left_s -= device_s - budget_s
     reference = plan.probes[plan.reference]
     watching: dict[LayerProbes, set[str]] = {}
     for one in choices:
@@ -129,8 +136,8 @@ def plan_watch(
     return WatchPlan(
         ProbePlan({reference.id: reference, **probes}, layers, batches, reference.id, plan.rules, plan.auxiliary),
         RepeatPolicy(runs=ROUNDS),
-        cost * base * sum(run_s[probe_of(load)] for batch in batches for load in batch.loads),
-        tuple(_detectable(one, base * copies.get(one.probe, 1), (len(choices), level)) for one in choices),
+        device_s,
+        tuple(_detectable(one, base * copies.get(one.probe, 1), (subjects, level)) for one in choices),
     )
 
 
@@ -141,18 +148,24 @@ def _choices(known: Estimates, wholes: Sequence[tuple[Probe, Network]], held: se
     """
     weights = [known.weights(network, whole) for whole, network in wholes]
     due: list[_Due] = []
+    alone: dict[WatchingProbe, _Due] = {}  # alone a layer is the same in all contexts: it is watched under the first
+    hidden: set[WatchingProbe] = set()
     for layer in known.plan.layers:
-        place, (within, alone) = place_of(layer), watching_probes(layer)
+        place, (within, (by_itself,)) = place_of(layer), watching_probes(layer)
         weight = max(one.get(place, 0.0) for one in weights)
         within_s, alone_s = known.within_s.get(place, 0.0), known.alone_s.get(place, 0.0)
-        takes_enough = within_s * weight >= _MARGIN * SHARE or any(one.probe in held for one in within)
+        takes_enough = within_s * weight >= _MARGIN * SHARE
         is_hidden = alone_s * weight >= _MARGIN * SHARE and alone_s > within_s / _HALF
-        if within_s and (takes_enough or is_hidden):
+        if within_s and (takes_enough or is_hidden or any(one.probe in held for one in within)):
             due.append(_Due(layer, within, within_s, is_extra=not takes_enough))
-        is_due_already = any(one.options == alone for one in due)  # in another context: alone it is the same
-        if alone_s and not is_due_already and (is_hidden or alone[0].probe in held):
-            due.append(_Due(layer, alone, alone_s, is_extra=known.is_measured(layer.in_context, layer.null)))
-    return [_choose(known, one, held, (len(due), level)) for one in due]
+        if alone_s:
+            has_context = known.is_measured(layer.in_context, layer.null)
+            alone.setdefault(by_itself, _Due(layer, (by_itself,), alone_s, is_extra=has_context))
+            if is_hidden or by_itself.probe in held:
+                hidden.add(by_itself)
+    due += [one for by_itself, one in alone.items() if by_itself in hidden]
+    asked = (len(due) + len(wholes) + 1, level)
+    return [_choose(known, one, held, asked) for one in due]
 
 
 def _choose(known: Estimates, due: _Due, held: set[str], asked: tuple[int, float]) -> _Choice:
@@ -185,7 +198,7 @@ def _fitting(choices: Sequence[_Choice], held: set[str], known: Estimates, left_
             kept.append(one)
             visited |= added
             left_s -= least_s
-    return kept
+    return kept or list(choices[:1])
 
 
 def _watched(layer: LayerProbes, chosen: set[str]) -> LayerProbes:

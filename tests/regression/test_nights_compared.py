@@ -221,3 +221,15 @@ def test_detectable_changes_are_found() -> None:
         for part in (1.1, 0.3)
     }
     assert found[1.1] >= 9 and found[0.3] <= 1
+
+
+@pytest.mark.parametrize("quiet", [2, 4, 13])
+def test_a_device_that_stays_slower_is_told_every_night(quiet: int) -> None:
+    """A device as a whole 2 % slower is new on its first night, and known, with its size, on the next ones."""
+    devices = [MadeDevice()] * quiet + [MadeDevice(device=1.02)] * 4
+    series = [device.night(number) for number, device in enumerate(devices)]
+    for slow in range(1, 5):
+        found = compare_nights(series[quiet + slow - 1], series[: quiet + slow - 1])
+        (finding,) = [one for one in found.regressions if one.kind == "device"]
+        assert finding.state == ("new" if slow == 1 else "step")
+        assert finding.change == pytest.approx(0.02, abs=0.004)

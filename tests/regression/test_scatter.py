@@ -26,7 +26,7 @@ def quiet(generator: np.random.Generator, scatter: float, probes: int, nights: i
 
 def p_value(probes: list[Moved], prior: Prior) -> float:
     """Of the last night against the first, for one of the probes."""
-    ((errors_s, freedom),) = scatter_of(probes, prior).errors(probes[:1])
+    ((errors_s, freedom),) = scatter_of(probes, prior).errors(probes[:1], 1e-3)
     moved_s = probes[0].moved_s
     return float(2 * student.sf(abs(moved_s[-1] - moved_s[0]) / np.hypot(errors_s[-1], errors_s[0]), freedom))
 
@@ -38,7 +38,7 @@ def test_what_many_probes_show_counts(factor: float, seed: int) -> None:
     probes = quiet(np.random.default_rng(seed), scatter, 100, 3, 0.1 * scatter * TOTAL_S)
     found = scatter_of(probes, PRIOR)
     assert 0.7 * scatter < found.value < 1.4 * scatter
-    ((_, freedom),) = found.errors(probes[:1])
+    ((_, freedom),) = found.errors(probes[:1], 1e-3)
     assert 50 < freedom < 1000
 
 
@@ -56,7 +56,7 @@ def test_the_few_that_changed_have_no_say(seed: int, by: float, sign: float) -> 
 def test_where_nothing_is_known_it_is_what_is_usual(probes: list[Moved]) -> None:
     """Without two nights of a probe the usual scatter is all there is: Student's distribution with four degrees."""
     found = scatter_of(probes, KNOWN)
-    ((errors_s, freedom),) = found.errors([Moved(np.zeros(1), np.full(1, 1e-12), TOTAL_S)])
+    ((errors_s, freedom),) = found.errors([Moved(np.zeros(1), np.full(1, 1e-12), TOTAL_S)], 1e-3)
     assert errors_s[0] == pytest.approx(USUAL * TOTAL_S, rel=0.01)
     assert freedom == pytest.approx(4.0, rel=0.03)
 

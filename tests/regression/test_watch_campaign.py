@@ -172,6 +172,19 @@ def test_what_is_extra_must_fit(hiding: Ready) -> None:
     assert short.device_s < whole.device_s / 4
 
 
+@pytest.mark.parametrize("name", ["ready", "hiding"])
+def test_a_watch_takes_no_longer_than_it_may(name: str, request: pytest.FixtureRequest) -> None:
+    """From the first budget on that allows for a watch, every larger one does, and is hardly exceeded."""
+    bench: Ready = request.getfixturevalue(name)
+    excess = []
+    for budget_s in np.geomspace(0.01, 100, 30):
+        planned = plan_watch(bench.plan, [bench.network], bench.samples, "device", budget_s=float(budget_s))
+        assert planned is not None
+        excess.append(planned.device_s / budget_s)
+    first = next(at for at, one in enumerate(excess) if one <= 1.5)
+    assert max(excess[first:]) <= 1.5 and min(excess) < 1
+
+
 def test_a_lab_of_many_devices_takes_more_runs(ready: Ready, watch: WatchPlan) -> None:
     """Where a hundred comparisons share the probability of a false alarm, the same change is shown by more runs."""
     among_many = plan_watch(ready.plan, [ready.network], ready.samples, "device", level=level_of_each(100))
