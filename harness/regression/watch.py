@@ -39,6 +39,8 @@ ROUNDS = 24
 _FEWEST_A_VISIT, _MOST_A_VISIT = 2, 8
 _MOST_COPIES = 12
 _MOST_RUNS = ROUNDS * _MOST_A_VISIT * _MOST_COPIES
+_WORTH = 2.0
+"""What is extra is watched where it needs so many times the most runs at most: then these show nearly as much."""
 _NULLS = 9
 _COMMON_RUNS = 8
 """Runs of all probes together, as a multiple of those of the probe that is run most."""
@@ -189,7 +191,7 @@ def _fitting(choices: Sequence[_Choice], held: set[str], known: Estimates, left_
     """
     kept: list[_Choice] = []
     visited: set[str] = set()
-    extra = [one for one in choices if one.is_extra and (one.probe in held or one.runs <= _MOST_RUNS)]
+    extra = [one for one in choices if one.is_extra and (one.probe in held or one.runs <= _WORTH * _MOST_RUNS)]
     extra.sort(key=lambda one: (one.probe not in held, one.runs * one.run_s))
     for one in (*(one for one in choices if not one.is_extra), *extra):
         added = {one.probe, one.baseline} - visited
