@@ -1,8 +1,10 @@
-"""The agents and workers of one test, told from all other processes by the runtime folder in their environment."""
+"""Other processes: agents and workers of one test, by the runtime folder in their environment; waiting for them."""
 
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -24,6 +26,14 @@ def runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+    """Waits for something that another process does; fails the test where it does not."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen in {seconds:g} s"
+        time.sleep(0.02)
 
 
 def _device_processes(runtime_folder: Path) -> list[tuple[int, list[str]]]:

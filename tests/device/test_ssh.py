@@ -9,13 +9,13 @@ import socket
 import stat
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import wait_until
 
 from device_agents.lease import holder_of
 from harness.device.bundle import build_bundle
@@ -39,13 +39,6 @@ PROBE = ProbePayload("p", b"model", (), ({"name": "x", "shape": [10], "dtype": "
 def _make_key(path: Path) -> str:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
     return path.with_suffix(".pub").read_text().strip()
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def _measure(session: AgentSession) -> int:
@@ -172,7 +165,7 @@ def test_wrong_user_key_is_tried_once(sshd: Any, tmp_path: Path) -> None:
     _make_key(tmp_path / "stranger")
     with pytest.raises(AuthenticationError, match="refused the identity"):
         open_session(sshd.device(identity=tmp_path / "stranger"))
-    _wait_until(lambda: "closed by authenticating user" in sshd.log.read_text())
+    wait_until(lambda: "closed by authenticating user" in sshd.log.read_text(), "the end of the connection")
     assert sshd.log.read_text().count("closed by authenticating user") == 1
 
 
@@ -227,7 +220,7 @@ def test_sshd_that_dies_in_the_middle_is_a_lost_link(sshd: Any) -> None:
         with pytest.raises(LinkLost, match="connection"):
             for _ in session.run([Visit("p", 100_000, 1)] * 1000):
                 sshd.kill_sessions()
-    _wait_until(lambda: holder_of("board") is None)
+    wait_until(lambda: holder_of("board") is None, "the end of the lease")
 
 
 def test_local_device_needs_no_installation() -> None:

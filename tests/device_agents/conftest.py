@@ -8,7 +8,6 @@ import os
 import select
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,6 @@ from device_agents import wire
 REPOSITORY = Path(__file__).resolve().parents[2]
 INPUT = {"name": "x", "shape": [1, 1000], "dtype": "float32", "distribution": "normal", "seed": 1}
 DEADLINE_S = 30.0
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Waits for something that another process does, at most DEADLINE_S."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 class AgentProcess:

@@ -11,9 +11,8 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nullbench import Truth, build_network
 from onnx import numpy_helper
-from processes import runs
+from processes import runs, wait_until
 
 from device_agents import arrays
 from device_agents.backends import LoadRequest, Refused, Sample, create
@@ -79,14 +78,6 @@ def options(*further: str, latency: str = AVERAGE, **changes: Any) -> dict[str, 
     """Options of the stand-in, with further arguments."""
     known = {"run": [*WORDS, *further], "latency": latency, "unit": "us", "version": "1", "runs": 4, **changes}
     return {name: value for name, value in known.items() if value is not None}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Waits for something that another process does."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def loaded(settings: Mapping[str, Any], model: AssembledModel) -> Any:
@@ -246,7 +237,7 @@ def test_a_hanging_tool_is_ended_with_its_children(model: AssembledModel, tmp_pa
     pids = tmp_path / "pids"
     with pytest.raises(Refused, match=r"did not end within 2 s.*Inference"):
         loaded(options("--misbehave=hang", f"--pids={pids}", timeout_s=2), model)
-    wait_until(lambda: not any(runs(int(pid)) for pid in pids.read_text().split()))
+    wait_until(lambda: not any(runs(int(pid)) for pid in pids.read_text().split()), "the end of the tool")
 
 
 def test_what_a_tool_leaves_running_is_ended(model: AssembledModel, tmp_path: Path, true_ns: int) -> None:
@@ -254,7 +245,7 @@ def test_what_a_tool_leaves_running_is_ended(model: AssembledModel, tmp_path: Pa
     pids = tmp_path / "pids"
     backend = loaded(options("--misbehave=family", f"--pids={pids}"), model)
     assert backend.run("p").wall_ns == true_ns
-    wait_until(lambda: not any(runs(int(pid)) for pid in pids.read_text().split()))
+    wait_until(lambda: not any(runs(int(pid)) for pid in pids.read_text().split()), "the end of the tool")
 
 
 def test_a_tool_dies_with_its_worker(network: Path, tmp_path: Path) -> None:
@@ -268,12 +259,12 @@ def test_a_tool_dies_with_its_worker(network: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen([sys.executable, "-c", program, settings, str(network)], cwd=tmp_path, env=environment) as it:
         try:
-            wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+            wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, "the start of the tool")
             running = [int(pid) for pid in pids.read_text().split()]
             assert all(map(runs, running))
         finally:
             it.send_signal(signal.SIGKILL)
-    wait_until(lambda: not any(map(runs, running)))
+    wait_until(lambda: not any(map(runs, running)), "the end of the tool")
 
 
 def test_a_call_is_alone(model: AssembledModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -10,11 +11,11 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import processes
 import psutil
 
 import device_agents
@@ -23,14 +24,7 @@ from harness.workspace import Workspace
 HOSTS = {"one": "left", "two": "right"}
 PATIENCE_S = 60.0
 """Bound on every wait; on a loaded machine a process of Dask takes seconds to start."""
-
-
-def wait_until(holds: Callable[[], object], what: str) -> None:
-    """Waits until something holds; fails the test where it does not."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline_s, f"{what} did not happen in {PATIENCE_S:g} s"
-        time.sleep(0.02)
+wait_until = functools.partial(processes.wait_until, seconds=PATIENCE_S)
 
 
 def free_port() -> int:

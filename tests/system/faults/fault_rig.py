@@ -252,14 +252,6 @@ def send_signal(processes: Callable[[Path], list[int]], runtime_folder: Path, nu
     os.kill(pid, number)
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
-    """Waits for something that another process does."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.02)
-
-
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
     """A tmpfs of so many bytes at `folder`; skips the test where mounting is not allowed."""

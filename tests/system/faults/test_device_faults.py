@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fault_rig import SHORT, TTL_S, Rig, Row, send_signal, wait_until
-from processes import agents, workers
+from fault_rig import SHORT, TTL_S, Rig, Row, send_signal
+from processes import agents, wait_until, workers
 
 from harness.device.inventory import load_inventory
 from harness.device.session import AgentSession, ProbePayload, Visit

@@ -10,7 +10,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from fault_rig import SHORT, Rig, wait_until
+from fault_rig import SHORT, Rig
+from processes import wait_until
 from sshd_server import Sshd, free_port, make_key, running_sshd
 
 from harness.device.bundle import build_bundle
