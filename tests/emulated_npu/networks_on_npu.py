@@ -30,6 +30,9 @@ Array = np.ndarray[Any, Any]
 TOLERANCE = 1e-4
 """Largest difference from ONNX Runtime, of the largest of its values."""
 
+ROUNDINGS = 16
+"""Rounding errors of the largest logit that two runtimes may differ by: the order of a sum is theirs to choose."""
+
 ORDERS: tuple[Order, ...] = ("program", "io-first", "cp-first")
 NO_MEMORY = Memory(0, 0.0, 0.0, 0)
 
@@ -422,6 +425,32 @@ def _unsaturated(proto: ModelProto, weights: dict[str, Array], inputs: Mapping[s
     proto.graph.initializer.extend([*kept, *(_stub(name, weights[name]) for name in sorted(scaled))])
     content: bytes = proto.SerializeToString()
     return content
+
+
+def saturated_softmaxes(network: Network) -> list[NodeProto]:
+    """The Softmax nodes whose result is an output, and whose input is so large that its rounding errors move it."""
+    proto = onnx.load_model_from_string(network.model)
+    last = [each for each in proto.graph.node if each.op_type == "Softmax" and each.output[0] in network.expected]
+    logits = with_outputs(network, [each.input[0] for each in last]).expected if last else {}
+    return [each for each in last if ROUNDINGS * np.spacing(np.abs(logits[each.input[0]]).max()) > TOLERANCE]
+
+
+def with_outputs(network: Network, names: Sequence[str]) -> Network:
+    """The same network, which also returns the named tensors."""
+    proto = onnx.load_model_from_string(network.model)
+    proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
+    stubs = {each.name for each in proto.graph.initializer if each.data_location == TensorProto.EXTERNAL}
+    beside = {name: network.weights[name] for name in stubs}
+    content = proto.SerializeToString()
+    return replace(network, model=content, expected=_by_runtime(content, beside, network.inputs))
+
+
+def softmax_by_runtime(network: Network, softmax: NodeProto, logits: Array) -> Array:
+    """ONNX Runtime's result of one Softmax node of the network for the given input."""
+    versions = onnx.load_model_from_string(network.model).opset_import
+    opset = next(each.version for each in versions if each.domain == "")
+    inputs = {softmax.input[0]: logits}
+    return by_runtime(model([softmax], inputs, outputs=softmax.output, opset=opset), inputs)[0]
 
 
 def _by_runtime(content: bytes, weights: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -23,6 +23,11 @@ from harness.probe.probe import network_probe
 NETWORKS = ("resnet18", "resnet50", "mobilenetv2", "efficientnet_b0", "squeezenet")
 AUXILIARY = {"AveragePool", "Unsqueeze"}
 PRODUCERS = {"Abs", "Not", "Conv"}
+FUSED_OUTSIDE_THE_BLOCKED_LAYOUT = {"FusedConv": "Conv"}
+"""ONNX Runtime's name for a convolution with an activation in the plain layout; in its blocked layout it is Conv.
+
+Which convolutions get the blocked layout depends on the block: 16 channels with AVX-512, 8 channels without.
+"""
 
 
 @functools.cache
@@ -60,9 +65,12 @@ def told_plan(name: str) -> ProbePlan:
 
 
 def executed(plan: ProbePlan, probe: str) -> list[NodeProto]:
-    """What the runtime makes of a probe, reordering of memory left out."""
+    """The nodes that the runtime executes for a probe, without reordering of memory, each by its usual name."""
     graph = onnx.load_model_from_string(revealed(plan.probes[probe].model)).graph
-    return [node for node in graph.node if not node.op_type.startswith("Reorder")]
+    nodes = [node for node in graph.node if not node.op_type.startswith("Reorder")]
+    for node in nodes:
+        node.op_type = FUSED_OUTSIDE_THE_BLOCKED_LAYOUT.get(node.op_type, node.op_type)
+    return nodes
 
 
 def own(plan: ProbePlan, layer: LayerProbes) -> list[str]:
