@@ -15,7 +15,6 @@ from scipy.stats import binomtest
 
 from harness import build_lut, estimate, profile, validate
 from harness.errors import DeviceBusy, HarnessError
-from harness.estimation.validation import DEFAULT_PROCESSES, NetworkValidation, Validation
 from harness.latency.estimators import Method
 from harness.lut.table import Lut
 from harness.measure.policy import RepeatPolicy
@@ -23,6 +22,7 @@ from harness.measure.profiling import ProfileResult
 from harness.measure.summary import Z_95
 from harness.network.models import BUILTIN_PREFIX
 from harness.predictor.intervals import LEVEL, NORMAL_90
+from harness.validation.validate import DEFAULT_PROCESSES, NetworkValidation, Validation
 from harness.workspace import Workspace
 
 OTHER_METHODS: tuple[Method, ...] = ("difference", "regression")

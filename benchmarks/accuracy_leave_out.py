@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from accuracy_devices import REJECTED_P, TENTH, TWENTIETH, Errors, Measured, Run, p_of_90, references, say
 from accuracy_page import Reached, Section, milliseconds, percent, signed, table, yes
 
-from harness.estimation.networks import estimate_network
+from harness.estimation.estimate import estimate_network
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Lut
 from harness.measure.summary import Z_95

@@ -23,7 +23,7 @@ from device_agents.emulated_npu.machine import load_preset
 from harness.network.graph import Network
 from harness.network.models import load_networks
 from harness.predictor.fit import fit_predictor
-from harness.predictor.layers import Sample
+from harness.predictor.layer_descriptions import Sample
 from harness.predictor.work import work_of
 
 PRESET = "edge"

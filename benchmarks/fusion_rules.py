@@ -27,7 +27,7 @@ from harness.network.assemble import EmittedNames
 from harness.network.fusion import FusionRule, match_all
 from harness.network.graph import Network
 from harness.network.models import BUILTIN_NAMES, BUILTIN_PREFIX, load_networks
-from harness.network.told import read_told
+from harness.network.runtime_graph.formats import read_told
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe import network_probe
 

@@ -28,7 +28,7 @@ from harness.network.zoo import NAMES
 from harness.predictor.described import describe
 from harness.predictor.fit import fit_predictor
 from harness.predictor.intervals import LEVEL, NORMAL_90
-from harness.predictor.layers import LayerFeatures, Sample
+from harness.predictor.layer_descriptions import LayerFeatures, Sample
 from harness.predictor.sums import stderr_of_sum
 from harness.probe.terms import Terms
 

@@ -26,7 +26,7 @@ from harness.predictor.columns import feature_columns  # noqa: E402
 from harness.predictor.coverage import Coverage  # noqa: E402
 from harness.predictor.fit import fit_predictor  # noqa: E402
 from harness.predictor.intervals import LEVEL  # noqa: E402
-from harness.predictor.layers import LayerFeatures, Sample  # noqa: E402
+from harness.predictor.layer_descriptions import LayerFeatures, Sample  # noqa: E402
 from harness.predictor.predictor import Prediction  # noqa: E402
 from harness.predictor.step_search import find_steps  # noqa: E402
 from harness.predictor.steps import Steps  # noqa: E402

@@ -47,11 +47,11 @@ from harness.network.models import load_network
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.plan import LayerProbes, plan_probes
 from harness.probe.probe import network_probe
-from harness.regression.compare import compare_nights
-from harness.regression.findings import Comparison
-from harness.regression.power import level_of_each
-from harness.regression.series import WatchSeries, layer_subject, read_watch
-from harness.regression.watch import SHARE, WatchPlan, plan_watch
+from harness.slowdowns.compare import compare_nights
+from harness.slowdowns.findings import Comparison
+from harness.slowdowns.power import level_of_each
+from harness.slowdowns.series import WatchSeries, layer_subject, read_watch
+from harness.slowdowns.watch import SHARE, WatchPlan, plan_watch
 from harness.testing.in_process import InProcessSession
 
 DEVICE = "npu01"

@@ -29,7 +29,7 @@ from harness.measure.journal import Journal  # noqa: E402
 from harness.measure.policy import RepeatPolicy  # noqa: E402
 from harness.measure.progress import ignore  # noqa: E402
 from harness.predictor.fit import fit_predictor  # noqa: E402
-from harness.predictor.layers import LayerFeatures, Sample  # noqa: E402
+from harness.predictor.layer_descriptions import LayerFeatures, Sample  # noqa: E402
 from harness.predictor.work import Floats  # noqa: E402
 from harness.probe.auxiliary import auxiliary_for  # noqa: E402
 from harness.space.committee import places_of  # noqa: E402

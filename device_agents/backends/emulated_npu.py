@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 import numpy as np
 
 from device_agents.backends import LoadRequest, Refused, Revealed, Sample, TrueLayer, TrueOverhead, Truth
-from device_agents.emulated_npu.compiler.layers import Layer
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer
 from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.errors import EmulatorError
 from device_agents.emulated_npu.host import QUIET, HostModel

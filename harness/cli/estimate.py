@@ -16,7 +16,7 @@ from harness.text import spreadsheet_cell
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
-    from harness.estimation.networks import NetworkEstimate
+    from harness.estimation.estimate import NetworkEstimate
 
 
 def estimate(
@@ -37,7 +37,7 @@ def estimate(
 
     Example: harness estimate builtin:resnet50 model.onnx --device cpu01 --layers
     """
-    from harness.estimation import networks
+    from harness.estimation import estimate as networks
     from harness.lut.store import open_table
     from harness.network.models import load_networks
 

@@ -14,7 +14,7 @@ _WIDTH = 48
 
 def convolution_fields(source: CompiledModel | None) -> dict[str, list[dict[str, Any]] | None]:
     """The convolutions that are computed by DFT; where that is forced, also those that cannot be, with the reason."""
-    from device_agents.emulated_npu.compiler.odd_dft_obstacles import direct_convolutions
+    from device_agents.emulated_npu.compiler.odd_dft.obstacles import direct_convolutions
     from device_agents.emulated_npu.reports.dft_counters import dft_counters
 
     if source is None:

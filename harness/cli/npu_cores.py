@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric
     from device_agents.emulated_npu.partition.result import Partition
     from device_agents.emulated_npu.partition.score import AbsoluteScore, ShareScore
-    from device_agents.emulated_npu.partition.splitting import SplitRule
+    from device_agents.emulated_npu.partition.split_walk import SplitRule
 
 Method = Literal["both", "balanced", "score", "absolute"]
 
@@ -194,7 +194,7 @@ def _runs(
 
 
 def _split_rule(choices: CoreChoices) -> SplitRule:
-    from device_agents.emulated_npu.partition.splitting import SplitRule
+    from device_agents.emulated_npu.partition.split_walk import SplitRule
 
     period_s = None if choices.period_ms is None else choices.period_ms / 1000
     return SplitRule(_score(choices), choices.threshold, choices.node_limit, period_s)

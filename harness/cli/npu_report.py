@@ -16,8 +16,8 @@ from harness.text import spreadsheet_cell
 
 if TYPE_CHECKING:
     from device_agents.emulated_npu.command import Space
-    from device_agents.emulated_npu.compiler.plan import Decision
-    from device_agents.emulated_npu.compiler.search import Choice
+    from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
+    from device_agents.emulated_npu.compiler.planning.search import Choice
     from device_agents.emulated_npu.inference import TimedProgram
     from device_agents.emulated_npu.reports.accounting import Moved
     from device_agents.emulated_npu.reports.statistics import LayerRow

@@ -15,7 +15,7 @@ from harness.errors import UsageError
 from harness.text import printable
 
 if TYPE_CHECKING:
-    from device_agents.emulated_npu.compiler.layers import Graph
+    from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
     from device_agents.emulated_npu.compiler.options import Options
     from device_agents.emulated_npu.machine import Machine
     from device_agents.emulated_npu.many_cores.split_study import SplitStudy, StudiedLayer, StudiedNetwork
@@ -60,7 +60,7 @@ def study(
 
     HarnessError where what was compiled does not run: that is a bug.
     """
-    from device_agents.emulated_npu.compiler.importer import import_model
+    from device_agents.emulated_npu.compiler.graph.importer import import_model
     from device_agents.emulated_npu.many_cores.split_study import study_splits
 
     with errors_of_user():

@@ -178,7 +178,7 @@ def measure(
 
 def _point(source: NetworkModel, candidate: Candidate, choices: Options, cycle_budget: int | None) -> Point:
     """One machine, compiled for and timed; what it lacks is a result, anything else an error."""
-    from device_agents.emulated_npu.compiler.odd_dft_obstacles import NoDft
+    from device_agents.emulated_npu.compiler.odd_dft.obstacles import NoDft
     from device_agents.emulated_npu.compiler.pipeline import compile_model
     from device_agents.emulated_npu.errors import BudgetExceeded, DoesNotFit
     from device_agents.emulated_npu.inference import time_program

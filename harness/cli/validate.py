@@ -16,8 +16,8 @@ from harness.workspace import find_workspace
 WORST_LAYERS = 5
 
 if TYPE_CHECKING:
-    from harness.estimation.oracle import OracleReport
-    from harness.estimation.validation import Validation
+    from harness.validation.oracle import OracleReport
+    from harness.validation.validate import Validation
 
 
 def validate(
@@ -46,7 +46,8 @@ def validate(
     """
     place, dims = find_workspace(workspace), options.parse_dims(dim)
 
-    from harness.estimation import networks, validation
+    from harness.estimation import estimate as networks
+    from harness.validation import validate as validation
 
     with show_progress(device) as observe, stop_on_interrupt() as stop:
         result = validation.validate(
@@ -105,7 +106,7 @@ def show_validation(result: Validation) -> None:
 
 def _show_oracle(report: OracleReport) -> None:
     """Fitted overhead beside the true one, and the layers that are furthest off."""
-    from harness.estimation.oracle import COUNTED_SHARE
+    from harness.validation.oracle import COUNTED_SHARE
 
     print()
     rows = [

@@ -23,7 +23,7 @@ from harness.measure.profiling import ProfileResult, Sitting, Wanted, reference_
 from harness.measure.progress import Observer, ignore
 from harness.network.graph import Network
 from harness.network.models import load_networks
-from harness.regression.watch import DEFAULT_BUDGET_S
+from harness.slowdowns.watch import DEFAULT_BUDGET_S
 from harness.space.profiling import WantedSpace, explore_space
 from harness.space.space import Space, load_space
 from harness.workspace import Workspace

@@ -10,9 +10,9 @@ from harness.measure.campaign import CampaignRun
 from harness.measure.journal import PENDING, Campaign, Journal
 from harness.measure.profiling import Profiled, Sitting
 from harness.network.graph import Network
-from harness.regression.series import read_watch
-from harness.regression.subjects import WATCH
-from harness.regression.watch import plan_watch
+from harness.slowdowns.series import read_watch
+from harness.slowdowns.subjects import WATCH
+from harness.slowdowns.watch import plan_watch
 
 _EXCESS = 1.5
 """By how much the least that a watch takes may exceed what is left: times are estimates."""

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.latency.layers import Latency
+from harness.latency.layer_latency import Latency
 from harness.latency.overhead import COLUMNS, row_of
 from harness.latency.queues import Work, parts_of
 from harness.latency.system import Solution

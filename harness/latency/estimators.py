@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from harness.latency.joint import JointFit, Place, fit_joint
-from harness.latency.layers import RESOLUTION_SIGMAS, Latency, chained, subtracted
+from harness.latency.layer_latency import RESOLUTION_SIGMAS, Latency, chained, subtracted
 from harness.latency.overhead import Overhead
 from harness.measure.summary import Measurement
 from harness.probe.chains import ChainProbes

@@ -21,7 +21,7 @@ from harness.latency.chains import (
     check_residuals,
     shares,
 )  # fmt: skip
-from harness.latency.layers import Latency, positive
+from harness.latency.layer_latency import Latency, positive
 from harness.latency.overhead import COLUMNS, Overhead, row_of
 from harness.latency.system import Equation, Solution, solve
 from harness.measure.summary import MAD_TO_SIGMA, Measurement

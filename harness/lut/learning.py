@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from harness.lut.table import Entry
 from harness.predictor.described import describe
 from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
-from harness.predictor.layers import Sample
+from harness.predictor.layer_descriptions import Sample
 
 LEAST_S = 1e-8
 """What layers that a device executes for nothing are told to take: learning goes by logarithms."""

@@ -17,7 +17,7 @@ from harness.network.context import place_of
 from harness.network.fusion import DEFAULT_RULES, FusionRule, learn_rules
 from harness.network.graph import Network
 from harness.network.layers import cut
-from harness.network.told import ToldGraph, read_told, read_told_part
+from harness.network.runtime_graph.formats import ToldGraph, read_told, read_told_part
 from harness.probe.chains import plan_chains
 from harness.probe.plan import CutNetwork
 from harness.probe.probe import Probe, network_probe

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from harness.measure.journal import Journal
+from harness.nightly.due_jobs import campaigns_of_nights
 from harness.nightly.outcome import Change, Compared, SetRow
-from harness.nightly.tonight import campaigns_of_nights
 from harness.text import printable
 
 if TYPE_CHECKING:
-    from harness.regression.findings import Finding
-    from harness.regression.series import WatchSeries
-    from harness.regression.subjects import Subject
+    from harness.slowdowns.findings import Finding
+    from harness.slowdowns.series import WatchSeries
+    from harness.slowdowns.subjects import Subject
 
 LONGEST_ID = 160
 _BOUND = 100.0
@@ -43,7 +43,7 @@ def compare_set(journal: Journal, device: str, row: SetRow, rules: Rules, report
 
     `reports` say what was told before. Raises what reading the journal raises.
     """
-    from harness.regression.series import read_watch
+    from harness.slowdowns.series import read_watch
 
     if row.status != "done" or row.watch is None:
         return None
@@ -70,7 +70,7 @@ def compare_watches(
 
     What is found is fresh unless a report of an earlier night has told it, and none since could have and did not.
     """
-    from harness.regression.compare import compare_nights
+    from harness.slowdowns.compare import compare_nights
 
     tonight, earlier = nights[-1], nights[:-1]
     found = compare_nights(tonight, earlier, threshold=rules.threshold, level=rules.level)

@@ -12,11 +12,11 @@ from harness.fleet.health import configured_band
 from harness.fleet.job import Failure
 from harness.fleet.store import now
 from harness.nightly.comparison import Report, Rules, compare_set
-from harness.nightly.course import Course
+from harness.nightly.due_jobs import Candidate
+from harness.nightly.job_queue import Course
 from harness.nightly.outcome import Chore, Compared, DeviceRow, NightReport, SetRow, bug
 from harness.nightly.plan import NightPlan
 from harness.nightly.publishing import publish_table
-from harness.nightly.tonight import Candidate
 
 LOW_DISK_BYTES = 1 << 30
 """Free space below which the next nights may not find room."""
@@ -54,7 +54,7 @@ def conclude(course: Course) -> NightReport:
 
 def _rules(plan: NightPlan, devices: Sequence[DeviceRow]) -> Rules:
     """How sets are compared: all comparisons of a night share the probability of a false alarm."""
-    from harness.regression.power import level_of_each
+    from harness.slowdowns.power import level_of_each
 
     count = sum(row.status == "done" and row.watch is not None for device in devices for row in device.sets)
     return Rules(plan.keep, plan.threshold, level_of_each(count))

@@ -16,11 +16,11 @@ from harness.fleet.local import LocalEngine
 from harness.fleet.store import FleetStore
 from harness.measure.journal import Journal
 from harness.nightly.conclusions import conclude
-from harness.nightly.course import Course, Tell, silent
+from harness.nightly.due_jobs import Candidate
+from harness.nightly.job_queue import Course, Tell, silent
 from harness.nightly.lock import night_lock
 from harness.nightly.outcome import NightReport, finite
 from harness.nightly.plan import NightPlan
-from harness.nightly.tonight import Candidate
 from harness.workspace import Workspace
 
 

@@ -9,8 +9,8 @@ from harness.fleet.job import Failure
 from harness.lut.build import build_lut
 from harness.lut.store import latest_lut, read_lut
 from harness.measure.journal import Campaign, Journal
+from harness.nightly.due_jobs import campaigns_of_nights
 from harness.nightly.outcome import Published, SetRow, bug
-from harness.nightly.tonight import campaigns_of_nights
 from harness.workspace import Workspace
 
 

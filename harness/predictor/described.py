@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 
 from harness.network.graph import ITEM_BYTES
-from harness.predictor.layers import LayerFeatures, Pair
-from harness.predictor.layers import window as window_layer
+from harness.predictor.layer_descriptions import LayerFeatures, Pair
+from harness.predictor.layer_descriptions import window as window_layer
 from harness.predictor.signature import (
     CONVOLUTIONS,
     COPIES,

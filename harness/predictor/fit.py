@@ -11,7 +11,7 @@ from harness.errors import HarnessError, UsageError
 from harness.predictor.columns import Columns
 from harness.predictor.coverage import Coverage, hull_of
 from harness.predictor.intervals import Calibration, calibrate, joined
-from harness.predictor.layers import LayerFeatures, Sample
+from harness.predictor.layer_descriptions import LayerFeatures, Sample
 from harness.predictor.parameters import METADATA_KEY, Parameters, text_of
 from harness.predictor.predictor import Predictor
 from harness.predictor.shared import HeldOutTogether, shares_of

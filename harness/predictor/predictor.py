@@ -13,7 +13,7 @@ import numpy as np
 from harness.errors import LutCorrupt
 from harness.predictor.columns import Columns, feature_columns
 from harness.predictor.coverage import Coverage, operator_index
-from harness.predictor.layers import LayerFeatures
+from harness.predictor.layer_descriptions import LayerFeatures
 from harness.predictor.parameters import METADATA_KEY, parameters_from
 from harness.predictor.shared import share_of
 from harness.predictor.steps import Steps

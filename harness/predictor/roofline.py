@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
 
-from harness.predictor.layers import classes_of
+from harness.predictor.layer_descriptions import classes_of
 from harness.predictor.steps import Steps
 from harness.predictor.work import Floats, Work
 

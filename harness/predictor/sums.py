@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from harness.predictor.intervals import NORMAL_90
-from harness.predictor.layers import LayerFeatures
+from harness.predictor.layer_descriptions import LayerFeatures
 from harness.predictor.predictor import Prediction
 
 _WIDEST = 1.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.predictor.layers import LayerFeatures, code_of
+from harness.predictor.layer_descriptions import LayerFeatures, code_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

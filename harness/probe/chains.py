@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from harness.network.graph import Network
 from harness.network.layers import Layer
 from harness.network.partition import Partition
-from harness.network.told import ToldGraph
+from harness.network.runtime_graph.formats import ToldGraph
 from harness.probe.borders import border_bytes, weight_bytes
 from harness.probe.probe import Probe
 from harness.probe.windows import window_null, window_probe

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.predictor.fit import fit_predictor
-from harness.predictor.layers import LayerFeatures, Sample
+from harness.predictor.layer_descriptions import LayerFeatures, Sample
 from harness.predictor.predictor import Predictor
 from harness.predictor.work import Floats
 

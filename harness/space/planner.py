@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from harness.predictor.fit import LEAST_SAMPLES
-from harness.predictor.layers import LayerFeatures, Sample
+from harness.predictor.layer_descriptions import LayerFeatures, Sample
 from harness.predictor.work import Floats, Ints
 from harness.space.committee import Hypotheses, learn_committee, places_of
 

@@ -13,7 +13,7 @@ from harness.device.inventory import find_device, load_inventory
 from harness.device.session import AgentSession, open_session
 from harness.errors import CampaignIncomplete, UnsupportedNetwork
 from harness.latency.estimators import estimate_layers
-from harness.latency.layers import Latency
+from harness.latency.layer_latency import Latency
 from harness.lut.build import DEFAULT_METHOD, read_campaign
 from harness.measure.campaign import CampaignRun, device_s
 from harness.measure.cutting import cut_as_told

@@ -20,7 +20,7 @@ from harness.errors import BackendError, ProtocolError
 from harness.measure.campaign import payload_of
 from harness.measure.policy import RepeatPolicy
 from harness.network.models import load_network
-from harness.network.told import read_told
+from harness.network.runtime_graph.formats import read_told
 from harness.probe.probe import Probe, network_probe
 from harness.workspace import Workspace
 

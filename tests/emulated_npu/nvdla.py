@@ -8,7 +8,7 @@ from typing import Any
 from anchors.published import read_anchor, resnet50_sheet
 
 from device_agents.emulated_npu.command import DataType, Function, Settings
-from device_agents.emulated_npu.compiler.layers import Constant, Graph, Layer, Value, View, ViewAxis
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, Value, View, ViewAxis
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import compile_graph
 from device_agents.emulated_npu.machine import find_machine

@@ -11,8 +11,8 @@ import onnxruntime
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 from reference_graph import run_graph
 
-from device_agents.emulated_npu.compiler.importer import import_model
-from device_agents.emulated_npu.compiler.layers import Graph
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
+from device_agents.emulated_npu.compiler.graph.importer import import_model
 
 Array = np.ndarray[Any, Any]
 IR_VERSION = 8

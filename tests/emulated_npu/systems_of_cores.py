@@ -9,8 +9,8 @@ from itertools import pairwise
 from hypothesis import strategies as st
 from networks_on_npu import ORDERS, TOLERANCE, Network, execute, relative_error
 
-from device_agents.emulated_npu.compiler.importer import import_model
-from device_agents.emulated_npu.compiler.layers import Graph
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
+from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_graph
 from device_agents.emulated_npu.errors import DoesNotFit

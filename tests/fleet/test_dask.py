@@ -25,8 +25,8 @@ from harness.device.session import open_session
 from harness.errors import ConfigurationError, DeviceBusy, EngineError
 from harness.fleet.cluster.access import TlsFiles, resource_of
 from harness.fleet.cluster.engine import DaskEngine
+from harness.fleet.cluster.job_archive import Order, pack, read_files, read_outcome, write_outcome
 from harness.fleet.cluster.task import run_task
-from harness.fleet.cluster.travel import Order, pack, read_files, read_outcome, write_outcome
 from harness.fleet.cluster.worker import PLUGIN
 from harness.fleet.execution import Patience
 from harness.fleet.job import Job, JobOutcome

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.latency.chains import SIGNED, ChainLatencies, chain_equations, chain_latencies, shares
-from harness.latency.layers import Latency
+from harness.latency.layer_latency import Latency
 from harness.latency.overhead import COLUMNS
 from harness.latency.system import Equation, Solution, solve
 from harness.probe.chains import ChainProbes

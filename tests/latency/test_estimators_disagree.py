@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.latency.estimators import LayerLatencies, Measured, estimate_layers
-from harness.latency.layers import chained
+from harness.latency.layer_latency import chained
 from harness.latency.overhead import Overhead, fit_overhead, row_of
 from harness.measure.summary import Measurement
 from harness.network.key import LayerKey

@@ -15,7 +15,7 @@ from nullbench import Bench
 
 from harness.errors import MeasurementError
 from harness.latency.estimators import METHODS, Measured, Method, estimate_layers
-from harness.latency.layers import Latency
+from harness.latency.layer_latency import Latency
 from harness.latency.overhead import Overhead, fit_overhead, row_of
 from harness.measure.policy import RepeatPolicy
 from harness.measure.summary import Measurement

@@ -16,7 +16,7 @@ from harness.network.graph import Network
 from harness.network.layers import cut
 from harness.network.models import BUILTIN_NAMES, load_network
 from harness.network.read import read_model
-from harness.network.told import ToldGraph, read_told
+from harness.network.runtime_graph.formats import ToldGraph, read_told
 
 every_network = pytest.mark.parametrize("name", BUILTIN_NAMES)
 TOLD = ("resnet50", "mobilenetv2", "squeezenet", "resnet18", "bert_mini", "dscnn")

@@ -18,9 +18,9 @@ from harness.nightly.comparison import LONGEST_ID, Report, Rules, compare_watche
 from harness.nightly.night import report_data
 from harness.nightly.outcome import Compared, NightReport
 from harness.nightly.status import night_status
-from harness.regression.power import LEVEL
-from harness.regression.series import WatchSeries
-from harness.regression.subjects import Subject
+from harness.slowdowns.power import LEVEL
+from harness.slowdowns.series import WatchSeries
+from harness.slowdowns.subjects import Subject
 
 RULES = Rules(keep=14, threshold=0.01, level=LEVEL)
 SLOW = MadeDevice(slow={5: 1.2})
@@ -126,7 +126,7 @@ def test_bug_in_one_comparison_is_told_and_shares_the_level(tmp_path: Path, monk
         levels.append(level)
         raise ValueError("no samples")
 
-    monkeypatch.setattr("harness.regression.compare.compare_nights", broken)
+    monkeypatch.setattr("harness.slowdowns.compare.compare_nights", broken)
     for day in (20, 21):
         found = lab.run(lab.plan("a"), date(2026, 11, day), PretendEngine(lab.workspace, watched=True))
     assert levels == [LEVEL / 2] * 4

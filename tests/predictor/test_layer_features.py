@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import UsageError
-from harness.predictor.layers import Sample, convolution, matrix_product, window
+from harness.predictor.layer_descriptions import Sample, convolution, matrix_product, window
 
 
 def test_a_convolution_by_hand() -> None:

@@ -16,7 +16,7 @@ from harness.errors import LutCorrupt, UsageError
 from harness.predictor.coverage import Coverage
 from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
 from harness.predictor.intervals import LEVEL
-from harness.predictor.layers import Sample, matrix_product
+from harness.predictor.layer_descriptions import Sample, matrix_product
 from harness.predictor.parameters import METADATA_KEY
 from harness.predictor.predictor import Predictor
 

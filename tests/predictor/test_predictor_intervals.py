@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 
 from harness.predictor.coverage import Coverage, hull_of
 from harness.predictor.intervals import ANY, LEVEL, Residuals, calibrate, conformal_quantile
-from harness.predictor.layers import convolution
+from harness.predictor.layer_descriptions import convolution
 from harness.predictor.work import work_of
 
 LONG_S = 1e-3

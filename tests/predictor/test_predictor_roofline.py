@@ -10,7 +10,7 @@ import tiled_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.predictor.layers import LayerFeatures, matrix_product
+from harness.predictor.layer_descriptions import LayerFeatures, matrix_product
 from harness.predictor.roofline import Roofline, fit_roofline
 from harness.predictor.step_search import find_steps
 from harness.predictor.steps import Steps

@@ -9,7 +9,7 @@ import pytest
 
 from harness.predictor.coverage import Coverage
 from harness.predictor.intervals import ANY, NORMAL_90
-from harness.predictor.layers import matrix_product
+from harness.predictor.layer_descriptions import matrix_product
 from harness.predictor.predictor import Prediction
 from harness.predictor.shared import UNKNOWN_SHARE, HeldOutTogether, share_of, shares_of
 from harness.predictor.sums import stderr_of_sum

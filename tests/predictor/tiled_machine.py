@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from harness.predictor.layers import LayerFeatures, Sample, convolution, matrix_product, window
+from harness.predictor.layer_descriptions import LayerFeatures, Sample, convolution, matrix_product, window
 
 UNITS, TILE, DEPTH = 12, 64, 16
 LAUNCH_S, TURN_S, BYTE_S = 5e-6, 4e-7, 2e-11

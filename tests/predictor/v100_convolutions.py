@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.predictor.layers import Sample, convolution
+from harness.predictor.layer_descriptions import Sample, convolution
 
 _FILE = Path(__file__).resolve().parent / "data" / "v100_conv_fp16.txt.xz"
 _HALF_BYTES = 2

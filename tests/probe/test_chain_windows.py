@@ -22,7 +22,7 @@ from harness.network.fusion import learn_rules
 from harness.network.graph import Network, TensorType
 from harness.network.layers import Layer, cut
 from harness.network.models import load_network
-from harness.network.told import ToldGraph, read_told, read_told_part
+from harness.network.runtime_graph.formats import ToldGraph, read_told, read_told_part
 from harness.probe.batches import Batch
 from harness.probe.chains import ChainProbes, plan_chains
 from harness.probe.plan import ProbePlan

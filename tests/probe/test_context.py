@@ -16,7 +16,7 @@ from harness.network.assemble import AssembledModel
 from harness.network.fusion import learn_rules
 from harness.network.layers import cut
 from harness.network.models import load_network
-from harness.network.told import read_told
+from harness.network.runtime_graph.formats import read_told
 from harness.probe.plan import CutNetwork, LayerProbes, ProbePlan, plan_probes
 from harness.probe.probe import network_probe
 

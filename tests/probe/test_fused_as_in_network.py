@@ -18,7 +18,7 @@ from harness.network.layers import Layer, cut
 from harness.network.models import BUILTIN_NAMES, load_network
 from harness.network.prepare import prepare
 from harness.network.read import ModelFile
-from harness.network.told import read_told
+from harness.network.runtime_graph.formats import read_told
 from harness.probe.auxiliary import DEFAULT_AUXILIARY
 from harness.probe.probe import layer_probe
 from harness.probe.producer import producers_of

@@ -9,7 +9,7 @@ import pytest
 from stepping_machine import SPACE, latency_s, measure
 
 from harness.errors import ConfigurationError
-from harness.predictor.layers import Sample
+from harness.predictor.layer_descriptions import Sample
 from harness.space.committee import learn_committee, learn_trees, places_of
 from harness.space.configuration import Configuration
 from harness.space.planner import Round, RoundResult, SpaceResult, choose, explore

@@ -7,9 +7,14 @@ from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from device_agents.emulated_npu.command import DataType, Item
-from device_agents.emulated_npu.compiler.chain import ChainPlan
-from device_agents.emulated_npu.compiler.emit import emit
-from device_agents.emulated_npu.compiler.external_memory import (
+from device_agents.emulated_npu.compiler.codegen.emit import emit
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph
+from device_agents.emulated_npu.compiler.graph.importer import import_model
+from device_agents.emulated_npu.compiler.odd_dft.choice import choose_convolutions
+from device_agents.emulated_npu.compiler.options import DEFAULT, Options
+from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
+from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.external_memory import (
     FREE,
     ExternalMemory,
     Occupied,
@@ -19,15 +24,10 @@ from device_agents.emulated_npu.compiler.external_memory import (
     placeholders,
     port_of,
 )
-from device_agents.emulated_npu.compiler.importer import import_model
-from device_agents.emulated_npu.compiler.layers import Constant, Graph
-from device_agents.emulated_npu.compiler.lowering import Externals
-from device_agents.emulated_npu.compiler.odd_dft import choose_convolutions
-from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.placement import Buffer
-from device_agents.emulated_npu.compiler.plan import Decision
+from device_agents.emulated_npu.compiler.planning.lowering import Externals
+from device_agents.emulated_npu.compiler.planning.placement import Buffer
+from device_agents.emulated_npu.compiler.planning.weights import pack_weights
 from device_agents.emulated_npu.compiler.steps import Layout, decide, lowered, ordered, predicted_time_ps
-from device_agents.emulated_npu.compiler.weights import pack_weights
 from device_agents.emulated_npu.errors import EmulatorError
 from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Program, Setup
 from device_agents.emulated_npu.machine import Machine

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.command import Command, Item
-from device_agents.emulated_npu.compiler.allocation import ALIGNMENT_BYTES, aligned
-from device_agents.emulated_npu.compiler.chain import ChainPlan, Room
-from device_agents.emulated_npu.compiler.hazards import ONE_BUFFER, SEPARATE
-from device_agents.emulated_npu.compiler.layers import Graph, with_parts
-from device_agents.emulated_npu.compiler.lowering import ChainWriter, Externals
+from device_agents.emulated_npu.compiler.codegen.hazards import ONE_BUFFER, SEPARATE
+from device_agents.emulated_npu.compiler.codegen.reorder import hoist_loads
+from device_agents.emulated_npu.compiler.codegen.synchronise import fence_between_layers, synchronise
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, with_parts
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.plan import Decision, Outline, Planner
-from device_agents.emulated_npu.compiler.reorder import hoist_loads
-from device_agents.emulated_npu.compiler.synchronise import fence_between_layers, synchronise
+from device_agents.emulated_npu.compiler.planning.allocation import ALIGNMENT_BYTES, aligned
+from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room
+from device_agents.emulated_npu.compiler.planning.chain_planner import Decision, Outline, Planner
+from device_agents.emulated_npu.compiler.planning.lowering import ChainWriter, Externals
 from device_agents.emulated_npu.errors import DoesNotFit
 from device_agents.emulated_npu.isa.sequencer import Step
 from device_agents.emulated_npu.machine import Machine

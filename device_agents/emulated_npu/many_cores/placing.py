@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.layers import Graph
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.mapping import assignment_of, stage_times

@@ -18,9 +18,9 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.chain import ChainPlan
-from device_agents.emulated_npu.compiler.layers import Graph, View
-from device_agents.emulated_npu.compiler.regions import Region, intersection, is_empty, value_region, whole
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, View
+from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
+from device_agents.emulated_npu.compiler.planning.regions import Region, intersection, is_empty, value_region, whole
 from device_agents.emulated_npu.machine import Machine
 
 NEVER = -1

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.command import Space
-from device_agents.emulated_npu.compiler.external_memory import choose_spaces, placeholders
-from device_agents.emulated_npu.compiler.layers import Graph, Layer
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.plan import Planner
-from device_agents.emulated_npu.compiler.split_axes import KINDS, CannotSplit
-from device_agents.emulated_npu.compiler.splitting import LayerSplit, split_layer, unsplit
+from device_agents.emulated_npu.compiler.planning.chain_planner import Planner
+from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces, placeholders
+from device_agents.emulated_npu.compiler.splitting.axes import KINDS, CannotSplit
+from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_layer, unsplit
 from device_agents.emulated_npu.compiler.steps import rooms_of
 from device_agents.emulated_npu.errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine

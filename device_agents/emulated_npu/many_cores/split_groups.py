@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.layers import Graph, Layer
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.splitting import LayerSplit, SplitGraph, split_graph, unsplit
+from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, SplitGraph, split_graph, unsplit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.assignment import Assignment
 from device_agents.emulated_npu.many_cores.sharing import group_machines

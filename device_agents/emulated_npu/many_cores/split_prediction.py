@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.command import Item, Space
-from device_agents.emulated_npu.compiler.external_memory import placeholders
-from device_agents.emulated_npu.compiler.layers import Constant, Graph, Layer, Value, whole_value
-from device_agents.emulated_npu.compiler.lowering import Externals
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, Value, whole_value
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.splitting import LayerSplit
+from device_agents.emulated_npu.compiler.planning.external_memory import placeholders
+from device_agents.emulated_npu.compiler.planning.lowering import Externals
+from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.compiler.steps import Layout, decide, lowered, ordered
 from device_agents.emulated_npu.isa.sequencer import Step
 from device_agents.emulated_npu.machine import Machine, Memory

@@ -7,11 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.external_memory import choose_spaces
-from device_agents.emulated_npu.compiler.layers import Graph
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.split_axes import KINDS
-from device_agents.emulated_npu.compiler.splitting import LayerSplit
+from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces
+from device_agents.emulated_npu.compiler.splitting.axes import KINDS
+from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.split_choice import BEST, ONE, LayerChoice, choose_splits
 from device_agents.emulated_npu.many_cores.split_prediction import slice_key

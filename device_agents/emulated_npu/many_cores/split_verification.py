@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from device_agents.emulated_npu.compiler.layers import Graph, Layer
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.splitting import LayerSplit
+from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.assignment import Assignment, Group
 from device_agents.emulated_npu.many_cores.streaming import core_steps

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.layers import Graph, Value
-from device_agents.emulated_npu.compiler.regions import Region, intersection, is_empty, union, value_region, whole
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Value
+from device_agents.emulated_npu.compiler.planning.regions import (
+    Region,
+    intersection,
+    is_empty,
+    union,
+    value_region,
+    whole,
+)
 from device_agents.emulated_npu.many_cores.assignment import stage_numbers
 
 

@@ -11,9 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from device_agents.emulated_npu.command import Command, Item, Space
-from device_agents.emulated_npu.compiler.chain import ChainPlan
-from device_agents.emulated_npu.compiler.emit import emit
-from device_agents.emulated_npu.compiler.external_memory import (
+from device_agents.emulated_npu.compiler.codegen.emit import emit
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
+from device_agents.emulated_npu.compiler.options import DEFAULT, Options
+from device_agents.emulated_npu.compiler.pipeline import CompiledSetup, compile_setup, constant_image, largest
+from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
+from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.external_memory import (
     ExternalMemory,
     Packed,
     Plain,
@@ -22,13 +26,9 @@ from device_agents.emulated_npu.compiler.external_memory import (
     placeholders,
     port_of,
 )
-from device_agents.emulated_npu.compiler.layers import Graph
-from device_agents.emulated_npu.compiler.lowering import Destination, Externals
-from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.pipeline import CompiledSetup, compile_setup, constant_image, largest
-from device_agents.emulated_npu.compiler.placement import Buffer
-from device_agents.emulated_npu.compiler.plan import Decision
-from device_agents.emulated_npu.compiler.splitting import LayerSplit
+from device_agents.emulated_npu.compiler.planning.lowering import Destination, Externals
+from device_agents.emulated_npu.compiler.planning.placement import Buffer
+from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.compiler.steps import Layout, decide, lowered, ordered
 from device_agents.emulated_npu.isa.program import Footprint, Program
 from device_agents.emulated_npu.machine import Machine

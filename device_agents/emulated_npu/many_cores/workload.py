@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.command import Command, Queue
-from device_agents.emulated_npu.compiler.chain import depthwise_bytes, element_type, packed_bytes
-from device_agents.emulated_npu.compiler.layers import Graph, Layer, View
-from device_agents.emulated_npu.compiler.placement import buffer_bytes
-from device_agents.emulated_npu.compiler.weights import uses_weight_buffer
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer, View
+from device_agents.emulated_npu.compiler.planning.chain import depthwise_bytes, element_type, packed_bytes
+from device_agents.emulated_npu.compiler.planning.placement import buffer_bytes
+from device_agents.emulated_npu.compiler.planning.weights import uses_weight_buffer
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.producers import layer_producers
 from device_agents.emulated_npu.partition.workload import Node, NodeGraph, Workload

@@ -15,7 +15,7 @@ from typing import NoReturn
 from device_agents.emulated_npu.errors import DoesNotFit
 from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric, name_cores
 from device_agents.emulated_npu.partition.result import Partition, SubStructure, check_demand
-from device_agents.emulated_npu.partition.splitting import SplitRule, Splitting, Stretch
+from device_agents.emulated_npu.partition.split_walk import SplitRule, Splitting, Stretch
 from device_agents.emulated_npu.partition.traversal import Traversal
 from device_agents.emulated_npu.partition.workload import NodeGraph
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from device_agents.emulated_npu.command import Command, Function, Operand, Space
-from device_agents.emulated_npu.compiler.layers import Layer
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer
 from device_agents.emulated_npu.compiler.pipeline import Compiled
-from device_agents.emulated_npu.compiler.tiling import Geometry
+from device_agents.emulated_npu.compiler.planning.tiling import Geometry
 from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
 from device_agents.emulated_npu.isa.program import Port, Program
 from device_agents.emulated_npu.isa.sequencer import Step

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.command import Binary, Command, Descriptor, Function, Space
-from device_agents.emulated_npu.compiler.odd_dft_blocks import Transformed
+from device_agents.emulated_npu.compiler.graph.odd_blocks import Transformed
 from device_agents.emulated_npu.compiler.pipeline import Compiled
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.timing.cost import macs

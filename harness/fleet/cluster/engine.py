@@ -22,8 +22,8 @@ from typing import Any
 
 from harness.errors import EngineError, HarnessError, Interrupted
 from harness.fleet.cluster.access import VERSIONS, TlsFiles, check_extra, resource_of, security_of
+from harness.fleet.cluster.job_archive import Earlier, Order, pack, read_files, read_outcome
 from harness.fleet.cluster.task import run_task
-from harness.fleet.cluster.travel import Earlier, Order, pack, read_files, read_outcome
 from harness.fleet.execution import Patience
 from harness.fleet.health import adopt_health
 from harness.fleet.job import Failure, Job, JobOutcome

@@ -11,7 +11,7 @@ from distributed import get_worker
 
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import EngineError, HarnessError
-from harness.fleet.cluster.travel import Order, unpack, write_outcome
+from harness.fleet.cluster.job_archive import Order, unpack, write_outcome
 from harness.fleet.cluster.worker import PLUGIN, LabPlugin
 from harness.fleet.execution import run_job
 from harness.fleet.job import Failure, Job, JobOutcome

@@ -1,0 +1,1 @@
+"""From commands to binary instructions: order, synchronisation, loops, registers."""

@@ -1,0 +1,236 @@
+"""Code generation: items to binary instructions, with loops, registers and slots (S2.4, S2.5).
+
+In a loop an address has a register that ADD_IMMEDIATE advances at the end of the body; operands on the same course
+share it. If registers are scarce, addresses of equal course share a register with the distance covered so far and
+are made from it by ADD_IMMEDIATE before use. What stands still in a loop is set before it as far as there is room;
+of anything else nothing is assumed at the beginning of a body, since that must hold in every iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from device_agents.emulated_npu.command import MAX_RANK, Command, Descriptor, Fence, Item, Operand, Settings, Wait
+from device_agents.emulated_npu.compiler.codegen.addressing import ZERO, Address, Addressing, Course, Nest, Use, Words
+from device_agents.emulated_npu.compiler.codegen.register_file import Residency, Slots
+from device_agents.emulated_npu.compiler.codegen.rolling import advance, roll
+from device_agents.emulated_npu.isa.encoding import encode
+from device_agents.emulated_npu.isa.instructions import (
+    DESCRIPTOR_SLOTS,
+    REGISTERS,
+    SETTINGS_SLOTS,
+    DataInstruction,
+    Instruction,
+    Opcode,
+    Reference,
+    control,
+)
+from device_agents.emulated_npu.isa.settings_words import settings_words
+
+_PLAIN_WORDS = settings_words(Settings())  # always in settings slot 0
+# Places that no loop pins, so that the five operands of a command find room.
+_WORKING_REGISTERS, _WORKING_DESCRIPTORS, _WORKING_SETTINGS = 8, 8, 2
+
+
+def emit(items: Sequence[Item]) -> tuple[bytes, tuple[int, ...]]:
+    """Code that issues exactly these items, and the hardware layer of every instruction.
+
+    CONTROL and CONFIG instructions belong to the layer of the item behind them in the code; the end of a loop to that
+    of its body's first item, HALT to that of the last item. Raises InvalidProgram for what has no encoding.
+    """
+    generator = _Generator()
+    generator.generate(generator.addressing.parts(roll(items)))
+    generator.append(control(Opcode.HALT))
+    generator.label(items[-1].layer if items else -1)
+    return encode(generator.code), tuple(generator.layers)
+
+
+class _Generator:
+    def __init__(self) -> None:
+        self.code: list[Instruction] = []
+        self.layers: list[int] = []
+        self.addressing = Addressing()
+        self.append = self.code.append
+        self._registers: Residency[Address] = Residency(range(1, REGISTERS))
+        self._descriptors: Slots[Descriptor] = Slots(
+            range(DESCRIPTOR_SLOTS),
+            (None,) * (1 + MAX_RANK),
+            _descriptor_words,
+            _descriptor_instruction,
+            _WORKING_DESCRIPTORS,
+            self.code,
+        )
+        self._settings: Slots[Words] = Slots(
+            range(1, SETTINGS_SLOTS),
+            _PLAIN_WORDS,
+            lambda words: words,
+            lambda slot, index, word: control(Opcode.SETTINGS, slot, index, word),
+            _WORKING_SETTINGS,
+            self.code,
+        )
+        self._distances: dict[Course, int] = {}  # registers with the distance covered, from which addresses are made
+        self._moving: dict[Course, list[int]] = {}  # all registers that the loops around must advance
+        self._counts: dict[int, int] = {}
+
+    def generate(self, parts: Iterable[Nest | Use]) -> None:
+        """Code for loops and items in order."""
+        for part in parts:
+            if isinstance(part, Use):
+                self._item(part)
+            else:
+                self._loop(part)
+
+    def label(self, layer: int) -> None:
+        """The instructions since the last label belong to this layer."""
+        self.layers += [layer] * (len(self.code) - len(self.layers))
+
+    def _item(self, use: Use) -> None:
+        item = use.item
+        if isinstance(item, Command):
+            target = self._reference(item.target, use.target)
+            sources = (item.first, item.second, item.third, item.fourth)
+            first, second, third, fourth = map(self._optional_reference, sources, use.sources)
+            settings = 0 if use.settings == _PLAIN_WORDS else self._settings.slot(use.settings)
+            operands = (target, first, second, third, fourth)
+            self.append(DataInstruction(item.function, *operands, settings, item.accumulate, item.peer))
+        elif isinstance(item, Fence):
+            self.append(control(Opcode.FENCE))
+        else:
+            opcode = Opcode.WAIT if isinstance(item, Wait) else Opcode.POST
+            self.append(control(opcode, item.queue, item.semaphore, item.count))
+        self.label(item.layer)
+
+    def _reference(self, operand: Operand, address: Address) -> Reference:
+        return Reference(self._register(address), self._descriptors.slot(operand.descriptor))
+
+    def _optional_reference(self, operand: Operand | None, address: Address | None) -> Reference | None:
+        return None if operand is None or address is None else self._reference(operand, address)
+
+    def _register(self, address: Address) -> int:
+        """The register that holds an address, after setting it if need be."""
+        if address == ZERO:
+            return 0
+        found = self._registers.find(address)
+        if found is None:
+            course, start = address
+            found = self._registers.place(address)
+            if course is None:
+                self.append(control(Opcode.SET, found, start))
+            else:
+                self.append(control(Opcode.ADD_IMMEDIATE, found, self._distances[course], start))
+        return found
+
+    def _loop(self, nest: Nest) -> None:
+        if nest.least_registers + _WORKING_REGISTERS > self._registers.capacity:
+            self._unrolled(nest)
+            return
+        self._counts[nest.number] = nest.node.count
+        own = nest.own
+        still = self._enter_registers(nest, own)
+        descriptors = self._descriptors.enter(
+            nest.descriptors, max((len(part.descriptors) for part in nest.inner), default=0)
+        )
+        settings = self._settings.enter(nest.settings, max((len(part.settings) for part in nest.inner), default=0))
+        counting = self._counter(nest)
+        self._registers.forget()
+        begin = len(self.code)
+        self.generate(nest.body)
+        self._close(nest, counting, begin)
+        self._descriptors.leave(descriptors)
+        self._settings.leave(settings)
+        self._registers.unpin(still)
+        self._leave_registers(nest, own)
+        self._registers.release(counting[1])
+
+    def _unrolled(self, nest: Nest) -> None:
+        """An outermost loop on so many courses that no register would be left: its iterations one by one.
+
+        Loops inside others always fit: the outermost one left them the registers that they need at least.
+        """
+        for iteration in range(nest.node.count):
+            nodes = [advance(node, 0, iteration) for node in nest.node.body]
+            self.generate(self.addressing.parts(nodes))
+
+    def _enter_registers(self, nest: Nest, own: dict[Course, list[int]]) -> list[Address]:
+        """Sets what begins to move in a loop, and pins what stands still as far as there is room: returned."""
+        free = self._registers.capacity - _WORKING_REGISTERS - 1
+        least = max((part.least_registers for part in nest.inner), default=0)
+        most = max((part.most_registers for part in nest.inner), default=0)
+        room = max(free - min(most, max(least, free // 2)) - len(own), 0)
+        for course, starts in sorted(own.items(), key=lambda pair: len(pair[1])):
+            if len(starts) - 1 <= room:
+                room -= len(starts) - 1
+                self._moving[course] = [self._set(start) for start in starts]
+                for start, register in zip(starts, self._moving[course], strict=True):
+                    self._registers.pin_at((course, start), register)
+            else:
+                self._distances[course] = self._set(0)
+                self._moving[course] = [self._distances[course]]
+        still = [address for address in nest.still if address != ZERO and not self._registers.is_pinned(address)][:room]
+        for address in still:
+            self._register(address)
+            self._registers.pin(address)
+        return still
+
+    def _leave_registers(self, nest: Nest, own: dict[Course, list[int]]) -> None:
+        """Nothing moves with this loop any more: what began to move in it has come to a constant address."""
+        for course, starts in own.items():
+            del self._moving[course]
+            if course in self._distances:
+                self._registers.release(self._distances.pop(course))
+                continue
+            for start in starts:
+                end = start + course.steps[0] * nest.node.count
+                self._registers.release(self._registers.withdraw((course, start)), (None, end))
+
+    def _set(self, value: int) -> int:
+        register = self._registers.reserve()
+        self.append(control(Opcode.SET, register, value))
+        return register
+
+    def _counter(self, nest: Nest) -> tuple[int | None, int]:
+        """What ends a loop: a register that grows with it and one with its limit, or None and a counter."""
+        for course, registers in self._moving.items():
+            step = _step(course, nest.number)
+            if step > 0:
+                limit = self._registers.reserve()
+                self.append(control(Opcode.ADD_IMMEDIATE, limit, registers[0], step * nest.node.count))
+                return registers[0], limit
+        return None, self._set(nest.node.count)
+
+    def _close(self, nest: Nest, counting: tuple[int | None, int], begin: int) -> None:
+        """The end of a body: addresses to those of the next iteration, and back to the beginning."""
+        for course, registers in self._moving.items():
+            step = self._net_step(course, nest.number)
+            for register in registers if step else ():
+                self.append(control(Opcode.ADD_IMMEDIATE, register, register, step))
+        growing, last = counting
+        if growing is None:
+            self.append(control(Opcode.ADD_IMMEDIATE, last, last, -1))
+            self.append(control(Opcode.BRANCH_NOT_ZERO, last, begin))
+        else:
+            self.append(control(Opcode.BRANCH_LESS, growing, last, begin))
+        self.label(self.layers[begin])
+
+    def _net_step(self, course: Course, number: int) -> int:
+        """What an iteration still lacks at its end, after the loop inside has moved the address through its own."""
+        if number not in course.loops:
+            return 0
+        inside = course.loops[course.loops.index(number) + 1 :]
+        covered = self._counts[inside[0]] * _step(course, inside[0]) if inside else 0
+        return _step(course, number) - covered
+
+
+def _step(course: Course, number: int) -> int:
+    return course.steps[course.loops.index(number)] if number in course.loops else 0
+
+
+def _descriptor_words(descriptor: Descriptor) -> tuple[Any, ...]:
+    """The header and the axes, each as the fields of its instruction."""
+    axes = zip(range(MAX_RANK), descriptor.dims, descriptor.strides, strict=False)
+    return (descriptor.space, descriptor.dtype, len(descriptor.dims)), *axes
+
+
+def _descriptor_instruction(slot: int, index: int, word: tuple[int, ...]) -> Instruction:
+    return control(Opcode.AXIS if index else Opcode.DESCRIPTOR, slot, *word)

@@ -1,0 +1,54 @@
+"""Re-ordering: loads move up over earlier computes and stores (S2.5).
+
+Both queues are in order. In `L0 C0 S0 L1 C1 S1` the store S0 waits at the head of the IO queue for C0 and keeps L1
+from running beside C0; `L0 L1 C0 S0 L2 C1 S1 ...` does not. Loads keep their order among themselves, and all other
+commands keep theirs, so this is a merge of two streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from device_agents.emulated_npu.command import Command, Function
+from device_agents.emulated_npu.compiler.codegen.hazards import COMPUTE, LOAD, SEPARATE, STORE, dependencies, stream_of
+
+
+def hoist_loads(commands: Sequence[Command], *, window: int, memory_of: Sequence[int] = SEPARATE) -> list[Command]:
+    """The same commands, every load as early as what it depends on lets it, over at most `window` computes.
+
+    A load does not pass a store that can start no later than the load itself: that would only delay the store.
+    """
+    streams = [stream_of(command) for command in commands]
+    conflicts = dependencies(commands, memory_of)
+    others = [position for position, stream in enumerate(streams) if stream != LOAD]
+    loads = [position for position, stream in enumerate(streams) if stream == LOAD]
+    rank = {position: index for index, position in enumerate(others)}
+    computes = [rank[position] for position in others if streams[position] == COMPUTE]
+
+    result: list[Command] = []
+    done = passed = overtaken_from = 0  # others placed; others and computes that precede the load in the program
+    for load in loads:
+        while passed < len(others) and others[passed] < load:
+            overtaken_from += streams[others[passed]] == COMPUTE
+            passed += 1
+        found = conflicts[load]
+        behind = max(rank.get(found.store, -1), rank.get(found.compute, -1)) + 1
+        limit = computes[overtaken_from - window - 1] + 1 if overtaken_from > window else 0
+        slot = max(behind, limit, done)
+        while slot < passed and _is_store(commands, others[slot]) and _starts_no_later(conflicts, others[slot], load):
+            slot += 1
+        result += [commands[position] for position in others[done:slot]]
+        result.append(commands[load])
+        done = slot
+    return result + [commands[position] for position in others[done:]]
+
+
+def _is_store(commands: Sequence[Command], position: int) -> bool:
+    """Whether it is a store that starts as soon as it can: when a message is there, RECEIVE does not say."""
+    function = commands[position].function
+    return function is not Function.RECEIVE and stream_of(commands[position]) == STORE
+
+
+def _starts_no_later(conflicts: Sequence[tuple[int, int, int]], store: int, load: int) -> bool:
+    """Whether the last compute that the store awaits is not behind the last one that the load awaits."""
+    return conflicts[store][COMPUTE] <= conflicts[load][COMPUTE]

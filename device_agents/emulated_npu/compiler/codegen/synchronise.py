@@ -1,0 +1,82 @@
+"""Synchronisation of the two queues by counting semaphores, and fences between layers.
+
+A queue is in order and has one server, so a command's dependences on its own queue hold by themselves. On the
+other queue it suffices to wait for the latest command that it depends on: that one posts when it has finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from device_agents.emulated_npu.command import Command, Fence, Item, Post, Queue, Wait
+from device_agents.emulated_npu.compiler.codegen.hazards import SEPARATE, dependencies
+
+SEMAPHORE_OF_POSTER = {Queue.IO: 0, Queue.CP: 1}
+"""Which semaphore a queue posts to, for the other one to wait on."""
+
+_OTHER = {Queue.IO: Queue.CP, Queue.CP: Queue.IO}
+
+
+def synchronise(commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE) -> list[Item]:
+    """The commands in their order, with a post behind and a wait before the ends of every needed dependence.
+
+    A dependence on a command no later than one that the queue has already waited for is not needed. Hence every
+    post has exactly one wait, later in the program, and the n-th wait on a semaphore belongs to its n-th post.
+    """
+    awaited = {Queue.IO: -1, Queue.CP: -1}
+    waits: dict[int, Queue] = {}
+    posts: dict[int, Queue] = {}
+    for position, (command, found) in enumerate(zip(commands, dependencies(commands, memory_of), strict=True)):
+        queue = command.queue
+        latest = found.compute if queue is Queue.IO else max(found.load, found.store)
+        if latest > awaited[queue]:
+            awaited[queue] = latest
+            waits[position] = queue
+            posts[latest] = _OTHER[queue]
+    items: list[Item] = []
+    for position, command in enumerate(commands):
+        if position in waits:
+            queue = waits[position]
+            items.append(Wait(queue, SEMAPHORE_OF_POSTER[_OTHER[queue]], layer=command.layer))
+        items.append(command)
+        if position in posts:
+            queue = posts[position]
+            items.append(Post(queue, SEMAPHORE_OF_POSTER[queue], layer=command.layer))
+    return items
+
+
+def fence_between_layers(items: Sequence[Item]) -> list[Item]:
+    """A fence wherever the next item is of another layer, and no post and wait that a fence between them replaces.
+
+    `items` are what `synchronise` returns. A fence belongs to the layer that it ends.
+    """
+    section = 0
+    sections: list[int] = []
+    for index, item in enumerate(items):
+        section += index > 0 and item.layer != items[index - 1].layer
+        sections.append(section)
+    replaced = _crossing_pairs(items, sections)
+    result: list[Item] = []
+    for index, item in enumerate(items):
+        if index > 0 and sections[index] != sections[index - 1]:
+            result.append(Fence(layer=items[index - 1].layer))
+        if index not in replaced:
+            result.append(item)
+    return result
+
+
+def _crossing_pairs(items: Sequence[Item], sections: Sequence[int]) -> set[int]:
+    """Indices of the posts and waits, matched in order on each semaphore, that stand in different sections."""
+    posts: dict[int, list[int]] = {}
+    taken: dict[int, int] = {}
+    crossing: set[int] = set()
+    for index, item in enumerate(items):
+        if isinstance(item, Post):
+            posts.setdefault(item.semaphore, []).append(index)
+        elif isinstance(item, Wait):
+            turn = taken.get(item.semaphore, 0)
+            taken[item.semaphore] = turn + 1
+            post = posts[item.semaphore][turn]
+            if sections[post] != sections[index]:
+                crossing |= {post, index}
+    return crossing

@@ -1,0 +1,176 @@
+"""Tensors known before a network runs: initializers, what is computed of them, and folded scales and shifts.
+
+Values of weights that do not travel with the model are unknown at compile time; so everything computed of a
+constant is described, not done, and happens when the weights are there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from device_agents.emulated_npu.command import DataType
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant
+from device_agents.emulated_npu.errors import InvalidNetwork
+
+Array = np.ndarray[Any, Any]
+
+NUMPY_TYPES: Mapping[DataType, type] = {
+    DataType.FLOAT32: np.float32,
+    DataType.INT8: np.int8,
+    DataType.INT32: np.int32,
+    DataType.INT64: np.int64,
+    DataType.BOOL: np.bool_,
+    DataType.UINT8: np.uint8,
+    DataType.FLOAT16: np.float16,
+    DataType.FLOAT64: np.float64,
+}
+_EVALUATION_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What the reference raises, by operator, for constants that do not fit."""
+FLOATS = frozenset({DataType.FLOAT32, DataType.FLOAT16, DataType.FLOAT64})
+
+
+def known(name: str, array: Array, dtype: DataType) -> Constant:
+    """A constant with values that are known already."""
+    typed: Array = np.asarray(array).astype(NUMPY_TYPES[dtype])
+    return Constant(name, typed.shape, dtype, (), lambda: typed)
+
+
+def initializer(tensor: TensorProto, dtype: DataType) -> Constant:
+    """An initializer; its values come from the model, or where it has none, from outside under its name."""
+    shape = tuple(tensor.dims)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return Constant(tensor.name, shape, dtype, (tensor.name,), lambda array: np.asarray(array).reshape(shape))
+    return Constant(tensor.name, shape, dtype, (), lambda: numpy_helper.to_array(tensor))
+
+
+def value_of(constant: Constant) -> Array | None:
+    """The values, or None where they depend on weights that are not there yet."""
+    return None if constant.sources else np.asarray(constant.compute())
+
+
+def scalar_of(constant: Constant) -> float | None:
+    """The only element, where it has one alone and that is known."""
+    if math.prod(constant.shape) != 1:
+        return None
+    value = value_of(constant)
+    return None if value is None else float(value.reshape(()))
+
+
+def derived(
+    name: str, shape: Sequence[int], dtype: DataType, parents: Sequence[Constant], function: Callable[..., Any]
+) -> Constant:
+    """The constant `function(*values of parents)`; equal names must stand for equal values."""
+    sources = tuple(source for parent in parents for source in parent.sources)
+
+    def compute(*arrays: Array) -> Array:
+        made = np.asarray(function(*_evaluated(parents, arrays)))
+        return made.astype(NUMPY_TYPES[dtype], copy=False).reshape(tuple(shape))
+
+    return Constant(name, tuple(shape), dtype, sources, compute)
+
+
+def _evaluated(parents: Sequence[Constant], arrays: Sequence[Array]) -> list[Array]:
+    rest: Iterator[Array] = iter(arrays)
+    return [np.asarray(parent.compute(*(next(rest) for _ in parent.sources))) for parent in parents]
+
+
+def transposed(constant: Constant) -> Constant:
+    """A matrix with its axes exchanged."""
+    rows, columns = constant.shape
+    return derived(f"{constant.name}.T", (columns, rows), constant.dtype, (constant,), np.transpose)
+
+
+def reshaped_constant(constant: Constant, shape: Sequence[int]) -> Constant:
+    """The same elements under another shape."""
+    if constant.shape == tuple(shape):
+        return constant
+    name = f"{constant.name}.{'x'.join(map(str, shape))}"
+    return derived(name, shape, constant.dtype, (constant,), lambda array: array)
+
+
+def converted(constant: Constant, dtype: DataType) -> Constant:
+    """The constant in another element type."""
+    if constant.dtype == dtype:
+        return constant
+    name = f"{constant.name}.{dtype.name.lower()}"
+    return derived(name, constant.shape, dtype, (constant,), lambda array: array)
+
+
+def evaluated_node(node: NodeProto, opset: int, index: int) -> Callable[..., Any]:
+    """The function that computes output `index` of a node from its inputs that are there, by ONNX's own reference."""
+    present = [name for name in dict.fromkeys(node.input) if name]
+
+    def compute(*values: Array) -> Any:
+        from onnx.reference import ReferenceEvaluator
+
+        alone = NodeProto()
+        alone.CopyFrom(node)
+        feeds = dict(zip((name for name in node.input if name), values, strict=True))
+        graph = helper.make_graph(
+            [alone],
+            "constant",
+            [helper.make_empty_tensor_value_info(name) for name in present],
+            [helper.make_empty_tensor_value_info(node.output[index])],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+        try:
+            results: Any = ReferenceEvaluator(model).run(None, feeds)
+        except _EVALUATION_ERRORS as error:
+            what = f"Node {node.name[:80]!r} ({node.op_type[:80]}) of constants cannot be computed"
+            raise InvalidNetwork(what, str(error)[:200], "Export the network with constants that fit") from error
+        return results[0]
+
+    return compute
+
+
+@dataclass(frozen=True)
+class ChannelStep:
+    """One affine step along channels: `apply(scale, shift, *values)` gives the new scale and shift in float64.
+
+    The values are those of `parents`, flat: one number, or one for every channel.
+    """
+
+    parents: tuple[Constant, ...]
+    apply: Callable[..., tuple[Any, Any]]
+
+
+def linear_step(factor: float, offset: float) -> ChannelStep:
+    """x -> factor x + offset."""
+    return ChannelStep((), lambda scale, shift: (scale * factor, shift * factor + offset))
+
+
+def batch_normalisation_step(parameters: Sequence[Constant], epsilon: float) -> ChannelStep:
+    """Batch normalisation at inference; `parameters` are scale, bias, mean and variance."""
+
+    def apply(scale: Array, shift: Array, gamma: Array, beta: Array, mean: Array, variance: Array) -> tuple[Any, Any]:
+        factor = gamma / np.sqrt(variance + epsilon)
+        return scale * factor, (shift - mean) * factor + beta
+
+    return ChannelStep(tuple(parameters), apply)
+
+
+def _folded(steps: Sequence[ChannelStep], channels: int, arrays: Sequence[Array]) -> Array:
+    """Scale and shift (2, channels) of all steps one after the other, in float64."""
+    scale, shift = np.ones(channels), np.zeros(channels)
+    rest = iter(arrays)
+    for step in steps:
+        values = [np.asarray(next(rest), np.float64).reshape(-1) for _ in step.parents]
+        scale, shift = step.apply(scale, shift, *values)
+    return np.stack([scale, shift])
+
+
+def scale_shift(name: str, steps: Sequence[ChannelStep], channels: int, dtype: DataType) -> Constant:
+    """The steps as one scale and shift (2, channels), computed in float64 and rounded once."""
+    parents = [parent for step in steps for parent in step.parents]
+    return derived(name, (2, channels), dtype, parents, lambda *arrays: _folded(steps, channels, arrays))
+
+
+def part_of(pair: Constant, index: int, name: str) -> Constant:
+    """Row `index` of a scale and shift: a constant (channels,)."""
+    return derived(name, pair.shape[1:], pair.dtype, (pair,), lambda array: array[index])

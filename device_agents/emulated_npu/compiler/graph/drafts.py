@@ -1,0 +1,277 @@
+"""Hardware layers in the making: what the operators of a network write down, before folding (S2.5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from device_agents.emulated_npu.command import MAX_RANK, PLAIN, Activation, DataType, Function, Settings
+from device_agents.emulated_npu.compiler.graph import constants, views
+from device_agents.emulated_npu.compiler.graph.constants import Array, ChannelStep
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Value, View
+from device_agents.emulated_npu.compiler.graph.source import Node, Source, TensorType, unsupported, untyped
+from device_agents.emulated_npu.errors import InvalidNetwork
+
+NO_NODE = Node("", "", (), (), (), {})
+
+
+@dataclass
+class Draft:
+    """A layer that still changes; as `layers.Layer`, but the scale and shift are a list of steps.
+
+    An AFFINE draft has its first input alone: its factors are made of the steps in the end. `node` is the one it was
+    made for, to be named in errors.
+    """
+
+    name: str
+    function: Function
+    inputs: tuple[View, ...]
+    output: View
+    settings: Settings = PLAIN
+    weights: Constant | None = None
+    groups: int = 1
+    matrix: bool = False
+    steps: list[ChannelStep] = field(default_factory=list)
+    residual: View | None = None
+    nodes: tuple[str, ...] = ()
+    node: Node = NO_NODE
+
+    @property
+    def reads(self) -> tuple[View, ...]:
+        """Every view that it reads."""
+        return self.inputs if self.residual is None else (*self.inputs, self.residual)
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of the output that steps apply along."""
+        return len(self.output.axes) - 1 if self.matrix else 1
+
+
+class Builder:
+    """Collects values and drafts while the nodes of a model are visited.
+
+    `node` is the one being visited. `homes` says which values lie inside others: parts of concatenations, and
+    what a view shows as an output.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.values: dict[str, Value] = {}
+        self.drafts: list[Draft] = []
+        self.homes: dict[str, View] = {}
+        self._places: dict[str, View] = {}
+        self.node = NO_NODE
+        self._first = 0
+        for name in source.inputs:
+            kind = source.types[name]
+            self._places[name] = self._add_value(name, kind, "input")
+
+    def begin(self, node: Node) -> None:
+        """From now on drafts are this node's."""
+        self.node, self._first = node, len(self.drafts)
+
+    # -- tensors -------------------------------------------------------------------------------------------------
+
+    def type(self, tensor: str) -> TensorType:
+        """Shape and element type of a tensor; raises InvalidNetwork where they are not known."""
+        if tensor not in self.source.types:
+            raise untyped(tensor, self.source.other_types.get(tensor, ""), self.node)
+        return self.source.types[tensor]
+
+    def constant(self, tensor: str) -> Constant | None:
+        """The constant of that name; None for absent inputs and those that are computed."""
+        return self.source.constants.get(tensor)
+
+    def known(self, tensor: str) -> Array | None:
+        """The values of a constant that travels with the model, else None."""
+        constant = self.constant(tensor)
+        return None if constant is None else constants.value_of(constant)
+
+    def required(self, tensor: str, what: str) -> Array:
+        """As `known`, but raises UnsupportedOperator where the values are not known."""
+        value = self.known(tensor)
+        if value is None:
+            raise unsupported(self.node, f"Its {what} is not a constant with known values")
+        return value
+
+    def number(self, tensor: str, what: str) -> int | float:
+        """As `required`, of a tensor of one element; raises UnsupportedOperator where it has another number of them."""
+        value = self.required(tensor, what)
+        if value.size != 1:
+            raise unsupported(self.node, f"Its {what} has {value.size} elements instead of one")
+        number: int | float = value.item()
+        return number
+
+    def parameter(self, tensor: str, what: str) -> Constant:
+        """A constant whose values may be unknown; raises UnsupportedOperator where the tensor is none."""
+        constant = self.constant(tensor)
+        if constant is None:
+            raise unsupported(self.node, f"Its {what} is not constant")
+        return constant
+
+    def view(self, tensor: str) -> View:
+        """Where a tensor lies; a constant becomes a value."""
+        if tensor not in self._places:
+            constant = self.constant(tensor)
+            if constant is None:
+                self.type(tensor)
+                raise InvalidNetwork(f"Node {self.node.name[:80]!r} reads {tensor[:80]!r}, which nothing wrote yet")
+            return self.constant_view(constant)
+        return self._places[tensor]
+
+    def constant_view(self, constant: Constant) -> View:
+        """A constant as a value that can be read as any other."""
+        if constant.name not in self.values:
+            order = tuple(range(len(constant.shape)))
+            value = Value(constant.name, constant.shape, constant.dtype, order, "constant", False, constant)
+            self.values[constant.name] = value
+        return views.whole(constant.name, constant.shape)
+
+    def bind(self, tensor: str, view: View) -> None:
+        """Says where a tensor lies."""
+        self._places[tensor] = view
+
+    def result(self, index: int = 0) -> View:
+        """A new value for an output of the node, in its own shape."""
+        name = self.node.outputs[index]
+        kind = self.type(name)
+        view = self._add_value(name, kind, "activation", name in self.source.outputs)
+        self.bind(name, view)
+        return view
+
+    def temporary(self, suffix: str, shape: Sequence[int], dtype: DataType) -> View:
+        """A new value of our own between layers of the node."""
+        name = f"{self.node.outputs[0]}.{suffix}"
+        return self._add_value(name, TensorType(tuple(shape), dtype), "activation")
+
+    def output_value(self, name: str) -> View:
+        """The value of a network's output that a view of another value is to be written to."""
+        return self._add_value(name, self.source.types[name], "activation", True)
+
+    def dtype(self, view: View) -> DataType:
+        """Element type of what a view shows."""
+        return self.values[view.value].dtype
+
+    def _add_value(
+        self, name: str, kind: TensorType, role: Literal["input", "activation"], is_output: bool = False
+    ) -> View:
+        while name in self.values:
+            name = f"{name}'"
+        order = tuple(range(len(kind.shape)))
+        self.values[name] = Value(name, kind.shape, kind.dtype, order, role, is_output)
+        return views.whole(name, kind.shape)
+
+    # -- layers --------------------------------------------------------------------------------------------------
+
+    def layer(
+        self,
+        function: Function,
+        inputs: Sequence[View],
+        output: View,
+        settings: Settings = PLAIN,
+        *,
+        weights: Constant | None = None,
+        groups: int = 1,
+        matrix: bool = False,
+    ) -> Draft:
+        """Adds a layer; its inputs are in the form that `layers.Layer` asks for."""
+        name = f"{self.node.name}.{len(self.drafts)}"
+        draft = Draft(name, function, tuple(inputs), output, settings, weights, groups, matrix, node=self.node)
+        self.drafts.append(draft)
+        return draft
+
+    def map(self, source: View, output: View, activation: Activation, alpha: float = 0.0, beta: float = 0.0) -> Draft:
+        """Adds a function of one variable, element by element."""
+        return self.layer(Function.MAP, [source], output, Settings(activation=activation, alpha=alpha, beta=beta))
+
+    def binary(self, mode: int, first: View, second: View, output: View) -> Draft:
+        """Adds a function of two variables, broadcast to the output; raises UnsupportedOperator where they do not."""
+        inputs = [self.expanded(view, output.shape, "operand") for view in (first, second)]
+        return self.layer(Function.BINARY, inputs, output, Settings(mode=mode))
+
+    def copy(self, source: View, output: View) -> Draft:
+        """Adds a copy, which converts types."""
+        return self.layer(Function.COPY, [source], output)
+
+    def reshape(self, source: View, shape: Sequence[int], name: str, suffix: str = "flat") -> View:
+        """The elements of a view under another shape: a view, or where that is none, of a copy.
+
+        `name` is the tensor it is; a copy under exactly its shape becomes its value. Raises UnsupportedOperator where
+        the other shape has more or fewer elements.
+        """
+        self._check_elements(source, shape)
+        direct = views.reshaped(source, shape)
+        if direct is not None:
+            return direct
+        target = tuple(shape)
+        if views.reshaped(views.whole("", target), source.shape) is None:
+            target = views.common_shape(source.shape, shape)
+        if target == tuple(shape) and name in self.source.types and self.source.types[name].shape == target:
+            kind = TensorType(target, self.dtype(source))
+            value = self._add_value(name, kind, "activation", name in self.source.outputs)
+        else:
+            value = self.temporary(suffix, target, self.dtype(source))
+        self.copy(source, views.divided(value, source.shape))
+        return views.divided(value, shape)
+
+    def divided(self, view: View, shape: Sequence[int]) -> View:
+        """As `views.divided`; raises UnsupportedOperator where the shape has more or fewer elements."""
+        self._check_elements(view, shape)
+        return views.divided(view, shape)
+
+    def _check_elements(self, view: View, shape: Sequence[int]) -> None:
+        has, wanted = math.prod(view.shape), math.prod(shape)
+        if has != wanted:
+            why = f"{list(view.shape)} has {has} elements, and {list(shape)} would have {wanted}"
+            raise unsupported(self.node, why)
+
+    def expanded(self, view: View, shape: Sequence[int], what: str) -> View:
+        """Broadcast to `shape`; raises UnsupportedOperator where that cannot be."""
+        missing = len(shape) - len(view.axes)
+        if missing < 0 or any(own not in (1, size) for own, size in zip(view.shape, shape[missing:], strict=True)):
+            raise unsupported(self.node, f"Its {what} of shape {list(view.shape)} does not broadcast to {list(shape)}")
+        return views.expanded(view, shape)
+
+    def repeated(self, source: View, repeats: Mapping[int, int], behind: int, shape: Sequence[int], name: str) -> View:
+        """The view with its axes repeated as often as `repeats` says, under `shape`: by one copy, or by several.
+
+        `behind` is 1 where each element of an axis repeats, 0 where the axis does as a whole. Copies have at most
+        as many axes as a command.
+        """
+        rest = {place: count for place, count in sorted(repeats.items(), reverse=True) if count > 1}
+        while rest:
+            room = max(1, MAX_RANK - len(source.axes))
+            now = list(rest)[:room]
+            sizes = [size * rest[place] if place in now else size for place, size in enumerate(source.shape)]
+            for place in now:
+                source = views.with_axis(source, place + behind, rest.pop(place))
+            if rest:
+                source = self.reshape(source, sizes, f"{name}.repeated{len(rest)}", f"repeated{len(rest)}")
+        return self.reshape(source, shape, name)
+
+    def place(self, view: View, target: View) -> None:
+        """Makes `target`, part of another value, hold what `view` shows: written there at once, or copied.
+
+        Written at once: a whole value (its axes may be permuted) that layers write and that has no other place.
+        """
+        value = self.values[view.value]
+        if value.kind == "activation" and not value.is_output and value.name not in self.homes:
+            home = views.home(view, value.shape, target)
+            if home is not None and target.value != value.name:
+                self.homes[value.name] = home
+                return
+        self.copy(view, target)
+
+    def finish_node(self) -> tuple[str, ...]:
+        """Gives the node's names to the last layer it made; returns them where it made none."""
+        own = self.drafts[self._first :]
+        if not own:
+            return self.node.names
+        own[-1].nodes, own[-1].name = self.node.names, self.node.name
+        return ()
+
+
+Handler = Callable[[Builder, Node], None]
+"""Writes down the layers, or binds the views, that a node of one operator stands for."""

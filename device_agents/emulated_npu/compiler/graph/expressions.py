@@ -1,0 +1,194 @@
+"""Matching of arithmetic expressions among a model's nodes, whatever order an exporter wrote them in.
+
+A product is a number times factors, a sum a number plus terms; both are flattened first, so that association and
+commutation do not matter, and division by a number is multiplication.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from device_agents.emulated_npu.compiler.graph.constants import scalar_of
+from device_agents.emulated_npu.compiler.graph.source import Node, Source
+
+_TOLERANCE = 1e-4  # files have constants such as 1.41421 or 0.797885
+
+
+@dataclass(frozen=True)
+class Match:
+    """The tensor that the pattern's variable stands for, and the nodes seen so far."""
+
+    variable: str = ""
+    nodes: frozenset[str] = frozenset()
+
+    def with_nodes(self, nodes: frozenset[str]) -> Match:
+        """The match with these nodes too."""
+        return Match(self.variable, self.nodes | nodes)
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A flattened product or sum: the number, the other operands, and the nodes it is made of."""
+
+    number: float
+    operands: tuple[str, ...]
+    nodes: frozenset[str]
+
+
+class Expressions:
+    """Looks at a model's tensors as expressions."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def producer(self, tensor: str) -> Node | None:
+        """The node that writes a tensor."""
+        return self._source.producers.get(tensor)
+
+    def number(self, tensor: str) -> float | None:
+        """The value of a constant with one element, where it is known."""
+        constant = self._source.constants.get(tensor)
+        return None if constant is None else scalar_of(constant)
+
+    def is_inner(self, tensor: str) -> bool:
+        """Whether one node alone reads the tensor, once."""
+        return len(self._source.readers.get(tensor, ())) == 1 and tensor not in self._source.outputs
+
+    def product(self, tensor: str) -> Flat:
+        """The tensor as a product."""
+        node = self.producer(tensor)
+        number, operands, nodes = 1.0, list[str](), frozenset[str]()
+        if node is None or not (node.op == "Mul" or (node.op == "Div" and self.number(node.inputs[1]))):
+            return Flat(1.0, (tensor,), nodes)
+        nodes |= {node.name}
+        for place, name in enumerate(node.inputs):
+            value = self.number(name)
+            if value is not None:
+                number = number / value if node.op == "Div" and place == 1 else number * value
+                continue
+            part = self.product(name) if self.is_inner(name) else Flat(1.0, (name,), frozenset())
+            number, nodes = number * part.number, nodes | part.nodes
+            operands.extend(part.operands)
+        return Flat(number, tuple(operands), nodes)
+
+    def sum(self, tensor: str) -> Flat:
+        """The tensor as a sum."""
+        node = self.producer(tensor)
+        number, operands, nodes = 0.0, list[str](), frozenset[str]()
+        if node is None or node.op != "Add":
+            return Flat(0.0, (tensor,), nodes)
+        nodes |= {node.name}
+        for name in node.inputs:
+            value = self.number(name)
+            if value is not None:
+                number += value
+                continue
+            part = self.sum(name) if self.is_inner(name) else Flat(0.0, (name,), frozenset())
+            number, nodes = number + part.number, nodes | part.nodes
+            operands.extend(part.operands)
+        return Flat(number, tuple(operands), nodes)
+
+
+class Pattern(Protocol):
+    """Something that a tensor may be."""
+
+    def matches(self, found: Expressions, tensor: str, match: Match) -> Iterator[Match]:
+        """Every way in which the tensor is this, given what is matched already."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """The tensor that the pattern is a function of: the same at every place."""
+
+    def matches(self, found: Expressions, tensor: str, match: Match) -> Iterator[Match]:
+        """The first tensor it meets, and then no other."""
+        if found.number(tensor) is None and match.variable in ("", tensor):
+            yield Match(tensor, match.nodes)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A number times factors."""
+
+    number: float
+    factors: tuple[Pattern, ...]
+
+    def matches(self, found: Expressions, tensor: str, match: Match) -> Iterator[Match]:
+        """In any order of the factors."""
+        yield from _any_order(found, found.product(tensor), self.number, self.factors, match)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A number plus terms."""
+
+    number: float
+    terms: tuple[Pattern, ...]
+
+    def matches(self, found: Expressions, tensor: str, match: Match) -> Iterator[Match]:
+        """In any order of the terms."""
+        yield from _any_order(found, found.sum(tensor), self.number, self.terms, match)
+
+
+@dataclass(frozen=True)
+class Apply:
+    """An operator on one pattern, with known values of its attributes and of its further inputs."""
+
+    op: str
+    argument: Pattern
+    attributes: Mapping[str, float] = field(default_factory=dict)
+    numbers: tuple[float, ...] = ()
+
+    def matches(self, found: Expressions, tensor: str, match: Match) -> Iterator[Match]:
+        """Where the tensor is written by that operator."""
+        node = found.producer(tensor)
+        if node is None or node.op != self.op or not self._agrees(found, node):
+            return
+        yield from self.argument.matches(found, node.inputs[0], match.with_nodes(frozenset({node.name})))
+
+    def _agrees(self, found: Expressions, node: Node) -> bool:
+        for name, value in self.attributes.items():
+            given: Any = node.attribute(name)
+            if given is None or not _close(given, value):
+                return False
+        given_numbers = [found.number(name) for name in node.inputs[1:] if name]
+        return len(given_numbers) == len(self.numbers) and all(
+            given is not None and _close(given, value) for given, value in zip(given_numbers, self.numbers, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of several patterns."""
+
+    options: tuple[Pattern, ...]
+
+    def matches(self, found: Expressions, tensor: str, match: Match) -> Iterator[Match]:
+        """Those of the first option, then of the next."""
+        for option in self.options:
+            yield from option.matches(found, tensor, match)
+
+
+def _close(value: float, wanted: float) -> bool:
+    return math.isclose(value, wanted, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE * 1e-2)
+
+
+def _any_order(
+    found: Expressions, flat: Flat, number: float, patterns: tuple[Pattern, ...], match: Match
+) -> Iterator[Match]:
+    if len(flat.operands) != len(patterns) or not _close(flat.number, number):
+        return
+    for order in set(itertools.permutations(flat.operands)):
+        yield from _all(found, order, patterns, match.with_nodes(flat.nodes))
+
+
+def _all(found: Expressions, tensors: tuple[str, ...], patterns: tuple[Pattern, ...], match: Match) -> Iterator[Match]:
+    if not patterns:
+        yield match
+        return
+    for first in patterns[0].matches(found, tensors[0], match):
+        yield from _all(found, tensors[1:], patterns[1:], first)

@@ -1,0 +1,187 @@
+"""Folding: several operators become one hardware layer (m:n mapping, S3.6).
+
+Affine steps along channels (bias, batch normalisation, factors), one residual addition and one activation move
+into the layer that makes what they read, provided that nothing else reads it: results never change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from device_agents.emulated_npu.command import Activation, Binary, Function
+from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.constants import FLOATS, ChannelStep, linear_step
+from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, View
+
+_MATRIX_UNIT = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
+_WITH_STEPS = _MATRIX_UNIT | {Function.AFFINE}
+_WITH_EPILOGUE = _WITH_STEPS | {
+    Function.BINARY, Function.WHERE, Function.NORMALIZE, Function.LRN, Function.POOL_MAX, Function.POOL_AVERAGE
+}  # fmt: skip
+_ALPHA_TAKEN = frozenset({Function.NORMALIZE, Function.LRN})  # their settings need alpha themselves
+_WITHOUT_PARAMETERS = frozenset(
+    {
+        Activation.RELU, Activation.SIGMOID, Activation.TANH, Activation.HARD_SWISH, Activation.GELU,
+        Activation.GELU_TANH, Activation.SOFTPLUS, Activation.MISH, Activation.ERF,
+    }
+)  # fmt: skip
+
+
+def fold(build: Builder) -> list[Draft]:
+    """The drafts in topological order after folding."""
+    folding = _Folding(build)
+    for draft in build.drafts:
+        folding.visit(draft)
+    return [draft for draft in folding.kept if draft is not None]
+
+
+class _Folding:
+    """One pass over the drafts; `_writers` says where the layer stands that alone writes a value."""
+
+    def __init__(self, build: Builder) -> None:
+        self._build = build
+        self.kept: list[Draft | None] = []
+        self._writers: dict[str, int] = {}
+        self._readers = Counter(view.value for draft in build.drafts for view in draft.reads)
+        self._readers.update(build.homes.keys())  # those lie in another value, and may be read there
+
+    def visit(self, draft: Draft) -> None:
+        """Folds the draft into the layer before it, or keeps it."""
+        if not (self._fold_step(draft) or self._fold_residual(draft) or self._fold_activation(draft)):
+            self.kept.append(draft)
+            self._note(draft, len(self.kept) - 1)
+
+    def _note(self, draft: Draft, place: int) -> None:
+        name = draft.output.value
+        if views.is_whole(draft.output, self._build.values[name].shape):
+            self._writers[name] = place
+
+    def _writer(self, view: View, functions: Iterable[Function]) -> tuple[int, Draft] | None:
+        """The layer, and its place, that wrote a whole value for this view alone, if it is of these functions."""
+        place = self._writers.get(view.value)
+        value = self._build.values[view.value]
+        if place is None or value.is_output or self._readers[view.value] != 1 or value.dtype not in FLOATS:
+            return None
+        writer = self.kept[place]
+        if writer is None or writer.function not in functions or not views.is_whole(view, value.shape):
+            return None
+        return (place, writer) if writer.settings.activation == Activation.NONE else None
+
+    def _absorb(self, place: int, writer: Draft, draft: Draft) -> None:
+        """The writer at that place writes what the draft would."""
+        writer.output = draft.output
+        writer.nodes = (*writer.nodes, *draft.nodes)
+        self._note(writer, place)
+
+    def _fold_step(self, draft: Draft) -> bool:
+        source = _affine_source(self._build, draft)
+        if source is None or not self._same_type(draft.inputs[source], draft):
+            return False
+        found = self._writer(draft.inputs[source], _WITH_STEPS)
+        if found is None or found[1].residual is not None:
+            return False
+        place, writer = found
+        steps = _steps(self._build, draft, source, writer.channel_axis)
+        if steps:
+            writer.steps.extend(steps)
+            self._absorb(place, writer, draft)
+        return bool(steps)
+
+    def _fold_residual(self, draft: Draft) -> bool:
+        """Of two layers that could take the addition in, the later one does; it moves behind the other."""
+        if draft.function != Function.BINARY or draft.settings.mode != Binary.ADD:
+            return False
+        candidates = []
+        for view, other in (draft.inputs, draft.inputs[::-1]):
+            found = self._writer(view, _MATRIX_UNIT)
+            constant = self._build.values[other.value].kind == "constant"
+            if found is None or found[1].residual is not None or constant or _repeats(other):
+                continue
+            if self._same_type(view, draft):
+                candidates.append((*found, other))
+        if not candidates:
+            return False
+        place, writer, residual = max(candidates, key=lambda candidate: candidate[0])
+        writer.residual = residual
+        self.kept[place] = None
+        self.kept.append(writer)
+        self._absorb(len(self.kept) - 1, writer, draft)
+        return True
+
+    def _fold_activation(self, draft: Draft) -> bool:
+        if draft.function != Function.MAP or not self._same_type(draft.inputs[0], draft):
+            return False
+        found = self._writer(draft.inputs[0], _WITH_EPILOGUE)
+        if found is None:
+            return False
+        place, writer = found
+        unary = draft.settings
+        if writer.function not in _ALPHA_TAKEN:
+            writer.settings = replace(writer.settings, activation=unary.activation, alpha=unary.alpha, beta=unary.beta)
+        elif unary.activation in _WITHOUT_PARAMETERS:
+            writer.settings = replace(writer.settings, activation=unary.activation)
+        else:
+            return False
+        self._absorb(place, writer, draft)
+        return True
+
+    def _same_type(self, view: View, draft: Draft) -> bool:
+        return self._build.dtype(view) == self._build.dtype(draft.output)
+
+
+def _repeats(view: View) -> bool:
+    return any(axis.base is None and axis.size != 1 for axis in view.axes)
+
+
+def _affine_source(build: Builder, draft: Draft) -> int | None:
+    """The input that the draft is an affine function of, if it is one by constants."""
+    if draft.function == Function.AFFINE and draft.settings.activation == Activation.NONE:
+        return 0
+    if draft.function == Function.MAP and draft.settings.activation == Activation.SCALE:
+        return 0
+    if draft.function == Function.BINARY and draft.settings.activation == Activation.NONE:
+        constant = [build.values[view.value].kind == "constant" for view in draft.inputs]
+        return None if constant[0] == constant[1] else int(constant[0])
+    return None
+
+
+def _steps(build: Builder, draft: Draft, source: int, channel_axis: int) -> list[ChannelStep]:
+    """The draft as steps along that axis; none where it is something else."""
+    if draft.function == Function.MAP:
+        return [linear_step(draft.settings.alpha, draft.settings.beta)]
+    if draft.function == Function.AFFINE:
+        return draft.steps if draft.channel_axis == channel_axis else []
+    view = draft.inputs[1 - source]
+    constant = build.values[view.value].constant
+    if constant is None or not _along(view, channel_axis, constant):
+        return []
+    step = _binary_step(Binary(draft.settings.mode), constant, constant_first=source == 1)
+    return [] if step is None else [step]
+
+
+def _along(view: View, channel_axis: int, constant: Constant) -> bool:
+    """Whether the view shows all of the constant, along that axis or as one number."""
+    varying = [place for place, axis in enumerate(view.axes) if axis.base is not None and axis.size != 1]
+    if not varying:
+        return all(size == 1 for size in constant.shape)
+    axis = view.axes[channel_axis]
+    whole = axis.step == 1 and not any(view.start)
+    return varying == [channel_axis] and whole and math.prod(constant.shape) == axis.size
+
+
+def _binary_step(mode: Binary, constant: Constant, constant_first: bool) -> ChannelStep | None:
+    if mode == Binary.ADD:
+        return ChannelStep((constant,), lambda scale, shift, c: (scale, shift + c))
+    if mode == Binary.MULTIPLY:
+        return ChannelStep((constant,), lambda scale, shift, c: (scale * c, shift * c))
+    if mode == Binary.SUBTRACT and constant_first:
+        return ChannelStep((constant,), lambda scale, shift, c: (-scale, c - shift))
+    if mode == Binary.SUBTRACT:
+        return ChannelStep((constant,), lambda scale, shift, c: (scale, shift - c))
+    if mode == Binary.DIVIDE and not constant_first:
+        return ChannelStep((constant,), lambda scale, shift, c: (scale / c, shift / c))
+    return None

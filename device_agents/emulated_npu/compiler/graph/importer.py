@@ -1,0 +1,133 @@
+"""From an ONNX model to a graph of hardware layers (S2.5, S3.6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onnx import ModelProto
+
+from device_agents.emulated_npu.command import Function
+from device_agents.emulated_npu.compiler.graph import limits, views
+from device_agents.emulated_npu.compiler.graph.constants import part_of, scale_shift
+from device_agents.emulated_npu.compiler.graph.drafts import NO_NODE, Builder, Draft
+from device_agents.emulated_npu.compiler.graph.folding import fold
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, Value, View, ViewAxis
+from device_agents.emulated_npu.compiler.graph.operators import OPERATORS
+from device_agents.emulated_npu.compiler.graph.orders import ordered
+from device_agents.emulated_npu.compiler.graph.patterns import recognise
+from device_agents.emulated_npu.compiler.graph.source import Source, read_source
+
+
+def import_model(model: bytes | ModelProto) -> Graph:
+    """The hardware layers of a model, folded, with views for what moves nothing.
+
+    Weights may be initializers without data (`data_location` external): constants made of them name them in
+    `sources`, and their `compute` takes the arrays in that order. Initializers with data are no sources.
+    Raises UnsupportedOperator for a node that cannot be compiled, InvalidNetwork for a model that is not valid.
+    """
+    source = recognise(read_source(model, frozenset(OPERATORS)))
+    build = Builder(source)
+    free = [*source.free, *_visit(build, source)]
+    _write_outputs(build, free)
+    return _Finish(build).graph(fold(build), free)
+
+
+def _visit(build: Builder, source: Source) -> list[str]:
+    """Visits the nodes; returns the names of those that became views."""
+    free: list[str] = []
+    for node in source.nodes:
+        build.begin(node)
+        OPERATORS[node.op](build, node)
+        free.extend(build.finish_node())
+    return free
+
+
+def _write_outputs(build: Builder, free: list[str]) -> None:
+    """Writes outputs of the network that are views, inputs or constants to values of their own.
+
+    Where that takes a copy, the copy stands for the node whose result it is, which then is not free.
+    """
+    for name in build.source.outputs:
+        view = build.view(name)
+        value = build.values[view.value]
+        if value.name == name and value.is_output and views.is_whole(view, value.shape):
+            continue
+        node = build.source.producers.get(name, replace(NO_NODE, name=name, outputs=(name,)))
+        build.begin(node)
+        build.place(view, build.output_value(name))
+        if all(part in free for part in node.names) and not build.finish_node():
+            free[:] = [other for other in free if other not in node.names]
+
+
+class _Finish:
+    """Makes layers of drafts: values that lie in others disappear, and the orders of the rest are decided."""
+
+    def __init__(self, build: Builder) -> None:
+        self._build = build
+        self._values: dict[str, Value] = {}
+
+    def graph(self, drafts: list[Draft], free: list[str]) -> Graph:
+        """The finished graph."""
+        layers = tuple(self._layer(index, draft) for index, draft in enumerate(drafts))
+        used = {view.value for layer in layers for view in (*layer.reads, layer.output)}
+        source = self._build.source
+        used.update(source.inputs, source.outputs)
+        values = {name: value for name, value in (self._build.values | self._values).items() if name in used}
+        orders = ordered(values, layers)
+        return Graph(
+            values={name: replace(value, order=orders[name]) for name, value in values.items()},
+            layers=layers,
+            inputs=source.inputs,
+            outputs=source.outputs,
+            free_nodes=tuple(free),
+            node_count=source.node_count,
+        )
+
+    def _layer(self, index: int, draft: Draft) -> Layer:
+        inputs, output = self._checked(draft)
+        folded = None
+        if draft.steps:
+            channels = output.axes[draft.channel_axis].size
+            dtype = self._build.values[draft.output.value].dtype
+            folded = scale_shift(f"{draft.name}.scale_shift", draft.steps, channels, dtype)
+            if draft.function == Function.AFFINE:
+                inputs, folded = (*inputs, *self._factors(folded, output.shape)), None
+        return Layer(
+            index=index,
+            name=draft.name,
+            nodes=draft.nodes,
+            function=draft.function,
+            inputs=inputs,
+            output=output,
+            settings=draft.settings,
+            weights=draft.weights,
+            groups=draft.groups,
+            matrix=draft.matrix,
+            scale_shift=folded,
+            residual=None if draft.residual is None else self._resolved(draft.residual),
+        )
+
+    def _checked(self, draft: Draft) -> tuple[tuple[View, ...], View]:
+        """Inputs and output of the layer; raises UnsupportedOperator where commands cannot say what it does."""
+        inputs, output = tuple(self._resolved(view) for view in draft.inputs), self._resolved(draft.output)
+        operands = [self._build.values[view.value] for view in (output, *inputs)]
+        limits.check_types(draft, operands)
+        limits.check_window(draft)
+        for value in operands:
+            limits.check_value(draft, value)
+        return limits.within_rank(draft, inputs, output)
+
+    def _resolved(self, view: View) -> View:
+        while view.value in self._build.homes:
+            view = views.composed(view, self._build.homes[view.value])
+        return view
+
+    def _factors(self, pair: Constant, shape: tuple[int, ...]) -> tuple[View, View]:
+        """Scale and shift of an AFFINE layer as values, repeated over all axes but the channels'."""
+        scale, shift = (part_of(pair, row, f"{pair.name}.{row}") for row in (0, 1))
+        for constant in (scale, shift):
+            self._values[constant.name] = Value(
+                constant.name, constant.shape, constant.dtype, (0,), "constant", False, constant
+            )
+        axes = tuple(ViewAxis(size, 0 if axis == 1 else None) for axis, size in enumerate(shape))
+        return View(scale.name, (0,), axes), View(shift.name, (0,), axes)

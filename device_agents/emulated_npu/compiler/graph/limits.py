@@ -1,0 +1,68 @@
+"""What one layer must keep to so that commands can say it: element types, numbers of axes and windows (S3.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from device_agents.emulated_npu.command import MAX_RANK, DataType, Function
+from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.drafts import Draft
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Value, View
+from device_agents.emulated_npu.compiler.graph.operators.windows import MAX_PAD, MAX_WINDOW
+from device_agents.emulated_npu.compiler.graph.source import unsupported
+
+_WITH_WEIGHTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
+_FREE_OF_AXES = frozenset({Function.COPY, Function.MAP, Function.BINARY, Function.WHERE, Function.FILL})
+
+
+def within_rank(draft: Draft, inputs: Sequence[View], output: View) -> tuple[tuple[View, ...], View]:
+    """Inputs and output of a layer with at most as many axes as a command has.
+
+    Layers that work element by element lose axes of one element, and those that several views walk as one.
+    Raises UnsupportedOperator where axes remain.
+    """
+    if draft.function in _FREE_OF_AXES and len(output.axes) > MAX_RANK:
+        output, *rest = views.compacted((output, *inputs))
+        inputs = rest
+    # Products and windows are commands on pictures, and indices are taken one by one: their axes do not count.
+    if draft.function is Function.GATHER:
+        ranks = [len(inputs[0].axes)]
+    else:
+        ranks = [] if draft.function in _WITH_WEIGHTS else [len(view.axes) for view in (output, *inputs)]
+    if max(ranks, default=0) > MAX_RANK:
+        raise unsupported(draft.node, f"It takes a view with more than {MAX_RANK} axes ({max(ranks)})")
+    return tuple(inputs), output
+
+
+def check_value(draft: Draft, value: Value) -> None:
+    """Raises UnsupportedOperator where a value that a layer reads or writes is empty, or has too many axes to move."""
+    if any(size < 1 for size in value.shape):
+        raise unsupported(draft.node, f"It takes or makes a tensor without elements, of shape {list(value.shape)}")
+    shown = value.is_output or value.kind == "input"  # the host fills and reads those with all their axes
+    axes = len(value.shape) if shown else sum(size != 1 for size in value.shape)
+    if axes > MAX_RANK:
+        raise unsupported(draft.node, f"It takes a tensor with more than {MAX_RANK} axes ({axes})")
+
+
+def check_types(draft: Draft, operands: Sequence[Value]) -> None:
+    """Raises UnsupportedOperator where products are asked for in another type than float32.
+
+    In which type a machine computes what is float32 in the network is a matter of its `data_type`.
+    """
+    if draft.function not in _WITH_WEIGHTS:
+        return
+    kinds = [value.dtype for value in operands]
+    if draft.weights is not None:
+        kinds.append(draft.weights.dtype)
+    other = next((kind for kind in kinds if kind != DataType.FLOAT32), None)
+    if other is not None:
+        raise unsupported(draft.node, f"It makes products in {other.name.lower()}; only float32 is known")
+
+
+def check_window(draft: Draft) -> None:
+    """Raises UnsupportedOperator for kernels, strides, dilations and padding beyond what an instruction holds."""
+    settings = draft.settings
+    for name, most in (("kernel", MAX_WINDOW), ("stride", MAX_WINDOW), ("dilation", MAX_WINDOW), ("pad", MAX_PAD)):
+        largest = max(getattr(settings, name))
+        if largest > most:
+            raise unsupported(draft.node, f"Its {name} is {largest}; the largest possible is {most}")

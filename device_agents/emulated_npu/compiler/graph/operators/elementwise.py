@@ -1,0 +1,215 @@
+"""Element by element: arithmetic, comparisons, logic, selection and functions of one variable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from device_agents.emulated_npu.command import Activation, Binary, DataType, Function
+from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.constants import FLOATS, converted, scalar_of
+from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
+from device_agents.emulated_npu.compiler.graph.hardware_graph import View
+from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+
+_INTEGER_BOUNDS = {
+    DataType.INT8: (-(2**7), 2**7 - 1),
+    DataType.UINT8: (0, 2**8 - 1),
+    DataType.INT32: (-(2**31), 2**31 - 1),
+    DataType.INT64: (-(2**63), 2**63 - 1),
+}
+
+
+@dataclass(frozen=True)
+class _Unary:
+    """A function of one variable: its parameters are attributes of the node, with their defaults."""
+
+    activation: Activation
+    alpha: tuple[str, float] = ("", 0.0)
+    beta: tuple[str, float] = ("", 0.0)
+
+    def __call__(self, build: Builder, node: Node) -> None:
+        alpha, beta = (node.attribute(*parameter) for parameter in (self.alpha, self.beta))
+        build.map(build.view(node.inputs[0]), build.result(), self.activation, alpha, beta)
+
+
+_UNARY: Mapping[str, Handler] = {
+    "Relu": _Unary(Activation.RELU),
+    "LeakyRelu": _Unary(Activation.LEAKY_RELU, ("alpha", 0.01)),
+    "Sigmoid": _Unary(Activation.SIGMOID),
+    "Tanh": _Unary(Activation.TANH),
+    "HardSigmoid": _Unary(Activation.HARD_SIGMOID, ("alpha", 0.2), ("beta", 0.5)),
+    "HardSwish": _Unary(Activation.HARD_SWISH),
+    "Swish": _Unary(Activation.SWISH, ("alpha", 1.0)),
+    "Elu": _Unary(Activation.ELU, ("alpha", 1.0)),
+    "Selu": _Unary(Activation.SELU, ("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875)),
+    "Celu": _Unary(Activation.CELU, ("alpha", 1.0)),
+    "ThresholdedRelu": _Unary(Activation.THRESHOLDED_RELU, ("alpha", 1.0)),
+    "Softplus": _Unary(Activation.SOFTPLUS),
+    "Softsign": _Unary(Activation.SOFTSIGN),
+    "Mish": _Unary(Activation.MISH),
+    "Erf": _Unary(Activation.ERF),
+    "Exp": _Unary(Activation.EXP),
+    "Log": _Unary(Activation.LOG),
+    "Sqrt": _Unary(Activation.SQRT),
+    "Reciprocal": _Unary(Activation.RECIPROCAL),
+    "Neg": _Unary(Activation.NEGATE),
+    "Abs": _Unary(Activation.ABS),
+    "Floor": _Unary(Activation.FLOOR),
+    "Ceil": _Unary(Activation.CEIL),
+    "Round": _Unary(Activation.ROUND),
+    "Sign": _Unary(Activation.SIGN),
+    "Not": _Unary(Activation.NOT),
+    "Sin": _Unary(Activation.SIN),
+    "Cos": _Unary(Activation.COS),
+}
+_BINARY = {
+    "Add": Binary.ADD,
+    "Sub": Binary.SUBTRACT,
+    "Mul": Binary.MULTIPLY,
+    "Div": Binary.DIVIDE,
+    "Equal": Binary.EQUAL,
+    "Less": Binary.LESS,
+    "LessOrEqual": Binary.LESS_EQUAL,
+    "Greater": Binary.GREATER,
+    "GreaterOrEqual": Binary.GREATER_EQUAL,
+    "And": Binary.AND,
+    "Or": Binary.OR,
+    "Xor": Binary.XOR,
+}
+_VARIADIC = {"Sum": Binary.ADD, "Mean": Binary.ADD, "Max": Binary.MAXIMUM, "Min": Binary.MINIMUM}
+
+
+def _gelu(build: Builder, node: Node) -> None:
+    tanh = (node.attribute("approximate") or b"none") == b"tanh"
+    build.map(build.view(node.inputs[0]), build.result(), Activation.GELU_TANH if tanh else Activation.GELU)
+
+
+def clip(build: Builder, node: Node) -> None:
+    """Clip: bounds are attributes or inputs; those that are computed are a maximum and a minimum."""
+    source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
+    lowest, highest = _INTEGER_BOUNDS.get(kind.dtype, (float("-inf"), float("inf")))
+    bounds = [node.attribute("min", lowest), node.attribute("max", highest)]
+    for place in (1, 2):
+        if node.input(place) and build.known(node.input(place)) is not None:
+            bounds[place - 1] = build.number(node.input(place), "bound")
+    unknown = [place for place in (1, 2) if node.input(place) and build.known(node.input(place)) is None]
+    for place in unknown:
+        output = build.result() if place == unknown[-1] else build.temporary("low", kind.shape, kind.dtype)
+        build.binary(Binary.MAXIMUM if place == 1 else Binary.MINIMUM, source, build.view(node.inputs[place]), output)
+        source = output
+    if not unknown:
+        build.map(source, build.result(), Activation.CLIP, *bounds)
+
+
+def linear(op: str, scalar: float, scalar_first: bool) -> tuple[float, float] | None:
+    """Factor and offset of x op scalar (or scalar op x); None where that is no linear function of x."""
+    if op == "Add":
+        return 1.0, scalar
+    if op == "Sub":
+        return (-1.0, scalar) if scalar_first else (1.0, -scalar)
+    if op == "Mul":
+        return scalar, 0.0
+    if op == "Div" and not scalar_first and scalar != 0:
+        return 1.0 / scalar, 0.0
+    return None
+
+
+def _arithmetic(build: Builder, node: Node) -> None:
+    """Two operands; a scalar that is known is part of the layer's settings."""
+    kind = build.type(node.outputs[0])
+    for place, other in ((1, 0), (0, 1)):
+        constant = build.constant(node.inputs[place])
+        scalar = scalar_of(constant) if constant is not None and kind.dtype in FLOATS else None
+        settings = linear(node.op, scalar, place == 0) if scalar is not None else None
+        if settings is not None:
+            source = views.expanded(build.view(node.inputs[other]), kind.shape)
+            build.map(source, build.result(), Activation.SCALE, *settings)
+            return
+    first, second = (build.view(name) for name in node.inputs)
+    build.binary(_BINARY[node.op], first, second, build.result())
+
+
+def _variadic(build: Builder, node: Node) -> None:
+    """Sum, Mean, Max, Min of any number of operands, one after the other."""
+    kind = build.type(node.outputs[0])
+    total, *rest = (build.view(name) for name in node.inputs)
+    count = len(node.inputs)
+    if not rest:
+        build.bind(node.outputs[0], total)
+        return
+    for place, view in enumerate(rest):
+        last = place == len(rest) - 1 and node.op != "Mean"
+        output = build.result() if last else build.temporary(f"{place}", kind.shape, kind.dtype)
+        build.binary(_VARIADIC[node.op], total, view, output)
+        total = output
+    if node.op == "Mean":
+        build.map(total, build.result(), Activation.SCALE, 1 / count, 0.0)
+
+
+def power(build: Builder, node: Node) -> None:
+    """Pow; squares and roots by a known exponent are simpler functions."""
+    source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
+    constant = build.constant(node.inputs[1])
+    exponent = scalar_of(constant) if constant is not None else None
+    same_shape = source.shape == kind.shape
+    if exponent == 2 and same_shape:
+        build.binary(Binary.MULTIPLY, source, source, build.result())
+    elif exponent == 0.5 and same_shape and kind.dtype in FLOATS:
+        build.map(source, build.result(), Activation.SQRT)
+    else:
+        build.binary(Binary.POWER, source, _as_type(build, node.inputs[1], kind.dtype), build.result())
+
+
+def _as_type(build: Builder, tensor: str, dtype: DataType) -> View:
+    """The tensor in another element type, by a copy where it is computed."""
+    kind, constant = build.type(tensor), build.constant(tensor)
+    if constant is not None:
+        return build.constant_view(converted(constant, dtype))
+    if kind.dtype == dtype:
+        return build.view(tensor)
+    target = build.temporary("converted", kind.shape, dtype)
+    build.copy(build.view(tensor), target)
+    return target
+
+
+def _modulo(build: Builder, node: Node) -> None:
+    if node.attribute("fmod", 0):
+        raise unsupported(node, "The sign of its result is that of the dividend (fmod)")
+    build.binary(Binary.MODULO, build.view(node.inputs[0]), build.view(node.inputs[1]), build.result())
+
+
+def _prelu(build: Builder, node: Node) -> None:
+    build.binary(Binary.PRELU, build.view(node.inputs[0]), build.view(node.inputs[1]), build.result())
+
+
+def _where(build: Builder, node: Node) -> None:
+    output = build.result()
+    build.layer(Function.WHERE, [views.expanded(build.view(name), output.shape) for name in node.inputs], output)
+
+
+def _cast(build: Builder, node: Node) -> None:
+    source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
+    if build.dtype(source) == kind.dtype:
+        build.bind(node.outputs[0], source)
+    else:
+        build.copy(source, build.result())
+
+
+_OTHERS: dict[str, Any] = {
+    "Gelu": _gelu,
+    "Clip": clip,
+    "Pow": power,
+    "Mod": _modulo,
+    "PRelu": _prelu,
+    "Where": _where,
+    "Cast": _cast,
+    "CastLike": _cast,
+}
+HANDLERS: Mapping[str, Handler] = {
+    **_UNARY,
+    **dict.fromkeys(_BINARY, _arithmetic),
+    **dict.fromkeys(_VARIADIC, _variadic),
+    **_OTHERS,
+}

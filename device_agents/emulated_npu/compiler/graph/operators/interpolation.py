@@ -1,0 +1,84 @@
+"""Interpolation along one axis as ONNX's Resize defines it: which elements, with which weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_agents.emulated_npu.compiler.graph.constants import Array
+
+
+@dataclass(frozen=True)
+class Interpolation:
+    """Mode (nearest, linear, cubic), coordinates and rounding by ONNX's names; `cubic` is cubic_coeff_a."""
+
+    mode: str
+    coordinates: str
+    rounding: str
+    cubic: float
+    exclude_outside: bool
+
+
+def coordinates(how: Interpolation, size: int, target: int, scale: float) -> Array:
+    """Where each element of the result lies on the original axis, in float32 as ONNX Runtime computes it."""
+    place, ratio = np.arange(target, dtype=np.float32), np.float32(scale)
+    half = np.float32(0.5)
+    if how.coordinates == "asymmetric":
+        return place / ratio
+    if how.coordinates == "align_corners":
+        return place * np.float32(size - 1) / np.float32(target - 1) if target > 1 else place * 0
+    if how.coordinates == "tf_half_pixel_for_nn":
+        return (place + half) / ratio
+    if how.coordinates == "pytorch_half_pixel" and target == 1:
+        return place * 0
+    found = (place + half) / ratio - half
+    if how.coordinates == "half_pixel_symmetric":
+        found = found + np.float32(size / 2) * (1 - np.float32(target) / (ratio * np.float32(size)))
+    return found
+
+
+def nearest_indices(how: Interpolation, size: int, target: int, scale: float) -> Array:
+    """The element that each element of the result is."""
+    place = coordinates(how, size, target, scale)
+    if how.rounding == "round_prefer_floor":
+        place = np.ceil(place - np.float32(0.5))
+    elif how.rounding == "round_prefer_ceil":
+        place = np.floor(place + np.float32(0.5))
+    else:
+        place = np.floor(place) if how.rounding == "floor" else np.ceil(place)
+    return np.clip(place, 0, size - 1).astype(np.int64)
+
+
+def matrix(how: Interpolation, size: int, target: int, scale: float) -> Array:
+    """Weights (size, target): the result is the original axis times this."""
+    weights = np.zeros((size, target))
+    columns = np.arange(target)
+    if how.mode == "nearest":
+        weights[nearest_indices(how, size, target, scale), columns] = 1
+        return weights
+    place = coordinates(how, size, target, scale).astype(np.float64)
+    first = np.floor(place).astype(np.int64)
+    taps = _linear(place - first) if how.mode == "linear" else _cubic(place - first, how.cubic)
+    for offset, tap in taps.items():
+        inside = (first + offset >= 0) & (first + offset < size)
+        weight = tap * inside if how.exclude_outside and how.mode == "cubic" else tap
+        np.add.at(weights, (np.clip(first + offset, 0, size - 1), columns), weight)
+    return weights / weights.sum(axis=0) if how.exclude_outside and how.mode == "cubic" else weights
+
+
+def _linear(fraction: Array) -> dict[int, Array]:
+    return {0: 1 - fraction, 1: fraction}
+
+
+def _cubic(fraction: Array, a: float) -> dict[int, Array]:
+    """Keys 1981, "Cubic convolution interpolation"."""
+    near, far = fraction, 1 - fraction
+
+    def inner(x: Array) -> Array:
+        return (a + 2) * x**3 - (a + 3) * x**2 + 1
+
+    def outer(x: Array) -> Array:
+        return a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a
+
+    return {-1: outer(near + 1), 0: inner(near), 1: inner(far), 2: outer(far + 1)}

@@ -1,0 +1,140 @@
+"""Normalisation: batch, layer, instance, group and RMS normalisation, and softmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from device_agents.emulated_npu.command import Activation, Binary, Function, Reduction, Settings
+from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.constants import batch_normalisation_step
+from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
+from device_agents.emulated_npu.compiler.graph.hardware_graph import View
+from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+
+
+def axes_mask(axes: Sequence[int], rank: int) -> int:
+    """A bit for every axis; negative ones count from the end."""
+    return sum(1 << axis for axis in {axis % rank for axis in axes})
+
+
+def _batch(build: Builder, node: Node) -> None:
+    """BatchNormalization at inference: one step along channels, of a layer of its own until folding."""
+    if node.attribute("training_mode", 0) or any(node.outputs[1:]) or not node.attribute("spatial", 1):
+        raise unsupported(node, "It is in training mode, or normalises every element by itself")
+    parameters = [build.parameter(name, "parameter") for name in node.inputs[1:5]]
+    channels = build.type(node.inputs[0]).shape[1:2]
+    if any(parameter.shape != channels for parameter in parameters):
+        raise unsupported(node, f"Its parameters do not have the shape {list(channels)}")
+    draft = build.layer(Function.AFFINE, [build.view(node.inputs[0])], build.result())
+    draft.steps.append(batch_normalisation_step(parameters, node.attribute("epsilon", 1e-5)))
+
+
+def normalize(build: Builder, source: View, output: View, axes: Sequence[int], epsilon: float,
+              factors: Sequence[View]) -> None:  # fmt: skip
+    """Adds a layer (x - mean) / sqrt(variance + epsilon) * factors[0] + factors[1], the factors broadcast."""
+    settings = Settings(axes=axes_mask(axes, len(source.axes)), alpha=epsilon)
+    inputs = [source, *(build.expanded(factor, source.shape, "scale or shift") for factor in factors)]
+    build.layer(Function.NORMALIZE, inputs, output, settings)
+
+
+def _reshaped_factors(build: Builder, node: Node, shape: Sequence[int]) -> list[View]:
+    """Scale and bias with further axes of size 1."""
+    return [build.divided(build.view(name), shape) for name in node.inputs[1:3]]
+
+
+def _axis(node: Node, rank: int) -> int:
+    """The first normalised axis; shape inference does not look at it."""
+    axis: int = node.attribute("axis", -1)
+    if not -rank <= axis < rank:
+        raise unsupported(node, f"Its axis is {axis}, and its input has {rank} axes")
+    return axis % rank
+
+
+def _layer(build: Builder, node: Node) -> None:
+    if any(node.outputs[1:]):
+        raise unsupported(node, "Its mean and deviation are not known as outputs")
+    source = build.view(node.inputs[0])
+    axis = _axis(node, len(source.axes))
+    factors = [build.view(name) for name in node.inputs[1:3] if name]
+    axes = range(axis, len(source.axes))
+    normalize(build, source, build.result(), axes, node.attribute("epsilon", 1e-5), factors)
+
+
+def _recognised(build: Builder, node: Node) -> None:
+    """A layer normalisation that the file spells out."""
+    factors = [build.view(name) for name in node.inputs[1:]]
+    source = build.view(node.inputs[0])
+    normalize(build, source, build.result(), node.attribute("axes"), node.attribute("epsilon"), factors)
+
+
+def _instance(build: Builder, node: Node) -> None:
+    source = build.view(node.inputs[0])
+    rank = len(source.axes)
+    if rank < 3:
+        raise unsupported(node, f"Its input has {rank} axes; normalising each channel takes 3 or more")
+    factors = _reshaped_factors(build, node, (source.shape[1], *[1] * (rank - 2)))
+    normalize(build, source, build.result(), range(2, rank), node.attribute("epsilon", 1e-5), factors)
+
+
+def _group(build: Builder, node: Node) -> None:
+    """Groups of channels are an axis of a view; scale and bias are given for channels, or (opset 18) for groups."""
+    source, groups = build.view(node.inputs[0]), node.attribute("num_groups")
+    batch, channels, *spatial = source.shape
+    if groups < 1 or channels % groups:
+        raise unsupported(node, f"Its {groups} groups do not divide {channels} channels")
+    shape = (batch, groups, channels // groups, *spatial)
+    per_group = math.prod(build.type(node.inputs[1]).shape) == groups
+    factor_shape = (groups, 1 if per_group else channels // groups, *[1] * len(spatial))
+    factors = _reshaped_factors(build, node, factor_shape)
+    output, divided = views.divided(build.result(), shape), views.divided(source, shape)
+    normalize(build, divided, output, range(2, len(shape)), node.attribute("epsilon", 1e-5), factors)
+
+
+def _root_mean_square(build: Builder, node: Node) -> None:
+    """x / sqrt(mean of squares + epsilon) * scale, by simpler layers."""
+    source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
+    rank = len(source.axes)
+    axis = _axis(node, rank)
+    squares = build.temporary("squares", kind.shape, kind.dtype)
+    build.binary(Binary.MULTIPLY, source, source, squares)
+    reduced = (*kind.shape[:axis], *[1] * (rank - axis))
+    mean, sum_, root, quotient = (
+        build.temporary(suffix, shape, kind.dtype)
+        for suffix, shape in (("mean", reduced), ("sum", reduced), ("root", reduced), ("quotient", kind.shape))
+    )
+    mask = axes_mask(range(axis, rank), rank)
+    build.layer(Function.REDUCE, [squares], mean, Settings(axes=mask, mode=Reduction.MEAN))
+    build.map(mean, sum_, Activation.SCALE, 1.0, node.attribute("epsilon", 1e-5))
+    build.map(sum_, root, Activation.SQRT)
+    build.binary(Binary.DIVIDE, source, root, quotient)
+    build.binary(Binary.MULTIPLY, quotient, build.view(node.inputs[1]), build.result())
+
+
+def _softmax(log: int) -> Handler:
+    def handler(build: Builder, node: Node) -> None:
+        """Softmax along an axis; before opset 13 along all axes from it on."""
+        source = build.view(node.inputs[0])
+        rank = len(source.axes)
+        recent = build.source.opset >= 13
+        axis = node.attribute("axis", -1 if recent else 1)
+        first = axis % rank
+        axes = [first] if recent else range(first, rank)
+        build.layer(Function.SOFTMAX, [source], build.result(), Settings(axes=axes_mask(axes, rank), mode=log))
+
+    return handler
+
+
+RECOGNISED = "(layer normalisation)"
+"""The operator of nodes that patterns put together; no operator of ONNX can have this name."""
+
+HANDLERS: Mapping[str, Handler] = {
+    "BatchNormalization": _batch,
+    "LayerNormalization": _layer,
+    RECOGNISED: _recognised,
+    "InstanceNormalization": _instance,
+    "GroupNormalization": _group,
+    "RMSNormalization": _root_mean_square,
+    "Softmax": _softmax(0),
+    "LogSoftmax": _softmax(1),
+}

@@ -1,0 +1,127 @@
+"""Pooling over windows and over whole maps, and local response normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from device_agents.emulated_npu.command import Function, Reduction, Settings
+from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
+from device_agents.emulated_npu.compiler.graph.hardware_graph import View
+from device_agents.emulated_npu.compiler.graph.operators.padding import pad_by_zeros
+from device_agents.emulated_npu.compiler.graph.operators.windows import (
+    MAX_SPATIAL_AXES,
+    MAX_WINDOW,
+    Window,
+    read_window,
+    triple,
+)
+from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+
+COUNT_PADDING = 1
+
+
+def max_pool(build: Builder, node: Node) -> None:
+    """MaxPool without indices."""
+    if len(node.outputs) > 1 and node.outputs[1]:
+        raise unsupported(node, "Its second output, the indices, is not known")
+    source, window = _read(build, node)
+    if not _as_slice(build, node, source, window):
+        build.layer(Function.POOL_MAX, [source], build.result(), window.settings())
+
+
+def average_pool(build: Builder, node: Node) -> None:
+    """AveragePool, counting the padding or not."""
+    source, window = _read(build, node)
+    if _as_slice(build, node, source, window):
+        return
+    output = build.result()
+    padded = any(window.before) or any(window.after)
+    if node.attribute("count_include_pad", 0) and padded:
+        if not _overhangs(window, source, output):
+            build.layer(Function.POOL_AVERAGE, [source], output, window.settings(COUNT_PADDING))
+            return
+        # Padding counts but what ceil_mode adds behind it does not: so padding must be elements like others.
+        source, window = pad_by_zeros(build, source, window.before, window.after), window.without_padding()
+    build.layer(Function.POOL_AVERAGE, [source], output, window.settings())
+
+
+def _read(build: Builder, node: Node) -> tuple[View, Window]:
+    source = build.view(node.inputs[0])
+    window = read_window(node, node.attribute("kernel_shape"), source.shape[2:])
+    if any(
+        pad >= kernel for pads in (window.before, window.after) for pad, kernel in zip(pads, window.reach, strict=True)
+    ):
+        raise unsupported(node, "It pads by as much as its kernel or more: a window would hold padding alone")
+    counts = build.type(node.outputs[0]).shape[2:]
+    for count, stride, size, before in zip(counts, window.stride, source.shape[2:], window.before, strict=True):
+        if node.attribute("ceil_mode", 0) and (count - 1) * stride >= size + before:
+            raise unsupported(node, "With ceil_mode its last window lies behind the map; runtimes leave it out")
+    return source, window
+
+
+def _pads(window: Window) -> list[tuple[int, int]]:
+    return list(zip(window.before, window.after, strict=True))
+
+
+def _overhangs(window: Window, source: View, output: View) -> bool:
+    """Whether a last window reaches beyond the padding."""
+    return any(
+        (count - 1) * stride + reach > size + sum(pads)
+        for count, stride, reach, size, pads in zip(
+            output.shape[2:], window.stride, window.reach, source.shape[2:], _pads(window), strict=True
+        )
+    )
+
+
+def _as_slice(build: Builder, node: Node, source: View, window: Window) -> bool:
+    """Pooling with a window of one element only picks elements: a view.
+
+    A result of the network has to be written all the same, and pooling does that in parts that follow the layer
+    before it; a copy would be cut along other axes.
+    """
+    if any(size != 1 for size in window.kernel) or any(window.before) or any(window.after):
+        return False
+    if node.outputs[0] in build.source.outputs:
+        return False
+    shape = build.type(node.outputs[0]).shape
+    for axis, (size, stride) in enumerate(zip(shape[2:], window.stride, strict=True), start=2):
+        source = views.sliced(source, axis, 0, size, stride)
+    build.bind(node.outputs[0], source)
+    return True
+
+
+def _global_pool(function: Function, reduction: Reduction) -> Handler:
+    def handler(build: Builder, node: Node) -> None:
+        source = build.view(node.inputs[0])
+        spatial = source.shape[2:]
+        if len(spatial) <= MAX_SPATIAL_AXES and max(spatial, default=1) <= MAX_WINDOW:
+            build.layer(function, [source], build.result(), Settings(kernel=triple(spatial, 1)))
+        else:
+            mask = sum(1 << axis for axis in range(2, len(source.axes)))
+            build.layer(Function.REDUCE, [source], build.result(), Settings(axes=mask, mode=reduction))
+
+    return handler
+
+
+def local_response_normalisation(build: Builder, node: Node) -> None:
+    """LRN across channels."""
+    axes = len(build.type(node.inputs[0]).shape)
+    if axes < 2 or node.attribute("size") < 1:
+        raise unsupported(node, f"It sums over {node.attribute('size')} channels of an input of {axes} axes")
+    settings = Settings(
+        mode=node.attribute("size"),
+        alpha=node.attribute("alpha", 1e-4),
+        beta=node.attribute("beta", 0.75),
+        gamma=node.attribute("bias", 1.0),
+    )
+    build.layer(Function.LRN, [build.view(node.inputs[0])], build.result(), settings)
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "MaxPool": max_pool,
+    "AveragePool": average_pool,
+    "GlobalMaxPool": _global_pool(Function.POOL_MAX, Reduction.MAXIMUM),
+    "GlobalAveragePool": _global_pool(Function.POOL_AVERAGE, Reduction.MEAN),
+    "LRN": local_response_normalisation,
+}

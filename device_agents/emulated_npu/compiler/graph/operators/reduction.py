@@ -1,0 +1,97 @@
+"""Reductions along axes: sums, means, extremes, norms and the place of the largest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from device_agents.emulated_npu.command import Activation, Binary, Function, Reduction, Settings
+from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
+from device_agents.emulated_npu.compiler.graph.hardware_graph import View
+from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
+from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+
+_REDUCTIONS = {
+    "ReduceSum": Reduction.SUM,
+    "ReduceMean": Reduction.MEAN,
+    "ReduceMax": Reduction.MAXIMUM,
+    "ReduceMin": Reduction.MINIMUM,
+    "ReduceProd": Reduction.PRODUCT,
+    "ReduceSumSquare": Reduction.SUM_SQUARE,
+    "ReduceL1": Reduction.L1,
+    "ReduceL2": Reduction.L2,
+}
+
+
+def _axes(build: Builder, node: Node, rank: int) -> tuple[int, ...]:
+    """The axes to reduce, from the attribute or the input; all, or none, where none are given."""
+    given = node.attribute("axes")
+    if given is None and node.input(1):
+        given = build.required(node.inputs[1], "axes").reshape(-1).tolist()
+    if given:
+        return tuple(int(axis) % rank for axis in given)
+    return () if node.attribute("noop_with_empty_axes", 0) else tuple(range(rank))
+
+
+def _kept(build: Builder, source: View, axes: tuple[int, ...]) -> View:
+    """A new value for the result, seen with axes of size 1 where the source is reduced."""
+    shape = tuple(1 if axis in axes else size for axis, size in enumerate(source.shape))
+    return views.divided(build.result(), shape)
+
+
+def _reduce(build: Builder, node: Node) -> None:
+    source = build.view(node.inputs[0])
+    axes = _axes(build, node, len(source.axes))
+    if not axes:
+        build.bind(node.outputs[0], source)
+        return
+    settings = Settings(axes=axes_mask(axes, len(source.axes)), mode=_REDUCTIONS[node.op])
+    build.layer(Function.REDUCE, [source], _kept(build, source, axes), settings)
+
+
+def _log_sum(build: Builder, node: Node) -> None:
+    source = build.view(node.inputs[0])
+    axes = _axes(build, node, len(source.axes))
+    output = _kept(build, source, axes)
+    total = build.temporary("sum", output.shape, build.dtype(source))
+    settings = Settings(axes=axes_mask(axes, len(source.axes)), mode=Reduction.SUM)
+    build.layer(Function.REDUCE, [source], total, settings)
+    build.map(total, output, Activation.LOG)
+
+
+def _log_sum_exp(build: Builder, node: Node) -> None:
+    """With the maximum taken out, so that nothing overflows."""
+    source = build.view(node.inputs[0])
+    dtype, axes = build.dtype(source), _axes(build, node, len(source.axes))
+    output = _kept(build, source, axes)
+    largest, total, logarithm = (build.temporary(name, output.shape, dtype) for name in ("max", "sum", "log"))
+    below, powers = (build.temporary(name, source.shape, dtype) for name in ("below", "exp"))
+    mask = axes_mask(axes, len(source.axes))
+    build.layer(Function.REDUCE, [source], largest, Settings(axes=mask, mode=Reduction.MAXIMUM))
+    build.binary(Binary.SUBTRACT, source, largest, below)
+    build.map(below, powers, Activation.EXP)
+    build.layer(Function.REDUCE, [powers], total, Settings(axes=mask, mode=Reduction.SUM))
+    build.map(total, logarithm, Activation.LOG)
+    build.binary(Binary.ADD, logarithm, largest, output)
+
+
+def _argmax(build: Builder, node: Node) -> None:
+    if node.attribute("select_last_index", 0):
+        raise unsupported(node, "It asks for the last of several equal elements")
+    source = build.view(node.inputs[0])
+    axes = (node.attribute("axis", 0) % len(source.axes),)
+    if node.op == "ArgMin":
+        negated = build.temporary("negated", source.shape, build.dtype(source))
+        build.map(source, negated, Activation.NEGATE)
+        source = negated
+    settings = Settings(axes=axes_mask(axes, len(source.axes)), mode=Reduction.ARGMAX)
+    build.layer(Function.REDUCE, [source], _kept(build, source, axes), settings)
+
+
+HANDLERS: Mapping[str, Handler] = {
+    **dict.fromkeys(_REDUCTIONS, _reduce),
+    "ReduceLogSum": _log_sum,
+    "ReduceLogSumExp": _log_sum_exp,
+    "ArgMax": _argmax,
+    "ArgMin": _argmax,
+}

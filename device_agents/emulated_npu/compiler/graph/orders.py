@@ -1,0 +1,75 @@
+"""In which order the axes of each value lie in memory: channels innermost for feature maps, else as they are.
+
+Layers that slide windows or work across channels want them innermost; layers that work element by element pass
+that on to what they read and write. Inputs and outputs of the network keep the order of the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from device_agents.emulated_npu.command import Function
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, Value, View
+
+_OF_MAPS = frozenset(
+    {Function.CONVOLVE, Function.DEPTHWISE, Function.POOL_MAX, Function.POOL_AVERAGE, Function.LRN, Function.AFFINE}
+)
+_ELEMENTWISE = frozenset({Function.MAP, Function.BINARY, Function.WHERE, Function.COPY})
+_SMALLEST_RANK = 3
+
+
+def ordered(values: Mapping[str, Value], layers: Iterable[Layer]) -> dict[str, tuple[int, ...]]:
+    """The order of every value; views must refer to values alone."""
+    innermost: dict[str, int] = {}
+    spread: list[Layer] = []
+    for layer in layers:
+        if layer.function in _OF_MAPS and not layer.matrix:
+            for view in _feature_maps(layer):
+                _note(innermost, values, view, 1)
+        if layer.function in _ELEMENTWISE or layer.residual is not None:
+            spread.append(layer)
+    changed = True
+    while changed:
+        changed = False
+        for layer in (*spread, *reversed(spread)):
+            changed = _pass_on(innermost, values, layer) or changed
+    return {name: _order(value, innermost.get(name)) for name, value in values.items()}
+
+
+def _feature_maps(layer: Layer) -> Iterator[View]:
+    yield layer.inputs[0]
+    yield layer.output
+    if layer.function == Function.AFFINE:
+        yield from layer.inputs[1:]
+    if layer.residual is not None:
+        yield layer.residual
+
+
+def _note(innermost: dict[str, int], values: Mapping[str, Value], view: View, axis: int) -> bool:
+    """Says that this axis of a view should be innermost; the first to say so decides."""
+    base = view.axes[axis].base
+    value = values[view.value]
+    if base is None or view.value in innermost or len(value.shape) < _SMALLEST_RANK or value.shape[base] == 1:
+        return False
+    innermost[view.value] = base
+    return True
+
+
+def _pass_on(innermost: dict[str, int], values: Mapping[str, Value], layer: Layer) -> bool:
+    """From one view of a layer that is decided to the others."""
+    changed = False
+    linked = [view for view in (layer.output, *layer.reads) if len(view.axes) == len(layer.output.axes)]
+    for view in linked:
+        base = innermost.get(view.value)
+        axis = next((place for place, item in enumerate(view.axes) if base is not None and item.base == base), None)
+        if axis is not None:
+            for other in linked:
+                changed = _note(innermost, values, other, axis) or changed
+    return changed
+
+
+def _order(value: Value, innermost: int | None) -> tuple[int, ...]:
+    axes = range(len(value.shape))
+    if innermost is None or value.kind == "input" or value.is_output:
+        return tuple(axes)
+    return (*(axis for axis in axes if axis != innermost), innermost)

@@ -1,0 +1,256 @@
+"""Operators that files spell out in several nodes, recognised as one (m:n mapping, S3.6).
+
+GELU (exact and by tanh), swish and hard-swish, layer normalisation, and padding in front of a window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from device_agents.emulated_npu.compiler.graph.constants import scalar_of, value_of
+from device_agents.emulated_npu.compiler.graph.expressions import (
+    Apply,
+    Either,
+    Expressions,
+    Match,
+    Pattern,
+    Product,
+    Sum,
+    Variable,
+)
+from device_agents.emulated_npu.compiler.graph.operators.normalisation import RECOGNISED
+from device_agents.emulated_npu.compiler.graph.source import Node, Source
+
+_X = Variable()
+_CUBE = Either(
+    (Apply("Pow", _X, numbers=(3.0,)), Product(1.0, (_X, _X, _X)), Product(1.0, (_X, Apply("Pow", _X, numbers=(2.0,)))))
+)
+_SQUARE = Either((Apply("Pow", _X, numbers=(2.0,)), Product(1.0, (_X, _X))))
+_CUBIC = 0.044715
+_ROOT = math.sqrt(2 / math.pi)
+_INNER = Either(
+    (
+        Product(_ROOT, (Sum(0.0, (_X, Either((Product(_CUBIC, (_X, _X, _X)), Product(_CUBIC, (_CUBE,)))))),)),
+        Product(_ROOT, (_X, Sum(1.0, (Either((Product(_CUBIC, (_X, _X)), Product(_CUBIC, (_SQUARE,)))),)))),
+    )
+)
+_RELU6 = Either(
+    (
+        Apply("Clip", Sum(3.0, (_X,)), numbers=(0.0, 6.0)),
+        Apply("Clip", Sum(3.0, (_X,)), attributes={"min": 0.0, "max": 6.0}),
+    )
+)
+ACTIVATIONS: Sequence[tuple[str, dict[str, Any], Pattern]] = (
+    ("Gelu", {}, Product(0.5, (_X, Sum(1.0, (Apply("Erf", Product(math.sqrt(0.5), (_X,))),))))),
+    ("Gelu", {"approximate": b"tanh"}, Product(0.5, (_X, Sum(1.0, (Apply("Tanh", _INNER),))))),
+    ("Swish", {}, Product(1.0, (_X, Apply("Sigmoid", _X)))),
+    ("HardSwish", {}, Product(1.0, (_X, Apply("HardSigmoid", _X, attributes={"alpha": 1 / 6, "beta": 0.5})))),
+    ("HardSwish", {}, Product(1 / 6, (_X, _RELU6))),
+)  # fmt: skip
+_HINTS = frozenset({"Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip"})
+
+
+def recognise(source: Source) -> Source:
+    """The model with nodes put together; what they compute stays the same."""
+    for step in (_activations, _layer_normalisations, _paddings):
+        source = step(source)
+    return source
+
+
+def _activations(source: Source) -> Source:
+    if _HINTS.isdisjoint(node.op for node in source.nodes):
+        return source
+    found = Expressions(source)
+
+    def read(root: Node) -> tuple[Node, Iterable[str]] | None:
+        for op, attributes, pattern in ACTIVATIONS:
+            for match in pattern.matches(found, root.outputs[0], Match()):
+                if match.variable:
+                    return Node(op, root.name, (), (match.variable,), root.outputs, attributes), match.nodes
+        return None
+
+    return _replaced(source, frozenset({"Mul", "Div"}), read)
+
+
+def _replaced(
+    source: Source, roots: frozenset[str], read: Callable[[Node], tuple[Node, Iterable[str]] | None]
+) -> Source:
+    """Puts nodes together where `read` finds that a root ends a pattern of nodes read by each other alone."""
+    by_name = {node.name: node for node in source.nodes}
+    replacement: dict[str, Node] = {}
+    gone: set[str] = set()
+    for root in reversed(source.nodes):
+        if root.op not in roots or root.name in gone:
+            continue
+        candidate = read(root)
+        if candidate is None:
+            continue
+        node, members = candidate[0], set(candidate[1])
+        if gone.isdisjoint(members) and _closed(source, root, [by_name[name] for name in members]):
+            names = tuple(name for part in source.nodes if part.name in members for name in part.names)
+            replacement[root.name] = replace(node, names=names)
+            gone |= members
+    if not gone:
+        return source
+    kept = [
+        replacement.get(node.name, node) for node in source.nodes if node.name in replacement or node.name not in gone
+    ]
+    return source.with_nodes(kept)
+
+
+def _closed(source: Source, root: Node, members: Sequence[Node]) -> bool:
+    """Whether nothing else reads what the members compute on the way to the root."""
+    names = {node.name for node in members}
+    inner = [output for node in members if node.name != root.name for output in node.outputs]
+    return source.producers[root.outputs[0]].name in names and all(
+        output not in source.outputs and all(reader.name in names for reader in source.readers.get(output, ()))
+        for output in inner
+    )
+
+
+def _layer_normalisations(source: Source) -> Source:
+    if not any(node.op == "ReduceMean" for node in source.nodes):
+        return source
+    found = Expressions(source)
+
+    def read(root: Node) -> tuple[Node, Iterable[str]] | None:
+        core = _normalised(source, found, root)
+        return None if core is None else _with_factors(source, found, *core)
+
+    return _replaced(source, frozenset({"Div", "Mul", "Add"}), lambda root: _rooted(source, root, read))
+
+
+def _rooted(
+    source: Source, root: Node, read: Callable[[Node], tuple[Node, Iterable[str]] | None]
+) -> tuple[Node, Iterable[str]] | None:
+    """What ends at this root: its division lies at most a Mul and an Add before it."""
+    node: Node | None = root
+    for _ in range(3):
+        if node is None:
+            return None
+        if node.op == "Div":
+            candidate = read(node)
+            return candidate if candidate is not None and candidate[0].name == root.name else None
+        dynamic = [name for name in node.inputs if name not in source.constants]
+        node = source.producers.get(dynamic[0]) if len(dynamic) == 1 and node.op in ("Mul", "Add") else None
+    return None
+
+
+def _normalised(source: Source, found: Expressions, division: Node) -> tuple[Node, set[str]] | None:
+    """(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon), along the same axes."""
+    difference, root = (source.producers.get(name) for name in division.inputs)
+    if difference is None or root is None or (difference.op, root.op) != ("Sub", "Sqrt"):
+        return None
+    total = found.sum(root.inputs[0])
+    variance = source.producers.get(total.operands[0]) if len(total.operands) == 1 else None
+    mean = source.producers.get(difference.inputs[1])
+    if variance is None or mean is None or mean.inputs[0] != difference.inputs[0]:
+        return None
+    axes = _mean_axes(source, mean)
+    square = source.producers.get(variance.inputs[0])
+    if axes is None or axes != _mean_axes(source, variance) or square is None:
+        return None
+    members = {node.name for node in (division, difference, root, variance, mean, square)} | total.nodes
+    for base in _bases_of_square(found, square):
+        again = source.producers.get(base)
+        if base != difference.outputs[0]:
+            if again is None or again.op != "Sub" or again.inputs[0] != difference.inputs[0]:
+                continue
+            other = source.producers.get(again.inputs[1])
+            if other is None or other.inputs[0] != mean.inputs[0] or _mean_axes(source, other) != axes:
+                continue
+            members |= {again.name, other.name}
+        attributes = {"axes": axes, "epsilon": total.number}
+        return Node(RECOGNISED, division.name, (), difference.inputs[:1], division.outputs, attributes), members
+    return None
+
+
+def _bases_of_square(found: Expressions, node: Node) -> list[str]:
+    if node.op == "Pow" and found.number(node.inputs[1]) == 2:
+        return [node.inputs[0]]
+    return [node.inputs[0]] if node.op == "Mul" and node.inputs[0] == node.inputs[1] else []
+
+
+def _mean_axes(source: Source, node: Node) -> tuple[int, ...] | None:
+    """Axes of a ReduceMean that keeps them, counted from the start; None for another node."""
+    if node.op != "ReduceMean" or not node.attribute("keepdims", 1) or node.inputs[0] not in source.types:
+        return None
+    axes = node.attribute("axes")
+    if axes is None and node.input(1) in source.constants:
+        value = value_of(source.constants[node.inputs[1]])
+        axes = None if value is None else value.tolist()
+    rank = len(source.types[node.inputs[0]].shape)
+    return tuple(sorted(int(axis) % rank for axis in axes)) if axes else None
+
+
+def _with_factors(source: Source, found: Expressions, node: Node, members: set[str]) -> tuple[Node, Iterable[str]]:
+    """Takes a scale and a shift by constants in, where they follow."""
+    shape = source.types[node.inputs[0]].shape
+    for op in ("Mul", "Add"):
+        output = node.outputs[0]
+        readers = source.readers.get(output, [])
+        if len(readers) != 1 or readers[0].op != op or not found.is_inner(output):
+            break
+        (factor,) = (name for name in readers[0].inputs if name != output)
+        if factor not in source.constants or source.types[readers[0].outputs[0]].shape != shape:
+            break
+        node = replace(node, name=readers[0].name, inputs=(*node.inputs, factor), outputs=readers[0].outputs)
+        members = members | {readers[0].name}
+    return node, members
+
+
+def _paddings(source: Source) -> Source:
+    """Padding by zeros of spatial axes becomes padding of the convolution or average pooling that alone reads it."""
+    if not any(node.op == "Pad" for node in source.nodes):
+        return source
+
+    def read(root: Node) -> tuple[Node, Iterable[str]] | None:
+        pad = source.producers.get(root.inputs[0])
+        if pad is None or pad.op != "Pad" or len(source.readers[root.inputs[0]]) != 1:
+            return None
+        pads = _zero_padding(source, pad)
+        attributes = None if pads is None else _with_padding(root, pads)
+        if attributes is None:
+            return None
+        merged = replace(root, inputs=(pad.inputs[0], *root.inputs[1:]), attributes=attributes)
+        return merged, (pad.name, root.name)
+
+    return _replaced(source, frozenset({"Conv", "AveragePool"}), read)
+
+
+def _zero_padding(source: Source, pad: Node) -> list[int] | None:
+    """Pads of the spatial axes, where it pads by zeros, nothing else, and no less than nothing."""
+    if (pad.attribute("mode") or b"constant") != b"constant" or pad.attribute("value", 0.0) != 0 or pad.input(3):
+        return None
+    if pad.input(2) and (pad.input(2) not in source.constants or scalar_of(source.constants[pad.input(2)]) != 0):
+        return None
+    pads = pad.attribute("pads")
+    if pads is None and pad.input(1) in source.constants:
+        value = value_of(source.constants[pad.input(1)])
+        pads = None if value is None else value.tolist()
+    if pads is None or any(amount < 0 for amount in pads):
+        return None
+    rank = len(pads) // 2
+    outside = (*pads[:2], *pads[rank : rank + 2])
+    return None if any(outside) else [*pads[2:rank], *pads[rank + 2 :]]
+
+
+def _with_padding(window: Node, pads: list[int]) -> dict[str, Any] | None:
+    """Attributes of a window that pads by so much more; None where that would change results."""
+    if (window.attribute("auto_pad") or b"NOTSET") not in (b"NOTSET", b"VALID"):
+        return None
+    own = list(window.attribute("pads") or [0] * len(pads))
+    attributes = {name: value for name, value in window.attributes.items() if name != "auto_pad"}
+    attributes["pads"] = [first + second for first, second in zip(own, pads, strict=True)]
+    if window.op == "AveragePool":
+        counts = window.attribute("count_include_pad", 0)
+        kernel = window.attribute("kernel_shape") * 2
+        if window.attribute("ceil_mode", 0) or (any(own) and not counts):
+            return None
+        if any(pad >= size for pad, size in zip(attributes["pads"], kernel, strict=True)):
+            return None  # windows of padding alone
+        attributes["count_include_pad"] = 1
+    return attributes

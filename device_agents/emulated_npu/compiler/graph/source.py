@@ -1,0 +1,323 @@
+"""An ONNX model as the compiler reads it: nodes that compute something, types of all tensors, constants."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
+
+from device_agents.emulated_npu.command import DataType
+from device_agents.emulated_npu.compiler.graph import constants
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant
+from device_agents.emulated_npu.errors import InvalidNetwork, UnsupportedOperator
+
+OLDEST_OPSET = 7
+_SMALL_ELEMENTS = 1024  # what shapes and axes may depend on; larger initializers are types alone to shape inference
+_DATA_TYPES: Mapping[int, DataType] = {
+    TensorProto.FLOAT: DataType.FLOAT32,
+    TensorProto.INT8: DataType.INT8,
+    TensorProto.INT32: DataType.INT32,
+    TensorProto.INT64: DataType.INT64,
+    TensorProto.BOOL: DataType.BOOL,
+    TensorProto.UINT8: DataType.UINT8,
+    TensorProto.FLOAT16: DataType.FLOAT16,
+    TensorProto.DOUBLE: DataType.FLOAT64,
+}
+_RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"})
+_NOT_INFERRED = frozenset({"GroupNormalization"})  # results have the type of the first input; onnx does not say so
+_OF_SHAPES = frozenset({"Shape", "Size"})
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape and element type of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: DataType
+
+
+@dataclass(frozen=True)
+class Node:
+    """One ONNX node, or several recognised as one operator; `names` are those of all it stands for.
+
+    An absent optional input or output has the name "".
+    """
+
+    op: str
+    name: str
+    names: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """The attribute's value, or the default where the node does not have it."""
+        return self.attributes.get(name, default)
+
+    def input(self, index: int) -> str:
+        """Name of an input, "" where it is absent."""
+        return self.inputs[index] if index < len(self.inputs) else ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model: `nodes` in topological order, without those that are constant or unused (`free`, by name).
+
+    `other_types` names the element types of tensors that have none of ours.
+    """
+
+    nodes: tuple[Node, ...]
+    types: Mapping[str, TensorType]
+    other_types: Mapping[str, str]
+    constants: Mapping[str, Constant]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    opset: int
+    free: tuple[str, ...]
+    node_count: int
+
+    @functools.cached_property
+    def readers(self) -> Mapping[str, list[Node]]:
+        """The nodes that read each tensor, once for every time they do."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in node.inputs:
+                found.setdefault(name, []).append(node)
+        return found
+
+    @functools.cached_property
+    def producers(self) -> Mapping[str, Node]:
+        """The node that writes each tensor."""
+        return {name: node for node in self.nodes for name in node.outputs if name}
+
+    def with_nodes(self, nodes: Sequence[Node]) -> Source:
+        """The same model made of other nodes."""
+        return replace(self, nodes=tuple(nodes))
+
+
+def unsupported(node: Node, why: str) -> UnsupportedOperator:
+    """The error for a node that cannot be compiled, to be raised."""
+    step = "Export the network without it, or with fixed shapes and constant parameters"
+    return UnsupportedOperator(f"Node {node.name[:80]!r} ({node.op}) cannot be compiled", why, step)
+
+
+def untyped(tensor: str, element_type: str, node: Node | None) -> InvalidNetwork:
+    """The error, to be raised, for a tensor without a type; `element_type` is the name of one that is not ours."""
+    place = f" at node {node.name[:80]!r} ({node.op})" if node is not None else ""
+    what = f"Tensor {tensor[:80]!r}{place} cannot be compiled"
+    if element_type:
+        known = ", ".join(sorted(kind.name.lower() for kind in DataType))
+        return InvalidNetwork(what, f"Its element type {element_type} is not supported", f"Export with one of {known}")
+    return InvalidNetwork(what, "Its shape is not known before the network runs", "Export with fixed shapes")
+
+
+def read_source(model: bytes | ModelProto, known_operators: frozenset[str]) -> Source:
+    """Reads a model.
+
+    Raises UnsupportedOperator for a node that is neither constant nor of `known_operators`, before anything else;
+    InvalidNetwork where the model is not valid ONNX or has a shape that is not known before it runs.
+    """
+    proto = _parsed(model) if isinstance(model, bytes) else model
+    opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    if opset < OLDEST_OPSET:
+        raise InvalidNetwork(f"The model has ONNX opset {opset}", f"The oldest known is {OLDEST_OPSET}", "Convert it")
+    names = _unique_names(proto.graph)
+    _check_operators(proto.graph, names, known_operators)
+    types, others = _types(proto)
+    reader = _Reader(proto, opset, names, types, others)
+    reader.run()
+    return reader.source()
+
+
+def _parsed(model: bytes) -> ModelProto:
+    try:
+        return onnx.load_model_from_string(model)
+    except DecodeError as error:
+        raise InvalidNetwork("The model is not ONNX", str(error)[:200]) from error
+
+
+def _unique_names(graph: GraphProto) -> list[str]:
+    names: list[str] = []
+    taken: set[str] = set()
+    for index, node in enumerate(graph.node):
+        name = node.name or f"{node.op_type}_{index}"
+        while name in taken:
+            name = f"{name}#{index}"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _check_operators(graph: GraphProto, names: Sequence[str], known: frozenset[str]) -> None:
+    """Every node must be known, or a constant: then it is computed on the host."""
+    constant = {tensor.name for tensor in graph.initializer}
+    for node, name in zip(graph.node, names, strict=True):
+        if _is_constant(node, constant):
+            constant.update(node.output)
+        elif node.op_type not in known or node.domain not in ("", "ai.onnx"):
+            domain = f" of domain {node.domain[:40]}" if node.domain else ""
+            why = f"The compiler has no operator {node.op_type[:80]}{domain}"
+            step = "Export the network with operators that it has"
+            raise UnsupportedOperator(f"Node {name[:80]!r} ({node.op_type[:80]}) is not supported", why, step)
+
+
+def _is_constant(node: NodeProto, constant: Set[str]) -> bool:
+    if node.op_type in _RANDOM or any(item.HasField("g") for item in node.attribute):
+        return False
+    return node.op_type in _OF_SHAPES or all(not name or name in constant for name in node.input)
+
+
+def _types(proto: ModelProto) -> tuple[dict[str, TensorType], dict[str, str]]:
+    """Types of all tensors whose shape is known before the network runs; names of element types that are not ours."""
+    try:
+        inferred = shape_inference.infer_shapes(_without_weights(proto), strict_mode=True, data_prop=True).graph
+    except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        why = str(error).strip().splitlines()[0][:300]
+        raise InvalidNetwork("The model is not valid ONNX", why) from error
+    types: dict[str, TensorType] = {}
+    others = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+    for value in (*inferred.input, *inferred.value_info, *inferred.output):
+        tensor = value.type.tensor_type
+        static = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+        if static and tensor.elem_type in _DATA_TYPES:
+            shape = tuple(dim.dim_value for dim in tensor.shape.dim)
+            types[value.name] = TensorType(shape, _DATA_TYPES[tensor.elem_type])
+        others[value.name] = tensor.elem_type
+    strange = {name: kind for name, kind in others.items() if kind and kind not in _DATA_TYPES}
+    return types, {name: TensorProto.DataType.Name(kind).lower() for name, kind in strange.items()}
+
+
+def _without_weights(proto: ModelProto) -> ModelProto:
+    """The model with the types alone of large initializers: inference copies and serialises what it is given."""
+    light = ModelProto(ir_version=proto.ir_version)
+    light.opset_import.extend(proto.opset_import)
+    light.functions.extend(proto.functions)
+    graph = light.graph
+    graph.name = proto.graph.name or "network"
+    for field in ("node", "input", "output", "value_info"):
+        getattr(graph, field).extend(getattr(proto.graph, field))
+    for node in graph.node:
+        if node.op_type in _NOT_INFERRED:
+            node.CopyFrom(helper.make_node("Identity", node.input[:1], node.output[:1]))
+    for tensor in proto.graph.initializer:
+        if np.prod(tensor.dims, dtype=np.int64) <= _SMALL_ELEMENTS:
+            graph.initializer.append(tensor)
+        else:
+            stub = TensorProto(name=tensor.name, data_type=tensor.data_type, data_location=TensorProto.EXTERNAL)
+            stub.dims.extend(tensor.dims)
+            stub.external_data.add(key="location", value="weights")
+            graph.initializer.append(stub)
+    return light
+
+
+class _Reader:
+    """Visits the nodes once: constants are described, the others kept."""
+
+    def __init__(
+        self,
+        proto: ModelProto,
+        opset: int,
+        names: Sequence[str],
+        types: Mapping[str, TensorType],
+        others: Mapping[str, str],
+    ) -> None:
+        self._graph = proto.graph
+        self._opset = opset
+        self._names = names
+        self._types = dict(types)
+        self._others = others
+        self._constants: dict[str, Constant] = {}
+        self._nodes: list[Node] = []
+        self._free: list[str] = []
+
+    def run(self) -> None:
+        for tensor in self._graph.initializer:
+            if tensor.data_type in _DATA_TYPES:
+                self._set(constants.initializer(tensor, _DATA_TYPES[tensor.data_type]))
+        for node, name in zip(self._graph.node, self._names, strict=True):
+            if _is_constant(node, self._constants.keys()):
+                self._fold(node)
+                self._free.append(name)
+                continue
+            attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+            self._nodes.append(Node(node.op_type, name, (name,), tuple(node.input), tuple(node.output), attributes))
+
+    def source(self) -> Source:
+        outputs = tuple(dict.fromkeys(value.name for value in self._graph.output))
+        inputs = tuple(value.name for value in self._graph.input if value.name not in self._constants)
+        for name in (*inputs, *outputs):
+            if name not in self._types:
+                user = next((node for node in self._nodes if name in (*node.inputs, *node.outputs)), None)
+                raise untyped(name, self._others.get(name, ""), user)
+        nodes = self._used(outputs)
+        return Source(
+            nodes=nodes,
+            types=self._types,
+            other_types=self._others,
+            constants=self._constants,
+            inputs=inputs,
+            outputs=outputs,
+            opset=self._opset,
+            free=tuple(self._free),
+            node_count=len(self._graph.node),
+        )
+
+    def _set(self, constant: Constant) -> None:
+        self._constants[constant.name] = constant
+        self._types[constant.name] = TensorType(constant.shape, constant.dtype)
+
+    def _used(self, outputs: Sequence[str]) -> tuple[Node, ...]:
+        needed = set(outputs)
+        kept: list[Node] = []
+        for node in reversed(self._nodes):
+            if needed.isdisjoint(node.outputs):
+                self._free.append(node.name)
+            else:
+                needed.update(node.inputs)
+                kept.append(node)
+        return tuple(reversed(kept))
+
+    def _fold(self, node: NodeProto) -> None:
+        """Describes the constants that the node makes."""
+        parents = [self._constants[name] for name in node.input if name and node.op_type not in _OF_SHAPES]
+        for index, name in enumerate(node.output):
+            if not name:
+                continue
+            if name not in self._types:
+                kept = Node(node.op_type, node.name or node.op_type, (), (), (), {})
+                raise untyped(name, self._others.get(name, ""), kept)
+            kind = self._types[name]
+            array = self._shape_value(node) if node.op_type in _OF_SHAPES else _constant_value(node)
+            if array is not None:
+                self._set(constants.known(name, np.asarray(array), kind.dtype))
+            else:
+                function = constants.evaluated_node(node, self._opset, index)
+                self._set(constants.derived(name, kind.shape, kind.dtype, parents, function))
+
+    def _shape_value(self, node: NodeProto) -> Any:
+        if node.input[0] not in self._types:
+            why = "It depends on the values of the network's inputs"
+            raise InvalidNetwork(f"The shape of {node.input[0][:80]!r} is unknown", why, "Export with fixed shapes")
+        shape = np.array(self._types[node.input[0]].shape, np.int64)
+        span = {item.name: item.i for item in node.attribute}
+        return shape.prod() if node.op_type == "Size" else shape[span.get("start", 0) : span.get("end")]
+
+
+def _constant_value(node: NodeProto) -> Any:
+    """The array of a Constant node with a dense value; None for others."""
+    if node.op_type != "Constant":
+        return None
+    for item in node.attribute:
+        if item.name == "value":
+            return numpy_helper.to_array(item.t)
+        if item.name in ("value_float", "value_floats"):
+            return np.asarray(helper.get_attribute_value(item), np.float32)
+        if item.name in ("value_int", "value_ints"):
+            return np.asarray(helper.get_attribute_value(item), np.int64)
+    return None

@@ -1,0 +1,82 @@
+"""What keeps a convolution, or all of them, from being computed by DFT (S4.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.command import DataType, Function
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.errors import UnsupportedOperator
+from device_agents.emulated_npu.machine import Machine
+
+_ONES = (1, 1, 1)
+
+
+class NoDft(UnsupportedOperator):
+    """A DFT that is forced cannot be, for the machine, the block or the kernel; names the value and the limit."""
+
+
+@dataclass(frozen=True)
+class Direct:
+    """A convolution that is computed directly because it cannot be by DFT."""
+
+    name: str
+    reason: str
+
+
+def obstacle(layer: Layer, graph: Graph) -> str:
+    """Why a convolution cannot be computed by DFT, in a few words; empty where it can."""
+    settings, axes = layer.settings, len(layer.output.axes) - 2
+    if layer.weights is None:
+        return "its kernel is not constant"
+    if axes != 2:
+        return f"{axes} spatial {'axis' if axes == 1 else 'axes'}, not 2"
+    if settings.stride != _ONES:
+        return f"stride {_pair(settings.stride)}"
+    if settings.dilation != _ONES:
+        return f"dilation {_pair(settings.dilation)}"
+    types = {graph.values[view.value].dtype for view in (layer.output, *layer.reads)} | {layer.weights.dtype}
+    others = sorted(kind.name.lower() for kind in types - {DataType.FLOAT32})
+    return f"values of {' and '.join(others)}" if others else ""
+
+
+def _pair(sizes: tuple[int, int, int]) -> str:
+    return f"{sizes[1]} x {sizes[2]}"
+
+
+def is_convolution(layer: Layer) -> bool:
+    """Whether a layer is a convolution, with groups or without, and no matrix product."""
+    return layer.function in (Function.CONVOLVE, Function.DEPTHWISE) and not layer.matrix
+
+
+def direct_convolutions(graph: Graph) -> tuple[Direct, ...]:
+    """The convolutions of a graph that cannot be computed by DFT, each with the reason, in its order."""
+    of_dft = {index for one in graph.dft for index in one.layers}
+    found = [layer for layer in graph.layers if is_convolution(layer) and layer.index not in of_dft]
+    return tuple(Direct(layer.name, reason) for layer in found if (reason := obstacle(layer, graph)))
+
+
+def check_options(options: Options, machine: Machine, limit: int) -> None:
+    """Raises NoDft where the options contradict each other or the machine; `limit` is its longest block."""
+    if options.conv_algorithm == "direct":
+        if options.dft_block is not None:
+            what = f"A block of {options.dft_block} contradicts direct convolution"
+            raise NoDft(what, "blocks are those of the DFT", "Leave one of them out")
+        if options.dft_kernels != "auto":
+            what = f"Kernel DFTs in {options.dft_kernels.upper()} contradict direct convolution"
+            raise NoDft(what, "there are none", "Leave one of them out")
+    if options.conv_algorithm == "odd-dft" and machine.data_type is not DataType.FLOAT32:
+        what = f"{machine.name} computes in {machine.data_type.name.lower()}, which has no convolution by DFT"
+        raise NoDft(what, "Spectra need float32", "Choose a machine that computes in float32, or another algorithm")
+    if options.dft_block is not None:
+        _check_block(options.dft_block, limit)
+
+
+def _check_block(length: int, limit: int) -> None:
+    what = f"A block of {length} is not possible"
+    if length < 3 or length % 2 == 0:
+        raise NoDft(what, "the length of a block is odd and at least 3", f"Choose {max(3, length | 1)}")
+    if length > limit:
+        why = f"the longest that the buffers of this machine hold is {limit}"
+        raise NoDft(what, why, f"Choose at most {limit}")

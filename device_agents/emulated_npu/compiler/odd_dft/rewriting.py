@@ -1,0 +1,78 @@
+"""Layers and values that stand for a convolution by DFT, as they are written down (S4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from device_agents.emulated_npu.command import PLAIN, DataType, Function, Settings
+from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.constants import known
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Layer, Value, View
+from device_agents.emulated_npu.compiler.graph.odd_blocks import Blocks
+from device_agents.emulated_npu.compiler.odd_dft.levels import ROLES, Role
+from device_agents.emulated_npu.compiler.odd_dft.matrices import Array
+
+PARTS = Settings(kernel=(1, 1, 2))
+"""A window over the real and the imaginary part, which the matrix unit sums up."""
+
+
+@dataclass
+class Rewriting:
+    """Layers and values that stand for one convolution, as they are written down.
+
+    `roles` name the values that lie off chip; `transforms` and `products` are the places of layers, as in
+    `Transformed`.
+    """
+
+    layer: Layer
+    blocks: Blocks
+    values: dict[str, Value] = field(default_factory=dict)
+    layers: list[Layer] = field(default_factory=list)
+    roles: dict[Role, list[str]] = field(default_factory=lambda: {role: [] for role in ROLES})
+    transforms: list[int] = field(default_factory=list)
+    products: list[int] = field(default_factory=list)
+
+    def value(self, what: str, shape: Sequence[int], role: Role | None = None) -> str:
+        """A new value of our own; its axes lie in their order."""
+        name = f"{self.layer.name}/{what}"
+        kind: Literal["setup", "activation"] = "setup" if role == "kernels" else "activation"
+        self.values[name] = Value(name, tuple(shape), DataType.FLOAT32, tuple(range(len(shape))), kind)
+        if role is not None:
+            self.roles[role].append(name)
+        return name
+
+    def constant(self, constant: Constant) -> View:
+        """A constant that is read as any other value."""
+        order = tuple(range(len(constant.shape)))
+        self.values[constant.name] = Value(
+            constant.name, constant.shape, constant.dtype, order, "constant", False, constant
+        )
+        return views.whole(constant.name, constant.shape)
+
+    def add(
+        self,
+        what: str,
+        function: Function,
+        inputs: Sequence[View],
+        output: View,
+        settings: Settings = PLAIN,
+        weights: Constant | None = None,
+        residual: View | None = None,
+        matrix: bool = False,
+    ) -> None:
+        """A layer named after the convolution and its own part in it; its index is given later."""
+        name = f"{self.layer.name} ({what})"
+        self.layers.append(
+            Layer(-1, name, (), function, tuple(inputs), output, settings, weights, matrix=matrix, residual=residual)
+        )
+
+    def matrix(self, what: str, array: Array) -> Constant:
+        """A matrix of the transform, rounded once."""
+        length = self.blocks.length
+        return known(f"dft{length}/{what}/{'x'.join(map(str, array.shape))}", array, DataType.FLOAT32)
+
+    def window(self, what: str, array: Array) -> Constant:
+        """A matrix (results, positions, parts) as weights of a window over the parts."""
+        return self.matrix(what, array.reshape(*array.shape[:2], 1, 1, array.shape[2]))

@@ -1,0 +1,308 @@
+"""One chain with everything decided: tiles, buffers, weights; and the time that this is predicted to take.
+
+A chain plan is the execution tree of its layers: loops over tiles around the layers, and over blocks of
+weights inside each (S2.5). Lowering only writes it out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.command import DataType, Function
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Layer, Value
+from device_agents.emulated_npu.compiler.planning.allocation import ALIGNMENT_BYTES, Lifetime, aligned, allocate
+from device_agents.emulated_npu.compiler.planning.kernels import depthwise_constants, factor_axes
+from device_agents.emulated_npu.compiler.planning.regions import size_of
+from device_agents.emulated_npu.compiler.planning.tiling import Cut, Geometry, cut_chain
+from device_agents.emulated_npu.compiler.planning.weights import Load, cut_weights, gather_loads, uses_weight_buffer
+from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.machine import Machine
+
+_LOAD_BYTES = 128 << 10
+"""Resident weights are fetched in parts of about this size, so that computing begins before all have come."""
+
+
+_FACTOR_BYTES = 32 << 10
+"""Small second factors of products are fetched together, in loads of at most about this size."""
+
+_FACTOR_SLOTS = 8
+"""Loads of second factors that may be in SB at once, so that they come in while other layers compute."""
+
+MAX_PASSES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Room:
+    """Bytes that a chain may use of each memory.
+
+    The halo buffer is carved out of `nb_bytes`: what a chain needs of it, and at least `reserved_bytes`.
+    """
+
+    nb_bytes: int
+    sb_bytes: int
+    halo_bytes: int
+    reserved_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class WeightPlan:
+    """How the second operand of a layer reaches SB.
+
+    Resident weights lie at `addresses[0]` and are fetched in the first pass; otherwise every pass fetches them,
+    load after load, into `addresses` in turn. Of second factors of a product, `together` are fetched at once.
+    """
+
+    resident: bool
+    loads: tuple[Load, ...]
+    addresses: tuple[int, ...]
+    together: int = 1
+
+
+@dataclass(frozen=True)
+class Slab:
+    """Halo of a value across one cut: where it lies in the auxiliary buffer."""
+
+    address: int
+    extents: tuple[int, ...]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ChainPlan:
+    """A chain as it will run. `buffers` are addresses in NB by value: two, where passes alternate."""
+
+    geometry: Geometry
+    extents: Mapping[str, tuple[int, ...]]
+    buffers: Mapping[str, tuple[int, ...]]
+    constants: Mapping[str, int]
+    weights: Mapping[int, WeightPlan]
+    slabs: Mapping[tuple[str, int], Slab]
+    nb_bytes: int
+    sb_bytes: int
+    halo_bytes: int
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Its layers in order."""
+        return self.geometry.layers
+
+    @property
+    def passes(self) -> int:
+        """Number of passes."""
+        return math.prod(self.geometry.counts)
+
+    def fits(self, room: Room) -> bool:
+        """Whether its buffers have room."""
+        reserved_bytes = max(self.halo_bytes, room.reserved_bytes)
+        return (
+            self.halo_bytes <= room.halo_bytes
+            and self.nb_bytes <= room.nb_bytes - reserved_bytes
+            and self.sb_bytes <= room.sb_bytes
+        )
+
+
+def plan_chain(
+    layers: Sequence[Layer],
+    values: Mapping[str, Value],
+    cuts: Sequence[Cut],
+    stored: frozenset[str],
+    machine: Machine,
+    room: Room,
+) -> ChainPlan:
+    """Decides buffers and weights for these cuts; raises NotTileable, or DoesNotFit with demand and limit."""
+    _count_passes(layers, cuts)
+    geometry = cut_chain(layers, cuts, stored)
+    extents = {name: _extents(geometry, name) for name in geometry.regions}
+    slabs, halo_bytes = _slabs(geometry, values, machine)
+    _demand(layers, "halo buffer", halo_bytes, room.halo_bytes, "halo_bytes")
+    buffers, constants, nb_bytes = _buffers(geometry, values, extents, machine)
+    _demand(layers, "NB", nb_bytes, room.nb_bytes - max(halo_bytes, room.reserved_bytes), "nb_bytes")
+    weights, sb_bytes = _weights(geometry, machine, room.sb_bytes)
+    _demand(layers, "SB", sb_bytes, room.sb_bytes, "sb_bytes")
+    return ChainPlan(geometry, extents, buffers, constants, weights, slabs, nb_bytes, sb_bytes, halo_bytes)
+
+
+def _count_passes(layers: Sequence[Layer], cuts: Sequence[Cut]) -> None:
+    passes = math.prod(-(-layers[-1].output.axes[cut.axis].size // cut.size) for cut in cuts)
+    if passes > MAX_PASSES:
+        what = f"{layers[-1].name} would run in {passes} passes"
+        raise DoesNotFit(
+            what, f"at most {MAX_PASSES} are compiled", "Choose larger tiles, or raise nb_bytes of the machine"
+        )
+
+
+def element_type(value: Value | Constant, machine: Machine) -> DataType:
+    """The type of a value in the machine's memories: its data type stands for float32."""
+    return machine.data_type if value.dtype is DataType.FLOAT32 else value.dtype
+
+
+def in_buffer(geometry: Geometry, name: str) -> bool:
+    """Whether a value lies in NB: tables that are gathered from and second factors of products do not."""
+    if name not in geometry.loaded:
+        return True
+    return any(
+        view.value == name and not reads_outside(layer, place)
+        for layer in geometry.layers
+        for place, view in enumerate(layer.reads)
+    )
+
+
+def reads_outside(layer: Layer, place: int) -> bool:
+    """Whether a layer reads this operand from DDR or LLC, or through SB, and not from NB."""
+    if layer.function is Function.GATHER:
+        return place == 0
+    return layer.matrix and layer.weights is None and place == 1
+
+
+def _demand(layers: Sequence[Layer], memory: str, needed: int, limit: int, parameter: str) -> None:
+    if needed > limit:
+        names = layers[0].name if len(layers) == 1 else f"{layers[0].name} to {layers[-1].name}"
+        raise DoesNotFit(
+            f"{names} needs {needed} bytes of {memory}",
+            f"there are {max(0, limit)}",
+            f"Raise {parameter} of the machine",
+            memory,
+            needed,
+        )
+
+
+def _extents(geometry: Geometry, name: str) -> tuple[int, ...]:
+    extents = [size_of(interval) for interval in geometry.regions[name]]
+    for track in geometry.tracks[name]:
+        if track is not None:
+            extents[track.axis] = max(size[1] for size in track.sizes)
+    return tuple(extents)
+
+
+def _slabs(
+    geometry: Geometry, values: Mapping[str, Value], machine: Machine
+) -> tuple[dict[tuple[str, int], Slab], int]:
+    slabs: dict[tuple[str, int], Slab] = {}
+    top = 0
+    for name, tracks in geometry.tracks.items():
+        if not in_buffer(geometry, name):
+            continue
+        for place, track in enumerate(tracks):
+            if track is None:
+                continue
+            halo = max(size[2] for size in track.sizes)
+            if halo == 0:
+                continue
+            extents = [size_of(interval) for interval in geometry.regions[name]]
+            for other, second in enumerate(tracks):
+                if second is not None and other != place:
+                    extents[second.axis] = (
+                        max(size[1] for size in second.sizes) if other < place else size_of(second.span)
+                    )
+            extents[track.axis] = halo
+            size = math.prod(extents) * element_type(values[name], machine).bytes
+            slabs[name, place] = Slab(top, tuple(extents), size)
+            top += aligned(size)
+    return slabs, top
+
+
+def _buffers(
+    geometry: Geometry, values: Mapping[str, Value], extents: Mapping[str, tuple[int, ...]], machine: Machine
+) -> tuple[dict[str, tuple[int, ...]], dict[str, int], int]:
+    """Addresses in NB of values (one or two each) and of constants of depthwise layers."""
+    passes = math.prod(geometry.counts)
+    end = len(geometry.layers)
+    items: list[Lifetime] = []
+    slots: dict[str, int] = {}
+    for name in geometry.regions:
+        if not in_buffer(geometry, name):
+            continue
+        size = math.prod(extents[name]) * element_type(values[name], machine).bytes
+        first, last = _life(geometry, name, passes)
+        slots[name] = 2 if passes > 1 and (first, last) == (0, end) and not geometry.is_resident(name) else 1
+        items.extend(Lifetime(f"{name}#{slot}", size, first, last) for slot in range(slots[name]))
+    for layer in geometry.layers:
+        items.extend(Lifetime(key, size, 0, end) for key, size in depthwise_bytes(layer, machine).items())
+    addresses, top = allocate(items)
+    buffers = {name: tuple(addresses[f"{name}#{slot}"] for slot in range(count)) for name, count in slots.items()}
+    constants = {name: address for name, address in addresses.items() if "#" not in name}
+    return buffers, constants, top
+
+
+def depthwise_bytes(layer: Layer, machine: Machine) -> dict[str, int]:
+    """Sizes in NB of the weights and scales of a depthwise layer; scales are float32 on every machine."""
+    if layer.function is not Function.DEPTHWISE or layer.weights is None:
+        return {}
+    weights, scales = depthwise_constants(layer)
+    sizes = {weights: math.prod(layer.weights.shape) * element_type(layer.weights, machine).bytes}
+    if layer.scale_shift is not None:
+        sizes[scales] = math.prod(layer.scale_shift.shape) * DataType.FLOAT32.bytes
+    return sizes
+
+
+def _life(geometry: Geometry, name: str, passes: int) -> tuple[int, int]:
+    """First and last position of the layers between which a buffer is in use; the whole pass where passes overlap."""
+    end = len(geometry.layers)
+    readers = [place for place, layer in enumerate(geometry.layers) if any(view.value == name for view in layer.reads)]
+    writers = [place for place, layer in enumerate(geometry.layers) if layer.output.value == name]
+    shared = passes > 1 and (name in geometry.loaded or name in geometry.stored or geometry.is_resident(name))
+    if shared:
+        return 0, end
+    first = writers[0] if writers else 0
+    last = end if name in geometry.stored else max(readers, default=first)
+    return first, max(last, max(writers, default=0))
+
+
+def _weights(geometry: Geometry, machine: Machine, sb_bytes: int) -> tuple[dict[int, WeightPlan], int]:
+    layers = [layer for layer in geometry.layers if uses_weight_buffer(layer)]
+    fixed = [layer for layer in layers if layer.weights is not None]
+    sizes = {layer.index: packed_bytes(layer, machine) for layer in fixed}
+    passes = math.prod(geometry.counts)
+    streamed = {layer.index for layer in layers if layer.weights is None}
+    share = sb_bytes
+    if sum(map(aligned, sizes.values())) > sb_bytes or streamed:
+        share = sb_bytes // 2
+        room = sb_bytes - 2 * (share // 2)
+        for layer in sorted(fixed, key=lambda layer: -sizes[layer.index]):
+            if passes > 1 and aligned(sizes[layer.index]) <= room:
+                room -= aligned(sizes[layer.index])
+            else:
+                streamed.add(layer.index)
+    plans: dict[int, WeightPlan] = {}
+    top = 0
+    slot_bytes = share // 2 // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+    for layer in layers:
+        if layer.index not in streamed:
+            loads = gather_loads(cut_weights(layer, machine, sb_bytes), _LOAD_BYTES)
+            plans[layer.index] = WeightPlan(True, loads, (top,))
+            top += aligned(sizes[layer.index])
+    try:
+        slots = {layer.index: _streamed(layer, machine, slot_bytes) for layer in layers if layer.index in streamed}
+    except DoesNotFit:  # all that there is, so that the chains before and behind cannot fetch ahead
+        slot_bytes = (sb_bytes - top) // 2 // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        slots = {layer.index: _streamed(layer, machine, slot_bytes) for layer in layers if layer.index in streamed}
+    together = {layer.index: _together(layer, slots[layer.index]) for layer in layers if layer.index in streamed}
+    most = {index: max(load.bytes for load in parts) * together[index] for index, parts in slots.items()}
+    largest = aligned(max(most.values(), default=0))
+    number = 2
+    if largest and all(layer.weights is None for layer in layers if layer.index in streamed):
+        number = max(2, min(_FACTOR_SLOTS, share // largest))
+    addresses = tuple(top + place * largest for place in range(number))
+    plans.update({index: WeightPlan(False, parts, addresses, together[index]) for index, parts in slots.items()})
+    return plans, top + number * largest
+
+
+def _together(layer: Layer, loads: Sequence[Load]) -> int:
+    """How many second factors of a product are fetched at once: as many as make a load worth its latency."""
+    if layer.weights is not None or len(loads) > 1 or loads[0].blocks[0].vector_bytes:
+        return 1
+    axes = factor_axes(layer.inputs[1])
+    return max(1, min(layer.inputs[1].axes[axes[-1]].size, _FACTOR_BYTES // loads[0].bytes)) if axes else 1
+
+
+def _streamed(layer: Layer, machine: Machine, slot_bytes: int) -> tuple[Load, ...]:
+    """Loads that fit a slot; the second factor of a product comes block by block."""
+    return gather_loads(cut_weights(layer, machine, slot_bytes), slot_bytes if layer.weights else 0)
+
+
+def packed_bytes(layer: Layer, machine: Machine) -> int:
+    """Size of a layer's weights in one block per group, with scales."""
+    blocks = cut_weights(layer, machine, 1 << 40)
+    return blocks[-1].offset + blocks[-1].bytes

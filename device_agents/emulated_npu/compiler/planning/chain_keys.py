@@ -1,0 +1,75 @@
+"""Keys of chains: two with equal keys differ in names and constants alone, and take the same time.
+
+Networks repeat their blocks, so that most chains which are considered have been seen before.
+"""
+
+from __future__ import annotations
+
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, View
+from device_agents.emulated_npu.compiler.planning.lowering import Externals
+
+
+class ChainKeys:
+    """Makes keys for the chains of a graph; `externals` tell where a value lies when it leaves its chain."""
+
+    def __init__(self, graph: Graph, externals: Externals) -> None:
+        self._graph = graph
+        self._numbers: dict[object, int] = {}
+        self._layers = [self._number(_layer_key(layer)) for layer in graph.layers]
+        self._values = {
+            name: self._number((value.shape, value.dtype, value.order, value.kind, _places(name, graph, externals)))
+            for name, value in graph.values.items()
+        }
+        self._first_use: dict[str, int] = {}
+        self._last_use: dict[str, int] = {}
+        for place, layer in enumerate(graph.layers):
+            for view in (*layer.reads, layer.output):
+                self._first_use.setdefault(view.value, place)
+                self._last_use[view.value] = place
+
+    def key(self, start: int, end: int) -> object:
+        """The key of the chain of layers [start, end)."""
+        seen: dict[str, int] = {}
+        parts: list[int] = []
+        for place in range(start, end):
+            layer = self._graph.layers[place]
+            parts.append(self._layers[place])
+            for view in (*layer.reads, layer.output):
+                name = view.value
+                known = seen.setdefault(name, len(seen))
+                outside = self._first_use[name] < start or self._last_use[name] >= end
+                leaves = outside or self._graph.values[name].is_output or name in self._graph.shared
+                parts.extend((known, self._values[name], leaves))
+        return tuple(parts)
+
+    def _number(self, key: object) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+
+def _places(name: str, graph: Graph, externals: Externals) -> object:
+    """The memories that a value goes to, and whether others write some of it."""
+    own = externals.values.get(name)
+    sends = [(len(one.cores), one.buffer, one.region) for one in externals.sends.get(name, ())]
+    return own and own.space, name in graph.foreign, tuple(sends)
+
+
+def _layer_key(layer: Layer) -> object:
+    return (
+        layer.function,
+        tuple(_view_key(view) for view in layer.reads),
+        _view_key(layer.output),
+        layer.settings,
+        _constant_key(layer.weights),
+        _constant_key(layer.scale_shift),
+        layer.groups,
+        layer.matrix,
+        layer.residual is not None,
+    )
+
+
+def _view_key(view: View) -> object:
+    return view.start, view.axes
+
+
+def _constant_key(constant: Constant | None) -> object:
+    return None if constant is None else (constant.shape, constant.dtype)

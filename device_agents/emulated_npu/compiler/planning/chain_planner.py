@@ -1,0 +1,253 @@
+"""Chooses where chains end, by predicted time (S3.7)."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from device_agents.emulated_npu.compiler.graph.hardware_graph import (
+    Graph,
+    Layer,
+    View,
+    whole_value,
+    with_parts,
+    written_part,
+)
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room, reads_outside
+from device_agents.emulated_npu.compiler.planning.chain_keys import ChainKeys
+from device_agents.emulated_npu.compiler.planning.lowering import Externals
+from device_agents.emulated_npu.compiler.planning.regions import Region, value_region, whole
+from device_agents.emulated_npu.compiler.planning.search import ChainSearch, Choice, Estimate
+from device_agents.emulated_npu.compiler.planning.tiling import NotTileable
+from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.machine import Machine
+
+MAX_CHAIN = 12
+_PATIENCE = 3
+"""Chains that begin this many layers earlier without a gain end the search for still longer ones."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was chosen for the layers from `start` to before `end`, and what else was considered.
+
+    `singly_ps` is what several layers are predicted to take one by one, the halo fetched again (S3.8); None for one
+    layer, where the end of the chain was forced, or where one of them alone has no room.
+    """
+
+    start: int
+    end: int
+    chosen: Choice
+    others: tuple[Choice, ...]
+    singly_ps: int | None
+
+    @property
+    def chains(self) -> tuple[ChainPlan, ...]:
+        """The chains to run, one after the other."""
+        return self.chosen.chains
+
+
+@dataclass(frozen=True)
+class Outline:
+    """Where chains end, before anything is decided about them, with the time and the halo buffer they are to take."""
+
+    predicted_ps: int
+    halo_bytes: int
+    ends: tuple[int, ...]
+
+    def extended(self, estimate: Estimate, end: int) -> Outline:
+        """With one more chain, up to `end`."""
+        halo_bytes = max(self.halo_bytes, estimate.halo_bytes)
+        return Outline(self.predicted_ps + estimate.predicted_ps, halo_bytes, (*self.ends, end))
+
+
+class Planner:
+    """Plans a network on a machine; every chain takes the best of `rooms`."""
+
+    def __init__(
+        self, graph: Graph, machine: Machine, options: Options, externals: Externals, rooms: tuple[Room, ...]
+    ) -> None:
+        self._graph, self._options, self._rooms = graph, options, rooms
+        self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
+        self._keys = ChainKeys(graph, externals)
+        self._known: dict[object, Estimate | None] = {}
+        self._wider: dict[object, Estimate | None] = {}
+        self._apart = graph.foreign | graph.staged
+        self._readers: dict[str, list[int]] = {}
+        self._writers: dict[str, list[int]] = {}
+        for place, layer in enumerate(graph.layers):
+            for view in layer.reads:
+                self._readers.setdefault(view.value, []).append(place)
+            self._writers.setdefault(layer.output.value, []).append(place)
+
+    def within(self, halo_bytes: int) -> Planner:
+        """A planner with that much taken for the halo buffer, which remembers what this does not change."""
+        other = copy.copy(self)
+        other._rooms = tuple(replace(room, halo_bytes=halo_bytes, reserved_bytes=halo_bytes) for room in self._rooms)
+        other._wider, other._known = self._known, {}
+        return other
+
+    def plan(self) -> tuple[Decision, ...]:
+        """The cheapest sequence of chains over the layers in topological order; raises DoesNotFit."""
+        if self._options.chains == "whole":
+            return (self._whole(len(self._graph.layers)),)
+        return self.decide_all(self.outline())
+
+    def outline(self) -> Outline:
+        """Where chains end in the cheapest sequence; raises DoesNotFit."""
+        best = [Outline(0, 0, (0,))]
+        for end in range(1, len(self._graph.layers) + 1):
+            best.append(self._cheapest(end, best))
+        return best[-1]
+
+    def outlined(self, ends: Sequence[int]) -> Outline | None:
+        """What chains with these ends take in the room of this planner; None where one does not fit."""
+        result = Outline(0, 0, (0,))
+        for start, end in itertools.pairwise(ends):
+            try:
+                estimate = self._estimated(start, end)
+            except DoesNotFit:
+                return None
+            if estimate is None:
+                return None
+            result = result.extended(estimate, end)
+        return result
+
+    def estimated_ps(self, start: int, end: int) -> int | None:
+        """What layers [start, end) are predicted to take as one chain; None where they cannot be, or do not fit."""
+        estimate = self._estimated(start, end) if self._chainable(start, end) else None
+        return None if estimate is None else estimate.predicted_ps
+
+    def decide_all(self, outline: Outline) -> tuple[Decision, ...]:
+        """The best way to run every chain of an outline; raises DoesNotFit."""
+        return tuple(self.decide(start, end) for start, end in itertools.pairwise(outline.ends))
+
+    def decide(self, start: int, end: int) -> Decision:
+        """The best way to run layers [start, end) as one chain; raises DoesNotFit where there is none."""
+        layers, stored = self._chain(start, end)
+        choices: list[Choice] = []
+        problem: DoesNotFit | None = None
+        for room in self._rooms:
+            try:
+                choices.extend(self._search.choices(layers, stored, room))
+            except DoesNotFit as error:
+                problem = problem or error
+            except NotTileable as error:
+                problem = problem or DoesNotFit(f"{layers[-1].name} cannot be cut into tiles that fit", str(error))
+        if not choices:
+            raise problem or DoesNotFit(f"There is no room for {layers[-1].name}")
+        choices.sort(key=lambda choice: choice.predicted_ps)
+        return Decision(start, end, choices[0], tuple(choices[1:]), self._singly_ps(start, end))
+
+    def _singly_ps(self, start: int, end: int) -> int | None:
+        if end - start == 1 or self._options.chains != "auto":
+            return None
+        try:
+            estimates = [self._estimated(place, place + 1) for place in range(start, end)]
+        except DoesNotFit:
+            return None
+        return sum(estimate.predicted_ps for estimate in estimates if estimate is not None)
+
+    def _whole(self, count: int) -> Decision:
+        try:
+            if self._chainable(0, count):
+                return self.decide(0, count)
+            why = "a layer reads from outside the chain, or all of it at once, what the chain computes part by part"
+        except DoesNotFit as error:
+            why = f"{error.what}: {error.why}"
+        raise DoesNotFit("The network cannot run as one chain", why, "Let the compiler choose where chains end")
+
+    def _cheapest(self, end: int, best: Sequence[Outline]) -> Outline:
+        """The cheapest chains for the layers before `end`, from the cheapest for all before a place before it."""
+        found: Outline | None = None
+        idle = 0
+        for start in self.starts(end):
+            if not self._chainable(start, end):
+                continue
+            estimate = self._estimated(start, end)
+            if estimate is None:
+                break
+            candidate = best[start].extended(estimate, end)
+            idle += 1
+            if found is None or candidate.predicted_ps < found.predicted_ps:
+                found, idle = candidate, 0
+            if idle == _PATIENCE:
+                break
+        if found is None:
+            raise DoesNotFit(f"{self._graph.layers[end - 1].name} finds no place in any chain")
+        return found
+
+    def _estimated(self, start: int, end: int) -> Estimate | None:
+        """Layers [start, end) as one chain, None where they do not fit; equal chains are looked at once."""
+        key = self._keys.key(start, end)
+        if key not in self._known:
+            self._known[key] = self._estimate(key, start, end)
+        return self._known[key]
+
+    def _estimate(self, key: object, start: int, end: int) -> Estimate | None:
+        if key in self._wider:
+            wider = self._wider[key]
+            if wider is None or (len(self._rooms) == 1 and wider.fits(self._rooms[0])):
+                return wider
+        layers, stored = self._chain(start, end)
+        found = []
+        for room in self._rooms:
+            with contextlib.suppress(DoesNotFit, NotTileable):
+                found.append(self._search.estimate(layers, stored, room))
+        if not found and end - start == 1:
+            chosen = self.decide(start, end).chosen
+            nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
+            return Estimate(chosen.predicted_ps, nb_bytes, max(plan.halo_bytes for plan in chosen.chains))
+        return min(found, key=lambda estimate: estimate.predicted_ps, default=None)
+
+    def starts(self, end: int) -> Sequence[int]:
+        """Where a chain up to `end` may begin, by the options."""
+        if self._options.chains == "layers" or self._options.halo == "refetch" or self._options.fences:
+            return (end - 1,)
+        return range(end - 1, max(-1, end - 1 - MAX_CHAIN), -1)
+
+    def _chainable(self, start: int, end: int) -> bool:
+        """Whether layers find what they read either outside the chain or in it, all of it in one place.
+
+        Those that are to be alone are in no chain of several.
+        """
+        if end - start > 1 and any(layer.index in self._graph.alone for layer in self._graph.layers[start:end]):
+            return False
+        for place in range(start, end):
+            layer = self._graph.layers[place]
+            for index, view in enumerate(layer.reads):
+                writers = self._writers.get(view.value, ())
+                inside = [writer for writer in writers if start <= writer < place]
+                elsewhere = len(inside) < len(writers) or view.value in self._apart
+                if inside and (reads_outside(layer, index) or elsewhere):
+                    needed = value_region(view, whole(view.shape))
+                    if any(_overlap(needed, self._graph.layers[writer].output) for writer in inside):
+                        return False
+        return True
+
+    def _chain(self, start: int, end: int) -> tuple[tuple[Layer, ...], frozenset[str]]:
+        """The layers of a chain and what they store: parts of a value that others complete have a name of their own."""
+        layers = []
+        for layer in self._graph.layers[start:end]:
+            name = layer.output.value
+            if name not in self._graph.foreign and all(start <= writer < end for writer in self._writers[name]):
+                layers.append(layer)
+            else:
+                layers.append(replace(layer, output=replace(layer.output, value=written_part(name))))
+        stored = frozenset(
+            layer.output.value for layer in layers if self._is_stored(whole_value(layer.output.value), start, end)
+        )
+        return tuple(layers), stored
+
+    def _is_stored(self, name: str, start: int, end: int) -> bool:
+        outside = any(not start <= reader < end for reader in self._readers.get(name, ()))
+        return outside or self._graph.values[name].is_output or name in self._graph.shared
+
+
+def _overlap(region: Region, written: View) -> bool:
+    other = value_region(written, whole(written.shape))
+    return all(low < stop and first < high for (low, high), (first, stop) in zip(region, other, strict=True))

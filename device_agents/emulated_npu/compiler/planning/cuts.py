@@ -1,0 +1,112 @@
+"""Ways to cut the output of a chain's last layer, from coarse to fine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.command import Function
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, Value
+from device_agents.emulated_npu.compiler.planning.regions import can_cut, cut_axis, is_windowed
+from device_agents.emulated_npu.compiler.planning.tiling import Cut
+from device_agents.emulated_npu.errors import DoesNotFit
+
+Cuts = tuple[Cut, ...]
+
+
+def candidate_cuts(layer: Layer, tile: tuple[int, int] | None, values: Mapping[str, Value]) -> Iterator[list[Cuts]]:
+    """Cuts in groups, one axis after the other, each from coarse to fine; the forced one where there is a tile.
+
+    A forced tile is the height and width of the last two spatial axes.
+    """
+    axes = [axis for axis in _cut_axes(layer) if _is_plain(layer, axis)]
+    if tile is not None and is_windowed(layer):
+        last = len(layer.output.axes) - 1
+        yield [tuple(Cut(axis, size) for axis, size in zip((last - 1, last), tile, strict=True) if axis in axes)]
+        return
+    if not is_windowed(layer):  # windows follow the layer before row by row, whatever the order of the result
+        order = values[layer.output.value].order
+        axes.sort(key=lambda axis: order.index(layer.output.base(axis)))  # parts that lie together in memory
+    yield [()]
+    for place, axis in enumerate(axes):
+        outer = tuple(Cut(before, 1) for before in axes[:place])
+        yield [(*outer, Cut(axis, size)) for size in _tile_sizes(layer.output.axes[axis].size)]
+
+
+def _cut_axes(layer: Layer) -> list[int]:
+    """Axes of the output that may be cut, the outermost first."""
+    shape = layer.output.shape
+    if not shape:
+        return []
+    if is_windowed(layer) or layer.function is Function.LRN:
+        axes = [0, *range(2, len(shape))]
+        if layer.function in (Function.POOL_MAX, Function.POOL_AVERAGE):
+            axes.append(1)
+    else:
+        axes = list(range(len(shape) - 1))
+        if layer.function not in (Function.CONVOLVE, Function.GATHER):
+            axes.append(len(shape) - 1)
+    return [axis for axis in axes if shape[axis] > 1 and can_cut(layer, axis)]
+
+
+def _is_plain(layer: Layer, axis: int) -> bool:
+    """Whether an axis of the output is one of the value's, or an interval of one."""
+    base = layer.output.axes[axis].base
+    found = None if base is None else cut_axis(layer.output, base)
+    return found is not None and found[0] == axis
+
+
+def _tile_sizes(size: int) -> list[int]:
+    """Tile sizes for about 2, 3, 4, 6, 8, 12, … tiles."""
+    sizes: list[int] = []
+    for count in sorted({*(1 << power for power in range(1, 14)), *(3 << power for power in range(13))}):
+        tile = -(-size // count)
+        if tile < (sizes[-1] if sizes else size):
+            sizes.append(tile)
+        if tile == 1:
+            break
+    return sizes
+
+
+def count_tiles(layer: Layer, cuts: Cuts) -> int:
+    """Into how many tiles cuts divide a layer's output."""
+    return math.prod(-(-layer.output.axes[cut.axis].size // cut.size) for cut in cuts)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Cuts along one axis from coarse to fine, and into how many tiles it should take, more or less."""
+
+    cuts: list[Cuts]
+    wanted_tiles: float
+
+    def guess(self, layer: Layer) -> int:
+        """The first cut into that many tiles."""
+        for place, cuts in enumerate(self.cuts):
+            if not cuts or layer.output.axes[cuts[-1].axis].size >= self.wanted_tiles * cuts[-1].size:
+                return place
+        return len(self.cuts) - 1
+
+
+def first_that_fits(count: int, guess: int, attempt: Callable[[int], object]) -> int:
+    """The first candidate for which `attempt` does not raise DoesNotFit; raises that of the last if there is none.
+
+    Candidates become finer, so that all behind one that fits do so too; the search starts from `guess`.
+    """
+    place = guess
+    if not _fits(place, attempt):
+        attempt(count - 1)
+        while not _fits(place, attempt):
+            place += 1
+    while place > 0 and place <= guess and _fits(place - 1, attempt):
+        place -= 1
+    return place
+
+
+def _fits(place: int, attempt: Callable[[int], object]) -> bool:
+    try:
+        attempt(place)
+    except DoesNotFit:
+        return False
+    return True

@@ -1,0 +1,279 @@
+"""What lies off chip: features by lifetime in the last-level cache or DDR, weights and constants in DDR."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from device_agents.emulated_npu.command import Space
+from device_agents.emulated_npu.compiler.graph.hardware_graph import (
+    Constant,
+    Graph,
+    Layer,
+    Value,
+    whole_value,
+    written_part,
+)
+from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
+from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, depthwise_bytes, element_type
+from device_agents.emulated_npu.compiler.planning.lowering import Destination, Externals, factor_scale_key, weight_key
+from device_agents.emulated_npu.compiler.planning.placement import Buffer, buffer_bytes, dense_strides
+from device_agents.emulated_npu.compiler.planning.regions import multiplier
+from device_agents.emulated_npu.compiler.planning.weights import WeightBlock, uses_weight_buffer
+from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.isa.program import Port
+from device_agents.emulated_npu.machine import Machine
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Weights of a layer at an address in DDR."""
+
+    address: int
+    bytes: int
+    layer: Layer
+    blocks: tuple[WeightBlock, ...]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A constant at an address in DDR, densely in `order`."""
+
+    address: int
+    constant: Constant
+    order: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+_ONCE: Mapping[str, int] = MappingProxyType({})
+_ALWAYS: Mapping[str, tuple[int, int]] = MappingProxyType({})
+_NOWHERE: Mapping[str, tuple[Destination, ...]] = MappingProxyType({})
+
+
+def choose_spaces(graph: Graph, machine: Machine, slots: Mapping[str, int] = _ONCE) -> dict[str, Space]:
+    """Activations go to the last-level cache where a few of them fit in it; the rest stays in DDR.
+
+    `slots` are how often there is to be room for what other groups send, which goes to the cache wherever it fits.
+    """
+    spaces = {}
+    for name, value in graph.values.items():
+        size = slots.get(name, 1) * buffer_bytes(value.shape, element_type(value, machine))
+        computed = value.kind in ("activation", "received") and not value.is_output
+        cached = computed and size <= machine.llc.bytes // (1 if name in slots else 4)
+        cached = cached or (name in graph.cached and size <= machine.llc.bytes)
+        spaces[name] = Space.LLC if cached else Space.DDR
+    return spaces
+
+
+def placed(value: Value, machine: Machine, space: Space, address: int) -> Buffer:
+    """All of a value at an address of a memory."""
+    dtype = element_type(value, machine)
+    strides = dense_strides(value.shape, value.order, dtype.bytes)
+    return Buffer(space, address, dtype, (0,) * len(value.shape), strides)
+
+
+def placeholders(
+    graph: Graph,
+    machine: Machine,
+    spaces: Mapping[str, Space],
+    sends: Mapping[str, tuple[Destination, ...]] = _NOWHERE,
+) -> Externals:
+    """Everything at address 0: predictions do not depend on addresses. `spaces` name what needs a place."""
+    values = {name: placed(value, machine, spaces[name], 0) for name, value in graph.values.items() if name in spaces}
+    values.update({written_part(name): buffer for name, buffer in tuple(values.items())})
+    return Externals(values, defaultdict(int), defaultdict(int), sends)
+
+
+@dataclass(frozen=True)
+class Occupied:
+    """What of the memories off chip is taken already, from address 0 on, and values that have their place there."""
+
+    ddr_bytes: int
+    llc_bytes: int
+    values: Mapping[str, Buffer]
+
+
+FREE = Occupied(0, 0, MappingProxyType({}))
+
+
+class ExternalMemory:
+    """Gives everything off chip an address: activations by lifetime, weights and constants one after the other.
+
+    `cores` are the chains of each core that shares the memory; `slots` as in `choose_spaces`. What several cores use,
+    inputs and what is received have their place for as long as the program runs; but `turns` name values that need
+    it from the first to the last of some steps that all cores take together.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        machine: Machine,
+        spaces: Mapping[str, Space],
+        cores: Sequence[Sequence[ChainPlan]],
+        slots: Mapping[str, int] = _ONCE,
+        owner: str = "The network",
+        turns: Mapping[str, tuple[int, int]] = _ALWAYS,
+        occupied: Occupied = FREE,
+    ) -> None:
+        self._graph, self._machine, self._spaces, self._cores = graph, machine, spaces, cores
+        self._slots, self._owner, self._turns, self._occupied = slots, owner, turns, occupied
+        self.packed: list[Packed] = []
+        self.plain: list[Plain] = []
+        self.ddr_bytes = 0
+        self.llc_bytes = 0
+
+    def run(self) -> tuple[Externals, ...]:
+        """The addresses as each core needs them; raises DoesNotFit where DDR is too small."""
+        lives = self._lives()
+        cached, self.llc_bytes = self._cache(lives)
+        rest = [[life for life in own if life.name not in cached] for own in lives]
+        addresses, self.ddr_bytes = _side_by_side(rest, self._occupied.ddr_bytes)
+        values = dict(self._occupied.values)
+        for name, value in self._graph.values.items():
+            if name in cached:
+                values[name] = placed(value, self._machine, Space.LLC, cached[name])
+            elif name in addresses:
+                values[name] = placed(value, self._machine, Space.DDR, addresses[name])
+        for name, value in self._graph.values.items():
+            if value.constant is not None:
+                self.plain.append(Plain(self._take(value), value.constant, value.order, value.shape))
+                values[name] = placed(value, self._machine, Space.DDR, self.plain[-1].address)
+        values.update({written_part(name): values[name] for name in tuple(values)})
+        known: dict[object, int] = {}
+        found = tuple(Externals(values, *self._weights(plans, known)) for plans in self._cores)
+        if self.ddr_bytes > self._machine.ddr.bytes:
+            what = f"{self._owner} needs {self.ddr_bytes} bytes of DDR"
+            raise DoesNotFit(what, f"there are {self._machine.ddr.bytes}", "Raise bytes of [ddr] of the machine")
+        return found
+
+    def _take(self, value: Value) -> int:
+        return self._reserve(self._bytes(value))
+
+    def _bytes(self, value: Value) -> int:
+        return self._slots.get(value.name, 1) * buffer_bytes(value.shape, element_type(value, self._machine))
+
+    def _reserve(self, size: int) -> int:
+        address = self.ddr_bytes
+        self.ddr_bytes += aligned(size)
+        return address
+
+    def _lives(self) -> list[list[Lifetime]]:
+        """For each core what it alone uses, from the first chain that writes it to the last that reads it.
+
+        What lives throughout stands with the first core. Values that nobody here reads and that are no results need
+        no place: they are sent away as they are computed.
+        """
+        values = self._graph.values
+        placed_already = self._occupied.values.keys()
+        spans = [self._spans(plans) for plans in self._cores]
+        spans = [{name: span for name, span in own.items() if name not in placed_already} for own in spans]
+        end = max(map(len, self._cores))
+        cores = Counter(name for span in spans for name in span)
+        kept = {name for plans in self._cores for plan in plans for name in plan.geometry.loaded}
+        throughout = [name for name, value in values.items() if value.kind in ("input", "received", "setup")]
+        throughout += [name for name, count in cores.items() if count > 1 and values[name].kind == "activation"]
+        kept.update(name for name in throughout if name in self._spaces)
+        lives = [
+            [
+                Lifetime(name, self._bytes(values[name]), 0, end)
+                for name in throughout
+                if name in kept - self._turns.keys()
+            ],
+            *([] for _ in spans[1:]),
+        ]
+        for span, own in zip(spans, lives, strict=True):
+            for name, (first, last) in span.items():
+                value = values[name]
+                alone = cores[name] == 1 and value.kind == "activation" and name not in self._turns
+                if alone and (value.is_output or name in kept):
+                    own.append(Lifetime(name, self._bytes(value), first, end if value.is_output else last))
+        by_turns = [Lifetime(name, self._bytes(values[name]), *span) for name, span in self._turns.items()]
+        return [*lives, by_turns]
+
+    def _spans(self, plans: Sequence[ChainPlan]) -> dict[str, tuple[int, int]]:
+        """The first and the last of some chains that stores or loads each value."""
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for place, plan in enumerate(plans):
+            for name in (*map(whole_value, plan.geometry.stored), *plan.geometry.loaded):
+                first.setdefault(name, place)
+                last[name] = place
+        return {name: (first[name], last[name]) for name in first}
+
+    def _cache(self, lives: Sequence[Sequence[Lifetime]]) -> tuple[Mapping[str, int], int]:
+        """Activations that fit into the last-level cache together; where they do not, the largest goes to DDR."""
+        wanted = sorted(
+            (life for own in lives for life in own if self._spaces[life.name] is Space.LLC),
+            key=lambda life: (life.name not in self._graph.cached, life.bytes),
+        )
+        while wanted:
+            names = {life.name for life in wanted}
+            kept = [[life for life in own if life.name in names] for own in lives]
+            addresses, top = _side_by_side(kept, self._occupied.llc_bytes)
+            if top <= self._machine.llc.bytes:
+                return addresses, top
+            crowded = {life.name for own in kept for life in _crowded(own, addresses, self._machine.llc.bytes)}
+            wanted.remove(next(life for life in reversed(wanted) if life.name in crowded))
+        return {}, self._occupied.llc_bytes
+
+    def _weights(self, plans: Sequence[ChainPlan], known: dict[object, int]) -> tuple[dict[str, int], dict[str, int]]:
+        """Addresses of the weights and constants of a core; `known` are those of the cores before it."""
+        weights: dict[str, int] = {}
+        constants: dict[str, int] = {}
+        new: dict[object, int] = {}
+        for plan in plans:
+            for layer in plan.layers:
+                if uses_weight_buffer(layer) and layer.weights is not None:
+                    loads = plan.weights[layer.index].loads
+                    blocks = tuple(block for load in loads for block in load.blocks)
+                    # Slices of a layer by rows have the very same weights.
+                    same = (id(layer.weights), id(layer.scale_shift), layer.groups, layer.matrix, blocks)
+                    address = known.get(same)
+                    if address is None:
+                        size = blocks[-1].offset + blocks[-1].bytes
+                        address = new[same] = self._reserve(size)
+                        self.packed.append(Packed(address, size, layer, blocks))
+                    weights[weight_key(layer)] = address
+                elif uses_weight_buffer(layer) and layer.scale_shift is not None:
+                    address = constants[factor_scale_key(layer)] = self._reserve(math.prod(layer.scale_shift.shape) * 4)
+                    self.plain.append(Plain(address, layer.scale_shift, (0, 1), layer.scale_shift.shape))
+                for name, size in depthwise_bytes(layer, self._machine).items():
+                    constants[name] = self._reserve(size)
+                    self.plain.append(_depthwise_constant(constants[name], layer, name))
+        known.update(new)
+        return weights, constants
+
+
+def _crowded(lives: Sequence[Lifetime], addresses: Mapping[str, int], limit: int) -> list[Lifetime]:
+    """What lives at the same time as something that ends beyond the limit, that included."""
+    beyond = [life for life in lives if addresses[life.name] + aligned(life.bytes) > limit]
+    return [life for life in lives if any(life.first <= one.last and one.first <= life.last for one in beyond)]
+
+
+def _side_by_side(lives: Sequence[Sequence[Lifetime]], top: int) -> tuple[Mapping[str, int], int]:
+    """Addresses from `top` on, those of each core behind those of the cores before it, and where they end."""
+    found: dict[str, int] = {}
+    for own in lives:
+        addresses, size = allocate(own)
+        found.update((name, top + address) for name, address in addresses.items())
+        top += size
+    return found, top
+
+
+def _depthwise_constant(address: int, layer: Layer, name: str) -> Plain:
+    """Weights (M, 1, kernel...) as (kd, kh, kw, C, m); scale and shift (2, M) as (2, C, m), which lies the same."""
+    channels = layer.inputs[0].axes[1].size
+    ratio = multiplier(layer)
+    if layer.scale_shift is not None and name.endswith("scale_shift"):
+        return Plain(address, layer.scale_shift, (0, 1), layer.scale_shift.shape)
+    return Plain(address, layer.fixed_weights, (2, 3, 4, 0, 1), (channels, ratio, *layer.settings.kernel))
+
+
+def port_of(name: str, graph: Graph, externals: Externals) -> Port:
+    """Where the host finds an input or output."""
+    value = graph.values[name]
+    buffer = externals.values[name]
+    return Port(name, buffer.address, buffer.dtype, value.shape, buffer.strides)

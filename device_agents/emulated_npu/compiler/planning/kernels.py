@@ -1,0 +1,251 @@
+"""The commands that compute a region of a layer's output, from where its operands lie."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from device_agents.emulated_npu.command import (
+    Activation,
+    Command,
+    DataType,
+    Descriptor,
+    Function,
+    Operand,
+    Settings,
+    Space,
+)
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, View
+from device_agents.emulated_npu.compiler.planning.placement import Buffer, operand, view_axes, view_operand
+from device_agents.emulated_npu.compiler.planning.regions import (
+    Interval,
+    Region,
+    is_windowed,
+    multiplier,
+    read_region,
+    size_of,
+    window_interval,
+)
+from device_agents.emulated_npu.compiler.planning.weights import VECTOR_BYTES, WeightBlock
+
+Axes = Sequence[tuple[int, int]]
+_ONE = (1, 0)
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Where a layer's operands lie: its output, `layer.reads` place by place, and constants of its own by name."""
+
+    target: Buffer
+    reads: tuple[Buffer, ...]
+    constants: Mapping[str, Buffer]
+
+
+def commands_of(layer: Layer, region: Region, buffers: Buffers) -> Iterator[Command]:
+    """Commands for a region of the output of a layer that does not use the weight buffer."""
+    if is_windowed(layer) or layer.function is Function.LRN:
+        for part in _single(region, 1):
+            yield _windowed(layer, part, buffers)
+    elif layer.function is Function.GATHER:
+        yield from _gather(layer, region, buffers)
+    else:
+        reads = [
+            view_operand(buffers.reads[place], view, read_region(layer, place, region))
+            for place, view in enumerate(layer.reads)
+        ]
+        first, second, third, *_ = [*reads, None, None, None]
+        target = view_operand(buffers.target, layer.output, region)
+        yield Command(layer.function, target, first, second, third, settings=layer.settings, layer=layer.index)
+
+
+def convolve(layer: Layer, region: Region, block: WeightBlock, buffers: Buffers, weights: Operand) -> Iterator[Command]:
+    """Commands of the matrix unit for a region of the output and the block's channels; `weights` lie in SB."""
+    channel_axis = len(region) - 1 if layer.matrix else 1
+    cut = list(region)
+    low = max(block.outputs[0], region[channel_axis][0])
+    cut[channel_axis] = (low, min(block.outputs[1], region[channel_axis][1]))
+    if size_of(cut[channel_axis]) == 0:
+        return
+    vectors = _vectors(block, weights) if block.vector_bytes else None
+    skipped, count = low - block.outputs[0], size_of(cut[channel_axis])
+    if count < size_of(block.outputs):
+        weights = _columns(weights, skipped, count)
+        vectors = None if vectors is None else _columns(vectors, skipped, count)
+    parts = _single(tuple(cut), _looped_axes(layer))
+    for part in parts:
+        yield _convolution(layer, part, block, buffers, weights, vectors)
+
+
+def _looped_axes(layer: Layer) -> int:
+    """Leading axes of which one command takes one index at a time."""
+    if not layer.matrix:
+        return 1
+    return max(0, len(layer.output.axes) - 4)
+
+
+def _convolution(
+    layer: Layer, region: Region, block: WeightBlock, buffers: Buffers, weights: Operand, vectors: Operand | None
+) -> Command:
+    arrange = _matrix_axes if layer.matrix else _picture_axes
+    needed = list(read_region(layer, 0, region))
+    needed[len(needed) - 1 if layer.matrix else 1] = block.channels
+    view = layer.inputs[0]
+    source_address, source = view_axes(buffers.reads[0], view, tuple(needed))
+    target_buffer = buffers.target
+    target_address, target = view_axes(target_buffer, layer.output, region)
+    third = fourth = None
+    activation = Activation.NONE
+    if block.completes:
+        activation = layer.settings.activation
+        if layer.residual is not None:
+            address, axes = view_axes(buffers.reads[-1], layer.residual, region)
+            third = operand(buffers.reads[-1], address, arrange(axes))
+        fourth = vectors
+    settings = _tile_settings(layer, region) if is_windowed(layer) else layer.settings
+    return Command(
+        Function.CONVOLVE,
+        operand(target_buffer, target_address, arrange(target)),
+        operand(buffers.reads[0], source_address, arrange(source)),
+        weights,
+        third,
+        fourth,
+        replace(settings, activation=activation),
+        accumulate=block.channels[0] > _first_channel(layer, block),
+        layer=layer.index,
+    )
+
+
+def _first_channel(layer: Layer, block: WeightBlock) -> int:
+    return 0 if layer.matrix else block.channels[0] - block.channels[0] % (layer.inputs[0].axes[1].size // layer.groups)
+
+
+def _columns(held: Operand, skipped: int, count: int) -> Operand:
+    """Some of the last axis of an operand."""
+    descriptor = held.descriptor
+    dims = (*descriptor.dims[:-1], count)
+    address = held.address + skipped * descriptor.strides[-1]
+    return Operand(Descriptor(descriptor.space, descriptor.dtype, dims, descriptor.strides), address)
+
+
+def _vectors(block: WeightBlock, weights: Operand) -> Operand:
+    count = size_of(block.outputs)
+    descriptor = Descriptor(Space.SB, DataType.FLOAT32, (2, count), (count * VECTOR_BYTES, VECTOR_BYTES))
+    return Operand(descriptor, weights.address + block.weight_bytes)
+
+
+def _windowed(layer: Layer, region: Region, buffers: Buffers) -> Command:
+    """Pooling, depthwise convolution and LRN on one picture."""
+    depthwise = layer.function is Function.DEPTHWISE
+    view = layer.inputs[0]
+    address, axes = view_axes(buffers.reads[0], view, read_region(layer, 0, region))
+    target_buffer = buffers.target
+    target_address, target_axes = view_axes(target_buffer, layer.output, region)
+    source, target = _picture_axes(axes), _picture_axes(target_axes)
+    second = third = fourth = None
+    if depthwise:
+        ratio = multiplier(layer)
+        source, target = _with_multiplier(source, 1), _with_multiplier(target, ratio)
+        channels = (region[1][0] // ratio, -(-region[1][1] // ratio))
+        names = depthwise_constants(layer)
+        second, fourth = (
+            _channels_operand(buffers.constants[name], channels) if name in buffers.constants else None
+            for name in names
+        )
+        if layer.residual is not None:
+            held = buffers.reads[-1]
+            place, residual = view_axes(held, layer.residual, region)
+            third = operand(held, place, _with_multiplier(_picture_axes(residual), ratio))
+        source = (*source[:-1], (ratio, 0))
+    settings = layer.settings if layer.function is Function.LRN else _tile_settings(layer, region)
+    return Command(
+        layer.function,
+        operand(target_buffer, target_address, target),
+        operand(buffers.reads[0], address, source),
+        second,
+        third,
+        fourth,
+        settings,
+        layer=layer.index,
+    )
+
+
+def depthwise_constants(layer: Layer) -> tuple[str, str]:
+    """Names under which the weights and the scales of a depthwise layer are kept in NB."""
+    return f"{layer.index}/weights", f"{layer.index}/scale_shift"
+
+
+def _channels_operand(buffer: Buffer, channels: Interval) -> Operand:
+    """Some channels of a depthwise layer's constant (..., C, m); the origin of its buffer is its shape."""
+    dims = (*buffer.origin[:-2], size_of(channels), buffer.origin[-1])
+    address = buffer.address + channels[0] * buffer.strides[-2]
+    return Operand(Descriptor(buffer.space, buffer.dtype, dims, buffer.strides), address)
+
+
+def _with_multiplier(axes: Axes, ratio: int) -> tuple[tuple[int, int], ...]:
+    """The channels of the last axis divided into input channels and multiplier."""
+    size, stride = axes[-1]
+    return (*axes[:-1], (size // ratio, stride * ratio), (ratio, stride))
+
+
+def _tile_settings(layer: Layer, region: Region) -> Settings:
+    """The settings with the padding that this region sees before its first element."""
+    pad = list(layer.settings.pad)
+    for axis in range(2, len(region)):
+        low, _ = window_interval(layer, axis, region[axis])
+        first = read_region(layer, 0, region)[axis][0]
+        pad[axis - len(region) + 3] = max(0, first - low)
+    return layer.settings if tuple(pad) == layer.settings.pad else replace(layer.settings, pad=(pad[0], pad[1], pad[2]))
+
+
+def _gather(layer: Layer, region: Region, buffers: Buffers) -> Iterator[Command]:
+    table, index = layer.inputs
+    indices = len(index.axes)
+    for part in _single(region, indices - 1):
+        rows = read_region(layer, 0, part)
+        picked = read_region(layer, 1, part)
+        place, axes = view_axes(buffers.reads[1], index, picked)
+        target_place, target_axes = view_axes(buffers.target, layer.output, part)
+        yield Command(
+            Function.GATHER,
+            operand(
+                buffers.target,
+                target_place,
+                target_axes[max(0, indices - 1) :] if indices else [_ONE, *target_axes],
+            ),
+            view_operand(buffers.reads[0], table, rows),
+            operand(buffers.reads[1], place, axes[-1:] or [_ONE]),
+            settings=layer.settings,
+            layer=layer.index,
+        )
+
+
+def _single(region: Region, axes: int) -> Iterator[Region]:
+    """The region in parts that have one index on each of the leading axes."""
+    for indices in itertools.product(*(range(*interval) for interval in region[:axes])):
+        yield (*((index, index + 1) for index in indices), *region[axes:])
+
+
+def _picture_axes(axes: Axes) -> tuple[tuple[int, int], ...]:
+    """(N = 1, C, spatial...) as (D, H, W, C)."""
+    spatial = axes[2:]
+    return (*(_ONE,) * (3 - len(spatial)), *spatial, axes[1])
+
+
+def _matrix_axes(axes: Axes) -> tuple[tuple[int, int], ...]:
+    """(leading 1..., up to two batch axes, rows, columns) as (D, H, W, C)."""
+    kept = list(axes[:-2])[-2:]
+    rows = axes[-2] if len(axes) > 1 else _ONE
+    return (*(_ONE,) * (2 - len(kept)), *kept, rows, axes[-1])
+
+
+def view_of_factor(view: View, region: Region, buffer: Buffer) -> Operand:
+    """The second factor of a matrix product, where it lies, as (K, N); several of a batch as (batch, K, N)."""
+    address, axes = view_axes(buffer, view, region)
+    batch = [axes[place] for place in factor_axes(view) if axes[place][0] > 1]
+    return operand(buffer, address, [*batch, *axes[-2:]])
+
+
+def factor_axes(view: View) -> tuple[int, ...]:
+    """The batch axes of a second factor along which it does not repeat."""
+    return tuple(place for place, axis in enumerate(view.axes[:-2]) if axis.base is not None)

@@ -1,0 +1,377 @@
+"""Writes a chain plan out as commands, pass by pass: loads, halo, computing, stores."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from device_agents.emulated_npu.command import Command, DataType, Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, Value, whole_value
+from device_agents.emulated_npu.compiler.planning.chain import (
+    ChainPlan,
+    WeightPlan,
+    depthwise_bytes,
+    element_type,
+    reads_outside,
+)
+from device_agents.emulated_npu.compiler.planning.kernels import (
+    Buffers,
+    commands_of,
+    convolve,
+    depthwise_constants,
+    factor_axes,
+    view_of_factor,
+)
+from device_agents.emulated_npu.compiler.planning.placement import (
+    Buffer,
+    dense_strides,
+    region_operand,
+)
+from device_agents.emulated_npu.compiler.planning.regions import (
+    Region,
+    intersection,
+    is_empty,
+    multiplier,
+    read_region,
+    value_region,
+    whole,
+)
+from device_agents.emulated_npu.compiler.planning.tiling import Tile
+from device_agents.emulated_npu.compiler.planning.weights import (
+    Load,
+    WeightBlock,
+    output_channels,
+    uses_weight_buffer,
+    weight_operand,
+)
+from device_agents.emulated_npu.machine import Machine
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where other cores read a value that is computed here: `region` is what they read of it.
+
+    The `cores` belong to one group. `buffer` is the value in the memory of that group: the first core is sent what it
+    reads, the others are told. It is None where they share the memory of this core, which holds the value: all are
+    told.
+    """
+
+    cores: tuple[int, ...]
+    buffer: Buffer | None
+    region: Region
+
+
+@dataclass(frozen=True)
+class Externals:
+    """What lies off chip: values by name, and packed weights and constants of layers by address in DDR.
+
+    `sends` are the destinations of values that other cores read. A value that is needed nowhere else has no place.
+    """
+
+    values: Mapping[str, Buffer]
+    weights: Mapping[str, int]
+    constants: Mapping[str, int]
+    sends: Mapping[str, tuple[Destination, ...]] = field(default_factory=dict)
+
+
+def weight_key(layer: Layer) -> str:
+    """The name under which the packed weights of a layer, or of a slice of it, are kept."""
+    return f"{layer.index}/{layer.fixed_weights.name}"
+
+
+def factor_scale_key(layer: Layer) -> str:
+    """The name under which scale and shift of a product of two computed tensors are kept."""
+    return f"{layer.index}/factor_scale"
+
+
+@dataclass(frozen=True)
+class Computing:
+    """The computing of a region of a layer's output, with the weights that stream past for it."""
+
+    layer: Layer
+    region: Region
+
+
+class ChainWriter:
+    """Writes the passes of one chain in order; `nb_base` and `sb_base` shift its buffers."""
+
+    def __init__(
+        self,
+        plan: ChainPlan,
+        values: Mapping[str, Value],
+        machine: Machine,
+        externals: Externals,
+        nb_base: int = 0,
+        sb_base: int = 0,
+    ) -> None:
+        self._plan, self._values, self._machine, self._externals = plan, values, machine, externals
+        self._nb_base, self._sb_base = nb_base, sb_base
+        self._geometry = plan.geometry
+        self._current: dict[str, Buffer] = {}
+        self._turns = dict.fromkeys(plan.buffers, 0)
+        self._loads = 0
+        self._ahead = 0
+        self._fetched: set[int] = set()
+        first_reader: dict[str, int] = {}
+        last_writer: dict[str, int] = {}
+        first_writer: dict[str, int] = {}
+        for place, layer in enumerate(plan.layers):
+            for view in layer.reads:
+                first_reader.setdefault(view.value, place)
+            first_writer.setdefault(layer.output.value, place)
+            last_writer[layer.output.value] = place
+        self._first_writer, self._last_writer = first_writer, last_writer
+        self._loaded_by: dict[int, list[str]] = {}
+        for name in self._geometry.loaded:
+            if name in plan.buffers:
+                self._loaded_by.setdefault(first_reader[name], []).append(name)
+
+    def commands(self) -> Iterator[Command]:
+        """All passes."""
+        for tile in self._geometry.tiles():
+            yield from self.one_pass(tile)
+
+    def one_pass(self, tile: Tile) -> Iterator[Command]:
+        """One pass through all layers of the chain (S3.2)."""
+        for step in self.steps(tile):
+            if isinstance(step, Computing):
+                yield from self.compute(step)
+            else:
+                yield step
+
+    def steps(self, tile: Tile) -> Iterator[Command | Computing]:
+        """One pass as moves and computing; what is computed may be written out by `compute`."""
+        for place, layer in enumerate(self._plan.layers):
+            output = layer.output.value
+            active = self._geometry.is_active(output, tile)
+            if active:  # before the features, which may have to wait for the chain that computes them
+                yield from self._first_weights(layer)
+            for name in self._loaded_by.get(place, ()):
+                yield from self._load(name, tile, layer.index)
+            if self._first_writer[output] == place:
+                yield from self._enter(output, tile, layer.index)
+            if active:
+                yield Computing(layer, self._geometry.output_region(layer, tile))
+                if output in self._geometry.stored:
+                    yield from self._store(layer, tile)
+            if self._last_writer[output] == place:
+                yield from self._keep(output, tile, layer.index)
+
+    # --- values -------------------------------------------------------------------------------------------------
+
+    def _enter(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
+        """Turns to the buffer of this pass and brings back what was kept for it."""
+        active = self._geometry.is_active(name, tile)
+        if self._geometry.is_resident(name) and not active and name in self._current:
+            return
+        held = self._geometry.held_region(name, tile)
+        slots = self._plan.buffers[name]
+        address = self._nb_base + slots[self._turns[name] % len(slots)]
+        self._turns[name] += 1
+        value = self._values[name]
+        dtype = element_type(value, self._machine)
+        strides = dense_strides(self._plan.extents[name], value.order, dtype.bytes)
+        self._current[name] = Buffer(Space.NB, address, dtype, tuple(low for low, _ in held), strides)
+        for place, region in self._geometry.halos(name, tile):
+            kept = self._slab(name, place, held)
+            yield self._copy(self._current[name], kept, region, value, layer)
+
+    def _keep(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
+        """Puts what later passes need again into the auxiliary buffer (S3.3)."""
+        if self._geometry.is_resident(name) and not self._geometry.is_active(name, tile):
+            return
+        for place, region in self._geometry.kept(name, tile):
+            after = tuple(index + (cut == place) for cut, index in enumerate(tile))
+            kept = self._slab(name, place, self._geometry.held_region(name, after))
+            yield self._copy(kept, self._current[name], region, self._values[name], layer)
+
+    def _slab(self, name: str, place: int, held: Region) -> Buffer:
+        """The halo across a cut as the pass finds it that holds `held`."""
+        slab = self._plan.slabs[name, place]
+        origin = [low for low, _ in self._geometry.regions[name]]
+        for other, track in enumerate(self._geometry.tracks[name]):
+            if track is not None:
+                origin[track.axis] = held[track.axis][0] if other <= place else track.span[0]
+        value = self._values[name]
+        dtype = element_type(value, self._machine)
+        return Buffer(
+            Space.HALO, slab.address, dtype, tuple(origin), dense_strides(slab.extents, value.order, dtype.bytes)
+        )
+
+    def _copy(self, target: Buffer, source: Buffer, region: Region, value: Value, layer: int) -> Command:
+        return Command(
+            Function.COPY,
+            region_operand(target, region, value.order),
+            region_operand(source, region, value.order),
+            layer=layer,
+        )
+
+    def _load(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
+        yield from self._enter(name, tile, layer)
+        if self._geometry.is_active(name, tile):
+            region = self._geometry.new_region(name, tile)
+            order = self._values[name].order
+            yield Command(
+                Function.LOAD,
+                region_operand(self._current[name], region, order),
+                region_operand(self._externals.values[name], region, order),
+                layer=layer,
+            )
+        yield from self._keep(name, tile, layer)
+
+    def _store(self, layer: Layer, tile: Tile) -> Iterator[Command]:
+        name = layer.output.value
+        own = value_region(layer.output, whole(layer.output.shape))
+        fresh = self._geometry.stored_region(name, tile)
+        region = intersection(own, fresh)
+        if is_empty(region):
+            return
+        order = self._values[name].order
+        if name in self._externals.values:
+            yield Command(
+                Function.STORE,
+                region_operand(self._externals.values[name], region, order),
+                region_operand(self._current[name], region, order),
+                layer=layer.index,
+            )
+        for destination in self._externals.sends.get(whole_value(name), ()):
+            part = intersection(region, destination.region)
+            if not is_empty(part):
+                yield from self._send(name, part, destination, layer.index)
+
+    def _send(self, name: str, region: Region, destination: Destination, layer: int) -> Iterator[Command]:
+        """A part of a value to the first core of a destination, and word of it to the others."""
+        order = self._values[name].order
+        target = region_operand(destination.buffer or self._externals.values[name], region, order)
+        payload = None if destination.buffer is None else region_operand(self._current[name], region, order)
+        for core in destination.cores:
+            yield Command(Function.SEND, target, payload, peer=core, layer=layer)
+            payload = None
+
+    # --- computing ----------------------------------------------------------------------------------------------
+
+    def _first_weights(self, layer: Layer) -> Iterator[Command]:
+        """Fetches the first of weights that stream past, and all that stays on chip when it is needed at first."""
+        plan = self._plan.weights.get(layer.index)
+        if plan is not None and not plan.resident and layer.weights is not None:
+            self._ahead = self._next_slot(plan)
+            yield self._fetch(layer, plan.loads[0], self._ahead)
+        if layer.index in self._fetched:
+            return
+        self._fetched.add(layer.index)
+        for name, size in depthwise_bytes(layer, self._machine).items():
+            address = self._nb_base + self._plan.constants[name]
+            yield self._bytes_load(Space.NB, address, self._externals.constants[name], size, layer.index)
+        if plan is not None and plan.resident:
+            for load in plan.loads:
+                yield self._fetch(layer, load, self._sb_base + plan.addresses[0] + load.offset)
+
+    def compute(self, step: Computing) -> Iterator[Command]:
+        """The commands that compute a region."""
+        layer, region = step.layer, step.region
+        buffers = self._operands(layer)
+        if not uses_weight_buffer(layer):
+            yield from commands_of(layer, region, buffers)
+            return
+        plan = self._plan.weights[layer.index]
+        if layer.weights is None:
+            yield from self._product(layer, region, plan, buffers)
+            return
+        for place, load in enumerate(plan.loads):
+            if plan.resident:
+                address = self._sb_base + plan.addresses[0] + load.offset
+            elif place == 0:
+                address = self._ahead
+            else:
+                address = self._next_slot(plan)
+                yield self._fetch(layer, load, address)
+            for block in load.blocks:
+                weights = weight_operand(layer, block, self._machine, address + block.offset - load.offset)
+                yield from convolve(layer, region, block, buffers, weights)
+
+    def _operands(self, layer: Layer) -> Buffers:
+        reads = tuple(
+            (self._externals.values if reads_outside(layer, place) else self._current)[view.value]
+            for place, view in enumerate(layer.reads)
+        )
+        constants = {
+            name: self._constant_buffer(layer, name, self._nb_base + self._plan.constants[name])
+            for name in depthwise_bytes(layer, self._machine)
+        }
+        return Buffers(self._current[layer.output.value], reads, constants)
+
+    def _next_slot(self, plan: WeightPlan) -> int:
+        self._loads += 1
+        return self._sb_base + plan.addresses[self._loads % len(plan.addresses)]
+
+    def _fetch(self, layer: Layer, load: Load, address: int) -> Command:
+        source = self._externals.weights[weight_key(layer)] + load.offset
+        return self._bytes_load(Space.SB, address, source, load.bytes, layer.index)
+
+    def _bytes_load(self, space: Space, address: int, source: int, size: int, layer: int) -> Command:
+        target = Operand(Descriptor(space, DataType.UINT8, (size,), (1,)), address)
+        first = Operand(Descriptor(Space.DDR, DataType.UINT8, (size,), (1,)), source)
+        return Command(Function.LOAD, target, first, layer=layer)
+
+    def _constant_buffer(self, layer: Layer, name: str, address: int) -> Buffer:
+        """Weights as (kd, kh, kw, C, m), or scale and shift as (2, C, m), densely."""
+        channels = layer.inputs[0].axes[1].size
+        ratio = multiplier(layer)
+        is_weights = name == depthwise_constants(layer)[0]
+        dims = (*layer.settings.kernel, channels, ratio) if is_weights else (2, channels, ratio)
+        dtype = self._machine.data_type if is_weights else DataType.FLOAT32
+        return Buffer(Space.NB, address, dtype, dims, dense_strides(dims, range(len(dims)), dtype.bytes))
+
+    def _product(self, layer: Layer, region: Region, plan: WeightPlan, buffers: Buffers) -> Iterator[Command]:
+        """A product of two computed tensors: the second factor is loaded into SB, some matrices at a time."""
+        for batch in _batches(layer, region, plan.together):
+            for load in plan.loads:
+                block = load.blocks[0]
+                address = self._next_slot(plan)
+                weights = weight_operand(layer, block, self._machine, address)
+                yield self._fetch_factor(layer, batch, block, weights)
+                if block.vector_bytes:
+                    yield self._fetch_vectors(layer, block, weights)
+                for place, part in enumerate(_batches(layer, batch, 1)):
+                    own = Operand(weights.descriptor, address + place * block.bytes)
+                    yield from convolve(layer, part, block, buffers, own)
+
+    def _fetch_factor(self, layer: Layer, region: Region, block: WeightBlock, weights: Operand) -> Command:
+        needed = list(read_region(layer, 1, region))
+        needed[-2:] = [block.channels, block.outputs]
+        view = layer.inputs[1]
+        source = view_of_factor(view, tuple(needed), self._externals.values[view.value])
+        descriptor = weights.descriptor
+        batch = source.descriptor.dims[:-2]
+        dims, strides = (*batch, *descriptor.dims[3:]), (*[block.bytes] * len(batch), *descriptor.strides[3:])
+        target = Descriptor(Space.SB, source.descriptor.dtype, dims, strides)
+        return Command(Function.LOAD, Operand(target, weights.address), source, layer=layer.index)
+
+    def _fetch_vectors(self, layer: Layer, block: WeightBlock, weights: Operand) -> Command:
+        """Scale and shift of the block's columns, which constant weights would bring along."""
+        columns = output_channels(layer)
+        low, high = block.outputs
+        dims, item = (2, high - low), DataType.FLOAT32.bytes
+        target = Descriptor(Space.SB, DataType.FLOAT32, dims, (item * (high - low), item))
+        source = Descriptor(Space.DDR, DataType.FLOAT32, dims, (item * columns, item))
+        address = self._externals.constants[factor_scale_key(layer)] + item * low
+        return Command(
+            Function.LOAD,
+            Operand(target, weights.address + block.weight_bytes),
+            Operand(source, address),
+            layer=layer.index,
+        )
+
+
+def _batches(layer: Layer, region: Region, together: int) -> Iterator[Region]:
+    """The region in parts of so many second factors each, next to each other along their innermost batch axis.
+
+    Along axes where the second factor repeats a part has all indices.
+    """
+    axes = factor_axes(layer.inputs[1])
+    parts = [[interval] for interval in region]
+    for place in axes:
+        (low, high), step = region[place], together if place == axes[-1] else 1
+        parts[place] = [(first, min(first + step, high)) for first in range(low, high, step)]
+    yield from itertools.product(*parts)

@@ -1,0 +1,77 @@
+"""Where values lie in memory, and the operands by which commands reach parts of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.command import DataType, Descriptor, Operand, Space
+from device_agents.emulated_npu.compiler.graph.hardware_graph import View
+from device_agents.emulated_npu.compiler.planning.regions import Region, size_of
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory that holds a part of a value: the element at `origin` lies at `address`; strides are bytes by axis."""
+
+    space: Space
+    address: int
+    dtype: DataType
+    origin: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def moved(self, address: int, origin: tuple[int, ...]) -> Buffer:
+        """The same layout elsewhere or for another part."""
+        return Buffer(self.space, address, self.dtype, origin, self.strides)
+
+
+def dense_strides(extents: Sequence[int], order: Sequence[int], item_bytes: int) -> tuple[int, ...]:
+    """Bytes from one index to the next on every axis, where axes lie densely in `order`, outermost first."""
+    strides = [0] * len(extents)
+    step = item_bytes
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= extents[axis]
+    return tuple(strides)
+
+
+def buffer_bytes(extents: Sequence[int], dtype: DataType) -> int:
+    """Size of a dense buffer."""
+    return math.prod(extents) * dtype.bytes
+
+
+def region_operand(buffer: Buffer, region: Region, order: Sequence[int]) -> Operand:
+    """A region of the value itself, its axes in memory order: for moving it as it is."""
+    address = buffer.address + sum(
+        (low - first) * stride for (low, _), first, stride in zip(region, buffer.origin, buffer.strides, strict=True)
+    )
+    axes = [axis for axis in order if size_of(region[axis]) != 1]
+    dims = [size_of(region[axis]) for axis in axes]
+    strides = [buffer.strides[axis] for axis in axes]
+    return Operand(Descriptor(buffer.space, buffer.dtype, tuple(dims), tuple(strides)), address)
+
+
+def view_axes(buffer: Buffer, view: View, region: Region) -> tuple[int, list[tuple[int, int]]]:
+    """Address of a region of a view, and size and stride of each of its axes."""
+    address = buffer.address
+    for start, first, stride in zip(view.start, buffer.origin, buffer.strides, strict=True):
+        address += (start - first) * stride
+    axes = []
+    for axis, (low, high) in zip(view.axes, region, strict=True):
+        stride = 0 if axis.base is None else axis.step * buffer.strides[axis.base]
+        address += low * stride
+        axes.append((high - low, stride if high - low > 1 else 0))
+    return address, axes
+
+
+def operand(buffer: Buffer, address: int, axes: Sequence[tuple[int, int]]) -> Operand:
+    """An operand of these sizes and strides."""
+    dims = tuple(size for size, _ in axes)
+    strides = tuple(stride for _, stride in axes)
+    return Operand(Descriptor(buffer.space, buffer.dtype, dims, strides), address)
+
+
+def view_operand(buffer: Buffer, view: View, region: Region) -> Operand:
+    """A region of a view with all of its axes."""
+    return operand(buffer, *view_axes(buffer, view, region))

@@ -1,0 +1,192 @@
+"""Which part of its inputs a layer reads for a part of its output, axis by axis.
+
+A region is a half-open interval on every axis of a value or a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from device_agents.emulated_npu.command import Function
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, View
+
+Interval = tuple[int, int]
+Region = tuple[Interval, ...]
+
+EMPTY: Interval = (0, 0)
+_WINDOWED = frozenset({Function.POOL_MAX, Function.POOL_AVERAGE, Function.DEPTHWISE, Function.CONVOLVE})
+_ALONG_AXES = frozenset({Function.REDUCE, Function.SOFTMAX, Function.NORMALIZE})
+
+
+def whole(shape: tuple[int, ...]) -> Region:
+    """The region that covers a shape."""
+    return tuple((0, size) for size in shape)
+
+
+def size_of(interval: Interval) -> int:
+    """Number of indices in an interval; an empty one may be turned around."""
+    return max(0, interval[1] - interval[0])
+
+
+def union(first: Interval, second: Interval) -> Interval:
+    """The smallest interval that holds both; empty ones do not count."""
+    if first[1] <= first[0]:
+        return second
+    if second[1] <= second[0]:
+        return first
+    return min(first[0], second[0]), max(first[1], second[1])
+
+
+def intersection(first: Region, second: Region) -> Region:
+    """What two regions of the same value have in common; empty where an interval of it is turned around or empty."""
+    return tuple((max(low, start), min(high, stop)) for (low, high), (start, stop) in zip(first, second, strict=True))
+
+
+def is_empty(region: Region) -> bool:
+    """Whether there is nothing in a region."""
+    return any(high <= low for low, high in region)
+
+
+def is_windowed(layer: Layer) -> bool:
+    """Whether the layer slides a window over spatial axes (a matrix product does not)."""
+    return layer.function in _WINDOWED and not layer.matrix
+
+
+def multiplier(layer: Layer) -> int:
+    """Output channels for every input channel of a depthwise convolution; 1 for all other layers."""
+    if layer.function is not Function.DEPTHWISE:
+        return 1
+    return layer.output.axes[1].size // layer.inputs[0].axes[1].size
+
+
+def window(layer: Layer, axis: int) -> tuple[int, int, int, int]:
+    """Kernel, stride, dilation and leading padding of a windowed layer along a spatial axis."""
+    place = axis - len(layer.output.axes) + 3
+    settings = layer.settings
+    return settings.kernel[place], settings.stride[place], settings.dilation[place], settings.pad[place]
+
+
+def window_interval(layer: Layer, axis: int, interval: Interval) -> Interval:
+    """What a windowed layer would read along a spatial axis, padding included (it may lie outside the input)."""
+    kernel, stride, dilation, pad = window(layer, axis)
+    return interval[0] * stride - pad, (interval[1] - 1) * stride - pad + (kernel - 1) * dilation + 1
+
+
+def can_cut(layer: Layer, axis: int) -> bool:
+    """Whether the layer computes parts of its output along `axis` each by itself."""
+    if layer.function in _ALONG_AXES and layer.settings.axes >> axis & 1:
+        return False
+    return axis != 1 or (layer.function is not Function.LRN and multiplier(layer) == 1)
+
+
+def read_axis(layer: Layer, place: int, axis: int) -> int | None:
+    """The axis of the view `layer.reads[place]` that an axis of the output walks along; None: all of it is read."""
+    if layer.residual is not None and place == len(layer.inputs):
+        return axis
+    if layer.matrix:
+        last = len(layer.output.axes) - 1
+        skipped = last if place == 0 else last - 1
+        return None if axis == skipped else axis
+    if layer.function in (Function.CONVOLVE, Function.LRN) or multiplier(layer) > 1:
+        return None if axis == 1 else axis
+    if layer.function in _ALONG_AXES and layer.settings.axes >> axis & 1:
+        return None
+    if layer.function is Function.GATHER:
+        rows = len(layer.inputs[0].axes) - 1
+        return axis if place == 1 and axis < len(layer.output.axes) - rows else None
+    return axis
+
+
+def read_interval(layer: Layer, place: int, axis: int, interval: Interval) -> Interval:
+    """What `layer.reads[place]` is read of, along the axis that `read_axis` names, for an interval of the output."""
+    if interval[1] <= interval[0]:
+        return EMPTY
+    view = layer.reads[place]
+    if is_windowed(layer) and place == 0 and axis >= 2:
+        low, high = window_interval(layer, axis, interval)
+        size = view.axes[axis].size
+        return min(max(0, low), size), max(0, min(size, high))
+    return interval
+
+
+def read_region(layer: Layer, place: int, region: Region) -> Region:
+    """The region of the view `layer.reads[place]` that a region of the output needs."""
+    view = layer.reads[place]
+    needed = list(whole(view.shape))
+    for axis, interval in enumerate(region):
+        target = read_axis(layer, place, axis)
+        if target is not None:
+            needed[target] = read_interval(layer, place, axis, interval)
+    if layer.function is Function.GATHER and place == 0:
+        rows = len(view.axes) - 1
+        needed[1:] = region[len(region) - rows :] if rows else []
+    if layer.function is Function.CONVOLVE and not layer.matrix and place == 0 and layer.groups > 1:
+        needed[1] = group_channels(layer, region[1])
+    return tuple(needed)
+
+
+def group_channels(layer: Layer, channels: Interval) -> Interval:
+    """The input channels that output channels of a grouped convolution read."""
+    per_input = layer.inputs[0].axes[1].size // layer.groups
+    per_output = layer.output.axes[1].size // layer.groups
+    return channels[0] // per_output * per_input, -(-channels[1] // per_output) * per_input
+
+
+def value_region(view: View, region: Region) -> Region:
+    """The smallest region of the value that holds a region of a view of it."""
+    low = list(view.start)
+    high = list(view.start)
+    for axis, (first, stop) in zip(view.axes, region, strict=True):
+        if axis.base is not None:
+            ends = (axis.step * first, axis.step * (stop - 1))
+            low[axis.base] += min(ends)
+            high[axis.base] += max(ends)
+    return tuple((first, last + 1) for first, last in zip(low, high, strict=True))
+
+
+def axis_reader(layer: Layer, place: int, axis: int, target: int) -> Callable[[Interval], Interval]:
+    """How an interval of the output along `axis` maps to one of the value behind `layer.reads[place]`.
+
+    `target` is the axis of the view that `read_axis` names; the other axes are read whole.
+    """
+    view = layer.reads[place]
+    walked = view.axes[target]
+    base = view.base(target)
+    others = [one for index, one in enumerate(view.axes) if one.base == base and index != target]
+    lowest = view.start[base] + sum(min(0, one.step * (one.size - 1)) for one in others)
+    highest = view.start[base] + sum(max(0, one.step * (one.size - 1)) for one in others) + 1
+    step, size = walked.step, walked.size
+    windowed = is_windowed(layer) and place == 0 and axis >= 2
+    kernel, stride, dilation, pad = window(layer, axis) if windowed else (1, 1, 1, 0)
+    reach = (kernel - 1) * dilation + 1 - pad
+
+    def read(interval: Interval) -> Interval:  # as read_interval, which would look everything up for every tile
+        low, high = interval
+        if high <= low:
+            return EMPTY
+        if windowed:
+            low, high = min(max(0, low * stride - pad), size), max(0, min(size, (high - 1) * stride + reach))
+            if high <= low:
+                return EMPTY
+        if step > 0:
+            return lowest + step * low, highest + step * (high - 1)
+        return lowest + step * (high - 1), highest + step * low
+
+    return read
+
+
+def cut_axis(view: View, base: int) -> tuple[int, int] | None:
+    """The axis of a view along which axis `base` of the value can be cut, and how many of its indices each step is.
+
+    The view has to cover an interval of the axis densely; where several of its axes divide it (a reshape), it is the
+    outermost. None where there is no such axis.
+    """
+    found = sorted(
+        (place for place, axis in enumerate(view.axes) if axis.base == base), key=lambda place: -view.axes[place].step
+    )
+    unit = 1
+    for place in reversed(found):
+        if view.axes[place].step != unit:
+            return None
+        unit *= view.axes[place].size
+    return (found[0], view.axes[found[0]].step) if found else None

@@ -1,0 +1,326 @@
+"""The ways to run one chain: how it is cut, what happens to its halo, what stays on chip; with predicted times."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from device_agents.emulated_npu.command import Function, Queue
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, Value
+from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
+from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room, element_type, packed_bytes, plan_chain
+from device_agents.emulated_npu.compiler.planning.cuts import (
+    Candidates,
+    Cuts,
+    candidate_cuts,
+    count_tiles,
+    first_that_fits,
+)
+from device_agents.emulated_npu.compiler.planning.lowering import ChainWriter, Computing, Externals
+from device_agents.emulated_npu.compiler.planning.regions import size_of
+from device_agents.emulated_npu.compiler.planning.slicing import slice_outputs
+from device_agents.emulated_npu.compiler.planning.tiling import (
+    Cut,
+    DividesParts,
+    Geometry,
+    HaloMode,
+    NotTileable,
+    Tile,
+    cut_chain,
+)
+from device_agents.emulated_npu.compiler.planning.weights import uses_weight_buffer
+from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.cost import CostModel
+
+_LEAVING = (Function.STORE, Function.SEND)
+_RETAIN: tuple[HaloMode, ...] = ("retain",)
+_RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Time that a chain is predicted to take: both queues, and what does not overlap at its ends."""
+
+    io_ps: int
+    cp_ps: int
+    fill_ps: int
+    drain_ps: int
+
+    @property
+    def total_ps(self) -> int:
+        """Loads of the first pass, then the busier queue, then the last store."""
+        return self.fill_ps + max(self.cp_ps, self.io_ps - self.fill_ps - self.drain_ps) + self.drain_ps
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to run some layers: one chain or several one after the other, and what it is predicted to take."""
+
+    label: str
+    chains: tuple[ChainPlan, ...]
+    predicted_ps: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What some layers are predicted to take as one chain, and the room that this needs."""
+
+    predicted_ps: int
+    nb_bytes: int
+    halo_bytes: int
+
+    def fits(self, room: Room) -> bool:
+        """Whether there is that room."""
+        needed_bytes = self.nb_bytes + max(self.halo_bytes, room.reserved_bytes)
+        return self.halo_bytes <= room.halo_bytes and needed_bytes <= room.nb_bytes
+
+
+@dataclass(frozen=True)
+class _Effort:
+    """How far a search goes: groups of cuts, tiles of a chain, plans for one cut, cuts finer than what fits."""
+
+    groups: int
+    tiles: int
+    plans: int
+    finer: int
+
+
+_QUICK = _Effort(groups=3, tiles=32, plans=1, finer=0)
+_THOROUGH = _Effort(groups=99, tiles=1 << 30, plans=99, finer=1)
+
+
+class ChainSearch:
+    """Searches for plans of chains on a machine."""
+
+    def __init__(self, values: Mapping[str, Value], machine: Machine, options: Options, externals: Externals) -> None:
+        self._values, self._machine, self._options, self._externals = values, machine, options, externals
+        self._costs = CostModel(machine)
+        self._computing: dict[object, tuple[int, int]] = {}
+
+    def estimate(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Estimate:
+        """What a good choice takes, found at little cost; raises as `choices`."""
+        parts = self._sweep_parts(layers, room)
+        found: list[Estimate] = []
+        if not parts or self._residency(layers[0]) != "weights":
+            with contextlib.nullcontext() if not parts else contextlib.suppress(DoesNotFit, NotTileable):
+                plan = self._coarsest(layers, stored, room, _QUICK)[0]
+                found.append(Estimate(self.predict(plan).total_ps, plan.nb_bytes, plan.halo_bytes))
+        if parts:
+            ends = [self._coarsest((part,), stored, room, _QUICK)[0] for part in (parts[0], parts[-1])]
+            first_ps, last_ps = (self.predict(end).total_ps for end in ends)
+            total_ps = (len(parts) - 1) * first_ps + last_ps  # all but the last are equal
+            nb_bytes, halo_bytes = max(end.nb_bytes for end in ends), max(end.halo_bytes for end in ends)
+            found.append(Estimate(total_ps, nb_bytes, halo_bytes))
+        return min(found, key=lambda estimate: estimate.predicted_ps)
+
+    def choices(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
+        """All choices around the coarsest cut that fits; raises DoesNotFit, or NotTileable, where there is none."""
+        sweeps = list(self._sweeps(layers, stored, room))
+        yield from sweeps
+        if sweeps and self._residency(layers[0]) == "weights":
+            return
+        try:
+            plans = self._coarsest(layers, stored, room, _THOROUGH)
+        except (DoesNotFit, NotTileable):
+            if not sweeps:
+                raise
+            return
+        for plan in plans:
+            yield Choice(_label(plan), (plan,), self.predict(plan).total_ps)
+
+    def _residency(self, layer: Layer) -> ResidencyChoice:
+        """What is to stay on chip, "auto" for whatever is faster."""
+        if self._options.residency != "smaller":
+            return self._options.residency
+        view = layer.inputs[0]
+        features = math.prod(view.shape) * element_type(self._values[view.value], self._machine).bytes
+        return "features" if features < packed_bytes(layer, self._machine) else "weights"
+
+    def _sweep_parts(self, layers: tuple[Layer, ...], room: Room) -> tuple[Layer, ...]:
+        """A single layer divided so that the weights of each part stay in SB; empty where that is no choice."""
+        layer = layers[0]
+        if len(layers) > 1 or not uses_weight_buffer(layer) or layer.weights is None:
+            return ()
+        if self._residency(layer) == "features":
+            return ()
+        parts = slice_outputs(layer, self._machine, room.sb_bytes // 2)
+        return parts if len(parts) > 1 else ()
+
+    def _sweeps(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
+        """A single layer in several sweeps over its features (S3.7)."""
+        parts = self._sweep_parts(layers, room)
+        if not parts:
+            return
+        try:
+            plans = tuple(self._coarsest((part,), stored, room, _QUICK)[0] for part in parts)
+        except (DoesNotFit, NotTileable):
+            return
+        total_ps = sum(self.predict(plan).total_ps for plan in plans)
+        yield Choice(f"weights resident in {len(parts)} sweeps", plans, total_ps)
+
+    def _coarsest(
+        self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room, effort: _Effort
+    ) -> list[ChainPlan]:
+        """Plans for the coarsest cut that fits, and finer ones; raises DoesNotFit, or NotTileable."""
+        problems: list[DoesNotFit] = []
+        groups = candidate_cuts(layers[-1], self._options.tile, self._values)
+        for group in itertools.islice(groups, effort.groups):
+            candidates = (
+                group if len(layers) == 1 else [cuts for cuts in group if count_tiles(layers[-1], cuts) <= effort.tiles]
+            )
+            if not candidates:
+                continue
+            wanted = 2 * problems[0].demand_bytes / max(1, room.nb_bytes) if problems else 1.0
+            try:
+                return self._coarsest_whole(candidates, wanted, layers, stored, room, effort)
+            except DoesNotFit as error:
+                problems.append(error)
+            except NotTileable:
+                continue
+        if not problems:
+            raise NotTileable(f"{layers[-1].name} cannot be cut along any axis")
+        raise min(problems, key=lambda problem: problem.demand_bytes)
+
+    def _coarsest_whole(
+        self,
+        candidates: list[Cuts],
+        wanted: float,
+        layers: tuple[Layer, ...],
+        stored: frozenset[str],
+        room: Room,
+        effort: _Effort,
+    ) -> list[ChainPlan]:
+        """As `_coarsest_of`, without candidates that would divide what a layer of the chain writes as one."""
+        try:
+            return self._coarsest_of(Candidates(candidates, wanted), layers, stored, room, effort)
+        except DividesParts:
+            whole = [cuts for cuts in candidates if self._keeps_parts(layers, cuts, stored)]
+            if not whole:
+                raise
+            return self._coarsest_of(Candidates(whole, wanted), layers, stored, room, effort)
+
+    def _keeps_parts(self, layers: tuple[Layer, ...], cuts: Cuts, stored: frozenset[str]) -> bool:
+        try:
+            cut_chain(layers, cuts, stored)
+        except NotTileable:
+            return False
+        return True
+
+    def _coarsest_of(
+        self, candidates: Candidates, layers: tuple[Layer, ...], stored: frozenset[str], room: Room, effort: _Effort
+    ) -> list[ChainPlan]:
+        tried: dict[int, list[ChainPlan]] = {}
+
+        def plans(place: int) -> list[ChainPlan]:
+            if place not in tried:
+                tried[place] = self._variants(layers, candidates.cuts[place], stored, room, effort)
+            return tried[place]
+
+        first = first_that_fits(len(candidates.cuts), candidates.guess(layers[-1]), plans)
+        found = list(plans(first))
+        for place in range(first + 1, min(first + effort.finer, len(candidates.cuts) - 1) + 1):
+            with contextlib.suppress(DoesNotFit):  # a finer cut may keep more halo than there is room for
+                found.extend(plans(place))
+        return found
+
+    def _variants(
+        self, layers: tuple[Layer, ...], cuts: tuple[Cut, ...], stored: frozenset[str], room: Room, effort: _Effort
+    ) -> list[ChainPlan]:
+        """A chain cut in one way, with every treatment of the halo that is allowed and fits; raises DoesNotFit."""
+        found: list[ChainPlan] = []
+        problem: DoesNotFit | None = None
+        for modes in self._halo_modes(len(cuts)):
+            cut = tuple(replace(item, mode=mode) for item, mode in zip(cuts, modes, strict=True))
+            try:
+                found.append(plan_chain(layers, self._values, cut, stored, self._machine, room))
+            except DoesNotFit as error:
+                problem = error
+                if error.memory == "NB" and error.demand_bytes > room.nb_bytes:  # not for want of room for the halo
+                    break
+                continue
+            if not found[-1].slabs or len(found) == effort.plans:  # without a halo every treatment is the same
+                break
+        if problem is not None and not found:
+            raise problem
+        return found
+
+    def _halo_modes(self, cuts: int) -> Iterator[tuple[HaloMode, ...]]:
+        choice = self._options.halo
+        if choice == "retain-columns" and cuts:
+            yield (*_RECOMPUTE * (cuts - 1), *_RETAIN)
+            return
+        if choice in ("auto", "retain"):
+            yield _RETAIN * cuts
+        if choice in ("recompute", "refetch") or (choice == "auto" and cuts):
+            yield _RECOMPUTE * cuts
+        if choice == "retain-columns":
+            yield ()
+
+    def predict(self, plan: ChainPlan) -> Prediction:
+        """The time of a chain from the commands of passes that stand for all others like them."""
+        writer = ChainWriter(plan, self._values, self._machine, self._externals)
+        io_ps = cp_ps = fill_ps = drain_ps = 0
+        for tile, count in _representatives(plan.geometry):
+            filling = not any(tile)
+            for step in writer.steps(tile):
+                if isinstance(step, Computing):
+                    io, cp = self._computing_ps(plan, writer, step)
+                    filling = False
+                else:
+                    duration = self._costs.duration_ps(step)
+                    io, cp = (duration, 0) if step.queue is Queue.IO else (0, duration)
+                    drain_ps = duration if step.function in _LEAVING else drain_ps
+                    fill_ps += io if filling else 0
+                io_ps += io * count
+                cp_ps += cp * count
+        return Prediction(io_ps, cp_ps, fill_ps, drain_ps)
+
+    def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: Computing) -> tuple[int, int]:
+        """Time on both queues; it depends on shapes alone, so that it is written out once for each."""
+        layer = step.layer
+        weights = plan.weights.get(layer.index)
+        sizes = tuple(map(size_of, step.region))
+        key = (layer.index, layer.output.start, sizes, weights and (weights.resident, weights.loads))
+        known = self._computing.get(key)
+        if known is None:
+            io_ps = cp_ps = 0
+            for command in writer.compute(step):
+                if command.queue is Queue.IO:
+                    io_ps += self._costs.duration_ps(command)
+                else:
+                    cp_ps += self._costs.duration_ps(command)
+            known = self._computing[key] = (io_ps, cp_ps)
+        return known
+
+
+def _label(plan: ChainPlan) -> str:
+    parts = [f"{plan.passes} passes" if plan.passes > 1 else "one pass"]
+    if plan.slabs:
+        parts.append("halo retained")
+    elif plan.passes > 1 and any(cut.mode == "recompute" for cut in plan.geometry.cuts):
+        parts.append("halo fetched again" if len(plan.layers) == 1 else "halo recomputed")
+    if any(not weights.resident for weights in plan.weights.values()):
+        parts.append("weights streamed" if plan.passes == 1 else "features resident, weights streamed")
+    elif plan.weights and plan.passes > 1:
+        parts.append("weights resident")
+    return ", ".join(parts)
+
+
+def _representatives(geometry: Geometry) -> Iterator[tuple[Tile, int]]:
+    """Passes that differ from each other, with the number of passes like each; the first pass comes first."""
+    columns = []
+    for place, count in enumerate(geometry.counts):
+        groups: dict[object, list[int]] = {}
+        sizes = [track.sizes for tracks in geometry.tracks.values() if (track := tracks[place]) is not None]
+        for tile, shape in enumerate(zip(*sizes, strict=True) if sizes else itertools.repeat((), count)):
+            groups.setdefault((tile == 0, shape), []).append(tile)
+        columns.append([(tiles[0], len(tiles)) for tiles in groups.values()])
+    for combination in itertools.product(*columns):
+        count = 1
+        for _, number in combination:
+            count *= number
+        yield tuple(tile for tile, _ in combination), count

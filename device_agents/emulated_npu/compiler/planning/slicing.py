@@ -1,0 +1,106 @@
+"""Parts of a layer: what computes an interval of its output, and slices whose weights fit the weight buffer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from device_agents.emulated_npu.command import Function
+from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.constants import derived
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Layer, View
+from device_agents.emulated_npu.compiler.planning.regions import (
+    Region,
+    is_windowed,
+    multiplier,
+    read_region,
+    size_of,
+    whole,
+    window_interval,
+)
+from device_agents.emulated_npu.compiler.planning.weights import output_channels, reduced_channels, stored_taps
+from device_agents.emulated_npu.machine import Machine
+
+
+def slice_outputs(layer: Layer, machine: Machine, budget_bytes: int) -> tuple[Layer, ...]:
+    """Layers of at most `budget_bytes` of weights each that together are the layer; itself if it cannot be divided."""
+    if layer.weights is None or layer.groups != 1:
+        return (layer,)
+    column_bytes = stored_taps(layer, machine) * reduced_channels(layer) * machine.data_type.bytes + 8
+    columns = machine.mfu.columns
+    count = budget_bytes // column_bytes // columns * columns
+    channels = output_channels(layer)
+    if count == 0 or count >= channels:
+        return (layer,)
+    axis = channel_axis(layer)
+    return tuple(part_of(layer, axis, low, min(low + count, channels)) for low in range(0, channels, count))
+
+
+def channel_axis(layer: Layer) -> int:
+    """The axis of the output that weights and scales of a layer belong to."""
+    return len(layer.output.axes) - 1 if layer.matrix else 1
+
+
+def part_of(layer: Layer, axis: int, low: int, high: int) -> Layer:
+    """The layer that computes the indices [low, high) of the output's `axis` as the whole layer does, and no others.
+
+    The layer must be able to compute them by themselves (`can_cut`; a depthwise multiplier by whole input channels, a
+    grouped convolution by whole groups or inside one). Raises ValueError where they see nothing but padding behind
+    the input, which no padding in front of it can say.
+    """
+    region = list(whole(layer.output.shape))
+    region[axis] = (low, high)
+    part = replace(
+        layer,
+        inputs=tuple(_input_part(layer, place, tuple(region)) for place in range(len(layer.inputs))),
+        output=views.sliced(layer.output, axis, low, high - low),
+        residual=None if layer.residual is None else views.sliced(layer.residual, axis, low, high - low),
+    )
+    if is_windowed(layer) and axis >= 2:
+        return _padded_part(layer, part, axis, low, high)
+    if axis != channel_axis(layer) or layer.function not in (Function.CONVOLVE, Function.DEPTHWISE):
+        return part
+    weights, scale = layer.weights, layer.scale_shift
+    return replace(
+        part,
+        weights=None if weights is None else constant_part(weights, 1 if layer.matrix else 0, low, high),
+        scale_shift=None if scale is None else constant_part(scale, 1, low, high),
+        groups=max(1, layer.groups * (high - low) // output_channels(layer)),
+    )
+
+
+def _input_part(layer: Layer, place: int, region: Region) -> View:
+    """What is read of an input for a region of the output."""
+    view = layer.inputs[place]
+    needed = list(read_region(layer, place, region))
+    if layer.function is Function.DEPTHWISE and place == 0:
+        ratio = multiplier(layer)
+        needed[1] = (region[1][0] // ratio, -(-region[1][1] // ratio))
+    for axis, interval in enumerate(needed):
+        size = size_of(interval)
+        if size == 0:  # a window that sees nothing but the padding in front: one index stands for where that ends
+            size = min(1, view.axes[axis].size)
+        if (interval[0], size) != (0, view.axes[axis].size):
+            view = views.sliced(view, axis, interval[0], size)
+    return view
+
+
+def _padded_part(layer: Layer, part: Layer, axis: int, low: int, high: int) -> Layer:
+    """With the padding that its first window sees before the first index that it reads."""
+    first, last = window_interval(layer, axis, (low, high))
+    start = max(0, first)
+    if start >= layer.inputs[0].axes[axis].size:
+        raise ValueError(f"{layer.name} sees nothing but padding from {low} on")
+    pad = list(layer.settings.pad)
+    pad[axis - len(layer.output.axes) + 3] = start - first if last > 0 else -first
+    return replace(part, settings=replace(layer.settings, pad=(pad[0], pad[1], pad[2])))
+
+
+def constant_part(constant: Constant, axis: int, low: int, high: int) -> Constant:
+    """Indices [low, high) of an axis of a constant; all of it is itself."""
+    if (low, high) == (0, constant.shape[axis]):
+        return constant
+    shape = list(constant.shape)
+    shape[axis] = high - low
+    index = (slice(None),) * axis + (slice(low, high),)
+    name = f"{constant.name}[{':, ' * axis}{low}:{high}]"
+    return derived(name, shape, constant.dtype, (constant,), lambda array: array[index])

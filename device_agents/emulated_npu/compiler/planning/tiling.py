@@ -1,0 +1,359 @@
+"""The geometry of a chain: which part of every value each pass loads, computes, keeps and needs again (S3.2, S3.3).
+
+The output of the chain's last layer is cut into tiles along some axes; a pass computes one tile, and the
+passes follow each other with the last axis fastest. Along each axis the parts follow from the last layer
+back to the first, and are independent of the other axes:
+
+- `retain`: every element is computed or loaded once. A pass adds the new part `[end of the pass before, end)`,
+  and what the next pass needs again of it is the halo.
+- `recompute`: a pass computes or loads all that it needs; the halo is done anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer
+from device_agents.emulated_npu.compiler.planning.regions import (
+    EMPTY,
+    Interval,
+    Region,
+    axis_reader,
+    can_cut,
+    cut_axis,
+    read_axis,
+    read_region,
+    size_of,
+    union,
+    value_region,
+    whole,
+)
+
+HaloMode = Literal["retain", "recompute"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The last layer's output is cut along `axis` into tiles of `size`; a ragged one comes last."""
+
+    axis: int
+    size: int
+    mode: HaloMode = "retain"
+
+
+@dataclass(frozen=True)
+class Track:
+    """A value along one cut: its axis, and for every tile what is new and what lies in the buffer.
+
+    `new` and `held` are intervals of the value's axis; what was held and is not new comes from the halo.
+    """
+
+    axis: int
+    mode: HaloMode
+    new: tuple[Interval, ...]
+    held: tuple[Interval, ...]
+
+    def halo(self, tile: int) -> Interval:
+        """What tile `tile` takes over from the tile before it."""
+        if tile == 0 or self.mode == "recompute":
+            return EMPTY
+        return self.held[tile][0], min(self.new[tile][0], self.held[tile - 1][1])
+
+    @functools.cached_property
+    def sizes(self) -> tuple[tuple[int, int, int], ...]:
+        """For every tile how much is new, held and taken over: tiles of equal sizes take the same time."""
+        return tuple(
+            (new[1] - new[0], held[1] - held[0], size_of(self.halo(tile)))
+            for tile, (new, held) in enumerate(zip(self.new, self.held, strict=True))
+        )
+
+    @functools.cached_property
+    def span(self) -> Interval:
+        """Everything that is ever held."""
+        result = EMPTY
+        for interval in self.held:
+            result = union(result, interval)
+        return result
+
+
+class NotTileable(Exception):
+    """These layers cannot be cut together along that axis."""
+
+
+class DividesParts(NotTileable):
+    """They can be cut along that axis, but not into tiles of that size."""
+
+
+Tile = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A chain cut into tiles. `tracks[name][d]` is None where value `name` does not change along cut `d`.
+
+    `regions` are what is used of each value altogether. Values in `loaded` come from outside the chain, those in
+    `stored` are read by others or are results.
+    """
+
+    layers: tuple[Layer, ...]
+    cuts: tuple[Cut, ...]
+    counts: tuple[int, ...]
+    tracks: Mapping[str, tuple[Track | None, ...]]
+    regions: Mapping[str, Region]
+    loaded: tuple[str, ...]
+    stored: frozenset[str]
+
+    def tiles(self) -> Iterator[Tile]:
+        """Indices of the passes in the order in which they run."""
+        return itertools.product(*(range(count) for count in self.counts))
+
+    def is_resident(self, name: str) -> bool:
+        """Whether several passes in a row share what they have of a value."""
+        for track, count in zip(reversed(self.tracks[name]), reversed(self.counts), strict=True):
+            if count > 1:
+                return track is None
+        return False
+
+    def is_active(self, name: str, tile: Tile) -> bool:
+        """Whether a pass loads or computes anything of a value: passes share what does not change between them."""
+        for track, index, count in zip(reversed(self.tracks[name]), reversed(tile), reversed(self.counts), strict=True):
+            if track is not None and count > 1:
+                break
+            if track is None and index > 0:
+                return False
+        return all(low < high for low, high in self.new_region(name, tile))
+
+    def new_region(self, name: str, tile: Tile) -> Region:
+        """The part of a value that a pass loads or computes."""
+        return self._region(name, tile, "new")
+
+    def held_region(self, name: str, tile: Tile) -> Region:
+        """The part of a value that a pass has in its buffer."""
+        return self._region(name, tile, "held")
+
+    def _region(self, name: str, tile: Tile, part: Literal["new", "held"]) -> Region:
+        region = list(self.regions[name])
+        for track, index in zip(self.tracks[name], tile, strict=True):
+            if track is not None:
+                region[track.axis] = (track.new if part == "new" else track.held)[index]
+        return tuple(region)
+
+    def stored_region(self, name: str, tile: Tile) -> Region:
+        """The part of a computed value that no pass before has stored."""
+        region = list(self.new_region(name, tile))
+        for track, index in zip(self.tracks[name], tile, strict=True):
+            if track is not None and track.mode == "recompute" and index:
+                low, high = region[track.axis]
+                region[track.axis] = (max(low, track.new[index - 1][1]), high)
+        return tuple(region)
+
+    def output_region(self, layer: Layer, tile: Tile) -> Region:
+        """The part of a layer's output, on the axes of its view, that a pass computes."""
+        region = list(whole(layer.output.shape))
+        value = self.new_region(layer.output.value, tile)
+        for track in self.tracks[layer.output.value]:
+            if track is not None:
+                walked = [axis for axis, one in enumerate(layer.output.axes) if one.base == track.axis]
+                axis = max(walked, key=lambda one: layer.output.axes[one].step)
+                unit, first = layer.output.axes[axis].step, layer.output.start[track.axis]
+                low, high = value[track.axis]
+                region[axis] = ((low - first) // unit, (high - first) // unit)
+        return tuple(region)
+
+    def halos(self, name: str, tile: Tile) -> Iterator[tuple[int, Region]]:
+        """What a pass takes over from passes before: the cut it crosses, and the region.
+
+        Along a later cut whole, along an earlier one what is held: the parts do not overlap, and together with the
+        new part they are what is held.
+        """
+        tracks = self.tracks[name]
+        for place, track in enumerate(tracks):
+            if track is not None:
+                yield from self._slab(name, tile, place, track.halo(tile[place]))
+
+    def kept(self, name: str, tile: Tile) -> Iterator[tuple[int, Region]]:
+        """What a pass keeps for passes after it: the cut it will cross, and the region."""
+        for place, track in enumerate(self.tracks[name]):
+            if track is not None and tile[place] + 1 < self.counts[place]:
+                yield from self._slab(name, tile, place, track.halo(tile[place] + 1))
+
+    def _slab(self, name: str, tile: Tile, place: int, halo: Interval) -> Iterator[tuple[int, Region]]:
+        region = list(self.regions[name])
+        for other, (track, index) in enumerate(zip(self.tracks[name], tile, strict=True)):
+            if track is not None:
+                region[track.axis] = halo if other == place else (track.held if other < place else track.new)[index]
+        if all(low < high for low, high in region):
+            yield place, tuple(region)
+
+
+def cut_chain(layers: Sequence[Layer], cuts: Sequence[Cut], stored: frozenset[str]) -> Geometry:
+    """Cuts a chain; `stored` are the values it computes that are read outside it. Raises NotTileable."""
+    return _Cutter(tuple(layers), tuple(cuts), stored).run()
+
+
+class _Cutter:
+    def __init__(self, layers: tuple[Layer, ...], cuts: tuple[Cut, ...], stored: frozenset[str]) -> None:
+        self._layers, self._cuts, self._stored = layers, cuts, stored
+        self._made: dict[str, Region] = {}
+        for layer in layers:
+            self._made[layer.output.value] = _hull(
+                self._made.get(layer.output.value), value_region(layer.output, whole(layer.output.shape))
+            )
+        last = layers[-1].output
+        self._counts = tuple(-(-last.axes[cut.axis].size // cut.size) for cut in cuts)
+
+    def run(self) -> Geometry:
+        columns = [self._along(cut, count) for cut, count in zip(self._cuts, self._counts, strict=True)]
+        regions = self._regions()
+        tracks = {name: tuple(column.get(name) for column in columns) for name in regions}
+        loaded = tuple(name for name in regions if name not in self._made)
+        return Geometry(
+            self._layers, self._cuts, self._counts, tracks, regions, loaded, self._stored & frozenset(self._made)
+        )
+
+    def _regions(self) -> dict[str, Region]:
+        regions: dict[str, Region] = {}
+
+        def add(name: str, region: Region) -> None:
+            regions[name] = _hull(regions.get(name), region)
+
+        for layer in self._layers:
+            output = whole(layer.output.shape)
+            for place, view in enumerate(layer.reads):
+                add(view.value, value_region(view, read_region(layer, place, output)))
+            add(layer.output.value, value_region(layer.output, output))
+        return regions
+
+    def _along(self, cut: Cut, count: int) -> dict[str, Track]:
+        """Tracks of the values that change along one cut, from the last layer back."""
+        if count == 1:
+            return {}
+        last = self._layers[-1].output
+        size = last.axes[cut.axis].size
+        base = last.base(cut.axis)
+        axes: dict[str, int | None] = {last.value: base}
+        needs: dict[str, list[Interval]] = {}
+        unit, start = last.axes[cut.axis].step, last.start[base]
+        tiles = [(first, min(first + cut.size, size)) for first in range(0, size, cut.size)]
+        needs[last.value] = [(start + unit * low, start + unit * high) for low, high in tiles]
+        tracks: dict[str, Track] = {}
+        pending = {name: sum(layer.output.value == name for layer in self._layers) for name in self._made}
+        computed: dict[str, Track | None] = {}
+        for layer in reversed(self._layers):
+            name = layer.output.value
+            if name not in computed:
+                computed[name] = self._finish(name, axes, needs, cut)
+            pending[name] -= 1
+            self._propagate(layer, computed, axes, needs, count)
+        for name, track in computed.items():
+            if track is not None:
+                tracks[name] = track
+        for name in axes.keys() - self._made.keys():
+            axis = axes[name]
+            if axis is not None:
+                tracks[name] = _track(axis, cut.mode, needs[name], None)
+        return tracks
+
+    def _finish(
+        self, name: str, axes: dict[str, int | None], needs: dict[str, list[Interval]], cut: Cut
+    ) -> Track | None:
+        axis = axes.get(name)
+        if axis is None:
+            if name in axes:
+                return None
+            # Nobody in the chain reads it: it is computed for others, by the layers' own axis.
+            raise NotTileable(f"{name} is not part of what the chain's last layer needs")
+        return _track(axis, cut.mode, needs[name], self._made[name][axis] if name in self._stored else None)
+
+    def _propagate(
+        self,
+        layer: Layer,
+        computed: Mapping[str, Track | None],
+        axes: dict[str, int | None],
+        needs: dict[str, list[Interval]],
+        count: int,
+    ) -> None:
+        """Adds what a layer reads, tile by tile, to the needs of its inputs; `computed` are those that are settled."""
+        track = computed[layer.output.value]
+        axis, unit, first = None, 1, 0
+        if track is not None:
+            found = cut_axis(layer.output, track.axis)
+            own = value_region(layer.output, whole(layer.output.shape))[track.axis]
+            if found is None or own != self._made[layer.output.value][track.axis]:
+                raise NotTileable(f"{layer.name} writes part of an axis that is cut")
+            axis, unit = found
+            first = own[0]
+            if any((end - first) % unit for interval in track.new for end in interval):
+                raise DividesParts(f"{layer.name} writes parts that the cut divides")
+            if not can_cut(layer, axis):
+                raise NotTileable(f"{layer.name} works along the axis that is cut")
+        for place, view in enumerate(layer.reads):
+            target = None if axis is None else read_axis(layer, place, axis)
+            base = None if target is None else view.axes[target].base
+            if view.value in axes and axes[view.value] != base:
+                if view.value in self._made:
+                    raise NotTileable(f"the readers of {view.value} need different parts of it")
+                base = None
+            axes[view.value] = base
+            if base is None or track is None or target is None or axis is None:
+                continue
+            have = needs.setdefault(view.value, [EMPTY] * count)
+            known = computed.get(view.value)
+            reader = axis_reader(layer, place, axis, target)
+            for tile, (low, high) in enumerate(track.new):
+                needed = reader(((low - first) // unit, (high - first) // unit))
+                have[tile] = union(have[tile], needed)
+                # It stands between two that write the value, and what they write has been settled.
+                if known is not None and union(known.held[tile], needed) != known.held[tile]:
+                    raise NotTileable(f"{layer.name} needs more of {view.value} than the layers behind it")
+
+
+def _hull(held: Region | None, region: Region) -> Region:
+    """The smallest region that holds both."""
+    return region if held is None else tuple(union(one, two) for one, two in zip(held, region, strict=True))
+
+
+def _track(axis: int, mode: HaloMode, needs: Sequence[Interval], complete: Interval | None) -> Track:
+    """New and held parts from needed ones; `complete` is the part of the axis that must be made in any case."""
+    if mode == "recompute":
+        return _recomputed(axis, needs, complete)
+    first = min((low for low, high in needs if low < high), default=0)
+    end = first if complete is None else complete[0]
+    new: list[Interval] = []
+    held: list[Interval] = []
+    for tile, low in enumerate(_needed_later(needs)):
+        begin = end if complete is not None or low is None else max(end, low)
+        end = max(begin, needs[tile][1])
+        if complete is not None and tile == len(needs) - 1:
+            end = complete[1]
+        new.append((begin, end))
+        held.append((begin if low is None else min(low, begin), end))
+    return Track(axis, "retain", tuple(new), tuple(held))
+
+
+def _needed_later(needs: Sequence[Interval]) -> list[int | None]:
+    """For every tile the lowest index that it or a later one needs; None where none needs anything."""
+    lowest: list[int | None] = [None] * len(needs)
+    low: int | None = None
+    for tile in range(len(needs) - 1, -1, -1):
+        first, stop = needs[tile]
+        if first < stop:
+            low = first if low is None else min(low, first)
+        lowest[tile] = low
+    return lowest
+
+
+def _recomputed(axis: int, needs: Sequence[Interval], complete: Interval | None) -> Track:
+    if complete is None:
+        return Track(axis, "recompute", tuple(needs), tuple(needs))
+    parts: list[Interval] = []
+    end = complete[0]
+    for tile, (low, high) in enumerate(needs):
+        stop = complete[1] if tile == len(needs) - 1 else max(high, end)
+        parts.append((min(low, end) if low < high else end, stop))
+        end = stop
+    return Track(axis, "recompute", tuple(parts), tuple(parts))

@@ -1,0 +1,203 @@
+"""Weights of a layer in blocks that fit the weight buffer, packed one after the other in external memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from device_agents.emulated_npu.command import Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer
+from device_agents.emulated_npu.compiler.planning.regions import Interval, group_channels, size_of
+from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.machine import Machine
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+VECTOR_BYTES = 4
+
+
+@dataclass(frozen=True)
+class WeightBlock:
+    """Weights from input `channels` to output channels `outputs` of a layer, for all taps.
+
+    `offset` is where it lies behind the layer's first block. The block that completes the sum over channels
+    carries scale and shift of its output channels behind the weights.
+    """
+
+    outputs: Interval
+    channels: Interval
+    offset: int
+    weight_bytes: int
+    vector_bytes: int
+    completes: bool
+
+    @property
+    def bytes(self) -> int:
+        """Size in memory."""
+        return self.weight_bytes + self.vector_bytes
+
+
+@dataclass(frozen=True)
+class Load:
+    """Blocks that are fetched together: consecutive, `offset` and `bytes` span them."""
+
+    blocks: tuple[WeightBlock, ...]
+
+    @property
+    def offset(self) -> int:
+        """Where the first lies."""
+        return self.blocks[0].offset
+
+    @property
+    def bytes(self) -> int:
+        """Size of all."""
+        return self.blocks[-1].offset + self.blocks[-1].bytes - self.offset
+
+
+def uses_weight_buffer(layer: Layer) -> bool:
+    """Whether the second operand lies in SB: weights, or the second factor of a matrix product."""
+    return layer.function is Function.CONVOLVE
+
+
+def taps(layer: Layer) -> int:
+    """Positions of the window."""
+    return 1 if layer.matrix else math.prod(layer.settings.kernel)
+
+
+def stored_taps(layer: Layer, machine: Machine) -> int:
+    """Positions of the window for which weights are stored.
+
+    A matrix unit that packs strides takes s x s positions as s * s channels (NVDLA): the window is filled up with
+    zeros to a multiple of the stride.
+    """
+    if layer.matrix or machine.mfu.packing != "stride":
+        return taps(layer)
+    sizes = zip(layer.settings.kernel, layer.settings.stride, strict=True)
+    return math.prod(-(-kernel // stride) * stride for kernel, stride in sizes)
+
+
+def reduced_channels(layer: Layer) -> int:
+    """Input channels that one output channel sums over."""
+    if layer.matrix:
+        return layer.inputs[0].axes[-1].size
+    return layer.inputs[0].axes[1].size // layer.groups
+
+
+def output_channels(layer: Layer) -> int:
+    """Output channels (columns of a matrix product)."""
+    return layer.output.axes[-1 if layer.matrix else 1].size
+
+
+def cut_weights(layer: Layer, machine: Machine, budget_bytes: int) -> tuple[WeightBlock, ...]:
+    """Blocks of at most `budget_bytes`: whole multiples of the matrix unit where possible.
+
+    Output channels are divided first; input channels only where not even one round of columns fits.
+    Raises DoesNotFit.
+    """
+    item = machine.data_type.bytes
+    per_group = output_channels(layer) // layer.groups
+    channels = reduced_channels(layer)
+    column_bytes = stored_taps(layer, machine) * channels * item + _vector_bytes(layer)
+    outputs = min(per_group, budget_bytes // column_bytes)
+    if outputs < per_group and outputs > machine.mfu.columns:
+        outputs -= outputs % machine.mfu.columns
+    depth = channels
+    if outputs < min(per_group, machine.mfu.columns):
+        outputs, depth = _part_of_channels(layer, machine, budget_bytes, min(per_group, machine.mfu.columns))
+        if depth < channels and depth > machine.mfu.rows:
+            depth -= depth % machine.mfu.rows
+    return tuple(_blocks(layer, stored_taps(layer, machine) * item, per_group, channels, outputs, depth))
+
+
+def _part_of_channels(layer: Layer, machine: Machine, budget_bytes: int, columns: int) -> tuple[int, int]:
+    """Output and input channels of a block that holds a part of the sum alone; raises DoesNotFit."""
+    pair_bytes = stored_taps(layer, machine) * machine.data_type.bytes
+    least_bytes = -(-pair_bytes // VECTOR_BYTES) * VECTOR_BYTES + _vector_bytes(layer)
+    if least_bytes > budget_bytes:
+        what = f"{layer.name} needs {least_bytes} bytes of SB for one window of one channel"
+        raise DoesNotFit(what, f"there are {budget_bytes} for it", "Raise sb_bytes of the machine", "SB", least_bytes)
+    outputs = min(columns, budget_bytes // least_bytes)
+    depth = (budget_bytes - outputs * _vector_bytes(layer)) // (outputs * pair_bytes)
+    return outputs, min(depth, reduced_channels(layer))
+
+
+def _blocks(
+    layer: Layer, pair_bytes: int, per_group: int, channels: int, outputs: int, depth: int
+) -> list[WeightBlock]:
+    blocks = []
+    offset = 0
+    for group in range(layer.groups):
+        for first in range(0, per_group, outputs):
+            count = min(outputs, per_group - first)
+            start = group * per_group + first
+            for low in range(0, channels, depth):
+                high = min(low + depth, channels)
+                base = 0 if layer.matrix else group_channels(layer, (start, start + 1))[0]
+                last = high == channels
+                weight_bytes = -(-pair_bytes * (high - low) * count // VECTOR_BYTES) * VECTOR_BYTES
+                vector_bytes = _vector_bytes(layer) * count if last else 0
+                blocks.append(
+                    WeightBlock(
+                        (start, start + count), (base + low, base + high), offset, weight_bytes, vector_bytes, last
+                    )
+                )
+                offset += weight_bytes + vector_bytes
+    return blocks
+
+
+def _vector_bytes(layer: Layer) -> int:
+    return 2 * VECTOR_BYTES if layer.scale_shift is not None else 0
+
+
+def gather_loads(blocks: Sequence[WeightBlock], most_bytes: int) -> tuple[Load, ...]:
+    """Consecutive blocks joined into loads of at most `most_bytes`, at least one block each."""
+    loads: list[list[WeightBlock]] = []
+    size = 0
+    for block in blocks:
+        if loads and size + block.bytes <= most_bytes:
+            loads[-1].append(block)
+            size += block.bytes
+        else:
+            loads.append([block])
+            size = block.bytes
+    return tuple(Load(tuple(items)) for items in loads)
+
+
+def weight_operand(layer: Layer, block: WeightBlock, machine: Machine, address: int) -> Operand:
+    """The block's weights in SB as (kd, kh, kw, C, M)."""
+    kernel = (1, 1, 1) if layer.matrix else layer.settings.kernel
+    dims = (*kernel, size_of(block.channels), size_of(block.outputs))
+    item = machine.data_type.bytes
+    strides = []
+    step = item
+    for size in reversed(dims):
+        strides.append(step)
+        step *= size
+    return Operand(Descriptor(Space.SB, machine.data_type, dims, tuple(reversed(strides))), address)
+
+
+def pack_weights(layer: Layer, blocks: Sequence[WeightBlock], weights: Array, scale_shift: Array | None) -> bytes:
+    """The bytes of all blocks in float32, in the order in which they lie in external memory."""
+    import numpy as np
+
+    if layer.matrix:
+        taken = weights.reshape(1, *weights.shape)  # (taps, C, M)
+    else:
+        taken = np.moveaxis(weights.reshape(*weights.shape[:2], -1), (0, 1), (2, 1))
+    parts = []
+    for block in blocks:
+        low, high = block.channels
+        if not layer.matrix:
+            base = group_channels(layer, (block.outputs[0], block.outputs[0] + 1))[0]
+            low, high = low - base, high - base
+        part = taken[:, low:high, slice(*block.outputs)]
+        # Behind what is computed with lies what only fills the window up (`stored_taps`).
+        parts.append(np.ascontiguousarray(part, np.float32).tobytes().ljust(block.weight_bytes, b"\0"))
+        if block.vector_bytes and scale_shift is not None:
+            parts.append(np.ascontiguousarray(scale_shift[:, slice(*block.outputs)], np.float32).tobytes())
+    return b"".join(parts)

@@ -1,0 +1,1 @@
+"""One layer split over the cores of a group: graph to graph."""

@@ -1,0 +1,124 @@
+"""Along which axis of a layer's output each kind of split divides it, and where (S2.7)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Literal, get_args
+
+from device_agents.emulated_npu.command import Function
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, Value
+from device_agents.emulated_npu.compiler.planning.regions import (
+    Interval,
+    can_cut,
+    is_windowed,
+    multiplier,
+    window_interval,
+)
+from device_agents.emulated_npu.compiler.planning.slicing import channel_axis
+from device_agents.emulated_npu.errors import EmulatorError
+
+Kind = Literal["batch", "rows", "outputs", "inputs"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_RANK_WITH_BATCH = 3
+
+
+class CannotSplit(EmulatorError):
+    """A layer has no such axis, or works along it."""
+
+
+def cut_axis_of(layer: Layer, values: Mapping[str, Value], kind: Kind) -> int:
+    """The axis of the output that a split of `kind` (not "inputs") divides; raises CannotSplit.
+
+    - batch: the pictures of a map; of a product of several matrices the axis with most of them; else the first axis
+      of three or more.
+    - rows: the longest spatial axis of a map; the rows of a matrix product; else the longest axis that is neither
+      batch nor outputs.
+    - outputs: output channels, columns; where there are neither, the axis that lies innermost in memory.
+    """
+    axis = _axis(layer, values, kind)
+    if axis is None:
+        raise CannotSplit(f"{layer.name} cannot be split by {kind}", "its output has no such axis")
+    if layer.output.axes[axis].size == 1:
+        raise CannotSplit(f"{layer.name} cannot be split by {kind}", "its output has one index along that axis")
+    if not can_cut(layer, axis) and not _has_multiplier_along(layer, axis):
+        raise CannotSplit(f"{layer.name} cannot be split by {kind}", f"{layer.function.name} works along that axis")
+    return axis
+
+
+def _has_multiplier_along(layer: Layer, axis: int) -> bool:
+    return axis == 1 and multiplier(layer) > 1
+
+
+def _axis(layer: Layer, values: Mapping[str, Value], kind: Kind) -> int | None:
+    rank = len(layer.output.axes)
+    if is_windowed(layer) or layer.function is Function.LRN:
+        return {"batch": 0, "outputs": channel_axis(layer)}.get(kind, _longest(layer, range(2, rank)))
+    if layer.matrix:
+        return {"rows": rank - 2 if rank > 1 else None, "outputs": rank - 1}.get(kind, _longest(layer, range(rank - 2)))
+    if layer.function is Function.GATHER:
+        indices = len(layer.inputs[1].axes)
+        if kind == "outputs":
+            return _longest(layer, range(indices, rank))
+        return _longest(layer, range(indices)) if kind == "rows" else (0 if indices > 1 else None)
+    innermost = _innermost(layer, values)
+    batch = 0 if rank >= _RANK_WITH_BATCH and innermost != 0 else None
+    if kind == "outputs":
+        return innermost
+    return batch if kind == "batch" else _longest(layer, (a for a in range(rank) if a not in (batch, innermost)))
+
+
+def _longest(layer: Layer, axes: Iterable[int]) -> int | None:
+    """The longest of some axes, the outermost of equally long ones."""
+    return max(axes, key=lambda axis: layer.output.axes[axis].size, default=None)
+
+
+def _innermost(layer: Layer, values: Mapping[str, Value]) -> int | None:
+    """The axis of the output that lies innermost in memory, of those that vary."""
+    order = values[layer.output.value].order
+    varying = [axis for axis, walked in enumerate(layer.output.axes) if walked.size != 1]
+    return max(
+        varying,
+        key=lambda axis: (order.index(layer.output.base(axis)), -abs(layer.output.axes[axis].step)),
+        default=None,
+    )
+
+
+def parts_along(layer: Layer, axis: int, parts: int) -> tuple[Interval, ...]:
+    """At most `parts` intervals of the output's `axis`, as equal as possible; fewer on shorter axes.
+
+    The outputs of an input channel of a depthwise multiplier stay together. Of a grouped convolution every part is
+    whole groups, or lies in one group. What would see nothing but padding behind the input belongs to the part before.
+    """
+    size = layer.output.axes[axis].size
+    if layer.function is Function.DEPTHWISE and axis == 1:
+        return equal_parts(size, parts, multiplier(layer))
+    if layer.function is Function.CONVOLVE and axis == channel_axis(layer) and layer.groups > 1:
+        per_group = size // layer.groups
+        if parts <= layer.groups:
+            return equal_parts(size, parts, per_group)
+        inside = equal_parts(per_group, parts // layer.groups)
+        starts = range(0, size, per_group)
+        return tuple((start + low, start + high) for start in starts for low, high in inside)
+    found = equal_parts(size, parts)
+    if not is_windowed(layer) or axis == 1 or axis == 0:
+        return found
+    length = layer.inputs[0].axes[axis].size
+    seeing = [interval for interval in found if window_interval(layer, axis, interval)[0] < length]
+    if not seeing:
+        return ((0, size),)
+    return (*seeing[:-1], (seeing[-1][0], size))
+
+
+def equal_parts(size: int, parts: int, unit: int = 1) -> tuple[Interval, ...]:
+    """[0, size) in at most `parts` intervals of whole units that differ by one unit at most (the last one may be cut).
+
+    Cores wait for the one with the largest part, and cost grows with the size of a part: equal parts are the best there
+    are. Whole rounds of the matrix unit are no better: the largest of p parts of n takes ceil(ceil(n / p) / columns)
+    rounds, which is ceil(ceil(n / columns) / p), the rounds of the largest part in whole rounds.
+    """
+    units = -(-size // unit)
+    count = max(1, min(parts, units))
+    bounds = [min(size, index * units // count * unit) for index in range(count)] + [size]
+    return tuple((low, high) for low, high in itertools.pairwise(bounds) if low < high)

@@ -1,0 +1,224 @@
+"""Splits of one layer over cores: graph to graph, one slice for each core (S2.7).
+
+A slice is a layer of its own that computes its part of the same output value, by views of the inputs and parts of the
+weights. Where the sum over input channels is split, every core leaves a partial sum, and the sum of those is split
+again by rows or columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from device_agents.emulated_npu.command import MAX_RANK, PLAIN, Activation, Binary, Function, Reduction, Settings
+from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.constants import derived
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, Value, View, ViewAxis
+from device_agents.emulated_npu.compiler.planning.regions import Interval
+from device_agents.emulated_npu.compiler.planning.slicing import channel_axis, constant_part, part_of
+from device_agents.emulated_npu.compiler.splitting.axes import CannotSplit, Kind, cut_axis_of, equal_parts, parts_along
+
+Slices = tuple[tuple[Layer, ...], ...]
+
+
+@dataclass(frozen=True)
+class LayerSplit:
+    """A layer in slices. `phases[p][c]` are the layers that core c computes one after the other in phase p.
+
+    A phase reads what cores have computed in the phases before; within a phase cores read nothing of each other.
+    A phase may have fewer entries than there are cores. `values` are new ones, and no others.
+    """
+
+    kind: Kind | None
+    phases: tuple[Slices, ...]
+    values: Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class SplitGraph:
+    """A graph of slices, with the core that computes each layer, the layer it is a part of, and its phase.
+
+    Phases count through the whole graph.
+    """
+
+    graph: Graph
+    cores: tuple[int, ...]
+    origins: tuple[int, ...]
+    phases: tuple[int, ...]
+
+
+def unsplit(layer: Layer) -> LayerSplit:
+    """All of a layer on the first core."""
+    return LayerSplit(None, (((layer,),),), {})
+
+
+def split_layer(layer: Layer, values: Mapping[str, Value], kind: Kind, parts: int) -> LayerSplit:
+    """A layer in at most `parts` slices, as equal as can be (`equal_parts` says why).
+
+    Raises CannotSplit where the layer has no such axis, works along it, or has one index of it.
+    """
+    if kind == "inputs":
+        return _by_inputs(layer, values, parts)
+    axis = cut_axis_of(layer, values, kind)
+    intervals = parts_along(layer, axis, parts)
+    if len(intervals) == 1:
+        raise CannotSplit(f"{layer.name} cannot be split by {kind}", "one part of it needs the others")
+    slices = tuple((_named(part_of(layer, axis, *interval), kind, interval),) for interval in intervals)
+    return LayerSplit(kind, (slices,), {})
+
+
+def split_graph(graph: Graph, choose: Callable[[Layer], LayerSplit]) -> SplitGraph:
+    """A graph with every layer split as `choose` says."""
+    values = dict(graph.values)
+    layers: list[Layer] = []
+    cores: list[int] = []
+    origins: list[int] = []
+    phases: list[int] = []
+    phase = 0
+    for place, layer in enumerate(graph.layers):
+        split = choose(layer)
+        values.update(split.values)
+        for slices in split.phases:
+            for core, own in enumerate(slices):
+                for part in own:
+                    layers.append(replace(part, index=len(layers)))
+                    cores.append(core)
+                    origins.append(place)
+                    phases.append(phase)
+            phase += 1
+    return SplitGraph(replace(graph, values=values, layers=tuple(layers)), tuple(cores), tuple(origins), tuple(phases))
+
+
+def _named(part: Layer, kind: Kind, interval: Interval) -> Layer:
+    return replace(part, name=f"{part.name} [{kind} {interval[0]}:{interval[1]}]")
+
+
+# --- input channels -------------------------------------------------------------------------------------------------
+
+
+def _by_inputs(layer: Layer, values: Mapping[str, Value], parts: int) -> LayerSplit:
+    """Partial products over parts of the input channels, then their sum with residual and activation.
+
+    Scale and shift come before the sum: they are linear, so that every part is scaled and one of them shifted.
+    """
+    depth_axis = len(layer.inputs[0].axes) - 1 if layer.matrix else 1
+    intervals: Sequence[Interval] = ()
+    if layer.function is not Function.CONVOLVE:
+        why = f"{layer.function.name} makes no sum of products over input channels"
+    elif layer.groups > 1:
+        why = "it has groups, each with input channels of its own"
+    elif len(layer.output.axes) + 1 > MAX_RANK:
+        why = f"its partial results would have more than {MAX_RANK} axes"
+    else:
+        depth = layer.inputs[0].axes[depth_axis].size
+        intervals = equal_parts(depth, parts)
+        why = f"it has {depth} input channel{'s' if depth > 1 else ''}"
+    if len(intervals) < 2:
+        raise CannotSplit(f"{layer.name} cannot be split by inputs", why)
+    partial = _partial_value(layer, values, len(intervals))
+    products = tuple((_product(layer, partial, place, interval),) for place, interval in enumerate(intervals))
+    new = {partial.name: partial}
+    sums = _summing(layer, partial, new)
+    axis = _summing_axis(layer)
+    return LayerSplit("inputs", (products, _split_sums(sums, axis, parts)), new)
+
+
+def _partial_value(layer: Layer, values: Mapping[str, Value], count: int) -> Value:
+    """One axis more than the output has, the first, along which the partial results lie one behind the other."""
+    rank = len(layer.output.axes)
+    # As feature maps and matrices lie: channels or columns innermost.
+    order = [axis for axis in range(rank) if axis != channel_axis(layer)] + [channel_axis(layer)]
+    name = f"{layer.output.value}\x00partial{layer.index}"
+    dtype = values[layer.output.value].dtype
+    return Value(name, (count, *layer.output.shape), dtype, (0, *(axis + 1 for axis in order)), "activation")
+
+
+def _product(layer: Layer, partial: Value, place: int, interval: Interval) -> Layer:
+    low, high = interval
+    first = views.sliced(layer.inputs[0], len(layer.inputs[0].axes) - 1 if layer.matrix else 1, low, high - low)
+    others = tuple(views.sliced(view, len(view.axes) - 2, low, high - low) for view in layer.inputs[1:])
+    axes = tuple(ViewAxis(size, axis + 1) for axis, size in enumerate(layer.output.shape))
+    start = (place, *(0 for _ in axes))
+    weights, scale = layer.weights, layer.scale_shift
+    part = replace(
+        layer,
+        inputs=(first, *others),
+        output=View(partial.name, start, axes),
+        weights=None if weights is None else constant_part(weights, 0 if layer.matrix else 1, low, high),
+        scale_shift=None if scale is None else (scale if place == 0 else _unshifted(scale)),
+        residual=None,
+        settings=replace(layer.settings, activation=Activation.NONE, alpha=0.0, beta=0.0, gamma=0.0),
+    )
+    return _named(part, "inputs", interval)
+
+
+def _unshifted(scale_shift: Constant) -> Constant:
+    name = f"{scale_shift.name}[unshifted]"
+    return derived(
+        name,
+        scale_shift.shape,
+        scale_shift.dtype,
+        (scale_shift,),
+        lambda array: array * np.array([[1], [0]], array.dtype),
+    )
+
+
+def _summing(layer: Layer, partial: Value, new: dict[str, Value]) -> tuple[Layer, ...]:
+    """The layers that make the output of the partial results, before they are split."""
+    settings = layer.settings
+    epilogue = Settings(activation=settings.activation, alpha=settings.alpha, beta=settings.beta, mode=int(Binary.ADD))
+    add = _Summing(layer, partial)
+    if layer.residual is None and settings.activation is Activation.NONE:
+        return (add.reduction(layer.output),)
+    name = f"{layer.output.value}\x00sum{layer.index}"
+    total = Value(
+        name,
+        layer.output.shape,
+        partial.dtype,
+        tuple(axis - 1 for axis in partial.order[1:]),
+        "activation",
+    )
+    new[name] = total
+    summed = views.whole(name, total.shape)
+    if layer.residual is None:
+        last = add.layer(Function.MAP, (summed,), layer.output, replace(epilogue, mode=0))
+    else:
+        last = add.layer(Function.BINARY, (summed, layer.residual), layer.output, epilogue)
+    return add.reduction(summed), last
+
+
+@dataclass(frozen=True)
+class _Summing:
+    whole_layer: Layer
+    partial: Value
+
+    def reduction(self, target: View) -> Layer:
+        """The sum over the first axis of the partial results."""
+        source = views.whole(self.partial.name, self.partial.shape)
+        return self.layer(
+            Function.REDUCE, (source,), views.with_axis(target, 0), Settings(axes=1, mode=int(Reduction.SUM))
+        )
+
+    def layer(self, function: Function, inputs: tuple[View, ...], output: View, settings: Settings = PLAIN) -> Layer:
+        """A layer that stands beside the products: `nodes` are theirs."""
+        origin = self.whole_layer
+        return Layer(origin.index, f"{origin.name} {function.name.lower()}", (), function, inputs, output, settings)
+
+
+def _summing_axis(layer: Layer) -> int:
+    """The axis of the output by which the sum is divided: the longest one, outermost first."""
+    return max(range(len(layer.output.axes)), key=lambda axis: layer.output.axes[axis].size)
+
+
+def _split_sums(sums: tuple[Layer, ...], axis: int, parts: int) -> Slices:
+    """Every core makes its part of all the layers; a reduction has one axis more in front."""
+    intervals = equal_parts(sums[-1].output.axes[axis + (sums[-1].function is Function.REDUCE)].size, parts)
+    return tuple(
+        tuple(
+            _named(part_of(one, axis + (one.function is Function.REDUCE), *interval), "inputs", interval)
+            for one in sums
+        )
+        for interval in intervals
+    )

@@ -1,0 +1,164 @@
+"""`harness.estimate`: whole networks from a lookup table, without a device (S1.8)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.latency.overhead import row_of
+from harness.lut.store import open_table
+from harness.lut.table import Entry, Lut
+from harness.measure.summary import Z_95
+from harness.network.context import context_of, place_of
+from harness.network.graph import FreeNode, Network
+from harness.network.layers import Layer, cut
+from harness.network.models import load_networks
+from harness.predictor.coverage import Coverage
+from harness.predictor.described import describe
+from harness.predictor.intervals import NORMAL_90
+from harness.predictor.layer_descriptions import LayerFeatures
+from harness.predictor.predictor import Prediction
+from harness.predictor.sums import stderr_of_sum
+from harness.probe.terms import Terms
+from harness.workspace import Workspace
+
+COVERAGE_CLASSES = ("measured", "interpolated", "extrapolated", "unknown")
+
+
+@dataclass(frozen=True)
+class LayerEstimate:
+    """One layer of a network; latency and error are None where the table does not hold it.
+
+    `context` says where the layer's inputs come from, which makes two latencies of one key.
+    """
+
+    name: str
+    op: str
+    key: str
+    latency_s: float | None
+    stderr_s: float | None
+    source: str
+    context: str = ""
+
+
+@dataclass(frozen=True)
+class NetworkEstimate:
+    """The latency of a network.
+
+    `latency_s` and its 95 % `interval_s` are None where a layer is unknown; `covered_latency_s` then holds
+    what is known. `coverage` counts layers by class, `overhead_s` is a, b, c at the network's own sizes.
+    """
+
+    name: str
+    latency_s: float | None
+    interval_s: tuple[float, float] | None
+    covered_latency_s: float
+    overhead_s: float
+    coverage: Mapping[str, int]
+    layers: tuple[LayerEstimate, ...]
+    free: tuple[FreeNode, ...]
+
+    @property
+    def unknown(self) -> tuple[LayerEstimate, ...]:
+        """Layers that the table does not hold."""
+        return tuple(layer for layer in self.layers if layer.source == "unknown")
+
+
+def estimate(
+    models: Sequence[str],
+    *,
+    device: str | None = None,
+    lut: Path | None = None,
+    workspace: Workspace | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> tuple[NetworkEstimate, ...]:
+    """Estimates networks from the newest table of `device`, or from the table in the folder `lut`."""
+    table = open_table(device, lut, workspace)
+    return tuple(estimate_network(network, table) for network in load_networks(models, dims))
+
+
+def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
+    """Cuts the network by the table's fusion rules and sums what the table says of its layers.
+
+    Layers without an entry are predicted where the table has a predictor and their operators can be described.
+    """
+    layers = cut(network, table.rules)
+    contexts = [(place_of(network, layers, at), context_of(network, layer)) for at, layer in enumerate(layers)]
+    found = [table.find(layer.key.digest, near) for layer, near in zip(layers, contexts, strict=True)]
+    predicted = _predicted(table, [layer for layer, entry in zip(layers, found, strict=True) if entry is None])
+    estimates = tuple(
+        _measured(layer, entry) if entry else _unmeasured(layer, context, predicted.get(layer.key.digest))
+        for layer, (_, context), entry in zip(layers, contexts, found, strict=True)
+    )
+    terms = Terms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
+    overhead_s, overhead_variance = table.overhead.of(row_of(terms))
+    covered_s = sum(layer.latency_s for layer in estimates if layer.latency_s is not None) + overhead_s
+    complete = all(layer.latency_s is not None for layer in estimates)
+    coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in estimates))
+    variance = _variance(table, [entry for entry in found if entry is not None]) + overhead_variance
+    guesses = [predicted[layer.key] for layer in estimates if layer.source in _PREDICTED]
+    variance += stderr_of_sum([guess.layer for guess in guesses], [guess.prediction for guess in guesses]) ** 2
+    aside_s = sum(entry.latency_s for entry in found if entry is not None and "@" not in entry.context)
+    common = (table.sum_error**2 + table.overhead.drift**2) * covered_s**2 + (table.displacement * aside_s) ** 2
+    stderr_s = math.sqrt(variance + common)
+    return NetworkEstimate(
+        name=network.name,
+        latency_s=covered_s if complete else None,
+        interval_s=(max(0.0, covered_s - Z_95 * stderr_s), covered_s + Z_95 * stderr_s) if complete else None,
+        covered_latency_s=covered_s,
+        overhead_s=overhead_s,
+        coverage=coverage,
+        layers=estimates,
+        free=network.free,
+    )
+
+
+_PREDICTED = ("interpolated", "extrapolated")
+
+
+@dataclass(frozen=True)
+class _Guess:
+    """A layer as the predictor sees it, and what it says of it."""
+
+    layer: LayerFeatures
+    prediction: Prediction
+
+
+def _predicted(table: Lut, layers: Sequence[Layer]) -> dict[str, _Guess]:
+    """What the table's predictor says of layers, by the digests of their keys."""
+    if table.learnt is None or not layers:
+        return {}
+    described = {layer.key.digest: describe(layer.key.text) for layer in layers}
+    known = {digest: features for digest, features in described.items() if features is not None}
+    predictions = table.learnt.predict_all(list(known.values()))
+    return {
+        digest: _Guess(features, prediction)
+        for (digest, features), prediction in zip(known.items(), predictions, strict=True)
+        if 0 < prediction.latency_s < math.inf
+    }
+
+
+def _measured(layer: Layer, entry: Entry) -> LayerEstimate:
+    known = (entry.latency_s, entry.stderr_s, "measured", entry.context)
+    return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
+
+
+def _unmeasured(layer: Layer, context: str, guess: _Guess | None) -> LayerEstimate:
+    if guess is None:
+        return LayerEstimate(layer.name, layer.op, layer.key.digest, None, None, "unknown", context)
+    prediction = guess.prediction
+    source = "extrapolated" if prediction.coverage == Coverage.OUTSIDE else "interpolated"
+    stderr_s = (prediction.high_s - prediction.low_s) / 2 / NORMAL_90
+    stderr_s = min(stderr_s, prediction.latency_s)  # an interval beyond a factor of two says no more than that
+    return LayerEstimate(layer.name, layer.op, layer.key.digest, prediction.latency_s, stderr_s, source, context)
+
+
+def _variance(table: Lut, entries: Sequence[Entry]) -> float:
+    """Of the sum: a repeated entry errs the same way each time, others as far as the table says."""
+    if not entries:
+        return 0.0
+    at = {(entry.key, entry.context): number for number, entry in enumerate(table.entries)}
+    return table.variance(Counter(at[entry.key, entry.context] for entry in entries))

@@ -1,1 +1,0 @@
-"""What became slower: a watch campaign after the profile, and tonight compared with earlier nights."""

@@ -1,0 +1,1 @@
+"""Whole networks and true layer latencies measured beside their estimates."""

@@ -1,0 +1,175 @@
+"""A table beside what the device tells of itself in a session for validation.
+
+An emulated device tells the truth; a runtime tells its own profile of the layers, which is nearest to it.
+Never read by anything that measures or builds tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.device.session import Truth
+from harness.errors import ProtocolError
+from harness.estimation.estimate import LayerEstimate
+from harness.latency.overhead import Overhead
+from harness.network.assemble import EmittedNames
+from harness.network.layers import Layer
+from harness.network.partition import Partition
+
+COUNTED_SHARE = 0.01
+"""Layers that take less than this share of their network's time are left out of the summary."""
+LONG_LAYER_S = 50e-6
+"""Layers that take longer have a mean error of their own in the summary."""
+_HIGH = 0.95
+
+
+@dataclass(frozen=True)
+class CoefficientTruth:
+    """A coefficient of the overhead as it is and as it was fitted; `error` is None where the truth is zero."""
+
+    true: float
+    fitted: float
+    error: float | None
+
+
+@dataclass(frozen=True)
+class LayerTruth:
+    """One layer, or several that the device executes as one, in their network.
+
+    `error` is (estimated - true) / true, None where the layer truly takes no time; `share` is its part of
+    the time that the device works on the network.
+    """
+
+    name: str
+    op: str
+    true_s: float
+    estimated_s: float
+    share: float
+    error: float | None
+
+
+@dataclass(frozen=True)
+class NetworkTruth:
+    """The device's own time for a network, host left out, beside the sum of its layers' entries.
+
+    `unassigned_s` is the time of what the device does for no node of the network, copies of its own; it is
+    part of `true_s`.
+    """
+
+    name: str
+    true_s: float
+    estimated_s: float
+    unassigned_s: float
+    layers: tuple[LayerTruth, ...]
+
+
+@dataclass(frozen=True)
+class OracleReport:
+    """True a, b, c beside the fitted ones, and every layer beside its entry.
+
+    `overhead` is empty where the device does not know a, b and c. `median_error` and `p95_error` are over the
+    absolute errors of the `counted` layers, those above COUNTED_SHARE of their network's time. Over all layers,
+    `time_weighted_error` is the sum of |estimated - true| over the sum of the true latencies, and
+    `mean_error_long` the mean absolute error of those that take longer than LONG_LAYER_S. Each is None where
+    there is no such layer.
+    """
+
+    overhead: Mapping[str, CoefficientTruth]
+    networks: tuple[NetworkTruth, ...]
+    counted: int
+    median_error: float | None
+    p95_error: float | None
+    time_weighted_error: float | None
+    mean_error_long: float | None
+
+    def worst(self, count: int) -> tuple[tuple[str, LayerTruth], ...]:
+        """The counted layers that are furthest off, each with its network's name."""
+        found = [(network.name, layer) for network in self.networks for layer in _counted(network)]
+        return tuple(sorted(found, key=lambda item: -abs(item[1].error or 0.0))[:count])
+
+
+def compare_network(
+    name: str, layers: Sequence[tuple[Layer, LayerEstimate]], names: EmittedNames, truth: Truth
+) -> NetworkTruth:
+    """Each layer's entry beside what the device takes for the nodes of that layer.
+
+    Several layers of the device in one of ours add up; where one of theirs spreads over several of ours,
+    those are compared together. `names` belongs to the model that the device was asked about. Raises
+    ProtocolError where the device names a node that the model does not have.
+    """
+    owner = {node.index: at for at, (layer, _) in enumerate(layers) for node in layer.graph.nodes}
+    together = Partition(range(len(layers)))
+    true_s = [0.0] * len(layers)
+    unassigned_s = 0.0
+    for executed in truth.layers:
+        unknown = next((node for node in executed.nodes if node not in names.nodes), None)
+        if unknown is not None:
+            raise ProtocolError(f"The oracle names a node {unknown[:40]!r} that was not sent")
+        touched = [owner[names.nodes[node]] for node in executed.nodes]
+        if touched:
+            together.join(touched)
+            true_s[touched[0]] += executed.latency_s
+        else:
+            unassigned_s += executed.latency_s
+    compared = [
+        _compare([layers[at][1] for at in group], sum(true_s[at] for at in group), truth.makespan_s)
+        for group in together.groups()
+    ]
+    return NetworkTruth(name, truth.makespan_s, sum(one.estimated_s for one in compared), unassigned_s, tuple(compared))
+
+
+def report_truth(fitted: Overhead, truth: Truth, networks: Sequence[NetworkTruth]) -> OracleReport:
+    """The summary over networks of one device; the true overhead is the same in each of its answers."""
+    layers = [layer for network in networks for layer in network.layers]
+    errors = sorted(abs(layer.error or 0.0) for network in networks for layer in _counted(network))
+    long = [abs(layer.error or 0.0) for layer in layers if layer.true_s > LONG_LAYER_S]
+    true_s = sum(layer.true_s for layer in layers)
+    return OracleReport(
+        overhead=_compare_overhead(fitted, truth),
+        networks=tuple(networks),
+        counted=len(errors),
+        median_error=_quantile(errors, 0.5) if errors else None,
+        p95_error=_quantile(errors, _HIGH) if errors else None,
+        time_weighted_error=sum(abs(one.estimated_s - one.true_s) for one in layers) / true_s if true_s else None,
+        mean_error_long=sum(long) / len(long) if long else None,
+    )
+
+
+def _compare_overhead(fitted: Overhead, truth: Truth) -> dict[str, CoefficientTruth]:
+    if truth.overhead is None:
+        return {}
+    pairs = {
+        "a_s_per_byte": (truth.overhead.a_s_per_byte, fitted.a.value),
+        "b_s_per_byte": (truth.overhead.b_s_per_byte, fitted.b.value),
+        "c_s": (truth.overhead.c_s, fitted.c.value),
+    }
+    return {name: CoefficientTruth(true, value, _error(value, true)) for name, (true, value) in pairs.items()}
+
+
+def _compare(estimates: Sequence[LayerEstimate], true_s: float, makespan_s: float) -> LayerTruth:
+    estimated_s = sum(one.latency_s or 0.0 for one in estimates)
+    return LayerTruth(
+        name=" + ".join(one.name for one in estimates),
+        op=" + ".join(one.op for one in estimates),
+        true_s=true_s,
+        estimated_s=estimated_s,
+        share=true_s / makespan_s,
+        error=_error(estimated_s, true_s),
+    )
+
+
+def _counted(network: NetworkTruth) -> list[LayerTruth]:
+    return [layer for layer in network.layers if layer.share > COUNTED_SHARE]
+
+
+def _error(value: float, true: float) -> float | None:
+    return value / true - 1 if true else None
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Linear between the two nearest."""
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])

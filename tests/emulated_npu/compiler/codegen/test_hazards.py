@@ -1,0 +1,102 @@
+"""Dependences between commands: none is missed, and views that interleave do not depend on each other."""
+
+from __future__ import annotations
+
+from command_cases import commands, compute, conflicting_pairs, dense, load, store
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from device_agents.emulated_npu.command import Command, DataType, Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.compiler.codegen.hazards import Conflicts, dependencies, stream_of
+
+
+def _ordered(program: list[Command]) -> list[set[int]]:
+    """For every command: all earlier ones that the dependences and the order of its stream put before it."""
+    before: list[set[int]] = []
+    last: dict[int, int] = {}
+    for position, found in enumerate(dependencies(program)):
+        direct = {index for index in (*found, last.get(stream_of(program[position]), -1)) if index >= 0}
+        before.append(direct.union(*(before[index] for index in direct)))
+        last[stream_of(program[position])] = position
+    return before
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(commands(), max_size=14))
+def test_every_conflict_is_ordered(program: list[Command]) -> None:
+    """Whatever shares a byte that one of them writes is ordered by the dependences and the order of the streams."""
+    before = _ordered(program)
+    assert all(earlier in before[later] for earlier, later in conflicting_pairs(program))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from((load, store, compute)), st.integers(0, 8), st.integers(0, 8)), max_size=14))
+def test_dense_views_depend_only_on_what_they_share(program: list[tuple]) -> None:  # type: ignore[type-arg]
+    """For views without gaps no dependence is claimed that is not there."""
+    made = [kind(8 * target, 8 * source) for kind, target, source in program]
+    pairs = set(conflicting_pairs(made))
+    assert all(
+        (earlier, later) in pairs for later, found in enumerate(dependencies(made)) for earlier in found if earlier >= 0
+    )
+
+
+def test_latest_of_every_stream() -> None:
+    """A command names the latest load, store and compute that it must follow."""
+    program = [load(0, 0), compute(32, 0), store(64, 32), load(32, 0), load(96, 64)]
+    assert dependencies(program)[1:] == [
+        Conflicts(load=0, store=-1, compute=-1),
+        Conflicts(load=-1, store=-1, compute=1),
+        Conflicts(load=-1, store=2, compute=1),
+        Conflicts(load=-1, store=2, compute=-1),
+    ]
+
+
+def _slice(space: Space, first_channel: int, channels: int, base: int = 0) -> Operand:
+    """Channels of a map of 6 x 5 pixels with 48 channels, channels innermost."""
+    return Operand(Descriptor(space, DataType.INT8, (6, 5, channels), (5 * 48, 48, 1)), base + first_channel)
+
+
+@st.composite
+def _slice_writers(draw: st.DrawFn) -> Command:
+    """A load, store or copy of some rows and channels of the map of `_slice`, in NB or into it."""
+    row, channel = draw(st.integers(0, 4)), draw(st.integers(0, 40))
+    rows, channels = draw(st.integers(1, 6 - row)), draw(st.sampled_from((4, 8, 16, 48 - channel)))
+    shape = Descriptor(Space.NB, DataType.INT8, (rows, 5, min(channels, 48 - channel)), (5 * 48, 48, 1))
+    part = Operand(shape, 5 * 48 * row + channel)
+    elsewhere = Operand(dense(Space.NB, *shape.dims), 8192)
+    function = draw(st.sampled_from((Function.LOAD, Function.STORE, Function.COPY)))
+    if function is Function.COPY:
+        return draw(st.sampled_from((Command(function, part, elsewhere), Command(function, elsewhere, part))))
+    outside = Operand(dense(Space.DDR, *shape.dims), 0)
+    return Command(function, part, outside) if function is Function.LOAD else Command(function, outside, part)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(_slice_writers(), max_size=8))
+def test_every_conflict_between_slices_is_ordered(program: list[Command]) -> None:
+    """The same for rows and channels of one map, most of which interleave."""
+    before = _ordered(program)
+    assert all(earlier in before[later] for earlier, later in conflicting_pairs(program))
+
+
+def test_a_narrow_slice_does_not_hide_a_wider_one() -> None:
+    """After a wide and then a narrow slice were written, reading the rest depends on the wide one."""
+    source = Operand(dense(Space.DDR, 6, 5, 32), 0)
+    wide = Command(Function.LOAD, _slice(Space.NB, 0, 32), source)
+    narrow = Command(Function.COPY, _slice(Space.NB, 0, 16), Operand(dense(Space.NB, 6, 5, 16), 4096))
+    rest = Command(Function.STORE, Operand(dense(Space.DDR, 6, 5, 16), 9000), _slice(Space.NB, 16, 16))
+    assert dependencies([wide, narrow, rest]) == [(-1, -1, -1), (0, -1, -1), (0, -1, -1)]
+
+
+def test_parts_of_a_concatenation_are_independent() -> None:
+    """Channel slices written into one map do not depend on each other; who reads the map depends on all."""
+    source = Operand(dense(Space.NB, 6, 5, 16), 4096)
+    parts = [Command(Function.COPY, _slice(Space.NB, 16 * k, 16), source) for k in (1, 0, 2)]
+    parts.append(Command(Function.STORE, Operand(dense(Space.DDR, 6, 5, 48), 0), _slice(Space.NB, 0, 48)))
+    stores = [Command(Function.STORE, _slice(Space.DDR, 16 * k, 16, 8192), source) for k in range(3)]
+    loads = [
+        Command(Function.LOAD, Operand(dense(Space.NB, 6, 5, 16), 5000 + 480 * k), _slice(Space.DDR, 16 * k, 16, 8192))
+        for k in range(3)
+    ]
+    assert dependencies(parts) == [(-1, -1, -1), (-1, -1, -1), (-1, -1, -1), (-1, -1, 2)]
+    assert [found.store for found in dependencies([*stores, *loads])[3:]] == [0, 1, 2]

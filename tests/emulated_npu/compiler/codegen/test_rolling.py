@@ -1,0 +1,115 @@
+"""Loops are found where items repeat, and stand for exactly the items that they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from command_cases import compute, load, moved, programs, store
+from hypothesis import given, settings
+
+from device_agents.emulated_npu.command import Command, Item, Queue, Wait
+from device_agents.emulated_npu.compiler.codegen.rolling import Loop, Node, Straight, advance, roll, unroll
+
+
+def _shape(nodes: Sequence[Node]) -> list[object]:
+    """Numbers of items, and (count, shape of the body) for loops."""
+    return [len(node.entries) if isinstance(node, Straight) else (node.count, _shape(node.body)) for node in nodes]
+
+
+@settings(max_examples=150, deadline=None)
+@given(programs())
+def test_unroll_inverts_roll(items: list[Item]) -> None:
+    """The loops stand for the same items in the same order."""
+    assert unroll(roll(items)) == items
+
+
+@settings(max_examples=50, deadline=None)
+@given(programs())
+def test_rolling_never_grows_and_advance_peels_iterations(items: list[Item]) -> None:
+    """There are no more entries than items, and a loop's iterations one by one are the loop."""
+    nodes = roll(items)
+    assert _size(nodes) <= len(items)
+    for node in nodes:
+        if isinstance(node, Loop):
+            peeled = [advance(part, 0, index) for index in range(node.count) for part in node.body]
+            assert unroll(peeled) == unroll([node])
+
+
+def _size(nodes: Sequence[Node]) -> int:
+    return sum(len(node.entries) if isinstance(node, Straight) else _size(node.body) for node in nodes)
+
+
+def _tile(row: int, column: int) -> list[Item]:
+    """Load, wait, two computes, store, on a grid of tiles."""
+    at = 5000 * row + 100 * column
+    return [
+        load(0, at),
+        Wait(Queue.CP, 0, layer=0),
+        compute(100, 0),
+        compute(200, 100),
+        store(90000 + 2 * at, 200),
+    ]
+
+
+def test_nested_loops_are_found() -> None:
+    """Rows of tiles, with one more load in every row, are a loop of a loop."""
+    items: list[Item] = [
+        item
+        for row in range(7)
+        for item in [load(700, 40 * row, 32), *(item for column in range(6) for item in _tile(row, column))]
+    ]
+    assert _shape(roll(items)) == [(7, [1, (6, [5])])]
+
+
+def test_three_levels_are_found() -> None:
+    """Blocks of rows of tiles are loops three deep."""
+    rows: list[Item] = [
+        item
+        for row in range(4)
+        for item in [load(700, 40 * row, 32), *(item for column in range(6) for item in _tile(row, column))]
+    ]
+    items = [
+        item
+        for block in range(3)
+        for item in [load(800, 300 * block, 8), *(moved(item, [0, 111 * block, 0, 0, 0]) for item in rows)]
+    ]
+    assert _shape(roll(items)) == [(3, [1, (4, [1, (6, [5])])])]
+
+
+def test_alternating_buffers_repeat_in_pairs() -> None:
+    """Addresses that alternate between two buffers make a body of two tiles."""
+    items = [item for k in range(20) for item in (load(100 * (k % 2), 16 * k), compute(300, 100 * (k % 2)))]
+    assert _shape(roll(items)) == [(10, [4])]
+
+
+def test_ragged_ends_do_not_shift_the_body() -> None:
+    """A shorter row before does not rotate the rows that repeat behind it, which would cut the inner loop in two."""
+    rows = [
+        item
+        for row in range(8)
+        for item in [
+            load(700, 40 * row, 32),
+            *(item for column in range(2 if row == 0 else 6) for item in _tile(row, column)),
+        ]
+    ]
+    shape = _shape(roll(rows))
+    assert shape[-1] == (7, [1, (6, [5])])
+
+
+def test_other_steps_are_other_loops() -> None:
+    """A run of tiles whose step changes half-way is two loops."""
+    items = [load(0, 16 * k) for k in range(10)] + [load(0, 10000 + 48 * k) for k in range(10)]
+    assert _shape(roll(items)) == [(10, [1]), (10, [1])]
+
+
+def test_layers_are_not_mixed() -> None:
+    """Repetitions do not cross layers, since an instruction belongs to one."""
+    items = [load(0, 16 * k, layer=k // 10) for k in range(20)]
+    assert _shape(roll(items)) == [(10, [1]), (10, [1])]
+
+
+def test_distant_repetitions_of_a_long_body() -> None:
+    """A body of several hundred different items is found by how far apart they recur."""
+    body: list[Command] = [load(0, 7 * k, 1 + k) for k in range(400)]
+    items = [moved(item, [0, 5 * index, 0, 0, 0]) for index in range(4) for item in body]
+    assert _shape(roll(items)) == [(4, [400])]

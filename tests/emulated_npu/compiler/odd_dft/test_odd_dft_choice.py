@@ -1,0 +1,197 @@
+"""Which convolutions are computed by DFT of odd blocks: by predicted time, or as they are told (S4.1, S4.7)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from networks_on_npu import TOLERANCE, Network, execute, network_of, relative_error, small_machine
+from odd_dft_networks import EDGE, by_dft, convolution, error_of
+from small_models import node, values
+
+from device_agents.emulated_npu.compiler.graph.odd_blocks import Blocks
+from device_agents.emulated_npu.compiler.odd_dft.levels import Levels, largest_length, levels
+from device_agents.emulated_npu.compiler.odd_dft.obstacles import Direct, direct_convolutions
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
+from device_agents.emulated_npu.errors import DoesNotFit, UnsupportedOperator
+from device_agents.emulated_npu.inference import time_program
+from device_agents.emulated_npu.machine import find_machine
+from harness.cli.npu_options import read_options
+from harness.errors import UsageError
+
+
+def _compiled(network: Network, algorithm: str, **options: Any) -> Compiled:
+    return compile_model(network.model, EDGE, Options(conv_algorithm=algorithm, **options))
+
+
+def _cycles(compiled: Compiled) -> float:
+    return time_program(compiled.program, EDGE).cycles
+
+
+@pytest.mark.parametrize(
+    ("kernel", "channels", "size", "by_dft_"),
+    [(11, 16, 56, True), (7, 16, 56, True), (7, 4, 28, False), (3, 16, 56, False), (1, 8, 28, False)],
+)
+def test_the_choice_is_the_faster_one(kernel: int, channels: int, size: int, by_dft_: bool) -> None:
+    """Large kernels on maps of many blocks go by DFT; the choice is never over 5 % slower than the better one."""
+    shape, weights = (1, channels, size, size), (channels, channels, kernel, kernel)
+    network = convolution(shape, weights, pads=[kernel // 2] * 4)
+    chosen = _compiled(network, "auto")
+    direct, forced = _compiled(network, "direct"), _compiled(network, "odd-dft")
+    assert bool(chosen.graph.dft) is by_dft_
+    assert not direct.graph.dft
+    assert forced.graph.dft
+    assert _cycles(chosen) <= 1.05 * min(_cycles(direct), _cycles(forced))
+
+
+def test_a_network_is_not_slower_by_the_choice() -> None:
+    """Convolutions that share a chain are compared within it; values stay those of ONNX Runtime."""
+    nodes = [
+        node("Conv", "x a", "p", pads=[1] * 4),
+        node("Relu", "p", "q"),
+        node("Conv", "q b", "r", pads=[3] * 4),
+        node("Conv", "r c", "s"),
+        node("Conv", "s d", "y", pads=[5] * 4),
+    ]
+    shapes = {"a": (16, 3, 3, 3), "b": (16, 16, 7, 7), "c": (8, 16, 1, 1), "d": (8, 8, 11, 11)}
+    constants = {name: values(shape, seed) for seed, (name, shape) in enumerate(shapes.items())}
+    network = network_of(nodes, {"x": values((1, 3, 48, 48))}, constants, ["y"])
+    chosen, direct = _compiled(network, "auto"), _compiled(network, "direct")
+    assert "y" in [one.name for one in chosen.graph.dft]
+    assert _cycles(chosen) < _cycles(direct)
+    assert relative_error(execute(chosen, network), network.expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("shape", "weights", "attributes", "reason"),
+    [
+        ((1, 3, 20, 20), (4, 3, 3, 3), {"strides": [2, 1]}, "stride 2 x 1"),
+        ((1, 3, 20, 20), (4, 3, 3, 3), {"dilations": [1, 2]}, "dilation 1 x 2"),
+        ((1, 3, 20), (4, 3, 3), {}, "1 spatial axis, not 2"),
+        ((1, 3, 9, 9, 9), (4, 3, 3, 3, 3), {}, "3 spatial axes, not 2"),
+    ],
+    ids=str,
+)
+def test_convolutions_that_stay_direct(
+    shape: tuple[int, ...], weights: tuple[int, ...], attributes: dict[str, Any], reason: str
+) -> None:
+    """What the DFT cannot compute the forced one leaves as it is, and the reason is known."""
+    compiled = by_dft(convolution(shape, weights, **attributes))
+    assert not compiled.graph.dft
+    assert direct_convolutions(compiled.graph) == (Direct("y", reason),)
+
+
+def test_machines_of_other_types() -> None:
+    """Spectra of bytes mean nothing: a machine that computes in int8 convolves directly, and refuses to be forced."""
+    network, machine = convolution((1, 3, 20, 20), (4, 3, 3, 3)), find_machine("nvdla-32")
+    assert not compile_model(network.model, machine).graph.dft
+    with pytest.raises(UnsupportedOperator, match="nvdla-32 computes in int8") as caught:
+        by_dft(network, machine=machine)
+    assert "float32" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("shape", "weights", "group", "depthwise"),
+    [((1, 128, 14, 14), (128, 1, 7, 7), 128, True), ((1, 130, 6, 6), (65, 2, 3, 3), 65, False)],
+    ids=["one channel", "two channels"],
+)
+def test_many_groups(shape: tuple[int, ...], weights: tuple[int, ...], group: int, depthwise: bool) -> None:
+    """A forced DFT takes any number of groups; those of one channel each are one layer for all of them."""
+    network = convolution(shape, weights, group=group, pads=[weights[2] // 2] * 4)
+    compiled = by_dft(network, 13 if depthwise else 5)
+    assert [one.blocks.groups for one in compiled.graph.dft] == [group]
+    assert (len(compiled.graph.dft[0].products) < group) is depthwise
+    assert not direct_convolutions(compiled.graph)
+    assert error_of(network, compiled) <= TOLERANCE
+
+
+def test_no_room_for_kernel_dfts() -> None:
+    """Where the last-level cache cannot keep them although it is told to, the error says what they take."""
+    machine = replace(EDGE, llc=replace(EDGE.llc, bytes=4 << 10))
+    with pytest.raises(DoesNotFit, match="kernel DFTs of y do not fit the last-level cache") as caught:
+        by_dft(convolution((1, 8, 20, 20), (8, 8, 3, 3)), 9, machine, dft_kernels="llc")
+    # 5 x 9 complex numbers of 4 bytes a part for each of 64 kernels, and 4 x 1024 free.
+    assert "23040 bytes" in caught.value.why and "4096 are free" in caught.value.why
+
+
+def test_what_is_forced_about_chains_is_about_the_networks_own_layers() -> None:
+    """With a forced tile convolutions are direct, unless the DFT is forced, too."""
+    network = convolution((1, 8, 56, 56), (8, 8, 11, 11), pads=[5] * 4)
+    assert _compiled(network, "auto").graph.dft
+    assert not _compiled(network, "auto", tile=(8, 8)).graph.dft
+    assert _compiled(network, "odd-dft", tile=(8, 8)).graph.dft
+
+
+@pytest.mark.parametrize(
+    ("block", "algorithm", "words"),
+    [
+        (10, "odd-dft", ["block of 10", "odd", "11"]),
+        (1, "auto", ["block of 1", "at least 3"]),
+        (65, "odd-dft", ["block of 65", "63"]),
+        (5, "odd-dft", ["y has a kernel of 7", "block of at most 5", "block of 7"]),
+        (9, "direct", ["block of 9", "contradicts"]),
+    ],
+)
+def test_impossible_blocks(block: int, algorithm: str, words: list[str]) -> None:
+    """Even, too short, too long, shorter than a kernel, without a DFT: the error names the value and the limit."""
+    network = convolution((1, 2, 20, 20), (2, 2, 7, 5))
+    with pytest.raises(UnsupportedOperator) as caught:
+        _compiled(network, algorithm, dft_block=block)
+    said = f"{caught.value.what} {caught.value.why} {caught.value.next_step}"
+    assert all(word in said for word in words), said
+
+
+def test_a_kernel_larger_than_the_largest_block() -> None:
+    """Forced it is refused with the kernel and the limit; left alone it is convolved directly."""
+    network = convolution((1, 1, 70, 70), (1, 1, 65, 3))
+    with pytest.raises(UnsupportedOperator, match="kernel of 65, which no block of at most 63 holds") as caught:
+        _compiled(network, "odd-dft")
+    assert "choose the algorithm" in caught.value.next_step
+    assert not _compiled(network, "auto").graph.dft
+
+
+def test_the_buffers_limit_the_blocks() -> None:
+    """A block, its lines and the matrices of a DFT fit the buffers: sqrt((16 KiB - 4 KiB) / 2 / 8) is 27, of SB 15."""
+    machine = small_machine(nb_bytes=16 << 10, sb_bytes=8 << 10, halo_bytes=4 << 10)
+    assert largest_length(machine) == 15
+    assert largest_length(replace(machine, sb_bytes=1 << 20)) == 27
+    with pytest.raises(UnsupportedOperator, match="block of 17"):
+        by_dft(convolution((1, 1, 30, 30), (1, 1, 3, 3)), 17, machine)
+
+
+def test_what_the_last_level_cache_holds() -> None:
+    """Blocks lie there wherever they fit; with little room, kernel DFTs and what is written between do not."""
+    blocks = Blocks(15, (5, 5), (56, 56), 16, 16)
+    assert list(levels(blocks, EDGE)) == [Levels(True, True, True, True), Levels(True, True, True, False)]
+    small = replace(EDGE, llc=replace(EDGE.llc, bytes=320_000))  # 70 x 70 x 16 floats are 313,600 bytes
+    assert list(levels(blocks, small)) == [Levels(True, False, False, False)]
+    none = replace(EDGE, llc=replace(EDGE.llc, bytes=310_000))
+    assert list(levels(blocks, none)) == [Levels(False, False, False, False)]
+
+
+def test_tiles_that_would_divide_columns_of_blocks_are_passed_over() -> None:
+    """Line 0 of many columns of blocks is cut between them, although most sizes of tiles would divide one."""
+    network = convolution((1, 64, 112, 112), (16, 64, 3, 3), pads=[1] * 4)
+    compiled = by_dft(network, 9, dft_kernels="llc")
+    assert compiled.graph.dft[0].blocks.counts == (16, 16)
+    assert any(plan.passes > 1 for plan in compiled.plans)
+
+
+def test_the_options_of_the_command_line() -> None:
+    """They take their words, tell them for any other, and may not contradict each other."""
+    plain: dict[str, Any] = {"chains": "auto", "halo": "auto", "tile": None, "residency": "auto"}
+    chosen = read_options(**plain, no_reorder=False, fences=False, conv_algorithm="odd-dft")
+    assert chosen == Options(conv_algorithm="odd-dft")
+    with pytest.raises(UsageError, match="--conv-algorithm fft is unknown") as caught:
+        read_options(**plain, no_reorder=False, fences=False, conv_algorithm="fft")
+    assert "auto, direct, odd-dft" in str(caught.value.next_step)
+    given: dict[str, Any] = {**plain, "no_reorder": False, "fences": False, "dft_block": 9, "dft_kernels": "ddr"}
+    assert read_options(**given) == Options(dft_block=9, dft_kernels="ddr")
+    with pytest.raises(UsageError, match="--dft-block 9 and --dft-kernels ddr contradict --conv-algorithm direct"):
+        read_options(**given, conv_algorithm="direct")
+    with pytest.raises(UsageError, match="--dft-block 9 and --dft-kernels ddr contradict --tile and --fences"):
+        read_options(**{**given, "tile": "4x4", "fences": True})
+    with pytest.raises(UsageError, match="--dft-kernels l2 is unknown"):
+        read_options(**{**given, "dft_kernels": "l2"})

@@ -1,0 +1,103 @@
+"""Operands of regions of values in strided buffers, and the addresses that buffers share over time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from device_agents.emulated_npu.command import DataType, Space
+from device_agents.emulated_npu.compiler.graph.hardware_graph import View, ViewAxis
+from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
+from device_agents.emulated_npu.compiler.planning.placement import (
+    Buffer,
+    buffer_bytes,
+    dense_strides,
+    region_operand,
+    view_operand,
+)
+from device_agents.emulated_npu.compiler.planning.regions import Region
+from device_agents.emulated_npu.execution.memory import Memories
+
+Array = np.ndarray[Any, Any]
+
+
+@st.composite
+def buffers(draw: st.DrawFn) -> tuple[Buffer, tuple[int, ...], Array, Memories]:
+    """A buffer that holds a part of a value densely in some order, the order, and the part on logical axes."""
+    extents = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
+    order = tuple(draw(st.permutations(range(len(extents)))))
+    address = draw(st.integers(0, 40)) * 4
+    origin = tuple(draw(st.integers(0, 9)) for _ in extents)
+    buffer = Buffer(Space.NB, address, DataType.INT32, origin, dense_strides(extents, order, 4))
+    memories = Memories(dict.fromkeys(Space, address + buffer_bytes(extents, DataType.INT32)))
+    part: Array = np.arange(math.prod(extents), dtype=np.int32).reshape(extents)
+    memories.write(address, np.ascontiguousarray(part.transpose(order)), Space.NB)
+    return buffer, order, part, memories
+
+
+def _regions(data: st.DataObject, buffer: Buffer, part: Array) -> Region:
+    """A region of what the buffer holds, on the value's axes."""
+    region = []
+    for first, size in zip(buffer.origin, part.shape, strict=True):
+        low = data.draw(st.integers(0, size - 1))
+        region.append((first + low, first + data.draw(st.integers(low + 1, size))))
+    return tuple(region)
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_region_is_that_part_of_the_value(data: st.DataObject) -> None:
+    """Its elements in memory order, whatever the order of axes and wherever the buffer begins."""
+    buffer, order, part, memories = data.draw(buffers())
+    region = _regions(data, buffer, part)
+    shown = memories.view(region_operand(buffer, region, order))
+    slices = tuple(slice(low - first, high - first) for (low, high), first in zip(region, buffer.origin, strict=True))
+    assert np.array_equal(shown.ravel(), part[slices].transpose(order).ravel())
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_view_walks_the_value(data: st.DataObject) -> None:
+    """Element i of a view is the value's element at start + step * i, or the same everywhere on a repeating axis."""
+    buffer, _, part, memories = data.draw(buffers())
+    start, axes, slices = [], [], []
+    for axis, (first, size) in enumerate(zip(buffer.origin, part.shape, strict=True)):
+        step = data.draw(st.sampled_from((1, 2, -1)))
+        count = data.draw(st.integers(1, -(-size // abs(step))))
+        span = (count - 1) * abs(step)
+        low = data.draw(st.integers(0, size - 1 - span))
+        start.append(first + (low + span if step < 0 else low))
+        axes.append(ViewAxis(count, axis, step))
+        indices = range(low, low + span + 1, abs(step))
+        slices.append(list(indices)[:: -1 if step < 0 else 1])
+    if len(axes) < 6:
+        axes.append(ViewAxis(3))
+    view = View("v", tuple(start), tuple(axes))
+    expected = (
+        np.repeat(part[np.ix_(*slices)][..., None], 3, axis=-1) if len(axes) > part.ndim else part[np.ix_(*slices)]
+    )
+    region = tuple((data.draw(st.integers(0, size - 1)), size) for size in view.shape)
+    shown = memories.view(view_operand(buffer, view, region))
+    assert np.array_equal(shown, expected[tuple(slice(*interval) for interval in region)])
+
+
+@given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 9), st.integers(0, 9)), max_size=20))
+@settings(max_examples=150, deadline=None)
+def test_what_lives_at_the_same_time_does_not_overlap(drawn: list[tuple[int, int, int]]) -> None:
+    """Addresses are aligned and below the top, and only what does not live together shares them."""
+    items = [Lifetime(str(place), size, min(a, b), max(a, b)) for place, (size, a, b) in enumerate(drawn)]
+    addresses, top = allocate(items)
+    assert set(addresses) == {item.name for item in items}
+    for item in items:
+        assert addresses[item.name] % 64 == 0
+        assert addresses[item.name] + item.bytes <= top
+        for other in items:
+            if other is not item and other.first <= item.last and item.first <= other.last:
+                low, high = addresses[item.name], addresses[other.name]
+                assert low + item.bytes <= high or high + other.bytes <= low
+    most = max(sum(aligned(item.bytes) for item in items if item.first <= step <= item.last) for step in range(10))
+    assert top >= most

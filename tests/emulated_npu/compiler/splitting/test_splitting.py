@@ -1,0 +1,340 @@
+"""Layers split over cores: every slice computes its part of the same values, and nothing is computed twice."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from networks_on_npu import WINDOWS, Network, execute, network_of, random_networks, relative_error, small_machine
+from onnx import NodeProto
+from reference_graph import run_graph
+from small_models import node, values
+
+from device_agents.emulated_npu.command import Activation, Function
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer
+from device_agents.emulated_npu.compiler.graph.importer import import_model
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.pipeline import compile_graph
+from device_agents.emulated_npu.compiler.splitting.axes import KINDS, CannotSplit, Kind, equal_parts
+from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_graph, split_layer, unsplit
+from device_agents.emulated_npu.machine import find_machine
+
+Array = np.ndarray[Any, Any]
+
+
+def _with(graph: Graph, layer: Layer, split: LayerSplit) -> Graph:
+    """The graph with one layer split."""
+    return split_graph(graph, lambda one: split if one is layer else unsplit(one)).graph
+
+
+def _choosing(graph: Graph, kind: Kind, parts: int) -> tuple[Graph, int]:
+    """Every layer split by the kind where it can be, and how many are."""
+    count = 0
+
+    def choose(layer: Layer) -> LayerSplit:
+        nonlocal count
+        try:
+            split = split_layer(layer, graph.values, kind, parts)
+        except CannotSplit:
+            return unsplit(layer)
+        count += 1
+        return split
+
+    return split_graph(graph, choose).graph, count
+
+
+def _close(found: Mapping[str, Array], expected: Mapping[str, Array], tolerance: float) -> None:
+    for name, wanted in expected.items():
+        scale = max(float(np.abs(wanted.astype(float)).max(initial=0.0)), 1e-6)
+        np.testing.assert_allclose(found[name].astype(float), wanted.astype(float), rtol=0, atol=tolerance * scale)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_slices_together_are_the_layer(data: st.DataObject) -> None:
+    """Of random networks every layer in slices writes everything once, and the results are those of the layers."""
+    network = data.draw(random_networks() | random_networks(WINDOWS, 5, 16))
+    graph = import_model(network.model)
+    kind, parts = data.draw(st.sampled_from(KINDS)), data.draw(st.integers(2, 8))
+    split, count = _choosing(graph, kind, parts)
+    if not count:
+        event(f"no layer by {kind}")
+        return
+    expected = run_graph(graph, network.inputs, network.weights)
+    _close(run_graph(split, network.inputs, network.weights), expected, 1e-5)
+
+
+@given(st.data())
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_compiled_slices_compute_what_the_layers_do(data: st.DataObject) -> None:
+    """The slices as layers of one program have the values of the network."""
+    network = data.draw(random_networks())
+    graph = import_model(network.model)
+    split, _ = _choosing(graph, data.draw(st.sampled_from(KINDS)), data.draw(st.integers(2, 8)))
+    outputs = execute(compile_graph(split, find_machine("edge")), network)
+    assert relative_error(outputs, network.expected) <= 1e-4
+
+
+# --- layer by layer -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A network of one layer that matters, the last with `function`, and the kinds by which it can be split."""
+
+    function: Function
+    nodes: Sequence[NodeProto]
+    x: Sequence[int]
+    kinds: str
+    constants: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def network(self) -> Network:
+        return network_of(self.nodes, {"x": values(self.x, 7)}, self.constants, ["y"])
+
+
+def _w(*shape: int) -> dict[str, Array]:
+    return {"w": values(shape, 1)}
+
+
+_RESIDUAL = [
+    node("Conv", "x w", "a", pads=[1, 1, 1, 1]),
+    node("Mul", "a s", "b"),
+    node("Add", "b x", "c"),
+    node("Relu", "c", "y"),
+]
+_SCALE = {"s": values((1, 6, 1, 1), 2)}
+CASES = {
+    "strided and padded": _Case(
+        Function.CONVOLVE,
+        [node("Conv", "x w", "y", pads=[3, 3, 2, 2], strides=[2, 2])],
+        (2, 5, 23, 21),
+        "batch rows outputs inputs",
+        _w(7, 5, 7, 7),
+    ),
+    "dilated": _Case(
+        Function.CONVOLVE,
+        [node("Conv", "x w", "y", pads=[2, 4, 2, 4], dilations=[2, 4])],
+        (1, 3, 19, 30),
+        "rows outputs inputs",
+        _w(4, 3, 3, 3),
+    ),
+    "in one dimension": _Case(
+        Function.CONVOLVE, [node("Conv", "x w", "y", pads=[1, 1])], (3, 4, 33), "batch rows outputs inputs", _w(6, 4, 3)
+    ),
+    "in three dimensions": _Case(
+        Function.CONVOLVE,
+        [node("Conv", "x w", "y", pads=[1] * 6, strides=[1, 2, 1])],
+        (2, 3, 5, 9, 7),
+        "batch rows outputs inputs",
+        _w(4, 3, 3, 3, 3),
+    ),
+    "with residual and activation": _Case(
+        Function.CONVOLVE, _RESIDUAL, (1, 6, 9, 9), "rows outputs inputs", {**_w(6, 6, 3, 3), **_SCALE}
+    ),
+    "four groups": _Case(
+        Function.CONVOLVE, [node("Conv", "x w", "y", group=4)], (1, 8, 6, 6), "rows outputs", _w(12, 2, 1, 1)
+    ),
+    "depthwise": _Case(
+        Function.DEPTHWISE,
+        [node("Conv", "x w", "y", group=9, pads=[1, 1, 1, 1], strides=[2, 2])],
+        (2, 9, 15, 16),
+        "batch rows outputs",
+        _w(9, 1, 3, 3),
+    ),
+    "depthwise with multiplier": _Case(
+        Function.DEPTHWISE, [node("Conv", "x w", "y", group=5)], (1, 5, 8, 8), "rows outputs", _w(15, 1, 3, 3)
+    ),
+    "maximum": _Case(
+        Function.POOL_MAX,
+        [node("MaxPool", "x", "y", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])],
+        (2, 5, 17, 17),
+        "batch rows outputs",
+    ),
+    "average without padding": _Case(
+        Function.POOL_AVERAGE,
+        [node("AveragePool", "x", "y", kernel_shape=[3, 3], pads=[1, 1, 1, 1])],
+        (1, 5, 9, 9),
+        "rows outputs",
+    ),
+    "average with padding": _Case(
+        Function.POOL_AVERAGE,
+        [node("AveragePool", "x", "y", kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)],
+        (1, 5, 9, 9),
+        "rows outputs",
+    ),
+    "local response": _Case(Function.LRN, [node("LRN", "x", "y", size=3)], (2, 7, 5, 5), "batch rows"),
+    "matrix by weights": _Case(
+        Function.CONVOLVE, [node("MatMul", "x w", "y")], (3, 2, 9, 10), "batch rows outputs inputs", _w(10, 6)
+    ),
+    "two computed matrices": _Case(
+        Function.CONVOLVE,
+        [node("Transpose", "x", "t", perm=[0, 1, 3, 2]), node("MatMul", "x t", "y")],
+        (2, 3, 8, 5),
+        "batch rows outputs inputs",
+    ),
+    "elementwise": _Case(
+        Function.BINARY, [node("Exp", "x", "a"), node("Mul", "x a", "y")], (2, 3, 9, 4), "batch rows outputs"
+    ),
+    "transposed copy": _Case(
+        Function.COPY, [node("Transpose", "x", "y", perm=[0, 3, 1, 2])], (2, 3, 9, 4), "batch rows outputs"
+    ),
+    "sum along one axis": _Case(
+        Function.REDUCE, [node("ReduceMax", "x", "y", axes=[2])], (2, 6, 9, 4), "batch rows outputs"
+    ),
+    "softmax": _Case(Function.SOFTMAX, [node("Softmax", "x", "y", axis=3)], (2, 6, 9, 4), "batch rows"),
+    "layer normalization": _Case(
+        Function.NORMALIZE,
+        [node("LayerNormalization", "x w", "y", axis=3)],
+        (2, 6, 9, 4),
+        "batch rows",
+        _w(4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_function_by_each_kind(name: str) -> None:
+    """2 to 8 slices of every function have its values, run on the machine; kinds that it lacks are refused."""
+    case = CASES[name]
+    graph = import_model(case.network.model)
+    (*_, layer) = (layer for layer in graph.layers if layer.function is case.function)
+    possible = []
+    for kind in KINDS:
+        for parts in (2, 3, 8):
+            try:
+                split = split_layer(layer, graph.values, kind, parts)
+            except CannotSplit as error:
+                assert layer.name in error.what
+                assert kind in error.what
+                assert error.why
+                continue
+            possible.append(kind)
+            assert all(2 <= len(slices) <= parts for slices in split.phases)
+            assert len(split.phases) == (2 if kind == "inputs" else 1)
+            outputs = execute(compile_graph(_with(graph, layer, split), find_machine("edge")), case.network)
+            assert relative_error(outputs, case.network.expected) <= 2e-6, (kind, parts)
+    assert list(dict.fromkeys(possible)) == case.kinds.split()
+
+
+def _convolution(**attributes: Any) -> tuple[Graph, Layer]:
+    case = _Case(Function.CONVOLVE, [node("Conv", "x w", "y", **attributes)], (1, 8, 14, 14), "", _w(10, 8, 3, 3))
+    graph = import_model(case.network.model)
+    return graph, graph.layers[0]
+
+
+def test_rows_bring_their_own_padding() -> None:
+    """By hand: 14 rows padded by 1, kernel 3: rows 0-6 read 0-7 behind one of padding, rows 7-13 read 6-13."""
+    graph, layer = _convolution(pads=[1, 1, 1, 1])
+    (((upper,), (lower,)),) = split_layer(layer, graph.values, "rows", 2).phases
+    assert [(part.inputs[0].start[2], part.inputs[0].shape[2], part.settings.pad[1]) for part in (upper, lower)] == [
+        (0, 8, 1),
+        (6, 8, 0),
+    ]
+    assert [(part.output.start[2], part.output.shape[2]) for part in (upper, lower)] == [(0, 7), (7, 7)]
+    assert upper.weights is lower.weights is layer.weights
+
+
+def test_outputs_divide_weights_and_scales() -> None:
+    """By hand: 10 channels on 4 cores are 2, 3, 2, 3; each has those rows of the weights, and reads everything."""
+    graph, layer = _convolution()
+    (slices,) = split_layer(layer, graph.values, "outputs", 4).phases
+    assert [part.fixed_weights.shape[0] for (part,) in slices] == [2, 3, 2, 3]
+    assert [part.output.start[1] for (part,) in slices] == [0, 2, 5, 7]
+    assert {part.inputs for (part,) in slices} == {layer.inputs}
+
+
+def test_inputs_leave_partial_sums_to_be_summed() -> None:
+    """By hand: 8 input channels on 3 cores are 2, 3, 3; the 12 rows of the sum are divided again."""
+    case = _Case(Function.CONVOLVE, _RESIDUAL, (1, 8, 12, 12), "", {**_w(8, 8, 3, 3), "s": values((1, 8, 1, 1), 2)})
+    graph = import_model(case.network.model)
+    layer = graph.layers[0]
+    split = split_layer(layer, graph.values, "inputs", 3)
+    products, sums = split.phases
+    assert [part.fixed_weights.shape[1] for (part,) in products] == [2, 3, 3]
+    assert all(part.residual is None for (part,) in products)
+    assert all(part.settings.activation is Activation.NONE for (part,) in products)
+    assert [[part.function for part in parts] for parts in sums] == [[Function.REDUCE, Function.BINARY]] * 3
+    assert [parts[-1].output.shape[2] for parts in sums] == [4, 4, 4]
+    assert all(parts[-1].settings.activation is layer.settings.activation for parts in sums)
+    partial = next(value for value in split.values.values() if len(value.shape) == 5)
+    assert partial.shape == (3, 1, 8, 12, 12)
+
+
+def test_slices_are_cut_into_tiles_along_the_axis_that_is_split() -> None:
+    """Half of 256 rows of 64 columns and as many results take 64 KiB: in 20 KiB each half runs in several passes."""
+    network = network_of([node("MatMul", "x w", "y")], {"x": values((256, 64), 3)}, _w(64, 64), ["y"])
+    graph = import_model(network.model)
+    split = _with(graph, graph.layers[0], split_layer(graph.layers[0], graph.values, "rows", 2))
+    compiled = compile_graph(split, small_machine(20 << 10, 20 << 10), Options(chains="layers"))
+    assert [len(plan.layers) for plan in compiled.plans] == [1, 1]
+    assert all(plan.passes > 1 for plan in compiled.plans)
+    assert relative_error(execute(compiled, network), network.expected) <= 1e-6
+
+
+def test_groups_stay_whole_or_are_divided_each_by_itself() -> None:
+    """4 groups of 3 output channels: on 2 cores 2 groups each, on 8 cores each group in 2; channels follow."""
+    case = CASES["four groups"]
+    graph = import_model(case.network.model)
+    halves, pieces = (split_layer(graph.layers[0], graph.values, "outputs", parts).phases[0] for parts in (2, 8))
+    assert [(part.groups, part.output.shape[1], part.inputs[0].shape[1]) for (part,) in halves] == [(2, 6, 4)] * 2
+    assert [(part.groups, part.output.shape[1], part.inputs[0].shape[1]) for (part,) in pieces] == [
+        (1, 1, 2),
+        (1, 2, 2),
+    ] * 4
+
+
+def test_windows_that_see_only_padding_belong_to_the_slice_before() -> None:
+    """Rows whose windows lie behind the input altogether cannot stand alone: they are computed with those before."""
+    case = _Case(
+        Function.POOL_AVERAGE,
+        [node("AveragePool", "x", "y", kernel_shape=[2, 2], pads=[0, 0, 1, 1], ceil_mode=0, count_include_pad=1)],
+        (1, 2, 4, 4),
+        "",
+    )
+    graph = import_model(case.network.model)
+    assert all(
+        part.inputs[0].shape[2] > 0
+        for slices in split_layer(graph.layers[0], graph.values, "rows", 4).phases
+        for (part,) in slices
+    )
+
+
+@pytest.mark.parametrize("kind", ["batch", "rows", "outputs", "inputs"])
+def test_a_vector_is_refused_or_split(kind: Kind) -> None:
+    """A layer with inputs of one axis, which has no channels and is no product, has the kinds that it can have."""
+    network = network_of([node("Add", "x b", "y")], {"x": values((12,), 1)}, {"b": values((12,), 2)}, ["y"])
+    graph = import_model(network.model)
+    (layer,) = graph.layers
+    assert {len(view.axes) for view in layer.inputs} == {1}
+    if kind == "inputs":
+        with pytest.raises(CannotSplit) as caught:
+            split_layer(layer, graph.values, kind, 3)
+        assert caught.value.why == "BINARY makes no sum of products over input channels"
+        return
+    try:
+        split = split_layer(layer, graph.values, kind, 3)
+    except CannotSplit as error:
+        assert layer.name in error.what
+        return
+    outputs = execute(compile_graph(_with(graph, layer, split), find_machine("edge")), network)
+    assert relative_error(outputs, network.expected) == 0
+
+
+@given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 40))
+def test_parts_are_as_equal_as_units_let_them(size: int, parts: int, unit: int) -> None:
+    """The parts follow each other, are at most so many, and differ by one unit at most, but for a cut last one."""
+    found = equal_parts(size, parts, unit)
+    assert found[0][0] == 0
+    assert found[-1][1] == size
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(found))
+    assert len(found) == min(parts, -(-size // unit))
+    sizes = [-(-(high - low) // unit) for low, high in found]
+    assert max(sizes) - min(sizes) <= 1
+    assert all(low % unit == 0 for low, _ in found)

@@ -1,0 +1,453 @@
+"""Networks on several core groups: the values of one core, whatever crosses from group to group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import strategies as st
+from networks_on_npu import (
+    ORDERS,
+    Network,
+    all_options,
+    builtin_network,
+    execute,
+    machines_for,
+    network_of,
+    random_networks,
+    relative_error,
+    small_machine,
+)
+from small_models import node, values
+from systems_of_cores import (
+    alone,
+    assignments,
+    checked_run,
+    compiled_for,
+    groups_of,
+    in_turn,
+    with_cores,
+)
+
+from device_agents.emulated_npu.command import Command, Function, Space
+from device_agents.emulated_npu.compiler.graph.importer import import_model
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_graph
+from device_agents.emulated_npu.compiler.splitting.layer_split import split_layer
+from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.execution.interleaving import Order
+from device_agents.emulated_npu.inference import time_program
+from device_agents.emulated_npu.isa.program import Program
+from device_agents.emulated_npu.isa.sequencer import sequence
+from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.many_cores import placing
+from device_agents.emulated_npu.many_cores.assignment import Assignment, Group
+from device_agents.emulated_npu.many_cores.mapping import contended, fabric_of, form_groups
+from device_agents.emulated_npu.many_cores.running import run_system, run_system_on_stream
+from device_agents.emulated_npu.many_cores.system import CompiledSystem, compile_system
+from device_agents.emulated_npu.many_cores.workload import network_nodes
+from device_agents.emulated_npu.partition.greedy import partition_by_score
+from device_agents.emulated_npu.partition.score import ShareScore
+from device_agents.emulated_npu.partition.split_walk import SplitRule
+from device_agents.emulated_npu.partition.traversal import traverse
+
+MACHINE = with_cores(small_machine(), 6)
+DIRECT = Options(conv_algorithm="direct")
+
+
+def _commands(program: Program, *functions: Function) -> list[Command]:
+    """Data commands with one of these functions, in the order of issue."""
+    items = (step.item for step in sequence(program.code))
+    return [item for item in items if isinstance(item, Command) and item.function in functions]
+
+
+def _crossings(compiled: CompiledSystem) -> set[tuple[int, int]]:
+    """Who sends to whom."""
+    return {(core.core, command.peer) for core in compiled.cores for command in _commands(core.program, Function.SEND)}
+
+
+def _convolutions(count: int, channels: int = 4, height: int = 24) -> Network:
+    nodes, constants = [], {}
+    for place in range(count):
+        constants[f"w{place}"] = values((channels, channels, 3, 3), place, -0.5, 0.5)
+        nodes.append(node("Conv", f"{f't{place - 1}' if place else 'x'} w{place}", f"t{place}", pads=[1, 1, 1, 1]))
+    return network_of(nodes, {"x": values((1, channels, height, 16))}, constants, [f"t{count - 1}"])
+
+
+@pytest.mark.parametrize("ends", [(1,), (2,), (1, 2), (1, 2, 3)], ids=str)
+def test_a_chain_of_layers_in_stages(ends: tuple[int, ...]) -> None:
+    """Each group sends to the next one alone, and the outputs have the bits of one core's."""
+    network = _convolutions(4)
+    compiled = compiled_for(network, MACHINE, in_turn(import_model(network.model), *ends))
+    found = checked_run(network, compiled)
+    assert found.outputs["t3"].tobytes() == execute(alone(network, compiled), network)["t3"].tobytes()
+    assert _crossings(compiled) == {(core, core + 1) for core in range(len(ends))}
+    assert [group.stage for group in compiled.groups] == list(range(len(ends) + 1))
+    assert [group.depth for group in compiled.groups] == [1, *(2 for _ in ends)]
+    # 4 channels x 24 x 16 pixels x 4 bytes
+    assert [group.received_bytes for group in compiled.groups] == [0, *(6144 for _ in ends)]
+
+
+def test_what_only_others_read_is_sent_and_not_stored() -> None:
+    """Tiles go straight from NB to the memory of the group that reads them; here is no place for them."""
+    network = _convolutions(4)
+    compiled = compiled_for(network, MACHINE, in_turn(import_model(network.model), 2))
+    first, second = (core.program for core in compiled.cores)
+    assert not _commands(first, Function.STORE)
+    assert all(
+        command.first and command.first.descriptor.space is Space.NB for command in _commands(first, Function.SEND)
+    )
+    weights = 2 * 4 * 4 * 9 * 4
+    assert first.footprint.ddr_bytes == 6144 + weights  # x, and the weights of two layers
+    assert len(_commands(second, Function.RECEIVE)) == len(_commands(first, Function.SEND))
+
+
+def test_tiles_are_received_when_they_are_needed() -> None:
+    """A group begins with its first tile before the last one has been sent: RECEIVE and CONVOLVE take turns."""
+    network = _convolutions(2, height=64)
+    machine = with_cores(small_machine(nb_bytes=8 << 10, halo_bytes=2 << 10), 2)
+    compiled = compiled_for(network, machine, in_turn(import_model(network.model), 1))
+    checked_run(network, compiled)
+    order = [command.function for command in _commands(compiled.cores[1].program, Function.RECEIVE, Function.CONVOLVE)]
+    assert order.count(Function.RECEIVE) > 2
+    last = len(order) - 1 - order[::-1].index(Function.RECEIVE)
+    assert order.index(Function.CONVOLVE) < last
+
+
+def test_a_value_for_three_later_stages() -> None:
+    """It is sent to each of them, and held there for as many inputs as it passes stages, and one more."""
+    nodes = [node("Conv", "x w", "a", pads=[1, 1, 1, 1])]
+    nodes += [node("Relu", "a", "b"), node("Add", "a b", "c"), node("Sub", "c a", "d")]
+    network = network_of(nodes, {"x": values((1, 4, 12, 12))}, {"w": values((4, 4, 3, 3))}, ["d"])
+    graph = import_model(network.model)
+    assert len(graph.layers) == 4
+    compiled = compiled_for(network, MACHINE, in_turn(graph, 1, 2, 3))
+    checked_run(network, compiled)
+    assert _crossings(compiled) == {(0, 1), (0, 2), (0, 3), (1, 2), (2, 3)}
+    assert [group.depth for group in compiled.groups] == [1, 2, 3, 4]
+    size = 4 * 12 * 12 * 4
+    assert [group.received_bytes for group in compiled.groups] == [0, size, 2 * size, 2 * size]
+    # Rings of 4 slots for a and c, and d itself.
+    assert compiled.cores[3].program.footprint.ddr_bytes == (2 * 4 + 1) * size
+
+
+def test_parallel_branches_are_one_stage() -> None:
+    """Groups that take their inputs from the same group are as far in the pipeline as each other."""
+    nodes = [node("Relu", "x", "a"), node("Sigmoid", "a", "b"), node("Tanh", "a", "c"), node("Add", "b c", "y")]
+    network = network_of(nodes, {"x": values((1, 4, 9, 9))}, {}, ["y"])
+    compiled = compiled_for(network, MACHINE, groups_of([0], [1], [2], [3]))
+    checked_run(network, compiled)
+    assert [group.stage for group in compiled.groups] == [0, 1, 1, 2]
+    assert [group.depth for group in compiled.groups] == [1, 2, 2, 2]
+
+
+def _concatenated(axis: int, outputs: tuple[str, ...] = ("y",)) -> Network:
+    """Three parts of one value, and a layer that reads all of it."""
+    nodes = [node("Conv", f"x w{place}", f"t{place}", pads=[1, 1, 1, 1]) for place in range(3)]
+    nodes += [node("Concat", "t0 t1 t2", "c", axis=axis), node("Relu", "c", "y")]
+    weights = {f"w{place}": values((4, 4, 3, 3), place) for place in range(3)}
+    return network_of(nodes, {"x": values((1, 4, 10, 8))}, weights, list(outputs))
+
+
+@pytest.mark.parametrize("axis", [1, 2, 3])
+@pytest.mark.parametrize(
+    "layers", [([0, 1, 2], [3]), ([0], [1], [2], [3]), ([0], [2, 1, 3]), ([1], [0, 2, 3])], ids=str
+)
+def test_parts_of_a_concatenation_come_together(axis: int, layers: tuple[list[int], ...]) -> None:
+    """Several groups write parts of one value in place; each part is sent to where the value is read."""
+    network = _concatenated(axis)
+    compiled = compiled_for(network, MACHINE, groups_of(*layers))
+    assert len({layer.output.value for layer in import_model(network.model).layers[:3]}) == 1
+    checked_run(network, compiled)
+    assert {peer for _, peer in _crossings(compiled)} == {len(layers) - 1}
+
+
+@pytest.mark.parametrize("layers", [([0], [1], [2]), ([0, 2], [1]), ([2], [0, 1])], ids=str)
+def test_a_concatenation_as_output_comes_together_in_one_group(layers: tuple[list[int], ...]) -> None:
+    """The last group that writes a part of an output receives the other parts, though no layer of it reads them."""
+    nodes = [node("Conv", f"x w{place}", f"t{place}", pads=[1, 1, 1, 1]) for place in range(3)]
+    nodes += [node("Concat", "t0 t1 t2", "y", axis=1)]
+    weights = {f"w{place}": values((4, 4, 3, 3), place) for place in range(3)}
+    network = network_of(nodes, {"x": values((1, 4, 10, 8))}, weights, ["y"])
+    compiled = compiled_for(network, MACHINE, groups_of(*layers))
+    checked_run(network, compiled)
+    ports = [[port.name for port in core.program.outputs] for core in compiled.cores]
+    assert ports == [*([] for _ in layers[1:]), ["y"]]
+
+
+def test_a_dense_block_in_stages() -> None:
+    """Every layer reads what all before it have added to one value; groups exchange parts of it in one direction."""
+    nodes, parts, weights = [node("Relu", "x", "t0")], ["t0"], {}
+    for place in range(1, 6):
+        joined = parts[0]
+        if place > 1:
+            joined = f"c{place}"
+            nodes.append(node("Concat", " ".join(parts), joined, axis=1))
+        weights[f"w{place}"] = values((4, 4 * place, 3, 3), place, -0.3, 0.3)
+        nodes.append(node("Conv", f"{joined} w{place}", f"t{place}", pads=[1, 1, 1, 1]))
+        parts.append(f"t{place}")
+    nodes.append(node("Concat", " ".join(parts), "c", axis=1))
+    nodes.append(node("GlobalAveragePool", "c", "y"))
+    network = network_of(nodes, {"x": values((1, 4, 12, 10))}, weights, ["y"])
+    graph = import_model(network.model)
+    for ends in ((2,), (3, 5), (1, 2, 4, 5)):
+        compiled = compiled_for(network, MACHINE, in_turn(graph, *ends))
+        checked_run(network, compiled)
+        assert all(sender < peer for sender, peer in _crossings(compiled))
+
+
+def test_several_inputs_and_outputs() -> None:
+    """Inputs are ports of every group that reads them, outputs of the group that computes them, read on or not."""
+    nodes = [node("Add", "x z", "a"), node("Relu", "a", "b"), node("Mul", "b z", "c"), node("Sigmoid", "b", "d")]
+    inputs = {"x": values((1, 3, 7, 5)), "z": values((1, 3, 7, 5), 1)}
+    network = network_of(nodes, inputs, {}, ["a", "c", "d"])
+    graph = import_model(network.model)
+    compiled = compiled_for(network, MACHINE, in_turn(graph, 1, 2, 3))
+    checked_run(network, compiled)
+    programs = [core.program for core in compiled.cores]
+    assert [[port.name for port in program.inputs] for program in programs] == [["x", "z"], [], ["z"], []]
+    assert [[port.name for port in program.outputs] for program in programs] == [["a"], [], ["c"], ["d"]]
+
+
+@pytest.mark.parametrize("end", [1, 2, 3])
+def test_values_read_through_reshaped_and_transposed_views(end: int) -> None:
+    """What is received lies as it does on one core: products read it transposed, in heads, and as a table's rows."""
+    nodes = [
+        node("MatMul", "x wq", "q"), node("Reshape", "q split", "qs"), node("Transpose", "qs", "qh", perm=[0, 2, 1, 3]),
+        node("MatMul", "x wk", "k"), node("Reshape", "k split", "ks"), node("Transpose", "ks", "kh", perm=[0, 2, 3, 1]),
+        node("MatMul", "qh kh", "s"), node("Softmax", "s", "p", axis=-1),
+        node("Transpose", "p", "y", perm=[0, 2, 1, 3]),
+    ]  # fmt: skip
+    constants = {"wq": values((8, 8)), "wk": values((8, 8), 1), "split": np.array([1, 6, 2, 4], np.int64)}
+    network = network_of(nodes, {"x": values((1, 6, 8), 2)}, constants, ["y"])
+    graph = import_model(network.model)
+    checked_run(network, compiled_for(network, MACHINE, in_turn(graph, end)))
+
+
+def test_rows_gathered_from_a_table_of_another_group() -> None:
+    """GATHER reads its table where it lies: in the memory of the group that received it."""
+    nodes = [node("Relu", "t", "table"), node("Gather", "table i", "g"), node("Neg", "g", "y")]
+    inputs = {"t": values((9, 5)), "i": np.array([3, 0, 8, 3], np.int64)}
+    network = network_of(nodes, inputs, {}, ["y"])
+    compiled = compiled_for(network, MACHINE, in_turn(import_model(network.model), 1))
+    checked_run(network, compiled)
+
+
+@pytest.mark.parametrize("chips", [1, 2])
+def test_groups_on_chips(chips: int) -> None:
+    """Where the cores of the groups lie does not change a value, nor does the order in which groups are named."""
+    network = _convolutions(4)
+    layers = ((0,), (1,), (2, 3))
+    machine = with_cores(small_machine(), 6 // chips, chips)
+    groups = [Group((core,), own) for core, own in zip((5, 0, 3), layers, strict=True)]
+    compiled = compiled_for(network, machine, Assignment((groups[2], groups[0], groups[1])))
+    checked_run(network, compiled)
+    assert [group.stage for group in compiled.groups] == [2, 0, 1]
+    assert [group.chip for group in compiled.groups] == ([0, 0, 0] if chips == 1 else [1, 1, 0])
+
+
+def test_one_group_is_one_core() -> None:
+    """All layers on one core of several give the very program of a machine with that one core."""
+    network = _convolutions(3)
+    machine = with_cores(small_machine(), 1)
+    compiled = compiled_for(network, machine, in_turn(import_model(network.model)))
+    assert compiled.cores[0].program == compile_graph(import_model(network.model), machine, DIRECT).program
+
+
+def test_values_that_are_received_lie_in_the_cache_where_they_fit() -> None:
+    """With a last-level cache, what is sent goes there; its share grows with the cores of the group."""
+    network = _convolutions(4)
+    cached = small_machine(llc=replace(find_machine("edge").llc, bytes=6 * 64 << 10))
+    compiled = compiled_for(network, with_cores(cached, 6), in_turn(import_model(network.model), 2))
+    checked_run(network, compiled)
+    targets = {command.target.descriptor.space for command in _commands(compiled.cores[0].program, Function.SEND)}
+    assert targets == {Space.LLC}
+
+
+def test_one_buffer_for_features_and_weights() -> None:
+    """Cores with NB and SB in one memory have one each."""
+    machine = small_machine(nb_bytes=16 << 10, sb_bytes=16 << 10, shared_buffer=True)
+    network = _convolutions(4)
+    checked_run(network, compiled_for(network, with_cores(machine, 2), in_turn(import_model(network.model), 2)))
+
+
+@pytest.mark.parametrize("ends", [(), (1,), (4,), (3, 6, 9)], ids=str)
+def test_spectra_of_kernels_are_made_where_they_are_used(ends: tuple[int, ...]) -> None:
+    """With convolutions by DFT, each group has a setup for the kernels of its own layers, or none."""
+    network = _convolutions(2)
+    machine = with_cores(small_machine(nb_bytes=64 << 10, sb_bytes=64 << 10), 6)
+    written = compile_graph(import_model(network.model), machine, Options(conv_algorithm="odd-dft"))
+    assert written.program.setup.code
+    compiled = compile_system(written.graph, machine, in_turn(written.graph, *ends), DIRECT)
+    checked_run(network, compiled, tolerance=1e-4)
+    made = [set(core.program.setup.layers) for core in compiled.cores]
+    assert set().union(*made) == set(written.program.setup.layers)
+    setup = {name for name, value in written.graph.values.items() if value.kind == "setup"}
+    for names, group in zip(made, compiled.assignment.groups, strict=True):
+        layers = (written.graph.layers[place] for place in group.layers)
+        assert bool(names) == any(view.value in setup for layer in layers for view in layer.reads)
+
+
+@pytest.mark.parametrize(
+    "options", [Options(fences=True), Options("layers", reorder=False), Options(tile=(5, 3))], ids=str
+)
+def test_forced_choices(options: Options) -> None:
+    """What a user forces holds in every group."""
+    network = _convolutions(4)
+    compiled = compiled_for(network, MACHINE, in_turn(import_model(network.model), 2), options)
+    checked_run(network, compiled)
+
+
+def test_equal_systems_are_compiled_equally() -> None:
+    """The same network and assignment give the same bytes."""
+    network = _concatenated(1)
+    first, second = (compiled_for(network, MACHINE, groups_of([0], [1], [2, 3])) for _ in range(2))
+    assert [core.program.to_bytes() for core in first.cores] == [core.program.to_bytes() for core in second.cores]
+
+
+def test_a_group_whose_share_is_too_small_is_named() -> None:
+    """What is received takes room for every input under way; the demand, the limit and the group are told."""
+    network = _convolutions(3)
+    # x or t0 or t1: 6144 bytes. A ring of two, the weights of a layer and one output: 2 x 6144 + 576 + 6144 = 19008.
+    for share, fits in ((19008, True), (19007, False)):
+        machine = with_cores(small_machine(ddr=replace(find_machine("edge").ddr, bytes=3 * share)), 3)
+        assignment = in_turn(import_model(network.model), 1, 2)
+        if fits:
+            checked_run(network, compiled_for(network, machine, assignment))
+            continue
+        with pytest.raises(DoesNotFit, match=r"Group 2 \(core 2\) needs 19008 bytes of DDR") as caught:
+            compiled_for(network, machine, assignment)
+        assert caught.value.why == "there are 19007"
+
+
+def test_counters_are_those_of_each_core() -> None:
+    """What one core sends, another writes."""
+    network = _convolutions(4)
+    compiled = compiled_for(network, MACHINE, in_turn(import_model(network.model), 2))
+    first, second = run_system(compiled, network.weights, network.inputs).counters.values()
+    assert first.written_bytes[Space.DDR] == 0
+    assert second.written_bytes[Space.DDR] == 2 * 6144  # what it receives, and the output
+    assert second.read_bytes[Space.DDR] == 6144 + 2 * 4 * 4 * 9 * 4
+
+
+def test_a_group_is_sent_what_its_cores_read_once() -> None:
+    """A payload counts as written by the core that it is sent to alone, though all of the group wait for it."""
+    network = _convolutions(4)
+    graph = import_model(network.model)
+    groups = Assignment((Group((0,), (0, 1)), Group((1, 2), (2, 3))))
+    rows = {place: split_layer(graph.layers[place], graph.values, "rows", 2) for place in (2, 3)}
+    compiled = compile_system(graph, MACHINE, groups, DIRECT, splits=rows)
+    assert compiled.groups[1].received_bytes == 6144
+    first, *both = run_system(compiled, network.weights, network.inputs).counters.values()
+    assert first.written_bytes[Space.DDR] == 0
+    # What is received goes to the first core; then half of the rows of t2 and half of those of t3 to each.
+    assert [core.written_bytes[Space.DDR] for core in both] == [2 * 6144, 6144]
+    assert all(_commands(core.program, Function.RECEIVE) for core in compiled.groups[1].cores)
+
+
+def _crossing_two_stages() -> Network:
+    """A value that the second and the third of three layers read."""
+    nodes = [node("Conv", "x w", "a", pads=[1, 1, 1, 1]), node("Relu", "a", "b"), node("Sub", "b a", "y")]
+    return network_of(nodes, {"x": values((1, 4, 12, 12))}, {"w": values((4, 4, 3, 3))}, ["y"])
+
+
+@pytest.mark.parametrize("cores", [((0,), (1,), (2,)), ((5,), (3,), (0,)), ((0, 1), (2, 3), (4, 5))], ids=str)
+@pytest.mark.parametrize("order", ORDERS)
+def test_inputs_one_after_the_other(cores: tuple[tuple[int, ...], ...], order: Order) -> None:
+    """Each of five inputs has the outputs that it has alone, though senders are as far ahead as they can be."""
+    network = _crossing_two_stages()
+    graph = import_model(network.model)
+    assert len(graph.layers) == 3
+    groups = tuple(Group(own, (place,)) for place, own in enumerate(cores))
+    parts = len(cores[0])
+    rows = {each.index: split_layer(each, graph.values, "rows", parts) for each in graph.layers if parts > 1}
+    compiled = compile_system(graph, MACHINE, Assignment(groups), DIRECT, splits=rows)
+    assert [group.depth for group in compiled.groups] == [1, 2, 3]
+    stream = [{"x": values((1, 4, 12, 12), seed)} for seed in range(5)]
+    found = run_system_on_stream(compiled, network.weights, stream, order=order)
+    singles = [run_system(compiled, network.weights, inputs) for inputs in stream]
+    for together, single in zip(found.outputs, singles, strict=True):
+        assert together["y"].tobytes() == single.outputs["y"].tobytes()
+    assert len({output["y"].tobytes() for output in found.outputs}) == 5
+    for core, counters in found.counters.items():
+        assert counters.written_bytes == {
+            space: sum(single.counters[core].written_bytes[space] for single in singles) for space in Space
+        }
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_random_networks_cut_anywhere(data: st.DataObject) -> None:
+    """One core's values for any division of any network, on one chip or two, in every order of the queues."""
+    network = data.draw(random_networks(most_nodes=8, most_pixels=16))
+    graph = import_model(network.model)
+    assume(len(graph.layers) > 1)
+    compiled = _random_system(data, network, data.draw(assignments(graph, 5)))
+    if compiled is not None:
+        event(f"{len(compiled.groups)} groups")
+        checked_run(network, compiled)
+
+
+@pytest.mark.long
+@given(st.data())
+@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+def test_many_random_networks_cut_anywhere(data: st.DataObject) -> None:
+    """The same at length."""
+    network = data.draw(random_networks(most_nodes=10, most_pixels=24))
+    compiled = _random_system(data, network, data.draw(assignments(import_model(network.model), 5)))
+    if compiled is not None:
+        checked_run(network, compiled)
+
+
+def _random_system(data: st.DataObject, network: Network, assignment: Assignment) -> CompiledSystem | None:
+    chips = data.draw(st.sampled_from((1, 2)))
+    machine: Machine = data.draw(machines_for(network))
+    machine = with_cores(replace(machine, llc=replace(machine.llc, bytes=6 * machine.llc.bytes)), 6 // chips, chips)
+    options = data.draw(all_options())
+    try:
+        # A group of layers need not be one chain in any memory.
+        return compiled_for(network, machine, assignment, replace(options, chains="auto"))
+    except DoesNotFit:
+        return None
+
+
+LARGE = ("resnet50", "densenet121", "inception_v1")
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        pytest.param("squeezenet", 4, marks=pytest.mark.long),
+        *(pytest.param(name, count, marks=pytest.mark.long) for name in LARGE for count in (2, 4, 8, 16)),
+    ],
+)
+def test_whole_networks(name: str, count: int) -> None:
+    """Divided by score and in balance, on chips that share nothing, two inputs have the outputs of one core."""
+    network, compiled = _whole(name)
+    graph, machine = compiled.graph, compiled.machine
+    groups = form_groups(fabric_of(machine), str(count))
+    crowded = contended(machine, groups)
+    here = compile_graph(graph, crowded, DIRECT)
+    nodes = network_nodes(graph, crowded, time_program(here.program, crowded).timing)
+    alone_ps = time_program(compiled.program, machine).timing.makespan_ps
+    ground = placing.Ground(graph, machine, DIRECT, nodes, traverse(nodes.graph), alone_ps)
+    by_score = partition_by_score(nodes.graph, ground.traversal, groups, SplitRule(ShareScore()))
+    stream = [network.inputs, {each: array[..., ::-1].copy() for each, array in network.inputs.items()}]
+    expected = [execute(compiled, replace(network, inputs=inputs)) for inputs in stream]
+    for placed in (placing.place(ground, by_score), placing.place_balanced(ground, groups)):
+        assert len(placed.timed.compiled.groups) == count
+        assert {group.chip for group in placed.timed.compiled.groups} == set(range(min(4, count)))
+        found = run_system_on_stream(placed.timed.compiled, network.weights, stream)
+        for outputs, wanted in zip(found.outputs, expected, strict=True):
+            assert relative_error(outputs, wanted) <= 1e-5
+
+
+@cache
+def _whole(name: str) -> tuple[Network, Compiled]:
+    """A built-in network as one core of a machine of four chips runs it."""
+    network = builtin_network(name)
+    builtin_network.cache_clear()
+    return network, compile_graph(import_model(network.model), find_machine("chiplets-64"), DIRECT)

@@ -1,0 +1,150 @@
+"""The split score: every number of S5.4 by hand on six nodes, averages per core too; which coefficients are refused.
+
+The six nodes are visited a b c d e f. Up to c (paragraphs 69, 74 to 79): MACs 100 + 200 + 100 = 400 of 1000, inputs
+40 + 60 + 60 = 160 of 300 bytes, static 20 + 40 + 40 = 100 bytes, routed 60 + 60 + 60 = 180 bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from partition_cases import SIX_NODES, fabric, groups_of_sizes
+
+from device_agents.emulated_npu.partition.errors import InvalidPartition
+from device_agents.emulated_npu.partition.groups import CoreGroup
+from device_agents.emulated_npu.partition.score import AbsoluteScore, Shares, ShareScore
+from device_agents.emulated_npu.partition.split_walk import SplitRule
+from device_agents.emulated_npu.partition.workload import Workload
+
+UP_TO_C = Workload(400, 160, 120, 100, 180)
+# Two cores and one of 100 bytes each.
+TWO_CORES, ONE_CORE = groups_of_sizes(fabric(1, 3, storage_bytes=100), (2, 1))
+
+
+def test_the_sums_of_the_six_nodes() -> None:
+    """100 + 200 + 100 + 300 + 200 + 100 MACs; the inputs 40 + 3 x 60 + 50 + 30, and so on."""
+    assert SIX_NODES.workload == Workload(1000, 300, 210, 200, 320)
+    assert sum((node.workload for node in SIX_NODES.nodes[:3]), Workload()) == Workload(400, 160, 120, 100, 180)
+
+
+def test_shares_and_utilisation_by_hand() -> None:
+    """Compute 400 / 1000; routing 160 / 300; utilisation (100 * 0.5 + 160 * 0.25) / (2 * 100) = 90 / 200."""
+    score = ShareScore(static_factor=0.5, dynamic_factor=0.25)
+    assert score.shares(UP_TO_C, SIX_NODES.workload, TWO_CORES) == pytest.approx((0.4, 0.45, 160 / 300))
+
+
+def test_a_share_averages_over_the_cores_and_utilisation_is_an_average_already() -> None:
+    """On two cores each does 0.2 of all MACs and 80 / 300 of the routing; each stores 45 of its 100 bytes."""
+    assert Shares(0.4, 0.45, 160 / 300).per_core(2) == pytest.approx((0.2, 0.45, 80 / 300))
+
+
+def test_the_share_score_of_unequal_groups_by_hand() -> None:
+    """The same three nodes on two cores and on one, with weights 0.5, 1 and 0.75.
+
+    Two cores: 0.4 / 2 * 0.5 + 90 / 200 * 1 + 160 / 300 / 2 * 0.75 = 0.1 + 0.45 + 0.2 = 0.75.
+    One core:  0.4     * 0.5 + 90 / 100 * 1 + 160 / 300     * 0.75 = 0.2 + 0.90 + 0.4 = 1.50.
+    """
+    score = ShareScore(0.5, 1.0, 0.75, static_factor=0.5, dynamic_factor=0.25)
+    assert score.score(UP_TO_C, SIX_NODES.workload, TWO_CORES) == pytest.approx(0.75)
+    assert score.score(UP_TO_C, SIX_NODES.workload, ONE_CORE) == pytest.approx(1.5)
+
+
+def test_the_absolute_score_of_unequal_groups_by_hand() -> None:
+    """400 * 0.5 + 160 * 0.25 + 100 * 1 + 180 * 0.5 = 200 + 40 + 100 + 90 = 430: 215 for each of two cores."""
+    score = AbsoluteScore(compute_weight=0.5, dynamic_weight=0.25, static_weight=1.0, routing_weight=0.5)
+    assert score.score(UP_TO_C, SIX_NODES.workload, TWO_CORES) == 215
+    assert score.score(UP_TO_C, SIX_NODES.workload, ONE_CORE) == 430
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"), [((1, 0, 0), 0.2), ((0, 1, 0), 130 * 2 / 200), ((0, 0, 1), 160 / 600)]
+)
+def test_any_weights_may_be_zero(weights: tuple[float, float, float], expected: float) -> None:
+    """One term alone on two cores: compute 0.4 / 2, storage (100 + 160) / 200, routing 160 / 300 / 2."""
+    assert ShareScore(*weights).score(UP_TO_C, SIX_NODES.workload, TWO_CORES) == pytest.approx(expected)
+
+
+def test_the_factors_of_storage_are_no_weights() -> None:
+    """Factors above 1 are taken: (100 * 3 + 160 * 2) / 200 = 3.1."""
+    score = ShareScore(0, 1, 0, static_factor=3, dynamic_factor=2)
+    assert score.occupied_bytes(UP_TO_C) == 620
+    assert score.score(UP_TO_C, SIX_NODES.workload, TWO_CORES) == pytest.approx(3.1)
+
+
+def test_a_share_of_nothing_is_zero() -> None:
+    """A network that computes and moves nothing has no shares to divide by."""
+    assert ShareScore().score(Workload(), Workload(), ONE_CORE) == 0
+
+
+_AMOUNTS = st.builds(Workload, *[st.integers(0, 2**63 - 1)] * 5)
+_WEIGHTS = st.floats(0, 1)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    _AMOUNTS,
+    _AMOUNTS,
+    st.one_of(
+        st.builds(ShareScore, st.floats(0.1, 1), _WEIGHTS, _WEIGHTS, *[st.floats(1e-9, 1e100)] * 2),
+        st.builds(AbsoluteScore, st.floats(0.1, 1), _WEIGHTS, _WEIGHTS, _WEIGHTS),
+    ),
+)
+def test_no_score_falls_when_a_node_is_added(one: Workload, more: Workload, score: ShareScore | AbsoluteScore) -> None:
+    """The bisection of the split rests on it, rounding included; any workload has a finite score."""
+    for group in (ONE_CORE, TWO_CORES):
+        before, after = (score.score(work, one + more, group) for work in (one, one + more))
+        assert 0 <= before <= after < math.inf
+
+
+@pytest.mark.parametrize("value", [-0.01, 1.01, math.nan, math.inf])
+@pytest.mark.parametrize("kind", [ShareScore, AbsoluteScore])
+@pytest.mark.parametrize("name", ["compute_weight", "routing_weight"])
+def test_a_weight_outside_0_to_1_is_refused(kind: Any, name: str, value: float) -> None:
+    """The error names the weight, its value and the bounds, for both scores."""
+    with pytest.raises(InvalidPartition, match=f"{name} is {value}") as caught:
+        kind(**{name: value})
+    assert "between 0 and 1" in caught.value.why
+
+
+def test_all_weights_zero_are_refused() -> None:
+    """Nothing would ever be split by such a score."""
+    with pytest.raises(InvalidPartition, match="all weights are 0: compute_weight, storage_weight, routing_weight"):
+        ShareScore(0, 0, 0)
+    with pytest.raises(InvalidPartition, match="all weights are 0"):
+        AbsoluteScore(0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("name", ["static_factor", "dynamic_factor"])
+def test_a_factor_that_is_not_positive_is_refused(name: str, value: float) -> None:
+    """The error names the factor and its value."""
+    with pytest.raises(InvalidPartition, match=f"{name} is {value}") as caught:
+        ShareScore(**{name: value})
+    assert "above 0" in caught.value.why
+
+
+@pytest.mark.parametrize("value", [-0.5, math.nan])
+def test_a_negative_threshold_is_refused(value: float) -> None:
+    """The error names the threshold and its limit."""
+    with pytest.raises(InvalidPartition, match=f"a split threshold of {value}") as caught:
+        SplitRule(ShareScore(), threshold=value)
+    assert "at least 0" in caught.value.why
+
+
+def test_a_node_limit_and_a_period_without_sense_are_refused() -> None:
+    """No node at all, and periods that are not positive and finite."""
+    with pytest.raises(InvalidPartition, match="at most 0 nodes in a sub-structure"):
+        SplitRule(ShareScore(), node_limit=0)
+    for period_s in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(InvalidPartition, match=f"an input every {period_s} s"):
+            SplitRule(ShareScore(), period_s=period_s)
+
+
+def test_a_group_of_one_core_named_twice_is_refused() -> None:
+    """A core is counted once in the averages."""
+    with pytest.raises(InvalidPartition, match="core 1 is named twice"):
+        CoreGroup((0, 1, 1), 0, ONE_CORE.core)

@@ -1,0 +1,156 @@
+"""What holds for the time of every program, on random networks and built-in ones (DESIGN.md, S2.6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from networks_on_npu import all_options, builtin_model, machines_for, random_networks, with_varied_weights
+
+from device_agents.emulated_npu.compiler.codegen.emit import emit
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
+from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.isa.sequencer import sequence
+from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.timing.formula import formula
+from device_agents.emulated_npu.timing.simulation import Timing, simulate_program
+
+FAST = ("dscnn", "squeezenet", "mobilenetv2")
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Compiled:
+    """Random networks compiled for random small machines under any options."""
+    network = draw(random_networks())
+    machine = draw(machines_for(network))
+    try:
+        return compile_model(network.model, machine, draw(all_options()))
+    except DoesNotFit:
+        assume(False)
+        raise
+
+
+def _check(compiled: Compiled) -> None:
+    machine = compiled.machine
+    timing = simulate_program(compiled.program, machine)
+    assert max(timing.io_ps, timing.cp_ps) <= timing.makespan_ps
+    assert timing.makespan_ps <= timing.io_ps + timing.cp_ps + timing.control_ps
+    assert timing.cp_ps == timing.mfu_ps + timing.vfu_ps
+    assert timing.wait_ps == timing.makespan_ps - max(timing.io_ps, timing.cp_ps)
+    assert sum(wait.ps for wait in timing.waits) == timing.wait_ps
+    assert sum(timing.layers) + timing.no_layer_ps == timing.makespan_ps
+    assert len(timing.layers) <= len(compiled.program.layers)
+    _check_formula(compiled, timing)
+
+
+def _check_formula(compiled: Compiled, timing: Timing) -> None:
+    """S2.6: its sums are those of the simulation, and without a control unit nothing takes longer."""
+    found = formula(sequence(compiled.program.code, layer_of=compiled.program.layer_of), compiled.machine)
+    assert (found.io_ps, found.cp_ps) == (timing.io_ps, timing.cp_ps)
+    assert found.total_ps == found.wait_ps + max(found.io_ps, found.cp_ps)
+    assert found.total_ps <= timing.makespan_ps
+
+
+def _faster(machine: Machine) -> list[Machine]:
+    """The machine with more bandwidth, less latency, a faster clock."""
+    return [
+        replace(machine, ddr=replace(machine.ddr, bytes_per_s=machine.ddr.bytes_per_s * 1.7)),
+        replace(machine, ddr=replace(machine.ddr, latency_ns=machine.ddr.latency_ns / 3)),
+        replace(machine, llc=replace(machine.llc, bytes_per_s=machine.llc.bytes_per_s * 2)),
+        replace(machine, clock_hz=machine.clock_hz * 2),
+        replace(machine, clock_hz=machine.clock_hz * 5 // 4),
+    ]
+
+
+@given(programs())
+@settings(max_examples=25, deadline=None)
+def test_bounds_and_sums(compiled: Compiled) -> None:
+    """The longer queue bounds the makespan from below, both and the control unit from above; all sums agree."""
+    _check(compiled)
+
+
+@given(programs())
+@settings(max_examples=15, deadline=None)
+def test_a_faster_machine_is_no_slower(compiled: Compiled) -> None:
+    """The same binary with more bandwidth, less latency or a faster clock never takes longer."""
+    before = simulate_program(compiled.program, compiled.machine).makespan_ps
+    for machine in _faster(compiled.machine):
+        assert simulate_program(compiled.program, machine).makespan_ps <= before
+
+
+@given(programs())
+@settings(max_examples=25, deadline=None)
+def test_the_binary_says_what_the_compiler_wrote(compiled: Compiled) -> None:
+    """Decoded and unrolled, the items encode to a program that decodes to the same items again."""
+    program = compiled.program
+    items = [step.item for step in sequence(program.code, layer_of=program.layer_of) if step.item is not None]
+    code, layer_of = emit(items)
+    again = [step.item for step in sequence(code, layer_of=layer_of) if step.item is not None]
+    assert items == again
+
+
+@given(programs())
+@settings(max_examples=15, deadline=None)
+def test_the_buffers_are_those_of_the_machine(compiled: Compiled) -> None:
+    """No program asks for more memory than there is; the auxiliary buffer is carved out of NB (S3.4)."""
+    footprint, machine = compiled.program.footprint, compiled.machine
+    assert footprint.nb_bytes + footprint.halo_bytes <= machine.nb_bytes
+    assert footprint.sb_bytes <= machine.sb_bytes
+    assert footprint.halo_bytes <= machine.halo_bytes
+    assert footprint.llc_bytes <= machine.llc.bytes
+    assert footprint.ddr_bytes <= machine.ddr.bytes
+
+
+def _model(name: str) -> bytes:
+    return with_varied_weights(builtin_model(name))[0]
+
+
+@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("options", [Options(), Options(reorder=False), Options("layers", "refetch")], ids=str)
+def test_networks_keep_bounds_and_sums(name: str, options: Options) -> None:
+    """The same for whole networks on the edge preset."""
+    _check(compile_model(_model(name), find_machine("edge"), options))
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_networks_are_no_slower_on_a_faster_machine(name: str) -> None:
+    """The same binary on faster machines."""
+    compiled = compile_model(_model(name), find_machine("edge"))
+    before = simulate_program(compiled.program, compiled.machine).makespan_ps
+    for machine in _faster(compiled.machine):
+        assert simulate_program(compiled.program, machine).makespan_ps <= before
+
+
+SLOWER = ("resnet18", "efficientnet_b0", "shufflenet", "resnet50", "vit_tiny", "bert_mini")
+BEYOND = pytest.mark.xfail(reason="3.5 % at twice the bandwidth of the last-level cache: other chains are chosen")
+SWEPT = (
+    "dscnn",
+    "squeezenet",
+    *(pytest.param(name, marks=pytest.mark.long) for name in SLOWER),
+    pytest.param("mobilenetv2", marks=[pytest.mark.long, BEYOND]),
+)
+
+
+@pytest.mark.parametrize("name", SWEPT)
+def test_compiled_anew_for_a_faster_machine_a_network_is_hardly_slower(name: str) -> None:
+    """The compiler decides by prediction: for a faster machine it may lose 2 % by that, and no more."""
+    model = _model(name)
+    edge = find_machine("edge")
+    before = simulate_program(compile_model(model, edge).program, edge).makespan_ps
+    for machine in _faster(edge):
+        after = simulate_program(compile_model(model, machine).program, machine).makespan_ps
+        assert after <= 1.02 * before
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_hoisting_loads_never_costs(name: str) -> None:
+    """Re-ordering is worth what it does: with it a network is no slower."""
+    model, edge = _model(name), find_machine("edge")
+    times = [
+        simulate_program(compile_model(model, edge, Options(reorder=reorder)).program, edge).makespan_ps
+        for reorder in (True, False)
+    ]
+    assert times[0] <= times[1]

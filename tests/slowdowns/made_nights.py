@@ -1,0 +1,78 @@
+"""Nights made by a formula: layers, null probes and a network on a device whose host drifts, one of them slower."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from harness.probe.terms import Terms
+from harness.slowdowns.series import WatchedLayer, WatchedProbe, WatchSeries
+from harness.slowdowns.subjects import Subject
+
+LAYERS = 12
+HOST_S = (70e-6, 1e-9, 0.75e-9)
+JITTER = 0.003
+
+
+def layer_name(at: int) -> str:
+    """The name of a layer by its number."""
+    return f"layer{at}"
+
+
+def own_s(at: int) -> float:
+    """What a layer takes."""
+    return 10e-6 * 1.3**at
+
+
+@dataclass(frozen=True)
+class MadeDevice:
+    """A device: `slow` layers by number with their factors, the whole device's, the host's.
+
+    `nightly` is the relative scatter of each probe from night to night.
+    """
+
+    slow: Mapping[int, float] = field(default_factory=dict)
+    device: float = 1.0
+    host: float = 1.0
+    nightly: float = 0.0
+    runs: int = 60
+    clock: str = "device"
+    fingerprint: Mapping[str, str] = field(default_factory=lambda: {"runtime_version": "1", "cpu": "made"})
+    layers: int = LAYERS
+
+    def night(self, number: int, seed: int = 0) -> WatchSeries:
+        """The watch of a night, by its number."""
+        random = np.random.default_rng([seed, number])
+        probes: dict[str, WatchedProbe] = {}
+        totals: dict[str, tuple[float, float]] = {}
+        watched: list[WatchedLayer] = []
+
+        def add(probe: str, record: WatchedProbe, own: float) -> None:
+            read, written = record.terms.input_bytes, record.terms.output_bytes
+            host = (HOST_S[0] + HOST_S[1] * read + HOST_S[2] * written) * self.host
+            probes[probe], totals[probe] = record, (host, own * self.device)
+
+        for number_of, edge in enumerate((8, 16, 32, 64, 96, 128)):
+            for stride in (1, 4):
+                terms = Terms(12 * edge**2, 12 * (edge // stride) ** 2, auxiliaries=1)
+                add(f"c{number_of}{stride}", WatchedProbe("calibration", f"null {edge} /{stride}", terms), 0.0)
+        for at in range(self.layers):
+            base = WatchedProbe("null", f"null of {at}", Terms(2000 * (at + 1), 500 * (at + 1), auxiliaries=1))
+            add(f"n{at}", base, 1e-6)
+            inside = WatchedProbe("context", layer_name(at), replace(base.terms, output_bytes=700 * (at + 1)))
+            add(f"p{at}", inside, 1e-6 + own_s(at) * self.slow.get(at, 1.0))
+            watched.append(WatchedLayer(Subject("layer", layer_name(at), "Conv", ("net",)), f"p{at}", f"n{at}", 1))
+        whole = sum(own_s(at) * self.slow.get(at, 1.0) for at in range(self.layers))
+        add("whole", WatchedProbe("network", "net", Terms(602_112, 4000)), whole)
+        samples = {}
+        for probe, (host, own) in totals.items():
+            off = 1 + self.nightly * random.standard_normal()
+            spikes = np.where(random.random(self.runs) < 0.005, random.exponential(2e-3, self.runs), 0.0)
+            taken = host * random.lognormal(0.0, JITTER, self.runs) + own
+            samples[probe] = np.round(taken * off * 1e9 + spikes * 1e9) / 1e9
+        date = f"2026-{1 + number // 28:02d}-{1 + number % 28:02d}T01:00:00+00:00"
+        return WatchSeries(
+            number + 1, "made", date, self.clock, dict(self.fingerprint), tuple(watched), probes, (samples,)
+        )

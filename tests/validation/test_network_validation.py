@@ -1,0 +1,156 @@
+"""Whole networks measured beside their estimates, on a device whose true times are known."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from nullbench import DEVICE, Bench, build_network
+
+from harness import validate
+from harness.device.session import Sample
+from harness.errors import CoverageError, LutNotFound, UsageError
+from harness.measure.journal import Journal
+from harness.measure.policy import RepeatPolicy
+from harness.validation.validate import Validation
+from harness.validation.whole_networks import Taken, whole_latency
+
+
+def checked(bench: Bench, *models: Path, **options: object) -> Validation:
+    """The validation of these files on the bench's device."""
+    names = [str(model) for model in models]
+    return validate(names, device=DEVICE, workspace=bench.workspace, **options)  # type: ignore[arg-type]
+
+
+def test_estimates_agree_with_measurements_within_the_noise(bench: Bench) -> None:
+    """Estimated, measured and true time of profiled and of never profiled networks agree within a few percent."""
+    bench.profile(policy=RepeatPolicy(runs=20))
+    bench.build()
+    deep = build_network(bench.root / "deep.onnx", widths=(8, 32, 32, 32, 32, 32))
+    result = checked(bench, bench.model, deep)
+    for network, path in zip(result.networks, (bench.model, deep), strict=True):
+        truth_s = bench.truth.network_s(path)
+        assert network.measured_s == pytest.approx(truth_s, rel=0.02)
+        assert network.estimated_s == pytest.approx(truth_s, rel=0.05)
+        assert network.error == pytest.approx(network.estimated_s / network.measured_s - 1)
+        low, high = network.interval_s
+        assert network.within_interval == (low <= network.measured_s <= high)
+        assert 0 < network.measured_halfwidth_s < 0.05 * network.measured_s
+        assert (network.naive_s, network.naive_error) == (None, None)
+    errors = [abs(network.error) for network in result.networks]
+    assert result.mape == pytest.approx(sum(errors) / 2)
+    assert result.within_5 == sum(error <= 0.05 for error in errors) / 2
+    assert result.within_10 == sum(error <= 0.10 for error in errors) / 2
+    assert result.interval_coverage == sum(network.within_interval for network in result.networks) / 2
+    assert (result.device, result.clock, result.fingerprint_changes) == (DEVICE, "device", ())
+
+
+def test_without_noise_the_error_is_nothing(bench: Bench) -> None:
+    """On a device that repeats itself exactly, the estimate is the measurement to a tenth of a percent."""
+    bench.set_device(dataclasses.replace(bench.truth, noise=0.0))
+    bench.profile(policy=RepeatPolicy(runs=3))
+    bench.build()
+    result = checked(bench, bench.model)
+    assert result.mape < 1e-3
+    assert (result.within_5, result.within_10) == (1.0, 1.0)
+
+
+def test_naive_timing_counts_the_overhead_of_every_layer(bench: Bench) -> None:
+    """The sum of layers timed alone holds the overhead once per layer, which is the error that the method avoids."""
+    bench.set_device(dataclasses.replace(bench.truth, noise=0.0))
+    bench.profile(policy=RepeatPolicy(runs=3))
+    bench.build()
+    (network,) = checked(bench, bench.model, naive=True).networks
+    assert network.naive_s is not None
+    assert network.naive_error == pytest.approx(network.naive_s / network.measured_s - 1)
+    transfers_s = 6 * bench.truth.c_s - bench.truth.c_s
+    assert network.naive_s > network.measured_s + transfers_s
+
+
+def test_networks_of_the_same_name_are_kept_apart(bench: Bench) -> None:
+    """Two files called alike in different folders are validated each with its own layers."""
+    paths = []
+    for folder, widths in (("a", (8, 32, 32)), ("b", (8, 16, 16, 16))):
+        (bench.root / folder).mkdir()
+        paths.append(build_network(bench.root / folder / "net.onnx", widths=widths))
+    bench.set_device(dataclasses.replace(bench.truth, noise=0.0))
+    bench.profile(*paths, policy=RepeatPolicy(runs=3))
+    bench.build()
+    alone = [checked(bench, path, naive=True).networks[0] for path in paths]
+    together = checked(bench, *paths, naive=True).networks
+    assert [one.measured_s for one in together] == pytest.approx([one.measured_s for one in alone])
+    assert [one.naive_s for one in together] == pytest.approx([one.naive_s for one in alone])
+
+
+def test_the_floor_is_what_processes_differ_by() -> None:
+    """A network's time is the median over processes, its repeatability their standard deviation, freed of its bias."""
+    ms = 1_000_000
+    processes = [Taken({"net": [Sample(value, None, value, 0)] * 5}, {}, {}) for value in (10 * ms, 11 * ms, 12 * ms)]
+    whole = whole_latency(processes, "net", "device")
+    assert whole.latency_s == pytest.approx(0.011)
+    assert whole.processes_s == pytest.approx((0.010, 0.011, 0.012))
+    assert whole.repeatability == pytest.approx(0.001 / 0.8862 / 0.011)
+    assert whole.halfwidth_s == pytest.approx(4.303 * 0.001 / 3**0.5, rel=1e-3)  # Student's t of two degrees
+
+
+def test_errors_are_shown_with_and_without_the_floor(bench: Bench) -> None:
+    """Every process has its own median, and what an error exceeds their spread by stands beside it."""
+    bench.profile(policy=RepeatPolicy(runs=6))
+    bench.build()
+    result = checked(bench, bench.model, processes=2)
+    (one,) = result.networks
+    assert len(one.processes_s) == 2
+    assert one.error_beyond_floor == max(0.0, abs(one.error) - (one.repeatability or 0.0))
+    assert (result.floor, result.mape_beyond_floor) == (one.repeatability, one.error_beyond_floor)
+
+
+def test_one_process_tells_no_floor(bench: Bench) -> None:
+    """After one process nothing is known of repeatability, and the error stands as it is; none at all is refused."""
+    bench.profile(policy=RepeatPolicy(runs=3))
+    bench.build()
+    result = checked(bench, bench.model, processes=1)
+    assert (result.floor, result.networks[0].repeatability) == (None, None)
+    assert result.networks[0].error_beyond_floor == abs(result.networks[0].error)
+    with pytest.raises(UsageError, match="0 processes"):
+        checked(bench, bench.model, processes=0)
+
+
+def test_validation_never_feeds_a_table(bench: Bench) -> None:
+    """Whole networks measured by `validate` are in the journal and change nothing in the next table."""
+    bench.profile(policy=RepeatPolicy(runs=6))
+    before = bench.build()
+    checked(bench, bench.model)
+    with Journal(bench.workspace.journal) as journal:
+        purposes = [known.settings["purpose"] for known in journal.campaigns(DEVICE)]
+    assert purposes == ["profile", "validate", "validate", "validate"]
+    assert bench.build().entries == before.entries
+
+
+def test_a_network_with_unknown_layers_is_refused_before_it_is_measured(bench: Bench) -> None:
+    """What cannot be estimated is named, and nothing is run on the device."""
+    bench.profile(policy=RepeatPolicy(runs=3))
+    bench.build()
+    other = build_network(bench.root / "other.onnx", widths=(8, 40))
+    with pytest.raises(CoverageError, match="other"):
+        checked(bench, bench.model, other)
+    with Journal(bench.workspace.journal) as journal:
+        assert len(journal.campaigns(DEVICE)) == 1
+
+
+def test_a_device_that_changed_since_its_table_is_told(bench: Bench) -> None:
+    """What differs between the table's device and the one measured now is named beside the error it causes."""
+    bench.profile(policy=RepeatPolicy(runs=6))
+    bench.build()
+    bench.set_device(dataclasses.replace(bench.truth, c_s=3e-4))
+    result = checked(bench, bench.model)
+    assert result.fingerprint_changes == ("settings",)
+    assert result.within_10 == 0.0
+    assert result.interval_coverage == 0.0
+
+
+def test_without_a_table_nothing_is_measured(bench: Bench) -> None:
+    """The error says that a table is missing, and no journal appears."""
+    with pytest.raises(LutNotFound):
+        checked(bench, bench.model)
+    assert not bench.workspace.journal.exists()

@@ -1,0 +1,180 @@
+"""A table beside the truth: which layers are compared, and what the summary says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nullbench import build_network
+
+from harness.device.replies import TrueLayer, TrueOverhead, Truth
+from harness.errors import ProtocolError
+from harness.estimation.estimate import LayerEstimate
+from harness.latency.overhead import Coefficient, Overhead
+from harness.network.fusion import DEFAULT_RULES
+from harness.network.layers import Layer, cut
+from harness.network.models import load_network
+from harness.probe.probe import network_probe
+from harness.validation.oracle import LayerTruth, NetworkTruth, compare_network, report_truth
+
+OPS = ["Conv+Relu", "Conv+Relu", "Conv+Relu", "GlobalAveragePool", "Flatten", "Gemm"]
+
+
+class Compared:
+    """The bench's network of six layers, each estimated at one millisecond unless told otherwise."""
+
+    def __init__(self, folder: Path, latencies_s: Mapping[int, float] | None = None) -> None:
+        network = load_network(str(build_network(folder / "chain.onnx")))
+        self.layers = cut(network, DEFAULT_RULES)
+        self.names = network_probe(network).model.names
+        self.emitted = {index: name for name, index in self.names.nodes.items()}
+        self.estimates = [
+            LayerEstimate(layer.name, layer.op, layer.key.digest, (latencies_s or {}).get(at, 1e-3), 1e-5, "measured")
+            for at, layer in enumerate(self.layers)
+        ]
+
+    def nodes(self, *layers: int, part: slice = slice(None)) -> tuple[str, ...]:
+        """The names, in the model that was sent, of the nodes of these layers."""
+        chosen: list[Layer] = [self.layers[at] for at in layers]
+        return tuple(self.emitted[node.index] for layer in chosen for node in layer.graph.nodes[part])
+
+    def __call__(self, *executed: tuple[tuple[str, ...], float]) -> NetworkTruth:
+        """The comparison where the device executes these nodes in these times."""
+        told = tuple(TrueLayer(f"layer {at}", nodes, latency_s) for at, (nodes, latency_s) in enumerate(executed))
+        truth = Truth(None, sum(one.latency_s for one in told), told)
+        return compare_network("net", list(zip(self.layers, self.estimates, strict=True)), self.names, truth)
+
+
+def test_layers_are_compared_one_by_one(tmp_path: Path) -> None:
+    """Where the device executes our layers as they are, each stands beside its own entry."""
+    compared = Compared(tmp_path)
+    found = compared(*((compared.nodes(at), 2e-3) for at in range(6)))
+    assert [layer.op for layer in found.layers] == OPS
+    for layer in found.layers:
+        assert (layer.true_s, layer.estimated_s) == (2e-3, 1e-3)
+        assert (layer.error, layer.share) == (pytest.approx(-0.5), pytest.approx(1 / 6))
+    assert (found.true_s, found.unassigned_s) == (pytest.approx(12e-3), 0)
+    assert found.estimated_s == pytest.approx(6e-3)
+
+
+def test_several_layers_of_the_device_in_one_of_ours_add_up(tmp_path: Path) -> None:
+    """A node or a layer that took the device several steps is compared with their sum."""
+    compared = Compared(tmp_path)
+    first, second = compared.nodes(0, part=slice(1)), compared.nodes(0, part=slice(1, 2))
+    found = compared((first, 3e-4), (second, 2e-4), (second, 4e-4), *((compared.nodes(at), 1e-3) for at in range(1, 6)))
+    assert found.layers[0].true_s == pytest.approx(9e-4)
+    assert len(found.layers) == 6
+
+
+def test_layers_that_the_device_executes_as_one_are_compared_together(tmp_path: Path) -> None:
+    """A layer of the device over several of ours makes one comparison of all of them, names and entries joined."""
+    compared = Compared(tmp_path, {3: 5e-4, 4: 0.0})
+    found = compared(*((compared.nodes(at), 1e-3) for at in range(3)), (compared.nodes(3, 4, 5), 3e-3))
+    assert len(found.layers) == 4
+    joined = found.layers[-1]
+    assert joined.op == "GlobalAveragePool + Flatten + Gemm"
+    assert (joined.true_s, joined.estimated_s) == (pytest.approx(3e-3), pytest.approx(1.5e-3))
+    assert joined.error == pytest.approx(-0.5)
+
+
+def test_layers_that_cost_nothing_have_no_error(tmp_path: Path) -> None:
+    """A layer that the device executes for free is listed with what the table gives it, and without a quotient."""
+    compared = Compared(tmp_path, {4: 1e-6})
+    found = compared(*((compared.nodes(at), 1e-3) for at in (0, 1, 2, 3, 5)))
+    assert (found.layers[4].true_s, found.layers[4].estimated_s, found.layers[4].error) == (0.0, 1e-6, None)
+
+
+def test_time_for_no_node_is_told_apart(tmp_path: Path) -> None:
+    """What the device does on its own account belongs to no layer, and is not lost."""
+    compared = Compared(tmp_path)
+    found = compared(*((compared.nodes(at), 1e-3) for at in range(6)), ((), 5e-4))
+    assert found.unassigned_s == pytest.approx(5e-4)
+    assert found.true_s == pytest.approx(6.5e-3)
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    """The network read once for many comparisons."""
+    return Compared(tmp_path_factory.mktemp("model"))
+
+
+@given(data=st.data())
+def test_nothing_is_lost_or_counted_twice(data: st.DataObject, standing: Compared) -> None:
+    """However the device groups nodes, truths and estimates of the comparisons add up to those of the network."""
+    nodes = standing.nodes(*range(6))
+    groups = data.draw(st.lists(st.lists(st.sampled_from(nodes), max_size=3, unique=True), min_size=1, max_size=8))
+    found = standing(*((tuple(group), 1e-3) for group in groups))
+    assert sum(layer.true_s for layer in found.layers) + found.unassigned_s == pytest.approx(1e-3 * len(groups))
+    assert sum(layer.estimated_s for layer in found.layers) == found.estimated_s == pytest.approx(6e-3)
+    assert sum(len(layer.name.split(" + ")) for layer in found.layers) == 6
+
+
+def test_unknown_nodes_are_refused(tmp_path: Path) -> None:
+    """An oracle that speaks of another model is not believed."""
+    with pytest.raises(ProtocolError, match="n99"):
+        Compared(tmp_path)((("n99",), 1e-3))
+
+
+def _overhead(**values: float) -> Overhead:
+    names = {"input_bytes": values["a"], "output_bytes": values["b"], "runs": values["c"]}
+    coefficients = {name: Coefficient(value, 0.0, value, value) for name, value in names.items()}
+    return Overhead(coefficients, (), {}, 1.0, 1.0, 1.0, 0.0, 10)
+
+
+def _network(errors: Sequence[float], share: float = 0.1) -> NetworkTruth:
+    layers = tuple(LayerTruth(f"l{at}", "Conv", 1.0, 1 + error, share, error) for at, error in enumerate(errors))
+    return NetworkTruth("net", 1.0, 1.0, 0.0, layers)
+
+
+TRUTH = Truth(TrueOverhead(1e-10, 0.0, 1e-4), 1.0, ())
+PROFILE = Truth(None, 1.0, ())
+
+
+def test_overhead_is_compared_with_the_fit() -> None:
+    """Each of a, b and c stands beside its truth; a truth of zero has no quotient."""
+    found = report_truth(_overhead(a=2e-10, b=1e-12, c=1e-4), TRUTH, [_network([0.1])]).overhead
+    assert (found["a_s_per_byte"].true, found["a_s_per_byte"].fitted) == (1e-10, 2e-10)
+    assert found["a_s_per_byte"].error == pytest.approx(1.0)
+    assert found["b_s_per_byte"].error is None
+    assert found["c_s"].error == pytest.approx(0.0)
+
+
+def test_summary_is_over_the_layers_that_matter() -> None:
+    """Median and 95th percentile are of absolute errors of layers above one percent of their network's time."""
+    fitted = _overhead(a=1e-10, b=0.0, c=1e-4)
+    errors = [(-1) ** at * at / 100 for at in range(101)]
+    found = report_truth(fitted, TRUTH, [_network(errors), _network([9.0, -9.0], share=0.01)])
+    assert found.counted == 101
+    assert (found.median_error, found.p95_error) == (pytest.approx(0.5), pytest.approx(0.95))
+    assert [layer.error for _, layer in found.worst(3)] == pytest.approx([1.0, -0.99, 0.98])
+
+
+def test_without_layers_that_matter_there_is_no_summary() -> None:
+    """Nothing counted is told as nothing."""
+    found = report_truth(_overhead(a=1e-10, b=0.0, c=1e-4), TRUTH, [_network([0.5], share=0.001)])
+    assert (found.counted, found.median_error, found.p95_error, found.worst(5)) == (0, None, None, ())
+
+
+def test_device_that_does_not_know_its_overhead_has_none_to_compare() -> None:
+    """A runtime's profile tells layers and no a, b, c: these are left out, the layers are not."""
+    found = report_truth(_overhead(a=2e-10, b=1e-12, c=1e-4), PROFILE, [_network([0.1])])
+    assert found.overhead == {}
+    assert found.median_error == pytest.approx(0.1)
+
+
+def test_long_layers_and_all_layers_have_their_own_sums() -> None:
+    """By hand: of 60 us, 40 us and nothing, 66 us, 30 us and 1 us are estimated; all count by time, one is long."""
+    pairs = [(60e-6, 66e-6), (40e-6, 30e-6), (0.0, 1e-6)]
+    layers = [
+        LayerTruth(f"l{at}", "Conv", true_s, estimated_s, 0.0, estimated_s / true_s - 1 if true_s else None)
+        for at, (true_s, estimated_s) in enumerate(pairs)
+    ]
+    network = NetworkTruth("net", 1e-4, 97e-6, 0.0, tuple(layers))
+    found = report_truth(_overhead(a=1e-10, b=0.0, c=1e-4), PROFILE, [network])
+    assert found.time_weighted_error == pytest.approx((6 + 10 + 1) / 100)
+    assert found.mean_error_long == pytest.approx(0.1)
+    nothing = report_truth(_overhead(a=1e-10, b=0.0, c=1e-4), PROFILE, [_network([])])
+    assert (nothing.time_weighted_error, nothing.mean_error_long) == (None, None)
