@@ -15,11 +15,11 @@ import sys
 import time
 from collections.abc import Iterator
 
-from device_agents.emulated_npu.command import DataType, Function, Settings
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, Value, View, ViewAxis
 from device_agents.emulated_npu.compiler.pipeline import compile_graph
 from device_agents.emulated_npu.machine import load_preset
 from device_agents.emulated_npu.timing.simulation import simulate_program
+from device_agents.emulated_npu.unit_commands import DataType, Function, Settings
 
 MODEL = "builtin:resnet50"
 REPEATS = 5

@@ -11,7 +11,13 @@ import gc
 import time
 from collections.abc import Sequence
 
-from device_agents.emulated_npu.command import (
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
+from device_agents.emulated_npu.machine import Machine, load_preset
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.simulation import durations_ps
+from device_agents.emulated_npu.timing.single_core import schedule
+from device_agents.emulated_npu.timing.stream_timing import CoreSteps, simulate_cores
+from device_agents.emulated_npu.unit_commands import (
     Command,
     DataType,
     Descriptor,
@@ -23,12 +29,6 @@ from device_agents.emulated_npu.command import (
     Space,
     Wait,
 )
-from device_agents.emulated_npu.isa.sequencer import Step
-from device_agents.emulated_npu.machine import Machine, load_preset
-from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.many_cores import CoreSteps, simulate_cores
-from device_agents.emulated_npu.timing.schedule import schedule
-from device_agents.emulated_npu.timing.simulation import durations_ps
 
 TILES = 200
 INPUTS = 8
@@ -51,7 +51,7 @@ def _tile(number: int) -> list[Item]:
     return [_load(size), Post(Queue.IO, 0), Wait(Queue.CP, 0), computing, Post(Queue.CP, 1), Wait(Queue.IO, 1)]
 
 
-def program(core: int, cores: int, tiles: int) -> list[Step]:
+def program(core: int, cores: int, tiles: int) -> list[IssuedStep]:
     """A stage: receives of the core before it, works tile by tile, sends to the core behind it."""
     items: list[Item] = []
     if core:
@@ -61,7 +61,7 @@ def program(core: int, cores: int, tiles: int) -> list[Step]:
     if core + 1 < cores:
         target = _operand(Space.DDR, 512)
         items.append(Command(Function.SEND, target, _operand(Space.NB, 512), peer=core + 1))
-    return [Step(pc, item, 2) for pc, item in enumerate(items)]
+    return [IssuedStep(pc, item, 2) for pc, item in enumerate(items)]
 
 
 def item_us(machine: Machine, cores: int, inputs: int, tiles: int) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 from device_agents.backends import LoadRequest, Refused, Revealed, Sample, TrueLayer, TrueOverhead, Truth
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer
 from device_agents.emulated_npu.compiler.pipeline import compile_model
-from device_agents.emulated_npu.errors import EmulatorError
+from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.host import QUIET, HostModel
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program

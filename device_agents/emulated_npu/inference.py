@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from device_agents.emulated_npu.command import Command
 from device_agents.emulated_npu.compiler.pipeline import Compiled
-from device_agents.emulated_npu.errors import BudgetExceeded, ExecutionFault
-from device_agents.emulated_npu.execution.functional import Counters, FunctionalMachine, memories_for, run
+from device_agents.emulated_npu.emulator_errors import BudgetExceeded, ExecutionFault
+from device_agents.emulated_npu.execution.functional import ExecutionCounters, FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.execution.signatures import operands_of
 from device_agents.emulated_npu.isa.program import Program
-from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, Step, sequence
+from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.formula import Formula, formula
 from device_agents.emulated_npu.timing.simulation import Timing, marginal_ps, simulate
+from device_agents.emulated_npu.unit_commands import Command
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +39,7 @@ class TimedProgram:
 
     program: Program
     machine: Machine
-    steps: tuple[Step, ...]
+    steps: tuple[IssuedStep, ...]
     costs: CostModel
     timing: Timing
     formula: Formula
@@ -62,7 +62,7 @@ class Computed:
     """The outputs of one functional run by name, and what it read and wrote."""
 
     outputs: Mapping[str, Array]
-    counters: Counters
+    counters: ExecutionCounters
 
 
 def time_program(
@@ -84,7 +84,7 @@ def time_program(
     return TimedProgram(program, machine, steps, costs, timing, formula(steps, machine, costs=costs))
 
 
-def _steps(program: Program, machine: Machine, cycle_budget: int | None, most_items: int) -> Iterator[Step]:
+def _steps(program: Program, machine: Machine, cycle_budget: int | None, most_items: int) -> Iterator[IssuedStep]:
     """The items of a program, as long as issuing the instructions alone keeps within the budget."""
     budget = DEFAULT_BUDGET
     if cycle_budget is not None and machine.issue_cycles:
@@ -104,7 +104,7 @@ def _steps(program: Program, machine: Machine, cycle_budget: int | None, most_it
         )
 
 
-def check_accesses(steps: Iterable[Step], program: Program, machine: Machine) -> None:
+def check_accesses(steps: Iterable[IssuedStep], program: Program, machine: Machine) -> None:
     """Checks every operand of every command against the bounds of its memory, without computing anything.
 
     Raises ExecutionFault, naming the instruction, as a functional run of the same items would.

@@ -21,8 +21,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from device_agents.emulated_npu.command import DataType
-from device_agents.emulated_npu.errors import InvalidMachine
+from device_agents.emulated_npu.emulator_errors import InvalidMachine
+from device_agents.emulated_npu.unit_commands import DataType
 
 Dataflow = Literal["dot-product", "weight-stationary", "output-stationary", "input-stationary"]
 Packing = Literal["none", "row", "stride"]
@@ -67,7 +67,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Link:
+class Interconnect:
     """An interconnect that all who send over it share (0 bytes/s: there is none)."""
 
     bytes_per_s: float
@@ -83,8 +83,8 @@ class Cores:
 
     per_chip: int
     chips: int
-    link: Link
-    chip_link: Link
+    link: Interconnect
+    chip_link: Interconnect
 
     @property
     def count(self) -> int:
@@ -224,7 +224,7 @@ def parse_machine(text: str, name: str) -> Machine:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidMachine(f"Machine {name} is not TOML", str(error), "Correct its syntax") from error
-    reader = _Reader(name)
+    reader = _MachineReader(name)
     return check_machine(reader.table(Machine, {**content, "name": reader.own_name(content)}, ""))
 
 
@@ -340,7 +340,7 @@ def _shown(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _MachineReader:
     """Turns tables of TOML into the dataclasses above, field by field; keys are told as dotted paths."""
 
     machine: str

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from device_agents.emulated_npu.many_cores.streaming import TimedSystem
     from device_agents.emulated_npu.many_cores.workload import NetworkNodes
     from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric
-    from device_agents.emulated_npu.partition.result import Partition
+    from device_agents.emulated_npu.partition.result import CorePartition
     from device_agents.emulated_npu.partition.score import AbsoluteScore, ShareScore
     from device_agents.emulated_npu.partition.split_walk import SplitRule
 
@@ -105,7 +105,7 @@ class PartitionRun:
     max_rel_error: float | None
 
     @property
-    def partition(self) -> Partition:
+    def partition(self) -> CorePartition:
         """Which nodes each group computes."""
         return self.placed.partition
 
@@ -167,7 +167,7 @@ def _runs(
     ground: Ground, groups: Sequence[CoreGroup], fabric: Fabric, rule: SplitRule | None, choices: CoreChoices
 ) -> Iterator[PartitionRun]:
     """The balanced partition first, on the same groups as that by score, those that were added included."""
-    from device_agents.emulated_npu.errors import DoesNotFit
+    from device_agents.emulated_npu.emulator_errors import DoesNotFit
     from device_agents.emulated_npu.many_cores.placing import place, place_balanced
     from device_agents.emulated_npu.partition.greedy import partition_by_score, partition_by_score_adding_groups
 

@@ -27,7 +27,7 @@ def errors_of_user(next_step: str = "") -> Iterator[None]:
 
     `next_step` is for errors that name none themselves.
     """
-    from device_agents.emulated_npu.errors import EmulatorError
+    from device_agents.emulated_npu.emulator_errors import EmulatorError
 
     try:
         yield
@@ -39,7 +39,7 @@ def errors_of_user(next_step: str = "") -> Iterator[None]:
 @contextlib.contextmanager
 def errors_of_compiler() -> Iterator[None]:
     """A program that the compiler has just made must run, unless memory or budget end: else it is a bug."""
-    from device_agents.emulated_npu.errors import BudgetExceeded, ExecutionFault, InvalidProgram
+    from device_agents.emulated_npu.emulator_errors import BudgetExceeded, ExecutionFault, InvalidProgram
 
     with errors_of_user():
         try:
@@ -56,7 +56,7 @@ def errors_of_compiler() -> Iterator[None]:
 def errors_of_forced_choices(options: Options) -> Iterator[None]:
     """Where something does not fit, what the user forced on the compiler is the first to let go."""
     from device_agents.emulated_npu.compiler.options import DEFAULT
-    from device_agents.emulated_npu.errors import DoesNotFit
+    from device_agents.emulated_npu.emulator_errors import DoesNotFit
 
     names = ("tile", "chains", "halo", "residency", "conv_algorithm", "dft_block", "dft_kernels")
     changed = [name for name in names if getattr(options, name) != getattr(DEFAULT, name)]

@@ -15,12 +15,12 @@ from harness.cli.npu_values import Checked
 from harness.text import spreadsheet_cell
 
 if TYPE_CHECKING:
-    from device_agents.emulated_npu.command import Space
     from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
     from device_agents.emulated_npu.compiler.planning.search import Choice
     from device_agents.emulated_npu.inference import TimedProgram
-    from device_agents.emulated_npu.reports.accounting import Moved
+    from device_agents.emulated_npu.reports.accounting import MovedBytes
     from device_agents.emulated_npu.reports.statistics import LayerRow
+    from device_agents.emulated_npu.unit_commands import Space
 
 _PS_PER_S = 1e12
 
@@ -60,7 +60,7 @@ class Run:
         return ("",) * len(self.timed.program.layers) if self.source is None else self.source.operators
 
     @cached_property
-    def moved_by_memory(self) -> Mapping[Space, Moved]:
+    def moved_by_memory(self) -> Mapping[Space, MovedBytes]:
         """Bytes out of and into DDR and the last-level cache."""
         from device_agents.emulated_npu.reports.accounting import moved_by_memory
 
@@ -158,7 +158,7 @@ def _graph_fields(source: CompiledModel | None) -> dict[str, int | None]:
 
 def _memories(run: Run) -> dict[str, dict[str, int]]:
     """Of every memory its size, what the program takes of it, its high-water mark or what was moved."""
-    from device_agents.emulated_npu.command import Space
+    from device_agents.emulated_npu.unit_commands import Space
 
     machine, footprint = run.timed.machine, run.timed.program.footprint
     sizes = {

@@ -90,7 +90,7 @@ def read_machines(presets: Sequence[str], files: Sequence[Path]) -> list[Machine
 
 def read_axes(settings: Sequence[str]) -> tuple[Axis, ...]:
     """The parameters of --set with their values; raises UsageError."""
-    from device_agents.emulated_npu.errors import InvalidMachine
+    from device_agents.emulated_npu.emulator_errors import InvalidMachine
     from device_agents.emulated_npu.sweep.axis import InvalidSweep, parse_axis
 
     axes: list[Axis] = []
@@ -180,7 +180,7 @@ def _point(source: NetworkModel, candidate: Candidate, choices: Options, cycle_b
     """One machine, compiled for and timed; what it lacks is a result, anything else an error."""
     from device_agents.emulated_npu.compiler.odd_dft.obstacles import NoDft
     from device_agents.emulated_npu.compiler.pipeline import compile_model
-    from device_agents.emulated_npu.errors import BudgetExceeded, DoesNotFit
+    from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit
     from device_agents.emulated_npu.inference import time_program
     from harness.cli.npu_report import Run
 

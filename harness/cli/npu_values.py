@@ -36,7 +36,7 @@ class Checked:
 
 def can_compare(source: CompiledModel) -> bool:
     """Whether the machine computes values; says so where it has timing alone, as with another type than float32."""
-    from device_agents.emulated_npu.command import DataType
+    from device_agents.emulated_npu.unit_commands import DataType
 
     machine = source.compiled.machine
     if machine.data_type is not DataType.FLOAT32:

@@ -9,7 +9,7 @@ from itertools import product
 
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.command import (
+from device_agents.emulated_npu.unit_commands import (
     Activation,
     Command,
     DataType,

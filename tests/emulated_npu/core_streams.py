@@ -9,15 +9,15 @@ from fractions import Fraction
 from hypothesis import strategies as st
 from timed_programs import compute, load, operand, store
 
-from device_agents.emulated_npu.command import Command, Fence, Function, Item, Post, Queue, Space, Wait
-from device_agents.emulated_npu.isa.sequencer import Step
-from device_agents.emulated_npu.machine import Cores, Link, Machine
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
+from device_agents.emulated_npu.machine import Cores, Interconnect, Machine
 from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.many_cores import CoreSteps
+from device_agents.emulated_npu.timing.stream_timing import CoreSteps
+from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Item, Post, Queue, Space, Wait
 
 # A byte is one cycle of 1000 ps on DDR, half of one on the link, two on the way out of a chip.
-FOUR_CORES = Cores(2, 2, Link(2e9, 3.0), Link(5e8, 7.0))
-ONE_CHIP = Cores(8, 1, Link(2e9, 3.0), Link(0.0, 0.0))
+FOUR_CORES = Cores(2, 2, Interconnect(2e9, 3.0), Interconnect(5e8, 7.0))
+ONE_CHIP = Cores(8, 1, Interconnect(2e9, 3.0), Interconnect(0.0, 0.0))
 
 
 def send(size: int, peer: int, space: Space = Space.DDR) -> Command:
@@ -30,7 +30,7 @@ def forward(size: int, peer: int, source: Space, space: Space = Space.DDR) -> Co
     return Command(Function.SEND, operand(space, size), operand(source, size), peer=peer)
 
 
-def tell(peer: int) -> Command:
+def notify(peer: int) -> Command:
     """That something shared has been written."""
     return Command(Function.SEND, operand(Space.DDR, 1), peer=peer)
 
@@ -72,7 +72,7 @@ def streams(draw: st.DrawFn) -> RandomStream:
             space = draw(st.sampled_from((Space.DDR, Space.LLC)))
             together = layout.chip_of(core) == layout.chip_of(peer)
             how = draw(st.integers(0, 2 if together else 1))
-            mine.append((send(size, peer, space), forward(size, peer, Space.DDR, space), tell(peer))[how])
+            mine.append((send(size, peer, space), forward(size, peer, Space.DDR, space), notify(peer))[how])
             items[peer].append(receive(core))
         elif kind == "w" and spare[core, 1 - queue]:
             spare[core, 1 - queue] -= 1
@@ -87,7 +87,7 @@ def streams(draw: st.DrawFn) -> RandomStream:
         else:
             mine.append({"l": load, "s": store}.get(kind, compute)(size))
     cores = [
-        CoreSteps(core, group_of[core], [Step(pc, item, draw(st.integers(0, 1))) for pc, item in enumerate(mine)])
+        CoreSteps(core, group_of[core], [IssuedStep(pc, item, draw(st.integers(0, 1))) for pc, item in enumerate(mine)])
         for core, mine in items.items()
     ]
     depths = {group: draw(st.integers(1, 2)) for group in sorted(set(group_of.values()))}
@@ -102,7 +102,7 @@ class _Transfer:
 
 
 @dataclass
-class _Core:
+class _RandomCore:
     source: CoreSteps
     run: int = 0
     begun: bool = False
@@ -132,7 +132,7 @@ class ExactMachine:
 
     def __init__(self, cores: Sequence[CoreSteps], machine: Machine, inputs: int, depths: Mapping[int, int]) -> None:
         self.machine, self.inputs, self.depths = machine, inputs, depths
-        self.cores = {each.core: _Core(each) for each in cores}
+        self.cores = {each.core: _RandomCore(each) for each in cores}
         self.group_of = {each.core: each.group for each in cores}
         self.ended = dict.fromkeys(depths, 0)  # runs that a group has ended
         self.arrivals: dict[tuple[int, int, int], list[Fraction]] = {}  # by sender, receiver, run
@@ -171,7 +171,7 @@ class ExactMachine:
         every = [each for core in self.cores.values() for each in core.transfers]
         return sum(each.resource == transfer.resource and each.from_ps <= self.now for each in every)
 
-    def _act(self, core: _Core) -> bool:
+    def _act(self, core: _RandomCore) -> bool:
         """One thing that a core can do now; whether there was one."""
         number, now = core.source.core, self.now
         if core.run == self.inputs:
@@ -179,7 +179,7 @@ class ExactMachine:
         if not core.begun:
             if self.ended[self.group_of[number]] < core.run:
                 return False
-            fresh = _Core(core.source, core.run, True, begin_ps=now, free_ps=[now, now])
+            fresh = _RandomCore(core.source, core.run, True, begin_ps=now, free_ps=[now, now])
             self.cores[number] = fresh
             return True
         over = [each for each in core.transfers if each.from_ps <= now and each.left_ps == 0]
@@ -201,7 +201,7 @@ class ExactMachine:
         self.ended[group] = min(each.run for each in members)
         return True
 
-    def _issues(self, core: _Core) -> bool:
+    def _issues(self, core: _RandomCore) -> bool:
         steps = core.source.steps
         if core.position == len(steps):
             return False
@@ -223,7 +223,7 @@ class ExactMachine:
         core.position, core.issue_ps = core.position + 1, Fraction(-1)
         return True
 
-    def _serves(self, core: _Core, queue: Queue) -> bool:
+    def _serves(self, core: _RandomCore, queue: Queue) -> bool:
         if not core.queues[queue] or not core.idle(queue, self.now):
             return False
         item = core.source.steps[core.queues[queue][0]].item
@@ -238,7 +238,7 @@ class ExactMachine:
         core.queues[queue].pop(0)
         return True
 
-    def _begins(self, core: _Core, command: Command) -> bool:
+    def _begins(self, core: _RandomCore, command: Command) -> bool:
         number, run = core.source.core, core.run
         if command.function is Function.RECEIVE:
             arrivals = self.arrivals.get((command.peer, number, run), [])
@@ -258,7 +258,7 @@ class ExactMachine:
             core.free_ps[Queue.CP] = self.now + self.costs.duration_ps(command)
         return True
 
-    def _send(self, core: _Core, command: Command) -> None:
+    def _send(self, core: _RandomCore, command: Command) -> None:
         number, size = core.source.core, command.target.descriptor.elements
         chips = self.machine.cores.chip_of(number), self.machine.cores.chip_of(command.peer)
         link, way_out = self.machine.cores.link, self.machine.cores.chip_link
@@ -272,21 +272,21 @@ class ExactMachine:
             if operand_of:
                 self._memory(core, chip, operand_of.descriptor.space, size)
 
-    def _transfer(self, core: _Core, number: int, command: Command, size: int) -> None:
+    def _transfer(self, core: _RandomCore, number: int, command: Command, size: int) -> None:
         spaces = [each.descriptor.space for each in (command.first, command.target) if each]
         for space in set(spaces):
             self._memory(core, self.machine.cores.chip_of(number), space, size * spaces.count(space))
 
-    def _memory(self, core: _Core, chip: int, space: Space, size: int) -> None:
+    def _memory(self, core: _RandomCore, chip: int, space: Space, size: int) -> None:
         if space in (Space.DDR, Space.LLC):
             memory = self.machine.ddr if space is Space.DDR else self.machine.llc
             self._add(core, (chip, space.name), memory.latency_ns, size, memory.bytes_per_s)
 
-    def _add(self, core: _Core, where: tuple[int, str], latency_ns: float, size: int, bytes_per_s: float) -> None:
+    def _add(self, core: _RandomCore, where: tuple[int, str], latency_ns: float, size: int, bytes_per_s: float) -> None:
         left_ps = Fraction(size * 10**12) / Fraction(bytes_per_s)
         core.transfers.append(_Transfer(where, self.now + Fraction(latency_ns) * 1000, left_ps))
 
-    def _tell(self, core: _Core, command: Command) -> None:
+    def _tell(self, core: _RandomCore, command: Command) -> None:
         number, cores = core.source.core, self.machine.cores
         delay_ns = Fraction(cores.link.latency_ns)
         if cores.chip_of(number) != cores.chip_of(command.peer):

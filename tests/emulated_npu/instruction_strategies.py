@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.command import NO_PEER, Activation, Function, Settings
 from device_agents.emulated_npu.isa.instructions import (
     CONTROL_FIELDS,
     DESCRIPTOR_SLOTS,
@@ -18,12 +17,13 @@ from device_agents.emulated_npu.isa.instructions import (
     FieldKind,
     Instruction,
     Opcode,
-    Reference,
+    OperandReference,
     control,
 )
 from device_agents.emulated_npu.isa.settings_words import settings_words
+from device_agents.emulated_npu.unit_commands import NO_PEER, Activation, Function, Settings
 
-REFERENCES = st.builds(Reference, st.integers(0, REGISTERS - 1), st.integers(0, DESCRIPTOR_SLOTS - 1))
+REFERENCES = st.builds(OperandReference, st.integers(0, REGISTERS - 1), st.integers(0, DESCRIPTOR_SLOTS - 1))
 
 
 def triples(low: int, high: int) -> st.SearchStrategy[tuple[int, int, int]]:

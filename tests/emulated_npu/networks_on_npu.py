@@ -38,7 +38,7 @@ NO_MEMORY = Memory(0, 0.0, 0.0, 0)
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkCase:
     """A model with the values of what it has no data for, an input, and what ONNX Runtime makes of it.
 
     `weights` are all initializers by name; `largest_map_bytes` is the size of the largest tensor between nodes.
@@ -51,7 +51,7 @@ class Network:
     largest_map_bytes: int = 0
 
 
-def execute(compiled: Compiled, network: Network, order: Order = "program") -> dict[str, Array]:
+def execute(compiled: Compiled, network: NetworkCase, order: Order = "program") -> dict[str, Array]:
     """The outputs of a functional run in fresh memories."""
     functional = FunctionalMachine(memories_for(compiled.machine, compiled.program.footprint))
     return dict(run(compiled.program, functional, compiled.image(network.weights), network.inputs, order=order))
@@ -93,7 +93,7 @@ def small_machine(
 
 
 @st.composite
-def machines_for(draw: st.DrawFn, network: Network) -> Machine:
+def machines_for(draw: st.DrawFn, network: NetworkCase) -> Machine:
     """Machines that hold the largest feature map and the largest weights of a network, several of them, or a part."""
     nb_bytes = int(network.largest_map_bytes * draw(st.sampled_from((2, 1, 0.5, 4, 0.25, 0.7, 20)))) // 64 * 64 + 320
     largest = max((array.nbytes for array in network.weights.values()), default=0)
@@ -298,7 +298,7 @@ ALL_STEPS = (*WINDOWS, _convolution, _one_to_one, _product, _squeeze, _slice)
 @st.composite
 def random_networks(
     draw: st.DrawFn, steps: Sequence[Callable[[_Sketch], None]] = ALL_STEPS, most_nodes: int = 7, most_pixels: int = 24
-) -> Network:
+) -> NetworkCase:
     """Some nodes of all kinds on small feature maps; what nobody reads is an output, and at times something else."""
     pixels = st.sampled_from((most_pixels, most_pixels // 2, most_pixels - 1, *range(1, most_pixels)))
     sketch = _Sketch(draw, (1, draw(st.sampled_from((4, 1, 2, 3, 6, 8))), draw(pixels), draw(pixels)))
@@ -316,11 +316,11 @@ def random_networks(
 
 def network_of(
     nodes: Sequence[NodeProto], inputs: Mapping[str, Array], constants: Mapping[str, Array], outputs: Sequence[str]
-) -> Network:
+) -> NetworkCase:
     """A small network with all its weights inside."""
     proto = model(nodes, inputs, constants, outputs)
     expected = dict(zip(outputs, by_runtime(proto, inputs), strict=True))
-    return Network(proto.SerializeToString(), constants, inputs, expected)
+    return NetworkCase(proto.SerializeToString(), constants, inputs, expected)
 
 
 # --- built-in networks ---------------------------------------------------------------------------------------------
@@ -386,7 +386,7 @@ def _varied(rng: np.random.Generator, shape: tuple[int, ...], op: str, place: in
 
 
 @cache
-def builtin_network(name: str, varied: bool = True) -> Network:
+def builtin_network(name: str, varied: bool = True) -> NetworkCase:
     """A built-in network with an input and ONNX Runtime's result; unmodified, if it is not `varied`."""
     proto = builtin_model(name)
     if varied:
@@ -406,7 +406,7 @@ def builtin_network(name: str, varied: bool = True) -> Network:
             inputs[value.name] = array.astype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
     if varied and proto.graph.node[-1].op_type == "Softmax":
         content = _unsaturated(proto, weights, inputs)
-    return Network(content, weights, inputs, _by_runtime(content, weights if varied else {}, inputs))
+    return NetworkCase(content, weights, inputs, _by_runtime(content, weights if varied else {}, inputs))
 
 
 def _unsaturated(proto: ModelProto, weights: dict[str, Array], inputs: Mapping[str, Array]) -> bytes:
@@ -427,7 +427,7 @@ def _unsaturated(proto: ModelProto, weights: dict[str, Array], inputs: Mapping[s
     return content
 
 
-def saturated_softmaxes(network: Network) -> list[NodeProto]:
+def saturated_softmaxes(network: NetworkCase) -> list[NodeProto]:
     """The Softmax nodes whose result is an output, and whose input is so large that its rounding errors move it."""
     proto = onnx.load_model_from_string(network.model)
     last = [each for each in proto.graph.node if each.op_type == "Softmax" and each.output[0] in network.expected]
@@ -435,7 +435,7 @@ def saturated_softmaxes(network: Network) -> list[NodeProto]:
     return [each for each in last if ROUNDINGS * np.spacing(np.abs(logits[each.input[0]]).max()) > TOLERANCE]
 
 
-def with_outputs(network: Network, names: Sequence[str]) -> Network:
+def with_outputs(network: NetworkCase, names: Sequence[str]) -> NetworkCase:
     """The same network, which also returns the named tensors."""
     proto = onnx.load_model_from_string(network.model)
     proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
@@ -445,7 +445,7 @@ def with_outputs(network: Network, names: Sequence[str]) -> Network:
     return replace(network, model=content, expected=_by_runtime(content, beside, network.inputs))
 
 
-def softmax_by_runtime(network: Network, softmax: NodeProto, logits: Array) -> Array:
+def softmax_by_runtime(network: NetworkCase, softmax: NodeProto, logits: Array) -> Array:
     """ONNX Runtime's result of one Softmax node of the network for the given input."""
     versions = onnx.load_model_from_string(network.model).opset_import
     opset = next(each.version for each in versions if each.domain == "")

@@ -7,12 +7,12 @@ from typing import Any
 
 from anchors.published import read_anchor, resnet50_sheet
 
-from device_agents.emulated_npu.command import DataType, Function, Settings
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, Value, View, ViewAxis
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import compile_graph
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
+from device_agents.emulated_npu.unit_commands import DataType, Function, Settings
 
 ROWS: list[dict[str, Any]] = read_anchor("nvdla_resnet50")["primer"]["rows"]
 

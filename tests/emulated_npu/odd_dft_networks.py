@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from networks_on_npu import Network, execute, network_of, relative_error
+from networks_on_npu import NetworkCase, execute, network_of, relative_error
 from small_models import node, values
 
-from device_agents.emulated_npu.command import Command
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.unit_commands import Command
 
 EDGE = find_machine("edge")
 DIRECT = Options(conv_algorithm="direct")
 
 
-def convolution(shape: Sequence[int], weights: Sequence[int], **attributes: Any) -> Network:
+def convolution(shape: Sequence[int], weights: Sequence[int], **attributes: Any) -> NetworkCase:
     """A network of one convolution with bias."""
     constants = {"w": values(weights, 1), "b": values((weights[0],), 2)}
     return network_of([node("Conv", "x w b", "y", **attributes)], {"x": values(shape)}, constants, ["y"])
 
 
-def by_dft(network: Network, block: int | None = None, machine: Machine = EDGE, **options: Any) -> Compiled:
+def by_dft(network: NetworkCase, block: int | None = None, machine: Machine = EDGE, **options: Any) -> Compiled:
     """The network with every convolution that can be by DFT."""
     return compile_model(network.model, machine, Options(conv_algorithm="odd-dft", dft_block=block, **options))
 
@@ -43,6 +43,6 @@ def _commands(code: bytes, layer_of: tuple[int, ...]) -> list[Command]:
     return [step.item for step in sequence(code, layer_of=layer_of) if isinstance(step.item, Command)]
 
 
-def error_of(network: Network, compiled: Compiled) -> float:
+def error_of(network: NetworkCase, compiled: Compiled) -> float:
     """The largest difference from ONNX Runtime, of the largest value."""
     return relative_error(execute(compiled, network), network.expected)

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.partition.groups import Core, CoreGroup, Fabric, parse_groups
-from device_agents.emulated_npu.partition.result import Partition
+from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup, Fabric, parse_groups
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload, WorkloadNode
+from device_agents.emulated_npu.partition.result import CorePartition
 from device_agents.emulated_npu.partition.traversal import Traversal
-from device_agents.emulated_npu.partition.workload import Node, NodeGraph, Workload
 
 # MACs, bytes in, bytes out, static bytes, routed bytes, predecessors. Sums: 1000 MACs, 300 in, 200 static, 320 routed.
 SIX_NODES = NodeGraph(
     (
-        Node("a", Workload(100, 40, 60, 20, 60)),
-        Node("b", Workload(200, 60, 30, 40, 60), (0,)),
-        Node("c", Workload(100, 60, 30, 40, 60), (0,)),
-        Node("d", Workload(300, 60, 50, 80, 60), (1, 2)),
-        Node("e", Workload(200, 50, 30, 10, 50), (3,)),
-        Node("f", Workload(100, 30, 10, 10, 30), (4,)),
+        WorkloadNode("a", Workload(100, 40, 60, 20, 60)),
+        WorkloadNode("b", Workload(200, 60, 30, 40, 60), (0,)),
+        WorkloadNode("c", Workload(100, 60, 30, 40, 60), (0,)),
+        WorkloadNode("d", Workload(300, 60, 50, 80, 60), (1, 2)),
+        WorkloadNode("e", Workload(200, 50, 30, 10, 50), (3,)),
+        WorkloadNode("f", Workload(100, 30, 10, 10, 30), (4,)),
     )
 )
 
@@ -28,7 +28,7 @@ def edges(names: str, *arrows: str) -> NodeGraph:
     """Nodes of one letter each without workload, and edges such as "ab" from a to b."""
     return NodeGraph(
         tuple(
-            Node(name, Workload(), tuple(names.index(arrow[0]) for arrow in arrows if arrow[1] == name))
+            WorkloadNode(name, Workload(), tuple(names.index(arrow[0]) for arrow in arrows if arrow[1] == name))
             for name in names
         )
     )
@@ -37,13 +37,13 @@ def edges(names: str, *arrows: str) -> NodeGraph:
 def chain(*workloads: Workload) -> NodeGraph:
     """Nodes named 0, 1, 2, … one after the other."""
     return NodeGraph(
-        tuple(Node(str(index), work, (index - 1,) if index else ()) for index, work in enumerate(workloads))
+        tuple(WorkloadNode(str(index), work, (index - 1,) if index else ()) for index, work in enumerate(workloads))
     )
 
 
 def fabric(chips: int, cores_per_chip: int, storage_bytes: int = 10**6, macs_per_s: float = 1e9) -> Fabric:
     """Chips of equal cores."""
-    return Fabric(chips, cores_per_chip, Core(macs_per_s, storage_bytes))
+    return Fabric(chips, cores_per_chip, CoreCapability(macs_per_s, storage_bytes))
 
 
 def groups_of_sizes(machine: Fabric, sizes: Sequence[int]) -> tuple[CoreGroup, ...]:
@@ -62,7 +62,7 @@ def names(graph: NodeGraph, nodes: Sequence[int]) -> str:
     return "".join(graph.nodes[node].name for node in nodes)
 
 
-def parts(graph: NodeGraph, partition: Partition) -> list[str]:
+def parts(graph: NodeGraph, partition: CorePartition) -> list[str]:
     """The names of the nodes of each sub-structure."""
     return [names(graph, part.nodes) for part in partition.sub_structures]
 
@@ -78,9 +78,9 @@ def graphs(draw: st.DrawFn, most: int = 12, most_macs: int = 9) -> NodeGraph:
     count = draw(st.integers(1, most))
     numbers = draw(st.permutations(range(count)))
     amount = st.integers(0, 9)
-    nodes: list[Node | None] = [None] * count
+    nodes: list[WorkloadNode | None] = [None] * count
     for rank, number in enumerate(numbers):
         earlier = draw(st.sets(st.sampled_from(numbers[:rank]), max_size=4)) if rank else set()
         work = Workload(draw(st.integers(0, most_macs)), draw(amount), draw(amount), draw(amount), draw(amount))
-        nodes[number] = Node(f"n{number}", work, tuple(earlier))
+        nodes[number] = WorkloadNode(f"n{number}", work, tuple(earlier))
     return NodeGraph(tuple(node for node in nodes if node))

@@ -10,7 +10,9 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from device_agents.emulated_npu.command import (
+from device_agents.emulated_npu.execution.functional import FunctionalMachine
+from device_agents.emulated_npu.execution.memory import NUMPY_TYPES, Memories
+from device_agents.emulated_npu.unit_commands import (
     PLAIN,
     Command,
     DataType,
@@ -20,8 +22,6 @@ from device_agents.emulated_npu.command import (
     Settings,
     Space,
 )
-from device_agents.emulated_npu.execution.functional import FunctionalMachine
-from device_agents.emulated_npu.execution.memory import NUMPY_TYPES, Memories
 
 Array = np.ndarray[Any, Any]
 

@@ -7,23 +7,23 @@ from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import strategies as st
-from networks_on_npu import ORDERS, TOLERANCE, Network, execute, relative_error
+from networks_on_npu import ORDERS, TOLERANCE, NetworkCase, execute, relative_error
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_graph
-from device_agents.emulated_npu.errors import DoesNotFit
-from device_agents.emulated_npu.execution.many_cores import SystemRun
-from device_agents.emulated_npu.machine import Cores, Link, Machine
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
+from device_agents.emulated_npu.execution.stream_execution import SystemRun
+from device_agents.emulated_npu.machine import Cores, Interconnect, Machine
 from device_agents.emulated_npu.many_cores.assignment import Assignment, Group
 from device_agents.emulated_npu.many_cores.producers import layer_producers
 from device_agents.emulated_npu.many_cores.running import run_system
 from device_agents.emulated_npu.many_cores.system import CompiledSystem, compile_system
 
-NO_LINK = Link(0.0, 0.0)
-NEAR = Link(64e9, 20.0)
-FAR = Link(16e9, 100.0)
+NO_LINK = Interconnect(0.0, 0.0)
+NEAR = Interconnect(64e9, 20.0)
+FAR = Interconnect(16e9, 100.0)
 
 
 def with_cores(machine: Machine, per_chip: int, chips: int = 1) -> Machine:
@@ -62,13 +62,13 @@ def assignments(draw: st.DrawFn, graph: Graph, cores: int) -> Assignment:
 
 
 def compiled_for(
-    network: Network, machine: Machine, assignment: Assignment, options: Options = DEFAULT
+    network: NetworkCase, machine: Machine, assignment: Assignment, options: Options = DEFAULT
 ) -> CompiledSystem:
     """A network on several cores."""
     return compile_system(import_model(network.model), machine, assignment, options)
 
 
-def checked_run(network: Network, compiled: CompiledSystem, tolerance: float = 1e-5) -> SystemRun:
+def checked_run(network: NetworkCase, compiled: CompiledSystem, tolerance: float = 1e-5) -> SystemRun:
     """A run whose outputs are those of one core, and the same whichever queue is ahead."""
     found = run_system(compiled, network.weights, network.inputs)
     assert set(found.outputs) == set(network.expected)
@@ -83,7 +83,7 @@ def checked_run(network: Network, compiled: CompiledSystem, tolerance: float = 1
     return found
 
 
-def alone(network: Network, compiled: CompiledSystem) -> Compiled:
+def alone(network: NetworkCase, compiled: CompiledSystem) -> Compiled:
     """The same network for one of the cores."""
     options = replace(compiled.options, conv_algorithm="direct")
     return compile_graph(import_model(network.model), compiled.machine, options)

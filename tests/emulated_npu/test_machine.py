@@ -14,8 +14,7 @@ from anchors.published import read_anchor, resnet50_sheet, sheet_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.command import Command, DataType, Descriptor, Function, Operand, Settings, Space
-from device_agents.emulated_npu.errors import InvalidMachine
+from device_agents.emulated_npu.emulator_errors import InvalidMachine
 from device_agents.emulated_npu.machine import (
     Machine,
     check_machine,
@@ -28,6 +27,7 @@ from device_agents.emulated_npu.machine import (
 )
 from device_agents.emulated_npu.timing.closed_form import SheetLayer, sheet_dram_cycles, sheet_mac_cycles
 from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Settings, Space
 
 PRIMER = {row["macs"]: row for row in read_anchor("nvdla_resnet50")["primer"]["rows"]}
 EDGE = preset_text("edge")

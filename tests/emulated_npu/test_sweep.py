@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.errors import InvalidMachine
+from device_agents.emulated_npu.emulator_errors import InvalidMachine
 from device_agents.emulated_npu.machine import load_preset, preset_names, preset_text
 from device_agents.emulated_npu.sweep.axis import InvalidSweep, parse_axis, scale_of, shown
 from device_agents.emulated_npu.sweep.knee import knee

@@ -8,7 +8,20 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.command import (
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
+from device_agents.emulated_npu.machine import (
+    Cores,
+    Dataflow,
+    Host,
+    Interconnect,
+    Machine,
+    Memory,
+    Mfu,
+    Noise,
+    Packing,
+    Vfu,
+)
+from device_agents.emulated_npu.unit_commands import (
     Command,
     DataType,
     Descriptor,
@@ -22,11 +35,9 @@ from device_agents.emulated_npu.command import (
     Space,
     Wait,
 )
-from device_agents.emulated_npu.isa.sequencer import Step
-from device_agents.emulated_npu.machine import Cores, Dataflow, Host, Link, Machine, Memory, Mfu, Noise, Packing, Vfu
 
 CYCLE_PS = 1000
-ONE_CORE = Cores(1, 1, Link(0.0, 0.0), Link(0.0, 0.0))
+ONE_CORE = Cores(1, 1, Interconnect(0.0, 0.0), Interconnect(0.0, 0.0))
 _HOST = Host(0.0, 0.0, 1e9, 0.0, 0.0, Noise(0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0))
 
 
@@ -108,13 +119,13 @@ def convolve(
     )
 
 
-def steps_of(*items: Item, control: int = 0) -> list[Step]:
+def steps_of(*items: Item, control: int = 0) -> list[IssuedStep]:
     """Steps in program order, `control` instructions before each."""
-    return [Step(pc, item, control) for pc, item in enumerate(items)]
+    return [IssuedStep(pc, item, control) for pc, item in enumerate(items)]
 
 
 @st.composite
-def programs(draw: st.DrawFn, shared_semaphores: bool = False, min_items: int = 0) -> list[Step]:
+def programs(draw: st.DrawFn, shared_semaphores: bool = False, min_items: int = 0) -> list[IssuedStep]:
     """Programs that may deadlock; semaphore 0 leads from IO to CP and 1 back, unless both queues share them."""
     items: list[Item] = []
     for _ in range(draw(st.integers(min_items, 24))):
@@ -131,15 +142,15 @@ def programs(draw: st.DrawFn, shared_semaphores: bool = False, min_items: int = 
         elif draw(st.integers(0, 3)) == 0:
             items.append(Fence(layer))
     controls = draw(st.lists(st.integers(0, 3), min_size=len(items), max_size=len(items)))
-    steps = [Step(pc, item, control) for pc, (item, control) in enumerate(zip(items, controls, strict=True))]
-    return [*steps, Step(len(steps), None, 1)] if draw(st.booleans()) else steps
+    steps = [IssuedStep(pc, item, control) for pc, (item, control) in enumerate(zip(items, controls, strict=True))]
+    return [*steps, IssuedStep(len(steps), None, 1)] if draw(st.booleans()) else steps
 
 
 @st.composite
-def sound_programs(draw: st.DrawFn, min_items: int = 1) -> list[Step]:
+def sound_programs(draw: st.DrawFn, min_items: int = 1) -> list[IssuedStep]:
     """Programs that end on any machine: every WAIT has its units posted before it in program order."""
     spare = {0: 0, 1: 0}
-    kept: list[Step] = []
+    kept: list[IssuedStep] = []
     for step in draw(programs(min_items=min_items)):
         if isinstance(step.item, Wait):
             if spare[step.item.semaphore] < step.item.count:
@@ -151,7 +162,7 @@ def sound_programs(draw: st.DrawFn, min_items: int = 1) -> list[Step]:
     return kept
 
 
-def tick_by_tick(steps: Sequence[Step], described: Machine, lengths: Sequence[int], most: int) -> int | None:
+def tick_by_tick(steps: Sequence[IssuedStep], described: Machine, lengths: Sequence[int], most: int) -> int | None:
     """The makespan in cycles by trying everything at every tick; None for a deadlock.
 
     `lengths`: cycles of each step on its unit.

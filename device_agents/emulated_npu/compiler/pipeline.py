@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from device_agents.emulated_npu.command import DataType, Item
 from device_agents.emulated_npu.compiler.codegen.emit import emit
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
@@ -28,9 +27,10 @@ from device_agents.emulated_npu.compiler.planning.lowering import Externals
 from device_agents.emulated_npu.compiler.planning.placement import Buffer
 from device_agents.emulated_npu.compiler.planning.weights import pack_weights
 from device_agents.emulated_npu.compiler.steps import Layout, decide, lowered, ordered, predicted_time_ps
-from device_agents.emulated_npu.errors import EmulatorError
+from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Program, Setup
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.unit_commands import DataType, Item
 
 if TYPE_CHECKING:
     import numpy as np

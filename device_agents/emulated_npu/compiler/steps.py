@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.command import Command, Item
 from device_agents.emulated_npu.compiler.codegen.hazards import ONE_BUFFER, SEPARATE
 from device_agents.emulated_npu.compiler.codegen.reorder import hoist_loads
 from device_agents.emulated_npu.compiler.codegen.synchronise import fence_between_layers, synchronise
@@ -16,10 +15,11 @@ from device_agents.emulated_npu.compiler.planning.allocation import ALIGNMENT_BY
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room
 from device_agents.emulated_npu.compiler.planning.chain_planner import Decision, Outline, Planner
 from device_agents.emulated_npu.compiler.planning.lowering import ChainWriter, Externals
-from device_agents.emulated_npu.errors import DoesNotFit
-from device_agents.emulated_npu.isa.sequencer import Step
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.formula import formula
+from device_agents.emulated_npu.unit_commands import Command, Item
 
 _HOIST_WINDOW = 64
 _HALO_LOSS = 0.01
@@ -147,4 +147,4 @@ def ordered(commands: list[Command], machine: Machine, options: Options) -> list
 
 def predicted_time_ps(items: list[Item], machine: Machine) -> int:
     """Time by the formula of S2.6, before there is a program."""
-    return formula((Step(pc, item, 0) for pc, item in enumerate(items)), machine).total_ps
+    return formula((IssuedStep(pc, item, 0) for pc, item in enumerate(items)), machine).total_ps

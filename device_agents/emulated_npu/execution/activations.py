@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from device_agents.emulated_npu.command import Activation, Settings
-from device_agents.emulated_npu.errors import ExecutionFault
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.execution.memory import Array
+from device_agents.emulated_npu.unit_commands import Activation, Settings
 
 # Minimax polynomials by N. Juffa for the error function in float32; ONNX Runtime uses the same. Highest power first.
 _ERF_SMALL = (-5.99104969e-4, 4.99339588e-3, -2.67667342e-2, 1.12818025e-1, -3.76124859e-1, 1.28379151e-1)

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from device_agents.emulated_npu.command import Command, DataType, Descriptor, Function, Operand, Space
-from device_agents.emulated_npu.errors import DoesNotFit, ExecutionFault
+from device_agents.emulated_npu.emulator_errors import DoesNotFit, ExecutionFault
 from device_agents.emulated_npu.execution import vfu, vfu_windows
 from device_agents.emulated_npu.execution.interleaving import Order, Queues, queue_depths, run_items
-from device_agents.emulated_npu.execution.memory import Access, Array, Memories, access_of
+from device_agents.emulated_npu.execution.memory import Array, Memories, ResolvedView, resolve_view
 from device_agents.emulated_npu.execution.mfu import convolve
 from device_agents.emulated_npu.execution.signatures import operands_of
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
-from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, Step, sequence
+from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import macs
+from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
 
 EVALUATORS: Mapping[Function, Callable[..., Array]] = {
     Function.LOAD: vfu.transfer,
@@ -46,7 +46,7 @@ EVALUATORS: Mapping[Function, Callable[..., Array]] = {
 
 
 @dataclass
-class Counters:
+class ExecutionCounters:
     """What has been done since the machine was made: by memory in bytes; elements of views, repeated ones too.
 
     `high_water` is one past the highest byte touched. `multiply_adds` are those of the matrix unit and of depthwise
@@ -60,7 +60,7 @@ class Counters:
     commands: int = 0
 
     @classmethod
-    def zero(cls) -> Counters:
+    def zero(cls) -> ExecutionCounters:
         """Nothing done yet."""
         return cls(dict.fromkeys(Space, 0), dict.fromkeys(Space, 0), dict.fromkeys(Space, 0))
 
@@ -70,8 +70,8 @@ class FunctionalMachine:
 
     def __init__(self, memories: Memories) -> None:
         self.memories = memories
-        self.counters = Counters.zero()
-        self.setup_counters = Counters.zero()
+        self.counters = ExecutionCounters.zero()
+        self.setup_counters = ExecutionCounters.zero()
 
     def execute(self, command: Command) -> None:
         """Computes the command's values and writes its target, as if all sources were read first.
@@ -98,12 +98,12 @@ class FunctionalMachine:
         """Counts a command and what it reads."""
         counters = self.counters
         counters.commands += 1
-        access = access_of(command.target.descriptor)
+        access = resolve_view(command.target.descriptor)
         if command.accumulate:
             counters.read_bytes[access.space] += access.bytes
         for operand in operands:
             if operand is not None:
-                read = access_of(operand.descriptor)
+                read = resolve_view(operand.descriptor)
                 # Of the table of GATHER only the rows that go to the target are read.
                 gathered = command.function is Function.GATHER and operand is command.first
                 counters.read_bytes[read.space] += access.bytes if gathered else read.bytes
@@ -112,11 +112,11 @@ class FunctionalMachine:
 
     def count_written(self, target: Operand) -> None:
         """Counts what has been written."""
-        access = access_of(target.descriptor)
+        access = resolve_view(target.descriptor)
         self.counters.written_bytes[access.space] += access.bytes
         self._touch(access, target.address)
 
-    def _touch(self, access: Access, address: int) -> None:
+    def _touch(self, access: ResolvedView, address: int) -> None:
         high_water = self.counters.high_water
         if address + access.high > high_water[access.space]:
             high_water[access.space] = address + access.high
@@ -213,7 +213,7 @@ def load(
 
 def started(
     program: Program, memories: Memories, inputs: Mapping[str, Array], *, budget_instructions: int = DEFAULT_BUDGET
-) -> Iterator[Step]:
+) -> Iterator[IssuedStep]:
     """Puts the inputs of a run where the program finds them, empties what is on chip, and yields what it issues.
 
     Raises ExecutionFault for inputs that are missing or of another shape or type.
@@ -223,7 +223,7 @@ def started(
     return _issued(program.code, program.layer_of, memories, budget_instructions)
 
 
-def _issued(code: bytes, layer_of: Sequence[int], memories: Memories, budget_instructions: int) -> Iterator[Step]:
+def _issued(code: bytes, layer_of: Sequence[int], memories: Memories, budget_instructions: int) -> Iterator[IssuedStep]:
     """What some code issues, from empty on-chip memories on."""
     memories.clear_on_chip()
 

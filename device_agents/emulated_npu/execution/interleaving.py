@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from device_agents.emulated_npu.command import Command, Fence, Post, Queue, Wait
-from device_agents.emulated_npu.errors import Deadlock, ExecutionFault
-from device_agents.emulated_npu.isa.sequencer import Step
+from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue, Wait
 
 Order = Literal["program", "io-first", "cp-first"]
 
@@ -41,7 +41,7 @@ def queue_depths(machine: Machine | None) -> Queues:
     return Queues(machine.io_queue_depth, machine.cp_queue_depth)
 
 
-def run_items(steps: Iterable[Step], execute: Callable[[Command], None], *, order: Order, queues: Queues) -> None:
+def run_items(steps: Iterable[IssuedStep], execute: Callable[[Command], None], *, order: Order, queues: Queues) -> None:
     """Lets every item take effect, in an order that the semaphores and the depths of the queues allow.
 
     "program": as soon as it is issued, if it can. "io-first" and "cp-first": the other queue does something only
@@ -54,7 +54,7 @@ def run_items(steps: Iterable[Step], execute: Callable[[Command], None], *, orde
 
 
 def run_while_possible(
-    steps: Iterable[Step],
+    steps: Iterable[IssuedStep],
     execute: Callable[[Command], None],
     is_ready: Callable[[Command], bool],
     *,

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from device_agents.emulated_npu.command import MAX_RANK, DataType, Descriptor, Operand, Space
-from device_agents.emulated_npu.errors import DoesNotFit, ExecutionFault
+from device_agents.emulated_npu.emulator_errors import DoesNotFit, ExecutionFault
+from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Descriptor, Operand, Space
 
 Array = np.ndarray[Any, Any]
 
@@ -33,7 +33,7 @@ NUMPY_TYPES: Mapping[DataType, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ResolvedView:
     """What a descriptor touches: bytes [low, high) relative to the address; `disjoint`: no byte twice."""
 
     space: Space
@@ -48,7 +48,7 @@ class Access:
 
 
 @lru_cache(maxsize=1 << 16)
-def access_of(descriptor: Descriptor) -> Access:
+def resolve_view(descriptor: Descriptor) -> ResolvedView:
     """Resolves a descriptor. Raises ExecutionFault for one without meaning: rank above 6, an axis of no elements."""
     dims, strides = descriptor.dims, descriptor.strides
     if len(dims) != len(strides) or len(dims) > MAX_RANK:
@@ -58,7 +58,7 @@ def access_of(descriptor: Descriptor) -> Access:
     low, high = descriptor.extent
     # The stride of an axis of one element is never used and may be any number.
     used = tuple(stride if size > 1 else 0 for size, stride in zip(dims, strides, strict=True))
-    return Access(
+    return ResolvedView(
         space=descriptor.space,
         low=low,
         high=high,
@@ -135,7 +135,7 @@ class Memories:
         Raises ExecutionFault if a byte of it lies outside its memory, or if it repeats elements until it has more
         than the largest memory on its side of the chip's edge has bytes.
         """
-        access, address = access_of(operand.descriptor), operand.address
+        access, address = resolve_view(operand.descriptor), operand.address
         memory = self._arrays[access.space]
         if address + access.low < 0 or address + access.high > memory.size:
             raise ExecutionFault(
@@ -151,7 +151,7 @@ class Memories:
 
     def writable(self, operand: Operand) -> Array:
         """As :meth:`view`; raises ExecutionFault as well if elements overlap, for writes would be ambiguous."""
-        access = access_of(operand.descriptor)
+        access = resolve_view(operand.descriptor)
         if not access.disjoint:
             raise ExecutionFault(
                 f"a target in {access.space.name} overlaps itself",

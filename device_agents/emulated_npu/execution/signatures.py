@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.command import Command, Function, Operand, Space
-from device_agents.emulated_npu.errors import ExecutionFault
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.isa.instructions import OPERAND_RULES, SOURCES
+from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
 ANYWHERE = frozenset(Space)
 EXTERNAL = frozenset({Space.DDR, Space.LLC})

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from device_agents.emulated_npu.command import Binary, Command, Reduction
 from device_agents.emulated_npu.execution.activations import activate, activate_own
 from device_agents.emulated_npu.execution.memory import Array
 from device_agents.emulated_npu.execution.signatures import fault
+from device_agents.emulated_npu.unit_commands import Binary, Command, Reduction
 
 
 def computing(array: Array) -> Array:

@@ -10,13 +10,18 @@ from typing import Any, cast
 
 import numpy as np
 
-from device_agents.emulated_npu.command import Command, Triple
 from device_agents.emulated_npu.execution.activations import activate, activate_own
 from device_agents.emulated_npu.execution.memory import Array
 from device_agents.emulated_npu.execution.mfu import epilogue
 from device_agents.emulated_npu.execution.signatures import fault
+from device_agents.emulated_npu.execution.sliding_windows import (
+    check_temporary,
+    check_window,
+    outputs_inside,
+    taps_inside,
+)
 from device_agents.emulated_npu.execution.vfu import check_number, check_types, computing
-from device_agents.emulated_npu.execution.windows import check_temporary, check_window, outputs_inside, taps_inside
+from device_agents.emulated_npu.unit_commands import Command, Triple
 
 # Lines of about this many elements are worked on together, so that they stay in a processor's cache.
 _BLOCK_ELEMENTS = 1 << 15

@@ -10,8 +10,7 @@ import enum
 import re
 from collections.abc import Iterator, Mapping
 
-from device_agents.emulated_npu.command import NO_PEER, Activation, DataType, Function, Queue, Space
-from device_agents.emulated_npu.errors import InvalidProgram
+from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.encoding import InvalidInstruction, decode, encode
 from device_agents.emulated_npu.isa.instructions import (
     CONTROL_FIELDS,
@@ -22,10 +21,11 @@ from device_agents.emulated_npu.isa.instructions import (
     FieldKind,
     Instruction,
     Opcode,
-    Reference,
+    OperandReference,
     control,
 )
 from device_agents.emulated_npu.isa.settings_words import WORDS, bits_float, unpack_signed_triple, unpack_triple
+from device_agents.emulated_npu.unit_commands import NO_PEER, Activation, DataType, Function, Queue, Space
 
 _PREFIXES: Mapping[FieldKind, str] = {
     FieldKind.WRITTEN_REGISTER: "r",
@@ -106,7 +106,7 @@ def _meaning(word: int, bits: int) -> str:
 def _data_text(instruction: DataInstruction) -> str:
     parts = []
     for name in ("target", *SOURCES):
-        operand: Reference | None = getattr(instruction, name)
+        operand: OperandReference | None = getattr(instruction, name)
         if operand is not None:
             parts.append(f"{name}=r{operand.register}:d{operand.slot}")
     if instruction.peer != NO_PEER:
@@ -181,7 +181,7 @@ def _field_value(field: Field, text: str, labels: Mapping[str, int]) -> int:
 
 
 def _data_instruction(function: Function, parts: list[str]) -> DataInstruction:
-    operands: dict[str, Reference] = {}
+    operands: dict[str, OperandReference] = {}
     settings, accumulate, peer, seen = 0, False, NO_PEER, set()
     for part in parts:
         name, _, value = (piece.strip() for piece in part.partition("="))
@@ -203,11 +203,11 @@ def _data_instruction(function: Function, parts: list[str]) -> DataInstruction:
     return DataInstruction(function, **operands, settings=settings, accumulate=accumulate, peer=peer)
 
 
-def _reference(name: str, text: str) -> Reference:
+def _reference(name: str, text: str) -> OperandReference:
     match = _OPERAND.fullmatch(text)
     if not match:
         raise ValueError(f"{name} is written {name}=rN:dN, a register and a descriptor slot")
-    return Reference(int(match[1]), int(match[2]))
+    return OperandReference(int(match[1]), int(match[2]))
 
 
 def _choice(name: str, text: str, choices: tuple[str, ...]) -> int:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from device_agents.emulated_npu.command import NO_PEER, Function
-from device_agents.emulated_npu.errors import InvalidProgram
+from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.instructions import (
     ACCUMULATE_FLAG,
     CONTROL_FIELDS,
@@ -23,9 +22,10 @@ from device_agents.emulated_npu.isa.instructions import (
     DataInstruction,
     Instruction,
     Opcode,
-    Reference,
+    OperandReference,
 )
 from device_agents.emulated_npu.isa.settings_words import invalid_words
+from device_agents.emulated_npu.unit_commands import NO_PEER, Function
 
 _CONTROL_STRUCT = struct.Struct("<BBBBIq")
 _DATA_STRUCT = struct.Struct("<13BHx")
@@ -97,10 +97,10 @@ def _data_instructions(rows: _Array) -> Iterable[DataInstruction]:
     return map(DataInstruction, functions, *operands, rows["settings"].tolist(), accumulates, peers)
 
 
-def _references(pairs: _Array, present: _Array) -> list[Reference | None]:
+def _references(pairs: _Array, present: _Array) -> list[OperandReference | None]:
     packed = np.where(present, pairs[:, 0].astype(np.int64) << 8 | pairs[:, 1], -1).tolist()
     # Few pairs are distinct, and looking one up costs less than making it.
-    table = {key: None if key < 0 else Reference(key >> 8, key & 0xFF) for key in set(packed)}
+    table = {key: None if key < 0 else OperandReference(key >> 8, key & 0xFF) for key in set(packed)}
     return [table[key] for key in packed]
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from device_agents.emulated_npu.command import MAX_RANK, NO_PEER, DataType, Function, Queue, Space
 from device_agents.emulated_npu.isa.settings_words import WORDS
+from device_agents.emulated_npu.unit_commands import MAX_RANK, NO_PEER, DataType, Function, Queue, Space
 
 INSTRUCTION_BYTES = 16
 REGISTERS = 256  # 64 bits, two's complement; register 0 is always 0
@@ -59,7 +59,7 @@ class ControlInstruction(NamedTuple):
     immediate: int = 0
 
 
-class Reference(NamedTuple):
+class OperandReference(NamedTuple):
     """An operand of an instruction: the register that holds its address and the slot that holds its descriptor."""
 
     register: int
@@ -70,11 +70,11 @@ class DataInstruction(NamedTuple):
     """An instruction in the data format: a Command whose operands are still in registers and slots."""
 
     function: Function
-    target: Reference
-    first: Reference | None = None
-    second: Reference | None = None
-    third: Reference | None = None
-    fourth: Reference | None = None
+    target: OperandReference
+    first: OperandReference | None = None
+    second: OperandReference | None = None
+    third: OperandReference | None = None
+    fourth: OperandReference | None = None
     settings: int = 0
     accumulate: bool = False
     peer: int = NO_PEER

@@ -13,9 +13,9 @@ import zlib
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from device_agents.emulated_npu.command import MAX_RANK, DataType
-from device_agents.emulated_npu.errors import InvalidProgram
+from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
+from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType
 
 MAGIC = b"\x89ENPU\r\n\x1a"
 VERSION = 3

@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from device_agents.emulated_npu.command import (
+from device_agents.emulated_npu.emulator_errors import BudgetExceeded, ExecutionFault
+from device_agents.emulated_npu.isa.encoding import decode
+from device_agents.emulated_npu.isa.instructions import (
+    REGISTERS,
+    ControlInstruction,
+    DataInstruction,
+    Instruction,
+    Opcode,
+    OperandReference,
+)
+from device_agents.emulated_npu.isa.slots import DescriptorSlots, SettingsSlots
+from device_agents.emulated_npu.unit_commands import (
     Binary,
     Command,
     DataType,
@@ -22,17 +33,6 @@ from device_agents.emulated_npu.command import (
     Space,
     Wait,
 )
-from device_agents.emulated_npu.errors import BudgetExceeded, ExecutionFault
-from device_agents.emulated_npu.isa.encoding import decode
-from device_agents.emulated_npu.isa.instructions import (
-    REGISTERS,
-    ControlInstruction,
-    DataInstruction,
-    Instruction,
-    Opcode,
-    Reference,
-)
-from device_agents.emulated_npu.isa.slots import DescriptorSlots, SettingsSlots
 
 DEFAULT_BUDGET = 20_000_000
 """Instructions after which a program counts as an endless loop."""
@@ -44,7 +44,7 @@ ReadElement = Callable[[Space, DataType, int], int]
 _MODES = {Function.BINARY: frozenset(map(int, Binary)), Function.REDUCE: frozenset(map(int, Reduction))}
 
 
-class Step(NamedTuple):
+class IssuedStep(NamedTuple):
     """One item that the control unit issues, after `control` CONFIG and CONTROL instructions since the item before.
 
     `pc` is the index of its instruction. The last step of a program has no item: its pc is that of HALT, which
@@ -62,7 +62,7 @@ def sequence(
     layer_of: Sequence[int] = (),
     budget_instructions: int = DEFAULT_BUDGET,
     registers_from_memory: ReadElement | None = None,
-) -> Iterator[Step]:
+) -> Iterator[IssuedStep]:
     """The items of a program (code or decoded instructions) in the order of issue, loops unrolled (S2.6).
 
     Items are produced as they are asked for: with `registers_from_memory`, every item must have taken effect
@@ -96,7 +96,7 @@ class _ControlUnit:
             Opcode.SETTINGS: self._set_settings,
         }
 
-    def steps(self, budget: int) -> Iterator[Step]:
+    def steps(self, budget: int) -> Iterator[IssuedStep]:
         instructions, actions = self._instructions, self._actions
         items = {pc: item for pc, one in enumerate(instructions) if (item := _synchronisation(one, self._layers[pc]))}
         pc = control = 0
@@ -105,15 +105,15 @@ class _ControlUnit:
                 raise _off_the_end(pc)
             instruction = instructions[pc]
             if isinstance(instruction, DataInstruction):
-                yield Step(pc, self._command(pc, instruction), control)
+                yield IssuedStep(pc, self._command(pc, instruction), control)
                 pc, control = pc + 1, 0
                 continue
             if instruction.opcode is Opcode.HALT:
-                yield Step(pc, None, control + 1)
+                yield IssuedStep(pc, None, control + 1)
                 return
             item = items.get(pc)
             if item is not None:
-                yield Step(pc, item, control)
+                yield IssuedStep(pc, item, control)
                 control = 0
             action = actions.get(instruction.opcode)
             if action is None:
@@ -198,7 +198,7 @@ class _ControlUnit:
             self._layers[pc],
         )
 
-    def _operand(self, pc: int, reference: Reference) -> Operand:
+    def _operand(self, pc: int, reference: OperandReference) -> Operand:
         return Operand(self._descriptors.read(reference.slot, pc), self._registers[reference.register])
 
 

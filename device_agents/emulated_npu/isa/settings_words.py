@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from device_agents.emulated_npu.command import MAX_RANK, Activation, Settings, Triple
-from device_agents.emulated_npu.errors import InvalidProgram
+from device_agents.emulated_npu.emulator_errors import InvalidProgram
+from device_agents.emulated_npu.unit_commands import MAX_RANK, Activation, Settings, Triple
 
 WORDS = ("kernel", "stride", "dilation", "pad", "modes", "alpha", "beta", "gamma")
 """The words of a slot by index. Triples have 21 bits for each axis, D lowest; pad is signed.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from device_agents.emulated_npu.command import MAX_RANK, DataType, Descriptor, Settings, Space
-from device_agents.emulated_npu.errors import ExecutionFault
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.isa.instructions import DESCRIPTOR_SLOTS, SETTINGS_SLOTS
 from device_agents.emulated_npu.isa.settings_words import settings_of_words, settings_words
+from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Descriptor, Settings, Space
 
 
 class _DescriptorSlot:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.assignment import Assignment, Group
 from device_agents.emulated_npu.many_cores.sharing import group_machines
 from device_agents.emulated_npu.many_cores.workload import NetworkNodes
 from device_agents.emulated_npu.partition.balanced import StageTimes
-from device_agents.emulated_npu.partition.errors import InvalidPartition
-from device_agents.emulated_npu.partition.groups import Core, CoreGroup, Fabric, parse_groups
-from device_agents.emulated_npu.partition.result import Partition
+from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup, Fabric, parse_groups
+from device_agents.emulated_npu.partition.result import CorePartition
 from device_agents.emulated_npu.partition.traversal import Traversal, traverse, traverse_from
 
 _PS_PER_S = 10**12
@@ -27,8 +27,8 @@ def fabric_of(machine: Machine, storage_bytes: int | None = None) -> Fabric:
     cores = machine.cores
     macs_per_s = machine.mfu.rows * machine.mfu.columns * machine.clock_hz
     if storage_bytes is not None:
-        return Fabric(cores.chips, cores.per_chip, Core(macs_per_s, storage_bytes))
-    core = Core(macs_per_s, machine.ddr.bytes // cores.per_chip)
+        return Fabric(cores.chips, cores.per_chip, CoreCapability(macs_per_s, storage_bytes))
+    core = CoreCapability(macs_per_s, machine.ddr.bytes // cores.per_chip)
     return Fabric(cores.chips, cores.per_chip, core, machine.ddr.bytes)
 
 
@@ -106,7 +106,7 @@ def stage_times(nodes: NetworkNodes, traversal: Traversal, groups: Sequence[Core
     return StageTimes(times, nodes.graph.cut_bytes(traversal.order), per_byte)
 
 
-def assignment_of(partition: Partition, nodes: NetworkNodes) -> Assignment:
+def assignment_of(partition: CorePartition, nodes: NetworkNodes) -> Assignment:
     """The layers of each sub-structure on the cores of its group."""
     groups = []
     for part in partition.sub_structures:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from device_agents.emulated_npu.command import Command, Function, Operand, Space
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.planning.placement import Buffer
 from device_agents.emulated_npu.compiler.planning.regions import Region, intersection, is_empty
+from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
 _EXTERNAL = (Space.DDR, Space.LLC)
 

@@ -14,7 +14,7 @@ from device_agents.emulated_npu.many_cores.system import compile_system
 from device_agents.emulated_npu.many_cores.workload import NetworkNodes
 from device_agents.emulated_npu.partition.balanced import balanced_partition
 from device_agents.emulated_npu.partition.groups import CoreGroup
-from device_agents.emulated_npu.partition.result import Partition
+from device_agents.emulated_npu.partition.result import CorePartition
 from device_agents.emulated_npu.partition.traversal import Traversal
 
 _CORRECTIONS = 2
@@ -42,12 +42,12 @@ class Ground:
 class Placed:
     """A partition as it runs; `predicted_ps` are the times of its stages as they were expected before any run."""
 
-    partition: Partition
+    partition: CorePartition
     predicted_ps: tuple[float, ...]
     timed: TimedSystem
 
 
-def place(ground: Ground, partition: Partition) -> Placed:
+def place(ground: Ground, partition: CorePartition) -> Placed:
     """Compiles and times a partition; raises as `compile_system` and `time_system`."""
     system = compile_system(ground.graph, ground.machine, assignment_of(partition, ground.nodes), ground.options)
     timed = time_system(system, ground.single_core_ps, ground.inputs, ground.limit_ps)

@@ -9,11 +9,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.command import Command, Function, Operand, Space
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value, written_part
 from device_agents.emulated_npu.compiler.planning.allocation import aligned
 from device_agents.emulated_npu.compiler.planning.lowering import Externals
 from device_agents.emulated_npu.compiler.planning.placement import Buffer, buffer_bytes
+from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
 _FIRST_ADDRESS = 1 << 48
 """Behind every memory."""

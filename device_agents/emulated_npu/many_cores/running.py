@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from device_agents.emulated_npu.execution.interleaving import Order
-from device_agents.emulated_npu.execution.many_cores import GroupProgram, StreamRun, SystemRun, run_cores, run_stream
 from device_agents.emulated_npu.execution.memory import Array
+from device_agents.emulated_npu.execution.stream_execution import (
+    GroupProgram,
+    StreamRun,
+    SystemRun,
+    run_cores,
+    run_stream,
+)
 from device_agents.emulated_npu.many_cores.system import CompiledSystem
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.command import Space
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.planning.chain_planner import Planner
@@ -13,9 +12,10 @@ from device_agents.emulated_npu.compiler.planning.external_memory import choose_
 from device_agents.emulated_npu.compiler.splitting.axes import KINDS, CannotSplit
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_layer, unsplit
 from device_agents.emulated_npu.compiler.steps import rooms_of
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.split_prediction import SplitPredictor
+from device_agents.emulated_npu.unit_commands import Space
 
 ONE, BEST = "one", "best"
 """Names of the candidate on one core, and of a network in which every layer has the best of its own."""

@@ -6,17 +6,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.command import Item, Space
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, Value, whole_value
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.external_memory import placeholders
 from device_agents.emulated_npu.compiler.planning.lowering import Externals
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.compiler.steps import Layout, decide, lowered, ordered
-from device_agents.emulated_npu.isa.sequencer import Step
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.formula import formula
+from device_agents.emulated_npu.unit_commands import Item, Space
 
 _PS_PER_NS = 1000
 _APART_BYTES = 1 << 40
@@ -97,7 +97,7 @@ class SplitPredictor:
             machine = replace(
                 self._machine, ddr=_shared(self._machine.ddr, ddr_share), llc=_shared(self._machine.llc, llc_share)
             )
-            steps = (Step(pc, item, 0) for pc, item in enumerate(self._slices[key].items))
+            steps = (IssuedStep(pc, item, 0) for pc, item in enumerate(self._slices[key].items))
             known = self._times[key, ddr_share, llc_share] = formula(steps, machine).total_ps
         return known
 

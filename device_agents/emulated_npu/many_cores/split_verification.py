@@ -12,7 +12,7 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.assignment import Assignment, Group
 from device_agents.emulated_npu.many_cores.streaming import core_steps
 from device_agents.emulated_npu.many_cores.system import compile_system
-from device_agents.emulated_npu.timing.many_cores import simulate_cores
+from device_agents.emulated_npu.timing.stream_timing import simulate_cores
 
 
 def layer_ps(

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from device_agents.emulated_npu.command import Command, Item, Space
 from device_agents.emulated_npu.compiler.codegen.emit import emit
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
@@ -38,6 +37,7 @@ from device_agents.emulated_npu.many_cores.relocation import Relocation
 from device_agents.emulated_npu.many_cores.sharing import group_machines, turns
 from device_agents.emulated_npu.many_cores.split_groups import SharedOut, predicted_splits, share_out
 from device_agents.emulated_npu.many_cores.stages import Pipeline, Stage, divide
+from device_agents.emulated_npu.unit_commands import Command, Item, Space
 
 if TYPE_CHECKING:
     import numpy as np

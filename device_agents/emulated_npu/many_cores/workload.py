@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.command import Command, Queue
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer, View
 from device_agents.emulated_npu.compiler.planning.chain import depthwise_bytes, element_type, packed_bytes
 from device_agents.emulated_npu.compiler.planning.placement import buffer_bytes
 from device_agents.emulated_npu.compiler.planning.weights import uses_weight_buffer
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.producers import layer_producers
-from device_agents.emulated_npu.partition.workload import Node, NodeGraph, Workload
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload, WorkloadNode
 from device_agents.emulated_npu.timing.simulation import Timing
+from device_agents.emulated_npu.unit_commands import Command, Queue
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def network_nodes(graph: Graph, machine: Machine, timing: Timing) -> NetworkNode
         before = {place[producer] for layer in layers for producer in producers[layer]} - {number}
         compute = round(sum(busy_ps[layer] for layer in layers) * slots_per_ps)
         storage = _storage(graph, machine, [graph.layers[layer] for layer in layers], producers)
-        nodes.append(Node(graph.layers[layers[-1]].name, Workload(compute, *storage), tuple(sorted(before))))
+        nodes.append(WorkloadNode(graph.layers[layers[-1]].name, Workload(compute, *storage), tuple(sorted(before))))
     times = [timing.layers[layer] if layer < len(timing.layers) else 0 for layer in range(len(graph.layers))]
     return NetworkNodes(
         NodeGraph(tuple(nodes)), members, tuple(sum(times[one] for one in layers) for layers in members)

@@ -17,12 +17,11 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from device_agents.emulated_npu.errors import DoesNotFit
-from device_agents.emulated_npu.partition.errors import InvalidPartition
+from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition
 from device_agents.emulated_npu.partition.groups import CoreGroup
-from device_agents.emulated_npu.partition.result import Partition, StageFunction, SubStructure, check_demand
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
+from device_agents.emulated_npu.partition.result import CorePartition, StageFunction, SubStructure, check_demand
 from device_agents.emulated_npu.partition.traversal import Traversal
-from device_agents.emulated_npu.partition.workload import NodeGraph, Workload
 
 # [start, stop] -> time of the stage, infinite where there can be none.
 _Table = NDArray[np.float64]
@@ -72,7 +71,7 @@ class StageTimes:
 
 def balanced_partition(
     graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup], cost: StageTimes | StageFunction
-) -> Partition:
+) -> CorePartition:
     """The partition on the given groups, in their order, that makes the largest stage time as small as can be.
 
     Every group gets at least one node, and none whose inputs and static storage it does not hold (the demand of the
@@ -94,7 +93,7 @@ def balanced_partition(
         nodes = traversal.order[start:stop]
         workload = sum((graph.nodes[node].workload for node in nodes), Workload())
         parts.append(SubStructure(nodes, group, workload, float(cost(start, stop, group))))
-    return Partition("balanced", tuple(groups), tuple(parts))
+    return CorePartition("balanced", tuple(groups), tuple(parts))
 
 
 @dataclass(frozen=True)

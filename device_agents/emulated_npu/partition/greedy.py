@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric, name_cores
-from device_agents.emulated_npu.partition.result import Partition, SubStructure, check_demand
+from device_agents.emulated_npu.partition.node_graph import NodeGraph
+from device_agents.emulated_npu.partition.result import CorePartition, SubStructure, check_demand
 from device_agents.emulated_npu.partition.split_walk import SplitRule, Splitting, Stretch
 from device_agents.emulated_npu.partition.traversal import Traversal
-from device_agents.emulated_npu.partition.workload import NodeGraph
 
 
 def partition_by_score(
     graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup], rule: SplitRule
-) -> Partition:
+) -> CorePartition:
     """The partition on the given groups; where the threshold does not make it fit, another is searched.
 
     That is the nearest above the given one that does, or, where only a lower one does, the highest of those. Raises
@@ -42,7 +42,7 @@ def partition_by_score(
 
 def partition_by_score_adding_groups(
     graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup], rule: SplitRule, fabric: Fabric
-) -> Partition:
+) -> CorePartition:
     """The partition on the given groups and as many more as it takes; a given threshold is kept.
 
     A group is added on the chip of the last one, on the next chip that has room where that has not; it is as large
@@ -187,7 +187,9 @@ def _closed_early(splitting: Splitting, group: CoreGroup, index: int, stretch: S
     return f"{_name(splitting, stretch.stop)} would bring group {index} to {lack[1] if lack else stretch.closing}"
 
 
-def _partition(splitting: Splitting, groups: Sequence[CoreGroup], threshold: float, events: Sequence[str]) -> Partition:
+def _partition(
+    splitting: Splitting, groups: Sequence[CoreGroup], threshold: float, events: Sequence[str]
+) -> CorePartition:
     stretches = splitting.walk(groups, threshold)
     said = list(events)
     parts = []
@@ -207,7 +209,9 @@ def _partition(splitting: Splitting, groups: Sequence[CoreGroup], threshold: flo
     if len(parts) < len(groups):
         left = len(groups) - len(parts)
         said.append(f"no nodes are left for the last {'group' if left == 1 else _groups(left)}")
-    return Partition("score", tuple(groups), tuple(parts), threshold, splitting.steps(groups, stretches), tuple(said))
+    return CorePartition(
+        "score", tuple(groups), tuple(parts), threshold, splitting.steps(groups, stretches), tuple(said)
+    )
 
 
 def _added_group(

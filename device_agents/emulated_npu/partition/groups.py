@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.partition.errors import InvalidPartition
+from device_agents.emulated_npu.emulator_errors import InvalidPartition
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _SYNTAX = "write the cores of each group with / between groups: 0-3/4,5/6"
 
 
 @dataclass(frozen=True)
-class Core:
+class CoreCapability:
     """What one core is capable of: multiply-adds per second, and bytes that it may hold."""
 
     macs_per_s: float
@@ -38,7 +38,7 @@ class Fabric:
 
     chips: int
     cores_per_chip: int
-    core: Core
+    core: CoreCapability
     shared_bytes: int | None = None
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class CoreGroup:
 
     cores: tuple[int, ...]
     chip: int
-    core: Core
+    core: CoreCapability
 
     def __post_init__(self) -> None:
         if not self.cores:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from device_agents.emulated_npu.partition.errors import InvalidPartition
+from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.partition.groups import CoreGroup, check_disjoint
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
 from device_agents.emulated_npu.partition.traversal import Traversal
-from device_agents.emulated_npu.partition.workload import NodeGraph, Workload
 
 Closing = Literal["threshold", "node limit", "storage", "compute", "second leg", "end"]
 """Why a sub-structure ends where it does: its next node would exceed the threshold, the node limit, or what the group
@@ -45,7 +45,7 @@ class SubStructure:
 
 
 @dataclass(frozen=True)
-class Partition:
+class CorePartition:
     """Sub-structures in the order of the traversal; together they are the traversal.
 
     `groups` are the given ones and those added. `method` says what a load is: the score per core of the group

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from device_agents.emulated_npu.partition.errors import InvalidPartition
+from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.partition.groups import CoreGroup
-from device_agents.emulated_npu.partition.workload import Workload
+from device_agents.emulated_npu.partition.node_graph import Workload
 
 # Keeps the score of any workload a finite number.
 _LARGEST_FACTOR = 1e100

@@ -11,12 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.partition.errors import InvalidPartition
+from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.partition.groups import CoreGroup
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
 from device_agents.emulated_npu.partition.result import Closing, ScoreStep
 from device_agents.emulated_npu.partition.score import SplitScore
 from device_agents.emulated_npu.partition.traversal import Traversal
-from device_agents.emulated_npu.partition.workload import NodeGraph, Workload
 
 
 @dataclass(frozen=True)

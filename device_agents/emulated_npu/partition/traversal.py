@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.partition.errors import InvalidPartition
-from device_agents.emulated_npu.partition.workload import NodeGraph
+from device_agents.emulated_npu.emulator_errors import InvalidPartition
+from device_agents.emulated_npu.partition.node_graph import NodeGraph
 
 
 @dataclass(frozen=True)
-class Step:
+class TraversalStep:
     """The nodes visited in a step, in order, and the queue after it; an initialisation visits none."""
 
     visited: tuple[int, ...]
@@ -31,7 +31,7 @@ class Traversal:
     `second_leg` is None where the start reaches every node.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[TraversalStep, ...]
     order: tuple[int, ...]
     second_leg: int | None
 
@@ -66,17 +66,17 @@ def traverse_from(graph: NodeGraph, start: int) -> Traversal:
     return Traversal(tuple(steps), _visited(steps), len(found))
 
 
-def _visited(steps: Iterable[Step]) -> tuple[int, ...]:
+def _visited(steps: Iterable[TraversalStep]) -> tuple[int, ...]:
     return tuple(node for step in steps for node in step.visited)
 
 
-def _leg(graph: NodeGraph, members: Iterable[int], first: tuple[int, ...]) -> list[Step]:
+def _leg(graph: NodeGraph, members: Iterable[int], first: tuple[int, ...]) -> list[TraversalStep]:
     inside = set(members)
     inputs = {index: [node for node in graph.nodes[index].predecessors if node in inside] for index in inside}
     entered = set(first)
     visited: set[int] = set()
     queue = dict.fromkeys(first)
-    steps = [Step((), first)]
+    steps = [TraversalStep((), first)]
     while queue:
         waiting = set(queue)
         now = [next(iter(queue))]
@@ -96,5 +96,5 @@ def _leg(graph: NodeGraph, members: Iterable[int], first: tuple[int, ...]) -> li
                 now += drawn
                 entered.add(successor)
                 queue[successor] = None
-        steps.append(Step(tuple(now), tuple(queue)))
+        steps.append(TraversalStep(tuple(now), tuple(queue)))
     return steps

@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from device_agents.emulated_npu.command import Command, Function, Operand, Space
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer
 from device_agents.emulated_npu.compiler.pipeline import Compiled
 from device_agents.emulated_npu.compiler.planning.tiling import Geometry
 from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
 from device_agents.emulated_npu.isa.program import Port, Program
-from device_agents.emulated_npu.isa.sequencer import Step
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.occupancy import occupancy
-from device_agents.emulated_npu.timing.schedule import Schedule
+from device_agents.emulated_npu.timing.single_core import Schedule
+from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
 TensorClass = Literal["weights", "activations", "input_output", "halo_copies"]
 TENSOR_CLASSES: tuple[TensorClass, ...] = ("weights", "activations", "input_output", "halo_copies")
@@ -25,35 +25,37 @@ _CLASS_OF_OPCODE = {0x00: "control", 0x10: "config", 0x20: "io", 0x30: "mfu", 0x
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedBytes:
     """Bytes out of and into a memory."""
 
     read_bytes: int = 0
     written_bytes: int = 0
 
-    def __add__(self, other: Moved) -> Moved:
+    def __add__(self, other: MovedBytes) -> MovedBytes:
         """Both together."""
-        return Moved(self.read_bytes + other.read_bytes, self.written_bytes + other.written_bytes)
+        return MovedBytes(self.read_bytes + other.read_bytes, self.written_bytes + other.written_bytes)
 
 
-def moved_by_memory(steps: Iterable[Step], costs: CostModel) -> Mapping[Space, Moved]:
+def moved_by_memory(steps: Iterable[IssuedStep], costs: CostModel) -> Mapping[Space, MovedBytes]:
     """Payload out of and into DDR and the last-level cache."""
-    found = {Space.DDR: Moved(), Space.LLC: Moved()}
+    found = {Space.DDR: MovedBytes(), Space.LLC: MovedBytes()}
     for step in steps:
         if isinstance(step.item, Command):
             for space, read, written in costs.cost(step.item).traffic:
-                found[space] += Moved(read, written)
+                found[space] += MovedBytes(read, written)
     return found
 
 
-def moved_by_class(steps: Iterable[Step], compiled: Compiled, costs: CostModel) -> Mapping[TensorClass, Moved]:
+def moved_by_class(
+    steps: Iterable[IssuedStep], compiled: Compiled, costs: CostModel
+) -> Mapping[TensorClass, MovedBytes]:
     """Payload by what it is part of; the first three are external memory and sum to `moved_by_memory`.
 
     "weights" are all constants; "input_output" the inputs and outputs of the network; "activations" what layers
     leave in DDR or the last-level cache for others; "halo_copies" go between NB and the auxiliary buffer (S3.3).
     """
     where = _Places(compiled)
-    found: dict[TensorClass, Moved] = dict.fromkeys(TENSOR_CLASSES, Moved())
+    found: dict[TensorClass, MovedBytes] = dict.fromkeys(TENSOR_CLASSES, MovedBytes())
     for step in steps:
         command = step.item
         if not isinstance(command, Command):
@@ -61,18 +63,18 @@ def moved_by_class(steps: Iterable[Step], compiled: Compiled, costs: CostModel) 
         for space, read, written in costs.cost(command).traffic:
             if read:
                 source = next(operand for operand in command.sources if operand.descriptor.space is space)
-                found[where.kind(source, command.layer)] += Moved(read_bytes=read)
+                found[where.kind(source, command.layer)] += MovedBytes(read_bytes=read)
             if written:
-                found[where.kind(command.target, command.layer)] += Moved(written_bytes=written)
+                found[where.kind(command.target, command.layer)] += MovedBytes(written_bytes=written)
         if command.function is Function.COPY:
             found["halo_copies"] += _halo_copy(command)
     return found
 
 
-def _halo_copy(command: Command) -> Moved:
+def _halo_copy(command: Command) -> MovedBytes:
     kept = command.target.descriptor
     read = sum(_payload(source) for source in command.sources if source.descriptor.space is Space.HALO)
-    return Moved(read, _payload(command.target) if kept.space is Space.HALO else 0)
+    return MovedBytes(read, _payload(command.target) if kept.space is Space.HALO else 0)
 
 
 def _payload(operand: Operand) -> int:
@@ -151,6 +153,6 @@ def instruction_counts(program: Program) -> Mapping[str, int]:
     return {name: opcodes[opcode] for opcode, name in sorted(_CLASS_OF_OPCODE.items(), reverse=True)}
 
 
-def issued_instructions(steps: Iterable[Step]) -> int:
+def issued_instructions(steps: Iterable[IssuedStep]) -> int:
     """Instructions that the control unit issues, loops unrolled."""
     return sum(step.control + (step.item is not None) for step in steps)

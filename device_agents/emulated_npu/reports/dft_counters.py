@@ -6,11 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.command import Binary, Command, Descriptor, Function, Space
 from device_agents.emulated_npu.compiler.graph.odd_blocks import Transformed
 from device_agents.emulated_npu.compiler.pipeline import Compiled
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.timing.cost import macs
+from device_agents.emulated_npu.unit_commands import Binary, Command, Descriptor, Function, Space
 
 Moves = Mapping[tuple[Space, Space], int]
 """Bytes by the memories that they come from and go to."""

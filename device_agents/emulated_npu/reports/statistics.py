@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from device_agents.emulated_npu.command import Command, Function, Queue, Space
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.attribution import Activity, binding_path, layer_of
-from device_agents.emulated_npu.timing.cost import Cost, CostModel
-from device_agents.emulated_npu.timing.schedule import NOTHING
+from device_agents.emulated_npu.timing.cost import CommandCost, CostModel
 from device_agents.emulated_npu.timing.simulation import Timing
+from device_agents.emulated_npu.timing.single_core import NOTHING
+from device_agents.emulated_npu.unit_commands import Command, Function, Queue, Space
 
 Bound = Literal["io", "compute", "fill", "wait"]
 
@@ -60,7 +60,7 @@ class LayerRow:
 
 
 @dataclass
-class _Sums:
+class _LayerSums:
     """What one layer's commands add up to, in picoseconds and bytes."""
 
     begin_ps: int = 1 << 62
@@ -77,7 +77,7 @@ class _Sums:
     path_fill_ps: int = 0
     path_control_ps: int = 0
 
-    def add(self, command: Command, cost: Cost, begin_ps: int, end_ps: int) -> None:
+    def add(self, command: Command, cost: CommandCost, begin_ps: int, end_ps: int) -> None:
         self.begin_ps, self.end_ps = min(self.begin_ps, begin_ps), max(self.end_ps, end_ps)
         duration = end_ps - begin_ps
         if command.queue is Queue.IO:
@@ -93,7 +93,7 @@ class _Sums:
             self.bytes[space, "read"] = self.bytes.get((space, "read"), 0) + read
             self.bytes[space, "written"] = self.bytes.get((space, "written"), 0) + written
 
-    def merge(self, other: _Sums) -> None:
+    def merge(self, other: _LayerSums) -> None:
         for each in fields(self):
             name = each.name
             mine, theirs = getattr(self, name), getattr(other, name)
@@ -120,28 +120,28 @@ def layer_rows(
     `useful_macs`: multiply-adds by layer index without what is computed twice.
     """
     sums = _sums(timing, costs or CostModel(machine))
-    total = _Sums()
+    total = _LayerSums()
     for each in sums.values():
         total.merge(each)
     useful = useful_macs or {}
     rows = [
-        _row(timing, machine, index, name, sums.get(index, _Sums()), useful.get(index))
+        _row(timing, machine, index, name, sums.get(index, _LayerSums()), useful.get(index))
         for index, name in enumerate(names)
     ]
     whole = sum(useful.values()) if useful else None
     return (*rows, _row(timing, machine, NOTHING, "total", total, whole))
 
 
-def _sums(timing: Timing, costs: CostModel) -> dict[int, _Sums]:
+def _sums(timing: Timing, costs: CostModel) -> dict[int, _LayerSums]:
     schedule = timing.schedule
-    sums: dict[int, _Sums] = {}
+    sums: dict[int, _LayerSums] = {}
     for index, step in enumerate(schedule.steps):
         if isinstance(step.item, Command):
-            mine = sums.setdefault(step.item.layer, _Sums())
+            mine = sums.setdefault(step.item.layer, _LayerSums())
             mine.add(step.item, costs.cost(step.item), schedule.served_ps[index], schedule.finished_ps[index])
     for segment in binding_path(schedule):
         step = schedule.steps[segment.step]
-        mine = sums.setdefault(layer_of(step), _Sums())
+        mine = sums.setdefault(layer_of(step), _LayerSums())
         if segment.activity is Activity.CONTROL:
             mine.path_control_ps += segment.end_ps - segment.begin_ps
         elif segment.activity is Activity.IO:
@@ -153,7 +153,7 @@ def _sums(timing: Timing, costs: CostModel) -> dict[int, _Sums]:
     return sums
 
 
-def _row(timing: Timing, machine: Machine, layer: int, name: str, sums: _Sums, useful: int | None) -> LayerRow:
+def _row(timing: Timing, machine: Machine, layer: int, name: str, sums: _LayerSums, useful: int | None) -> LayerRow:
     path_ps = sums.path_io_ps + sums.path_cp_ps + sums.path_control_ps
     span_ps = timing.makespan_ps if layer == NOTHING else max(0, sums.end_ps - sums.begin_ps)
     mfu_cycles = timing.cycles(max(path_ps, sums.mfu_ps))
@@ -181,7 +181,7 @@ def _row(timing: Timing, machine: Machine, layer: int, name: str, sums: _Sums, u
     )
 
 
-def _bound(sums: _Sums) -> Bound:
+def _bound(sums: _LayerSums) -> Bound:
     io_ps, cp_ps, fill_ps = sums.path_io_ps, sums.path_cp_ps, sums.path_fill_ps
     whole = io_ps + cp_ps + sums.path_control_ps
     if not whole:

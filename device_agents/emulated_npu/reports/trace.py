@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from device_agents.emulated_npu.command import Command, Fence, Function, Post, Queue, Space, Wait
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.attribution import binding_path, layer_of
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.occupancy import occupancy
-from device_agents.emulated_npu.timing.schedule import NOTHING
 from device_agents.emulated_npu.timing.simulation import Timing
+from device_agents.emulated_npu.timing.single_core import NOTHING
+from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Space, Wait
 
 Event = dict[str, Any]
 

@@ -10,7 +10,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Literal, Union
 
-from device_agents.emulated_npu.errors import EmulatorError
+from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.sweep.parameters import Value, check_key, parameters
 
 Scale = Literal["linear", "log", "names"]

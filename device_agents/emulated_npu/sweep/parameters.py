@@ -12,9 +12,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Union, get_type_hints
 
-from device_agents.emulated_npu.command import DataType
-from device_agents.emulated_npu.errors import InvalidMachine
+from device_agents.emulated_npu.emulator_errors import InvalidMachine
 from device_agents.emulated_npu.machine import Machine, check_machine, parse_machine
+from device_agents.emulated_npu.unit_commands import DataType
 
 Value = Union[bool, int, float, str]
 """A value as in the file of a machine."""

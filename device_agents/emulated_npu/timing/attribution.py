@@ -11,9 +11,9 @@ import enum
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from device_agents.emulated_npu.command import Queue
-from device_agents.emulated_npu.isa.sequencer import Step
-from device_agents.emulated_npu.timing.schedule import NOTHING, Schedule
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
+from device_agents.emulated_npu.timing.single_core import NOTHING, Schedule
+from device_agents.emulated_npu.unit_commands import Queue
 
 
 class Activity(enum.IntEnum):
@@ -60,7 +60,7 @@ class LayerTime(NamedTuple):
         return self.io_ps + self.cp_ps + self.control_ps
 
 
-def layer_of(step: Step) -> int:
+def layer_of(step: IssuedStep) -> int:
     """The hardware layer a step belongs to; NOTHING for none."""
     return NOTHING if step.item is None else step.item.layer
 
@@ -99,7 +99,11 @@ def wait_times(schedule: Schedule, queue: Queue) -> tuple[WaitTime, ...]:
 
 
 def _collect(
-    found: dict[tuple[int, int, int, int], int], steps: Sequence[Step], pc: int, layer: int, path: Iterator[Segment]
+    found: dict[tuple[int, int, int, int], int],
+    steps: Sequence[IssuedStep],
+    pc: int,
+    layer: int,
+    path: Iterator[Segment],
 ) -> None:
     for segment in path:
         due = steps[segment.step]

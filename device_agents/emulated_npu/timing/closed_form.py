@@ -17,7 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
-from device_agents.emulated_npu.errors import DoesNotFit, EmulatorError
+from device_agents.emulated_npu.emulator_errors import DoesNotFit, EmulatorError
 
 
 def ceil_div(value: int, divisor: int) -> int:

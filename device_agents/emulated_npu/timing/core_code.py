@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from device_agents.emulated_npu.command import Command, Fence, Function, Post, Queue, Wait
-from device_agents.emulated_npu.errors import ExecutionFault
-from device_agents.emulated_npu.isa.sequencer import Step
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.resources import TICKET_BITS, Resource, transfer_key
 from device_agents.emulated_npu.timing.transfer_cost import Demand, demands_across, message_ps
+from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Wait
 
 # Kinds of steps: the number of the queue, or
 FENCE, NO_ITEM = 2, 3
@@ -34,10 +34,10 @@ class CoreSteps:
 
     core: int
     group: int
-    steps: Sequence[Step]
+    steps: Sequence[IssuedStep]
 
 
-class Group:
+class GroupState:
     """Cores that take the next input together, and a ring of `depth` slots for what others send them."""
 
     __slots__ = ("depth", "ends_ps", "latest_ps", "members", "number", "running", "waiting")
@@ -62,7 +62,7 @@ class Channel:
         self.parked = False  # the receiver waits for the next
 
 
-class Message(NamedTuple):
+class MessageTransfer(NamedTuple):
     """What a SEND or RECEIVE does beside or instead of moving data.
 
     `joins`: the transfers of a SEND, as `io_ops` has a single one. `ring`: the group one of whose slots it fills.
@@ -71,7 +71,7 @@ class Message(NamedTuple):
     """
 
     joins: tuple[int, ...]
-    ring: Group | None
+    ring: GroupState | None
     channel: Channel | None
     delay_ps: int
     is_foreign: bool
@@ -101,14 +101,14 @@ class CoreCode:
         "vfu_ps",
     )
 
-    def __init__(self, index: int, source: CoreSteps, group: Group) -> None:
+    def __init__(self, index: int, source: CoreSteps, group: GroupState) -> None:
         self.index, self.source, self.group = index, source, group
         self.kinds: list[int] = []
         self.gaps: list[int] = []
         self.io_ops: list[int] = []
         self.io_units: list[tuple[int, int]] = []
         self.transfers: dict[int, tuple[int, ...]] = {}
-        self.messages: dict[int, Message] = {}
+        self.messages: dict[int, MessageTransfer] = {}
         self.cp_ops: list[int] = []
         self.cp_units: list[tuple[int, int]] = []
         self.semaphores: dict[int, int] = {}  # by number: its place
@@ -120,13 +120,13 @@ class CoreCode:
         ops.append(op)
         all_units.append(units)
 
-    def step_of(self, queue: Queue, entry: int) -> Step:
+    def step_of(self, queue: Queue, entry: int) -> IssuedStep:
         """The step that is the given entry of a queue."""
         of_queue = (step for step, kind in zip(self.source.steps, self.kinds, strict=True) if kind == queue)
         return next(itertools.islice(of_queue, entry, None))
 
 
-class Use:
+class ResourceUse:
     """What all cores ask of one resource in one run."""
 
     __slots__ = ("moved_bytes", "work_ps")
@@ -151,7 +151,7 @@ class Translation:
         self.resources = len(Resource) * machine.cores.chips
         self.owners, self.keys = [0] * self.resources, [0] * self.resources
         self.places = list(range(self.resources))
-        self.uses = [Use() for _ in range(self.resources)]
+        self.uses = [ResourceUse() for _ in range(self.resources)]
         self._tickets: dict[tuple[int, int, int], int] = {}
         self._indices = _indices(cores, machine)
         self.groups = _groups(cores, depths)
@@ -217,7 +217,7 @@ class Translation:
         joins = (*self._joins(code, near, here), *self._joins(code, far, there))
         ring = other if joins and other is not code.group else None
         delay_ps = message_ps(self.machine, own, command.peer)
-        code.messages[len(code.io_ops)] = Message(joins, ring, channel, delay_ps, other is not code.group)
+        code.messages[len(code.io_ops)] = MessageTransfer(joins, ring, channel, delay_ps, other is not code.group)
         code.add(Queue.IO, SEND if is_sent else RECEIVE)
 
     def _joins(self, code: CoreCode, demands: Iterable[Demand], chip: int) -> tuple[int, ...]:
@@ -251,14 +251,14 @@ def _indices(cores: Sequence[CoreSteps], machine: Machine) -> dict[int, int]:
     return found
 
 
-def _groups(cores: Sequence[CoreSteps], depths: Mapping[int, int]) -> dict[int, Group]:
-    found: dict[int, Group] = {}
+def _groups(cores: Sequence[CoreSteps], depths: Mapping[int, int]) -> dict[int, GroupState]:
+    found: dict[int, GroupState] = {}
     for index, each in enumerate(cores):
         depth = depths.get(each.group, 0)
         if depth < 1:
             what = f"group {each.group} has a ring of {depth} slots"
             raise ExecutionFault(what, "what it receives for an input needs one", "Give every group a depth from 1 on")
-        found.setdefault(each.group, Group(each.group, depth)).members.append(index)
+        found.setdefault(each.group, GroupState(each.group, depth)).members.append(index)
     return found
 
 

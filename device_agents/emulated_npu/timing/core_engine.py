@@ -12,13 +12,13 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.core_code import Translation
 from device_agents.emulated_npu.timing.core_failures import standstill
 from device_agents.emulated_npu.timing.core_process import core_process
-from device_agents.emulated_npu.timing.core_stream import EntryTimes, Run, Stream, begin_input
+from device_agents.emulated_npu.timing.core_stream import CoreRun, EntryTimes, StreamState, begin_input
 from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS, SharedResource
 
 _TICKETS = (1 << TICKET_BITS) - 1
 
 
-class Engine:
+class StreamEngine:
     """Runs translated cores `inputs` times.
 
     `runs` by core, `resources` as numbered in the translation; `kept`: the times of run `kept_run` by core.
@@ -26,9 +26,9 @@ class Engine:
 
     def __init__(self, translation: Translation, machine: Machine, inputs: int, limit_ps: int, kept_run: int) -> None:
         self._translation = translation
-        self._stream = Stream(len(translation.codes), len(translation.groups), machine, inputs, limit_ps, kept_run)
+        self._stream = StreamState(len(translation.codes), len(translation.groups), machine, inputs, limit_ps, kept_run)
         self.resources = [SharedResource() for _ in range(translation.resources)]
-        self.runs: list[list[Run]] = self._stream.runs
+        self.runs: list[list[CoreRun]] = self._stream.runs
         self.kept: dict[int, EntryTimes] = self._stream.kept
 
     def run(self) -> None:

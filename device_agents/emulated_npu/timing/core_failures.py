@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from device_agents.emulated_npu.command import Command, Fence, Function, Queue, Wait
-from device_agents.emulated_npu.errors import BudgetExceeded, Deadlock
+from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock
 from device_agents.emulated_npu.timing.core_code import CoreCode
+from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Queue, Wait
 
 _NAMED = 8
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from heapq import heappush
 
-from device_agents.emulated_npu.command import Queue
-from device_agents.emulated_npu.timing.core_code import FENCE, POST, SEND, TRANSFERS, WAIT, CoreCode, Message
+from device_agents.emulated_npu.timing.core_code import FENCE, POST, SEND, TRANSFERS, WAIT, CoreCode, MessageTransfer
 from device_agents.emulated_npu.timing.core_failures import locked, over_budget
-from device_agents.emulated_npu.timing.core_stream import EntryTimes, Run, Stream, end_run
+from device_agents.emulated_npu.timing.core_stream import CoreRun, EntryTimes, StreamState, end_run
 from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS
+from device_agents.emulated_npu.unit_commands import Queue
 
 _FAR = 1 << 80  # later than all times
 
@@ -30,7 +30,7 @@ class _Waits:
         self.starved_ps = self.exchange_ps = self.blocked_ps = 0
 
 
-def core_process(code: CoreCode, stream: Stream) -> Generator[None, int, None]:
+def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, None]:
     """A core: every `yield` waits for something of others, and gets the time at which that has happened."""
     # One long function, because its local variables are the state of the core.
     kinds, gaps, count, limit_ps = code.kinds, code.gaps, len(code.kinds), stream.limit_ps
@@ -197,11 +197,11 @@ def core_process(code: CoreCode, stream: Stream) -> Generator[None, int, None]:
             all_issued, served = (io_issued, cp_issued, issued), (io_served, cp_served)
             stream.kept[index] = EntryTimes(begin_ps, all_issued, served, (io_finished, cp_finished))
         waited = waits.starved_ps, waits.exchange_ps, waits.blocked_ps
-        end_run(stream, code, Run(begin_ps, max(clock, io_free, cp_free), io_ps, *waited))
+        end_run(stream, code, CoreRun(begin_ps, max(clock, io_free, cp_free), io_ps, *waited))
     yield  # nobody goes on after the last run
 
 
-def _message(stream: Stream, code: CoreCode, entry: int, now_ps: int, waits: _Waits) -> Generator[None, int, int]:
+def _message(stream: StreamState, code: CoreCode, entry: int, now_ps: int, waits: _Waits) -> Generator[None, int, int]:
     """When a RECEIVE that its queue comes to at `now_ps` has its message."""
     channel = code.messages[entry].channel
     if channel is not None and channel.arrivals:
@@ -222,7 +222,7 @@ def _message(stream: Stream, code: CoreCode, entry: int, now_ps: int, waits: _Wa
 
 
 def _slot(
-    stream: Stream, code: CoreCode, entry: int, run: int, now_ps: int, waits: _Waits
+    stream: StreamState, code: CoreCode, entry: int, run: int, now_ps: int, waits: _Waits
 ) -> Generator[None, int, int]:
     """When a SEND that its queue comes to at `now_ps` can begin: the group has ended the run `depth` before."""
     ring = code.messages[entry].ring
@@ -242,7 +242,7 @@ def _slot(
     return free_ps
 
 
-def _tell(stream: Stream, message: Message, now_ps: int) -> None:
+def _tell(stream: StreamState, message: MessageTransfer, now_ps: int) -> None:
     """Puts a message on its way."""
     channel = message.channel
     if channel is None:

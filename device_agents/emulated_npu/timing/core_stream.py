@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.core_code import CoreCode, Group
+from device_agents.emulated_npu.timing.core_code import CoreCode, GroupState
 
 
-class Run(NamedTuple):
+class CoreRun(NamedTuple):
     """One run of one core, in picoseconds: `io_ps` is its transfers' time, the others what its IO queue waited for.
 
     `starved_ps`: a message of another group. `exchange_ps`: one of the own group. `blocked_ps`: a ring slot.
@@ -33,7 +33,7 @@ class EntryTimes:
     finished_ps: tuple[list[int], list[int]]
 
 
-class Stream:
+class StreamState:
     """What the cores of a stream of inputs have in common.
 
     `events`: a heap of time and, in the lowest TICKET_BITS, the ticket of a transfer that begins its data phase (or a
@@ -47,23 +47,23 @@ class Stream:
     def __init__(self, cores: int, groups: int, machine: Machine, inputs: int, limit_ps: int, kept_run: int) -> None:
         self.groups, self.ahead = groups, 2 * groups + 2
         self.ended: dict[int, tuple[int, int]] = {}
-        self.held: list[Group] = []
+        self.held: list[GroupState] = []
         self.machine, self.inputs, self.limit_ps, self.kept_run = machine, inputs, limit_ps, kept_run
         self.events: list[int] = []
         self.ready: list[tuple[int, int]] = []
         self.pending = [1] * cores
         self.stops: dict[int, int] = {}
-        self.runs: list[list[Run]] = [[] for _ in range(cores)]
+        self.runs: list[list[CoreRun]] = [[] for _ in range(cores)]
         self.kept: dict[int, EntryTimes] = {}
 
 
-def begin_input(stream: Stream, group: Group, now_ps: int) -> None:
+def begin_input(stream: StreamState, group: GroupState, now_ps: int) -> None:
     """All cores of a group begin their next run."""
     group.running = len(group.members)
     stream.ready.extend((index, now_ps) for index in group.members)
 
 
-def end_run(stream: Stream, code: CoreCode, run: Run) -> None:
+def end_run(stream: StreamState, code: CoreCode, run: CoreRun) -> None:
     """Notes a run; with the last core's a ring slot is free, and the group takes the next input once it may."""
     stream.runs[code.index].append(run)
     group = code.group

@@ -17,18 +17,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.command import Command, Function, Operand, Queue, Settings
-from device_agents.emulated_npu.errors import ExecutionFault
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine, Mfu
 from device_agents.emulated_npu.timing import closed_form
 from device_agents.emulated_npu.timing.transfer_cost import Demand, Traffic, demands, external_bytes
 from device_agents.emulated_npu.timing.vector_cost import vector_operations
+from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Queue, Settings
 
 _PS_PER_S = 10**12
 
 
 @dataclass(frozen=True)
-class Cost:
+class CommandCost:
     """What one command costs; `fill_ps` is the part of its time that start-up, fill and drain take."""
 
     duration_ps: int
@@ -68,7 +68,7 @@ class CostModel:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.cycle_ps = cycle_ps(machine)
-        self._costs: dict[tuple[object, ...], Cost] = {}
+        self._costs: dict[tuple[object, ...], CommandCost] = {}
 
     def duration_ps(self, command: Command) -> int:
         """Time of the command on its unit, from the start of its service to its end."""
@@ -78,7 +78,7 @@ class CostModel:
         """What an IO command asks of the resources of its chip; alone, the longest takes `duration_ps`."""
         return self.cost(command).demands
 
-    def cost(self, command: Command) -> Cost:
+    def cost(self, command: Command) -> CommandCost:
         """Everything it costs."""
         first, second, third, fourth = command.first, command.second, command.third, command.fourth
         key = (
@@ -96,11 +96,11 @@ class CostModel:
             cost = self._costs[key] = self._computed(command)
         return cost
 
-    def _computed(self, command: Command) -> Cost:
+    def _computed(self, command: Command) -> CommandCost:
         if command.queue is Queue.IO:
             asked = demands(self.machine, command)
             alone_ps = max((demand.latency_ps + demand.work_ps for demand in asked), default=0)
-            return Cost(alone_ps, 0, 0, external_bytes(command), asked)
+            return CommandCost(alone_ps, 0, 0, external_bytes(command), asked)
         if command.function is Function.CONVOLVE:
             mfu = self.machine.mfu
             cycles, streaming = _matrix_cycles(mfu, command)
@@ -109,7 +109,7 @@ class CostModel:
             vfu = self.machine.vfu
             streaming = closed_form.ceil_div(vector_operations(command, vfu.special_cycles), vfu.lanes)
             cycles = streaming + vfu.startup_cycles
-        return Cost(cycles * self.cycle_ps, (cycles - streaming) * self.cycle_ps, macs(command))
+        return CommandCost(cycles * self.cycle_ps, (cycles - streaming) * self.cycle_ps, macs(command))
 
 
 # --- MFU --------------------------------------------------------------------------------------------------------

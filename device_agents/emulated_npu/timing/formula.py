@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.command import Command, Fence, Post, Queue, Wait
-from device_agents.emulated_npu.errors import Deadlock
-from device_agents.emulated_npu.isa.sequencer import Step
+from device_agents.emulated_npu.emulator_errors import Deadlock
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue, Wait
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Formula:
     total_ps: int
 
 
-def formula(steps: Iterable[Step], machine: Machine, *, costs: CostModel | None = None) -> Formula:
+def formula(steps: Iterable[IssuedStep], machine: Machine, *, costs: CostModel | None = None) -> Formula:
     """The formula of S2.6 for the steps of a program.
 
     Raises `Deadlock` where a WAIT has no POST that can be issued, naming its instruction, and `ExecutionFault` for a
@@ -44,7 +44,7 @@ def formula(steps: Iterable[Step], machine: Machine, *, costs: CostModel | None 
     return recurrence.result()
 
 
-class _Lane:
+class _QueueState:
     """One queue: when it is free, when its last entries left, and what stands behind an unresolved WAIT."""
 
     __slots__ = ("busy_ps", "free_ps", "left_ps", "pending")
@@ -53,7 +53,7 @@ class _Lane:
         self.busy_ps = 0
         self.free_ps = 0
         self.left_ps = deque([0] * depth, maxlen=depth)
-        self.pending: deque[tuple[Step, int]] = deque()
+        self.pending: deque[tuple[IssuedStep, int]] = deque()
 
 
 class _Units:
@@ -88,13 +88,13 @@ class _Units:
 class _Recurrence:
     def __init__(self, machine: Machine, costs: CostModel) -> None:
         self._costs = costs
-        self._lanes = (_Lane(machine.io_queue_depth), _Lane(machine.cp_queue_depth))
+        self._lanes = (_QueueState(machine.io_queue_depth), _QueueState(machine.cp_queue_depth))
         self._depths = (machine.io_queue_depth, machine.cp_queue_depth)
         self._units: dict[int, _Units] = {}
         self._durations: dict[int, tuple[Command, int]] = {}
         self._issue_ps = 0
 
-    def add(self, step: Step) -> None:
+    def add(self, step: IssuedStep) -> None:
         """The next item in program order: it enters its queue once there is room, and leaves if that is known."""
         item = step.item
         if item is None:
@@ -123,7 +123,7 @@ class _Recurrence:
         wait_ps = end_ps - max(io.busy_ps, cp.busy_ps)
         return Formula(io.busy_ps, cp.busy_ps, wait_ps, wait_ps + max(io.busy_ps, cp.busy_ps))
 
-    def _line_up(self, lane: _Lane, step: Step, depth: int) -> None:
+    def _line_up(self, lane: _QueueState, step: IssuedStep, depth: int) -> None:
         """Behind a WAIT whose POST is still to come: there may be no more such entries than the queue holds."""
         behind = len(lane.pending)
         if behind >= depth:
@@ -132,7 +132,7 @@ class _Recurrence:
         self._issue_ps = max(self._issue_ps, lane.left_ps[behind])
         lane.pending.append((step, self._issue_ps))
 
-    def _serve(self, lane: _Lane, item: Command | Wait | Post, issue_ps: int) -> bool:
+    def _serve(self, lane: _QueueState, item: Command | Wait | Post, issue_ps: int) -> bool:
         """Lets an entry leave its queue; False where it is a WAIT whose units are not posted yet."""
         at_ps = issue_ps if issue_ps > lane.free_ps else lane.free_ps
         duration_ps = 0

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from device_agents.emulated_npu.command import Command, Operand, Space
-from device_agents.emulated_npu.timing.schedule import Schedule
+from device_agents.emulated_npu.timing.single_core import Schedule
+from device_agents.emulated_npu.unit_commands import Command, Operand, Space
 
 _Array = np.ndarray[Any, np.dtype[np.int64]]
 _NEVER = -1
@@ -26,7 +26,7 @@ class Occupancy(NamedTuple):
     live_bytes: _Array
 
 
-class _Access(NamedTuple):
+class _TimedAccess(NamedTuple):
     first: int
     end: int
     is_write: bool
@@ -49,7 +49,7 @@ def occupancy(schedule: Schedule, space: Space) -> Occupancy:
     return lives.occupancy()
 
 
-def _accesses(schedule: Schedule, space: Space) -> list[_Access]:
+def _accesses(schedule: Schedule, space: Space) -> list[_TimedAccess]:
     """Reads and writes in order of time; those of one command: reads first."""
     found = []
     for index, step in enumerate(schedule.steps):
@@ -62,7 +62,7 @@ def _accesses(schedule: Schedule, space: Space) -> list[_Access]:
             operands.insert(0, (command.target, False))
         for operand, is_write in operands:
             if operand.descriptor.space is space:
-                found.append(_Access(*_range(operand), is_write, begin, end))
+                found.append(_TimedAccess(*_range(operand), is_write, begin, end))
     return sorted(found, key=lambda access: access.begin_ps)
 
 

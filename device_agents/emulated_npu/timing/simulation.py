@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from device_agents.emulated_npu.command import Command, Function, Queue
-from device_agents.emulated_npu.errors import BudgetExceeded, ExecutionFault
+from device_agents.emulated_npu.emulator_errors import BudgetExceeded, ExecutionFault
 from device_agents.emulated_npu.isa.program import Program
-from device_agents.emulated_npu.isa.sequencer import Step, sequence
+from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.attribution import LayerTime, WaitTime, layer_of, layer_times, wait_times
 from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.schedule import NOTHING, Schedule, schedule
+from device_agents.emulated_npu.timing.single_core import NOTHING, Schedule, schedule
+from device_agents.emulated_npu.unit_commands import Command, Function, Queue
 
 _NO_LIMIT_PS = 1 << 62
 
@@ -62,7 +62,7 @@ class Timing:
 
 
 def simulate(
-    steps: Iterable[Step], machine: Machine, *, costs: CostModel | None = None, cycle_budget: int | None = None
+    steps: Iterable[IssuedStep], machine: Machine, *, costs: CostModel | None = None, cycle_budget: int | None = None
 ) -> Timing:
     """Runs the steps of a program on the machine and times them.
 
@@ -85,7 +85,7 @@ def simulate_program(
     return simulate(steps, machine, costs=costs, cycle_budget=cycle_budget)
 
 
-def marginal_ps(steps: Sequence[Step], machine: Machine, layer: int, *, costs: CostModel | None = None) -> int:
+def marginal_ps(steps: Sequence[IssuedStep], machine: Machine, layer: int, *, costs: CostModel | None = None) -> int:
     """By how much the makespan would shrink if the commands of a layer took no time.
 
     Raises as `simulate`.
@@ -98,7 +98,7 @@ def marginal_ps(steps: Sequence[Step], machine: Machine, layer: int, *, costs: C
     return whole - rest
 
 
-def durations_ps(steps: Sequence[Step], costs: CostModel) -> list[int]:
+def durations_ps(steps: Sequence[IssuedStep], costs: CostModel) -> list[int]:
     """The time of every step on its unit: that of its command, or 0."""
     # The same command object comes back in every round of a loop; `steps` keeps it, so its id stays its own.
     known: dict[int, int] = {}
@@ -117,7 +117,7 @@ def durations_ps(steps: Sequence[Step], costs: CostModel) -> list[int]:
     return durations
 
 
-def _collected(steps: Iterable[Step], issue_ps: int, limit_ps: int) -> list[Step]:
+def _collected(steps: Iterable[IssuedStep], issue_ps: int, limit_ps: int) -> list[IssuedStep]:
     """The steps as a list, as long as issuing them alone keeps within the limit."""
     collected, issuing_ps = [], 0
     for step in steps:

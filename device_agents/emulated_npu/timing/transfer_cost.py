@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from device_agents.emulated_npu.command import Command, Descriptor, Function, Operand, Queue, Space
-from device_agents.emulated_npu.errors import ExecutionFault
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing import closed_form
 from device_agents.emulated_npu.timing.resources import Resource
+from device_agents.emulated_npu.unit_commands import Command, Descriptor, Function, Operand, Queue, Space
 
 _PS_PER_S = 10**12
 _PS_PER_NS = 1000

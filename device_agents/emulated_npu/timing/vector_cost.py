@@ -28,8 +28,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from device_agents.emulated_npu.command import Activation, Binary, Command, Function, Reduction
-from device_agents.emulated_npu.errors import ExecutionFault
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
+from device_agents.emulated_npu.unit_commands import Activation, Binary, Command, Function, Reduction
 
 _SPECIALS: Mapping[Activation, int] = {
     Activation.SIGMOID: 1,

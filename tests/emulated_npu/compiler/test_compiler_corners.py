@@ -6,25 +6,25 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from networks_on_npu import ORDERS, TOLERANCE, Network, execute, network_of, relative_error, small_machine
+from networks_on_npu import ORDERS, TOLERANCE, NetworkCase, execute, network_of, relative_error, small_machine
 from small_models import node, values
 
-from device_agents.emulated_npu.command import Command, Fence
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.unit_commands import Command, Fence
 
 
-def _right(network: Network, machine: Machine, options: Options) -> Compiled:
+def _right(network: NetworkCase, machine: Machine, options: Options) -> Compiled:
     compiled = compile_model(network.model, machine, options)
     for order in ORDERS:
         assert relative_error(execute(compiled, network, order), network.expected) <= TOLERANCE
     return compiled
 
 
-def _convolutions() -> Network:
+def _convolutions() -> NetworkCase:
     nodes = [node("Conv", "x v", "a", strides=[2, 2]), node("Relu", "a", "b"), node("Conv", "b w", "y")]
     constants = {"v": values((16, 8, 3, 3)), "w": values((8, 16, 1, 1), 1)}
     return network_of(nodes, {"x": values((1, 8, 33, 33), 2)}, constants, ["y"])

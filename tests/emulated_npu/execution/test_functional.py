@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scratchpad import Array, Scratchpad, dense
 
-from device_agents.emulated_npu.command import (
+from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock, DoesNotFit, ExecutionFault
+from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
+from device_agents.emulated_npu.execution.interleaving import Order, Queues, queue_depths, run_items
+from device_agents.emulated_npu.execution.memory import Memories
+from device_agents.emulated_npu.isa.assembly import assemble
+from device_agents.emulated_npu.isa.program import Footprint, Port, Program
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
+from device_agents.emulated_npu.machine import load_preset
+from device_agents.emulated_npu.unit_commands import (
     Activation,
     Binary,
     Command,
@@ -27,14 +35,6 @@ from device_agents.emulated_npu.command import (
     Space,
     Wait,
 )
-from device_agents.emulated_npu.errors import BudgetExceeded, Deadlock, DoesNotFit, ExecutionFault
-from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
-from device_agents.emulated_npu.execution.interleaving import Order, Queues, queue_depths, run_items
-from device_agents.emulated_npu.execution.memory import Memories
-from device_agents.emulated_npu.isa.assembly import assemble
-from device_agents.emulated_npu.isa.program import Footprint, Port, Program
-from device_agents.emulated_npu.isa.sequencer import Step
-from device_agents.emulated_npu.machine import load_preset
 
 ORDERS: tuple[Order, ...] = get_args(Order)
 FLOAT = DataType.FLOAT32
@@ -141,9 +141,9 @@ def test_operands_out_of_reach_of_their_unit(command: Command) -> None:
 TO_CP, TO_IO = 0, 1
 
 
-def steps(items: Iterable[Item]) -> list[Step]:
+def steps(items: Iterable[Item]) -> list[IssuedStep]:
     """Items with their place as the number of the instruction."""
-    return [*(Step(pc, item, 0) for pc, item in enumerate(items)), Step(-1, None, 0)]
+    return [*(IssuedStep(pc, item, 0) for pc, item in enumerate(items)), IssuedStep(-1, None, 0)]
 
 
 def double_buffered(machine: FunctionalMachine) -> list[Item]:

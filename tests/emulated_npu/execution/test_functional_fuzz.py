@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from scratchpad import Array, dense
 from test_functional import DOUBLE, X, program
 
-from device_agents.emulated_npu.command import (
+from device_agents.emulated_npu.emulator_errors import EmulatorError
+from device_agents.emulated_npu.execution.functional import EVALUATORS, FunctionalMachine, run
+from device_agents.emulated_npu.execution.memory import Memories
+from device_agents.emulated_npu.isa.assembly import assemble
+from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
+from device_agents.emulated_npu.isa.program import Program
+from device_agents.emulated_npu.unit_commands import (
     Activation,
     Command,
     DataType,
@@ -25,12 +31,6 @@ from device_agents.emulated_npu.command import (
     Settings,
     Space,
 )
-from device_agents.emulated_npu.errors import EmulatorError
-from device_agents.emulated_npu.execution.functional import EVALUATORS, FunctionalMachine, run
-from device_agents.emulated_npu.execution.memory import Memories
-from device_agents.emulated_npu.isa.assembly import assemble
-from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
-from device_agents.emulated_npu.isa.program import Program
 
 SIZE = 4096
 GUARD = 4096

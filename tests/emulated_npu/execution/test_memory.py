@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.command import DataType, Descriptor, Operand, Space
-from device_agents.emulated_npu.errors import DoesNotFit, ExecutionFault
-from device_agents.emulated_npu.execution.memory import Memories, access_of
+from device_agents.emulated_npu.emulator_errors import DoesNotFit, ExecutionFault
+from device_agents.emulated_npu.execution.memory import Memories, resolve_view
+from device_agents.emulated_npu.unit_commands import DataType, Descriptor, Operand, Space
 
 SIZE = 512
 HUGE = 1 << 62
@@ -69,7 +69,7 @@ def test_targets_that_overlap_themselves_are_refused(axes: list[tuple[int, int]]
     """A view that is taken for disjoint touches no byte twice."""
     descriptor = Descriptor(Space.NB, dtype, tuple(a for a, _ in axes), tuple(b for _, b in axes))
     bytes_touched = touched(axes, dtype.bytes)
-    assert not access_of(descriptor).disjoint or len(set(bytes_touched)) == len(bytes_touched)
+    assert not resolve_view(descriptor).disjoint or len(set(bytes_touched)) == len(bytes_touched)
 
 
 @given(st.permutations(range(4)), st.lists(st.integers(1, 3), min_size=4, max_size=4), st.integers(1, 3))
@@ -79,7 +79,7 @@ def test_parts_of_dense_tensors_are_targets(order: list[int], dims: list[int], s
     for axis in order:
         strides[axis] = -stride if axis % 2 else stride
         stride *= dims[axis] * step
-    assert access_of(Descriptor(Space.NB, DataType.FLOAT32, tuple(dims), tuple(strides))).disjoint
+    assert resolve_view(Descriptor(Space.NB, DataType.FLOAT32, tuple(dims), tuple(strides))).disjoint
 
 
 def test_a_target_that_overlaps_itself_cannot_be_written() -> None:

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scratchpad import Array, Scratchpad, of_onnx, rows_are_independent
 
-from device_agents.emulated_npu.command import Activation, Command, Descriptor, Function, Operand, Settings, Space
-from device_agents.emulated_npu.errors import ExecutionFault
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.execution.mfu import product
+from device_agents.emulated_npu.unit_commands import Activation, Command, Descriptor, Function, Operand, Settings, Space
 
 
 @dataclass(frozen=True)
-class Geometry:
+class Windowing:
     """A window and its input, by spatial axis: D, H, W."""
 
     size: tuple[int, int, int]
@@ -47,7 +47,7 @@ class Geometry:
 
 
 @st.composite
-def geometries(draw: st.DrawFn, pooling: bool = False) -> Geometry:
+def geometries(draw: st.DrawFn, pooling: bool = False) -> Windowing:
     """Small windows with at least one output; of pooling, padding below the kernel, as ONNX Runtime demands."""
     kernel = draw(st.tuples(st.integers(1, 2), st.integers(1, 4), st.integers(1, 4)))
     most = [side - 1 if pooling else 3 for side in kernel]
@@ -57,7 +57,7 @@ def geometries(draw: st.DrawFn, pooling: bool = False) -> Geometry:
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     least = [max(1, span - b - a) for span, b, a in zip(spans, before, after, strict=True)]
     size = draw(st.tuples(*[st.integers(low, low + 5) for low in least]))
-    return Geometry(size, kernel, stride, dilation, before, after)
+    return Windowing(size, kernel, stride, dilation, before, after)
 
 
 same_bits = pytest.mark.skipif(
@@ -104,7 +104,7 @@ def convolve(x: Array, w: Array, outputs: tuple[int, ...], chosen: Settings, **m
 
 @settings(max_examples=80, deadline=None)
 @given(geometries(), st.integers(1, 5), st.integers(1, 5), st.integers(0, 1 << 32))
-def test_convolution(geometry: Geometry, inputs: int, outputs: int, seed: int) -> None:
+def test_convolution(geometry: Windowing, inputs: int, outputs: int, seed: int) -> None:
     """Every kernel, stride, dilation and padding in three axes gives ONNX Runtime's values."""
     x, w = normal(seed, *geometry.size, inputs), normal(seed + 1, *geometry.kernel, inputs, outputs)
     ours = convolve(x, w, geometry.outputs, geometry.settings)
@@ -200,7 +200,7 @@ def test_tiles_have_the_bits_of_the_whole(top: int, left: int, stride: int) -> N
 
 @settings(max_examples=60, deadline=None)
 @given(geometries(pooling=True), st.integers(1, 4), st.integers(0, 1 << 32))
-def test_maximum_pooling(geometry: Geometry, channels: int, seed: int) -> None:
+def test_maximum_pooling(geometry: Windowing, channels: int, seed: int) -> None:
     """Padding never wins, whatever the window."""
     x = normal(seed, *geometry.size, channels) - 5
     pad = Scratchpad()
@@ -214,7 +214,7 @@ def test_maximum_pooling(geometry: Geometry, channels: int, seed: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(geometries(pooling=True), st.integers(1, 4), st.booleans(), st.integers(0, 1 << 32))
-def test_average_pooling(geometry: Geometry, channels: int, counted: bool, seed: int) -> None:
+def test_average_pooling(geometry: Windowing, channels: int, counted: bool, seed: int) -> None:
     """With and without counting the padding."""
     x = normal(seed, *geometry.size, channels)
     pad = Scratchpad()
@@ -237,7 +237,7 @@ def test_windows_that_lie_outside() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(geometries(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 1 << 32))
-def test_depthwise_convolution(geometry: Geometry, channels: int, multiplier: int, seed: int) -> None:
+def test_depthwise_convolution(geometry: Windowing, channels: int, multiplier: int, seed: int) -> None:
     """Every channel by its own kernels, with scale, shift, residual and activation."""
     x = normal(seed, *geometry.size, channels)
     w = normal(seed + 1, *geometry.kernel, channels, multiplier)

@@ -10,7 +10,7 @@ import pytest
 from networks_on_npu import (
     TOLERANCE,
     Array,
-    Network,
+    NetworkCase,
     builtin_network,
     execute,
     relative_error,
@@ -81,7 +81,7 @@ def test_light_networks_unmodified(name: str) -> None:
 
 
 def _assert_saturated_outputs(
-    network: Network, compiled: Compiled, outputs: Mapping[str, Array], saturated: Sequence[NodeProto]
+    network: NetworkCase, compiled: Compiled, outputs: Mapping[str, Array], saturated: Sequence[NodeProto]
 ) -> None:
     """Compare the logits with ONNX Runtime's, and each softmax with ONNX Runtime's for the emulator's own logits.
 

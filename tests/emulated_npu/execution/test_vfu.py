@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from onnx import helper
 from scratchpad import Array, of_onnx, result
 
-from device_agents.emulated_npu.command import Activation, Binary, Function, Reduction, Settings
-from device_agents.emulated_npu.errors import ExecutionFault
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.execution.activations import erf
+from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
 
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
 SEEDS = st.integers(0, 1 << 32)

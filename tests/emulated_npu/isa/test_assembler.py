@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from instruction_strategies import programs
 
-from device_agents.emulated_npu.command import Activation, Function, Settings
-from device_agents.emulated_npu.errors import InvalidProgram
+from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.assembly import assemble, disassemble
 from device_agents.emulated_npu.isa.encoding import decode, encode
-from device_agents.emulated_npu.isa.instructions import DataInstruction, Instruction, Opcode, Reference, control
+from device_agents.emulated_npu.isa.instructions import DataInstruction, Instruction, Opcode, OperandReference, control
 from device_agents.emulated_npu.isa.settings_words import WORDS, settings_words
+from device_agents.emulated_npu.unit_commands import Activation, Function, Settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "isa.md"
 
@@ -51,7 +51,14 @@ def test_what_a_program_looks_like() -> None:
             control(Opcode.SETTINGS, 1, WORDS.index("modes"), modes),
             control(Opcode.SETTINGS, 1, WORDS.index("alpha"), alpha),
             DataInstruction(
-                Function.CONVOLVE, Reference(1, 2), Reference(3, 4), Reference(5, 6), None, Reference(7, 8), 1, True
+                Function.CONVOLVE,
+                OperandReference(1, 2),
+                OperandReference(3, 4),
+                OperandReference(5, 6),
+                None,
+                OperandReference(7, 8),
+                1,
+                True,
             ),
             control(Opcode.BRANCH_LESS, 9, 10, 2),
             control(Opcode.HALT),

@@ -10,17 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from instruction_strategies import SETTINGS, programs
 
-from device_agents.emulated_npu.command import (
-    Activation,
-    Binary,
-    DataType,
-    Function,
-    Queue,
-    Reduction,
-    Settings,
-    Space,
-)
-from device_agents.emulated_npu.errors import InvalidProgram
+from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.encoding import InvalidInstruction, decode, encode
 from device_agents.emulated_npu.isa.instructions import (
     CONTROL_FIELDS,
@@ -36,14 +26,24 @@ from device_agents.emulated_npu.isa.instructions import (
     FieldKind,
     Instruction,
     Opcode,
-    Reference,
+    OperandReference,
     control,
 )
 from device_agents.emulated_npu.isa.settings_words import WORDS, settings_of_words, settings_words
+from device_agents.emulated_npu.unit_commands import (
+    Activation,
+    Binary,
+    DataType,
+    Function,
+    Queue,
+    Reduction,
+    Settings,
+    Space,
+)
 
 PAGE = Path(__file__).parents[3] / "docs" / "isa.md"
 HALT = control(Opcode.HALT)
-VIEW = Reference(1, 1)
+VIEW = OperandReference(1, 1)
 
 
 @given(programs())
@@ -126,9 +126,9 @@ BAD_DATA = [
     DataInstruction(Function.FILL, VIEW, VIEW),
     DataInstruction(Function.MAP, VIEW, VIEW, accumulate=True),
     DataInstruction(Function.CONVOLVE, VIEW, VIEW, None, VIEW),
-    DataInstruction(Function.MAP, Reference(1, DESCRIPTOR_SLOTS), VIEW),
-    DataInstruction(Function.MAP, VIEW, Reference(1, DESCRIPTOR_SLOTS)),
-    DataInstruction(Function.MAP, VIEW, Reference(REGISTERS, 1)),
+    DataInstruction(Function.MAP, OperandReference(1, DESCRIPTOR_SLOTS), VIEW),
+    DataInstruction(Function.MAP, VIEW, OperandReference(1, DESCRIPTOR_SLOTS)),
+    DataInstruction(Function.MAP, VIEW, OperandReference(REGISTERS, 1)),
     DataInstruction(Function.MAP, VIEW, VIEW, settings=SETTINGS_SLOTS),
     DataInstruction(Function.MAP, VIEW, VIEW, peer=1),
     DataInstruction(Function.SEND, VIEW, VIEW),

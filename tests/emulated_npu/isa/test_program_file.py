@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from instruction_strategies import programs
 
-from device_agents.emulated_npu.command import DataType
-from device_agents.emulated_npu.errors import InvalidProgram
+from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.encoding import encode
 from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES, Opcode, control
 from device_agents.emulated_npu.isa.program import MAX_LAYERS, MAX_PORTS, VERSION, Footprint, Port, Program
+from device_agents.emulated_npu.unit_commands import DataType
 
 SIZES = st.integers(0, 2**62)
 

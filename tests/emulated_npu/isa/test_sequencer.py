@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from instruction_strategies import SETTINGS, programs
 
-from device_agents.emulated_npu.command import (
+from device_agents.emulated_npu.emulator_errors import BudgetExceeded, ExecutionFault, InvalidProgram
+from device_agents.emulated_npu.isa.assembly import assemble
+from device_agents.emulated_npu.isa.encoding import encode
+from device_agents.emulated_npu.isa.instructions import DataInstruction, Instruction, Opcode, OperandReference, control
+from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
+from device_agents.emulated_npu.isa.settings_words import settings_words
+from device_agents.emulated_npu.unit_commands import (
     Command,
     DataType,
     Descriptor,
@@ -24,12 +30,6 @@ from device_agents.emulated_npu.command import (
     Space,
     Wait,
 )
-from device_agents.emulated_npu.errors import BudgetExceeded, ExecutionFault, InvalidProgram
-from device_agents.emulated_npu.isa.assembly import assemble
-from device_agents.emulated_npu.isa.encoding import encode
-from device_agents.emulated_npu.isa.instructions import DataInstruction, Instruction, Opcode, Reference, control
-from device_agents.emulated_npu.isa.sequencer import Step, sequence
-from device_agents.emulated_npu.isa.settings_words import settings_words
 
 ROW = Descriptor(Space.NB, DataType.FLOAT32, (8,), (4,))
 SLOT = "descriptor d0, nb, float32, 1\naxis d0, 0, 8, 4\n"
@@ -106,8 +106,8 @@ def test_settings_reach_the_command(values: list[Settings]) -> None:
     code: list[Instruction] = [control(Opcode.DESCRIPTOR, 0, Space.NB, DataType.FLOAT32, 0)]
     for settings in values:
         code += [control(Opcode.SETTINGS, 5, word, bits) for word, bits in enumerate(settings_words(settings))]
-        code.append(DataInstruction(Function.FILL, Reference(0, 0), settings=5))
-    code += [DataInstruction(Function.FILL, Reference(0, 0)), control(Opcode.HALT)]
+        code.append(DataInstruction(Function.FILL, OperandReference(0, 0), settings=5))
+    code += [DataInstruction(Function.FILL, OperandReference(0, 0)), control(Opcode.HALT)]
     found = [step.item.settings for step in sequence(code) if isinstance(step.item, Command)]
     assert found == [*values, Settings()]
 
@@ -124,11 +124,11 @@ def test_control_instructions_are_counted() -> None:
     text = SLOT + "fill target=r0:d0\nwait cp, m3, 2\nset r1, 1\npost io, m4, 5\nfence\njump end\nend: halt"
     steps = list(sequence(assemble(text), layer_of=range(9)))
     assert steps == [
-        Step(2, Command(Function.FILL, Operand(ROW, 0), layer=2), 2),
-        Step(3, Wait(Queue.CP, 3, 2, layer=3), 0),
-        Step(5, Post(Queue.IO, 4, 5, layer=5), 1),
-        Step(6, Fence(layer=6), 0),
-        Step(8, None, 2),
+        IssuedStep(2, Command(Function.FILL, Operand(ROW, 0), layer=2), 2),
+        IssuedStep(3, Wait(Queue.CP, 3, 2, layer=3), 0),
+        IssuedStep(5, Post(Queue.IO, 4, 5, layer=5), 1),
+        IssuedStep(6, Fence(layer=6), 0),
+        IssuedStep(8, None, 2),
     ]
 
 
@@ -163,7 +163,12 @@ def test_a_register_from_memory() -> None:
     code = assemble("set r2, 100\nagain: load_register r1, llc, int8, r2, -4\nbranch_not_zero r1, again\nhalt")
     steps = list(sequence(code, registers_from_memory=read))
     assert asked == [(Space.LLC, DataType.INT8, 96)] * 3
-    assert steps == [Step(1, Fence(), 1), Step(1, Fence(), 2), Step(1, Fence(), 2), Step(3, None, 3)]
+    assert steps == [
+        IssuedStep(1, Fence(), 1),
+        IssuedStep(1, Fence(), 2),
+        IssuedStep(1, Fence(), 2),
+        IssuedStep(3, None, 3),
+    ]
 
 
 def test_the_load_happens_after_the_fence_was_taken() -> None:
@@ -174,7 +179,9 @@ def test_the_load_happens_after_the_fence_was_taken() -> None:
         reads.append(address)
         return 0
 
-    steps: Iterator[Step] = sequence(assemble("load_register r1, nb, int32, r0, 8\nhalt"), registers_from_memory=read)
+    steps: Iterator[IssuedStep] = sequence(
+        assemble("load_register r1, nb, int32, r0, 8\nhalt"), registers_from_memory=read
+    )
     assert next(steps).item == Fence()
     assert reads == []
     assert next(steps).item is None

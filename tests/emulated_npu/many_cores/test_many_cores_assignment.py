@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks_on_npu import Network, network_of, random_networks, small_machine
+from networks_on_npu import NetworkCase, network_of, random_networks, small_machine
 from small_models import node, values
 from systems_of_cores import assignments, groups_of, with_cores
 
@@ -24,7 +24,7 @@ from device_agents.emulated_npu.many_cores.producers import layer_producers
 MACHINE = with_cores(small_machine(), 2, 2)
 
 
-def _diamond() -> Network:
+def _diamond() -> NetworkCase:
     """a feeds b and c, both feed y."""
     nodes = [node("Relu", "x", "a"), node("Sigmoid", "a", "b"), node("Tanh", "a", "c"), node("Add", "b c", "y")]
     return network_of(nodes, {"x": values((1, 4, 5, 5))}, {}, ["y"])

@@ -14,16 +14,16 @@ from networks_on_npu import small_machine
 from scratchpad import Array, dense
 from systems_of_cores import with_cores
 
-from device_agents.emulated_npu.command import Command, DataType, Function, Operand, Space
 from device_agents.emulated_npu.compiler.codegen.emit import emit
 from device_agents.emulated_npu.compiler.codegen.synchronise import synchronise
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.planning.placement import Buffer, dense_strides, region_operand
 from device_agents.emulated_npu.compiler.planning.regions import Region
-from device_agents.emulated_npu.errors import Deadlock, ExecutionFault
-from device_agents.emulated_npu.execution.many_cores import GroupProgram, run_cores, run_stream
+from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
+from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_cores, run_stream
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
 from device_agents.emulated_npu.many_cores.messages import Place, with_receives
+from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Operand, Space
 
 FLOAT = DataType.FLOAT32
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 from networks_on_npu import (
     ORDERS,
-    Network,
+    NetworkCase,
     all_options,
     builtin_network,
     execute,
@@ -32,12 +32,11 @@ from systems_of_cores import (
     with_cores,
 )
 
-from device_agents.emulated_npu.command import Command, Function, Space
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_graph
 from device_agents.emulated_npu.compiler.splitting.layer_split import split_layer
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.execution.interleaving import Order
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.isa.program import Program
@@ -53,6 +52,7 @@ from device_agents.emulated_npu.partition.greedy import partition_by_score
 from device_agents.emulated_npu.partition.score import ShareScore
 from device_agents.emulated_npu.partition.split_walk import SplitRule
 from device_agents.emulated_npu.partition.traversal import traverse
+from device_agents.emulated_npu.unit_commands import Command, Function, Space
 
 MACHINE = with_cores(small_machine(), 6)
 DIRECT = Options(conv_algorithm="direct")
@@ -69,7 +69,7 @@ def _crossings(compiled: CompiledSystem) -> set[tuple[int, int]]:
     return {(core.core, command.peer) for core in compiled.cores for command in _commands(core.program, Function.SEND)}
 
 
-def _convolutions(count: int, channels: int = 4, height: int = 24) -> Network:
+def _convolutions(count: int, channels: int = 4, height: int = 24) -> NetworkCase:
     nodes, constants = [], {}
     for place in range(count):
         constants[f"w{place}"] = values((channels, channels, 3, 3), place, -0.5, 0.5)
@@ -144,7 +144,7 @@ def test_parallel_branches_are_one_stage() -> None:
     assert [group.depth for group in compiled.groups] == [1, 2, 2, 2]
 
 
-def _concatenated(axis: int, outputs: tuple[str, ...] = ("y",)) -> Network:
+def _concatenated(axis: int, outputs: tuple[str, ...] = ("y",)) -> NetworkCase:
     """Three parts of one value, and a layer that reads all of it."""
     nodes = [node("Conv", f"x w{place}", f"t{place}", pads=[1, 1, 1, 1]) for place in range(3)]
     nodes += [node("Concat", "t0 t1 t2", "c", axis=axis), node("Relu", "c", "y")]
@@ -348,7 +348,7 @@ def test_a_group_is_sent_what_its_cores_read_once() -> None:
     assert all(_commands(core.program, Function.RECEIVE) for core in compiled.groups[1].cores)
 
 
-def _crossing_two_stages() -> Network:
+def _crossing_two_stages() -> NetworkCase:
     """A value that the second and the third of three layers read."""
     nodes = [node("Conv", "x w", "a", pads=[1, 1, 1, 1]), node("Relu", "a", "b"), node("Sub", "b a", "y")]
     return network_of(nodes, {"x": values((1, 4, 12, 12))}, {"w": values((4, 4, 3, 3))}, ["y"])
@@ -402,7 +402,7 @@ def test_many_random_networks_cut_anywhere(data: st.DataObject) -> None:
         checked_run(network, compiled)
 
 
-def _random_system(data: st.DataObject, network: Network, assignment: Assignment) -> CompiledSystem | None:
+def _random_system(data: st.DataObject, network: NetworkCase, assignment: Assignment) -> CompiledSystem | None:
     chips = data.draw(st.sampled_from((1, 2)))
     machine: Machine = data.draw(machines_for(network))
     machine = with_cores(replace(machine, llc=replace(machine.llc, bytes=6 * machine.llc.bytes)), 6 // chips, chips)
@@ -446,7 +446,7 @@ def test_whole_networks(name: str, count: int) -> None:
 
 
 @cache
-def _whole(name: str) -> tuple[Network, Compiled]:
+def _whole(name: str) -> tuple[NetworkCase, Compiled]:
     """A built-in network as one core of a machine of four chips runs it."""
     network = builtin_network(name)
     builtin_network.cache_clear()

@@ -16,7 +16,7 @@ from networks_on_npu import (
     ORDERS,
     TOLERANCE,
     WINDOWS,
-    Network,
+    NetworkCase,
     all_options,
     execute,
     machines_for,
@@ -29,13 +29,13 @@ from small_models import node, values
 
 from device_agents.emulated_npu.compiler.options import HaloChoice, Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine, find_machine
 
 PARAMETERS = re.compile(r"Raise (nb_bytes|sb_bytes|halo_bytes|bytes of \[ddr\]) of the machine")
 
 
-def _compiled(network: Network, machine: Machine, options: Options) -> Compiled | None:
+def _compiled(network: NetworkCase, machine: Machine, options: Options) -> Compiled | None:
     """The program, or None for an error that says demand, limit and what would mend it."""
     try:
         return compile_model(network.model, machine, options)
@@ -50,7 +50,7 @@ def _compiled(network: Network, machine: Machine, options: Options) -> Compiled 
         return None
 
 
-def _check(network: Network, compiled: Compiled) -> None:
+def _check(network: NetworkCase, compiled: Compiled) -> None:
     outputs = execute(compiled, network)
     assert relative_error(outputs, network.expected) <= TOLERANCE
     for order in ORDERS[1:]:
@@ -98,7 +98,7 @@ def test_many_random_networks(data: st.DataObject) -> None:
 # --- particular networks ---------------------------------------------------------------------------------------------
 
 
-def _one(operator: str, shape: Sequence[int], weights: Sequence[int] = (), **attributes: Any) -> Network:
+def _one(operator: str, shape: Sequence[int], weights: Sequence[int] = (), **attributes: Any) -> NetworkCase:
     constants = {"w": values(weights, 1)} if weights else {}
     given_ = "x w" if weights else "x"
     return network_of([node(operator, given_, "y", **attributes)], {"x": values(shape)}, constants, ["y"])
@@ -157,7 +157,7 @@ def test_one_submission_per_inference() -> None:
 # --- what does not fit -----------------------------------------------------------------------------------------------
 
 
-def _problem(network: Network, machine: Machine, options: Options | None = None) -> DoesNotFit:
+def _problem(network: NetworkCase, machine: Machine, options: Options | None = None) -> DoesNotFit:
     with pytest.raises(DoesNotFit) as caught:
         compile_model(network.model, machine, options or Options())
     return caught.value
@@ -218,7 +218,7 @@ def test_a_halo_that_is_to_be_kept_and_has_no_room() -> None:
     _one("GlobalAveragePool", (1, 4, 30, 30)),
     _one("MatMul", (3, 900), (900, 7)),
 ], ids=("conv", "depthwise", "pool", "global", "product"))  # fmt: skip
-def test_following_the_advice_mends_it(network: Network, halo: HaloChoice) -> None:
+def test_following_the_advice_mends_it(network: NetworkCase, halo: HaloChoice) -> None:
     """Raising what an error names to what it demands leads to a machine on which the network runs.
 
     A halo that need not be kept is never what is missing. Where it must, NB grows with it: it is carved out of NB.

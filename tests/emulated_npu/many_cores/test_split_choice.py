@@ -18,15 +18,14 @@ from scipy.stats import kendalltau
 from small_models import imported, model, node, values
 from systems_of_cores import checked_run, with_cores
 
-from device_agents.emulated_npu.command import Space
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.pipeline import compile_graph
 from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces
 from device_agents.emulated_npu.compiler.splitting.axes import KINDS, CannotSplit
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_layer
-from device_agents.emulated_npu.errors import DoesNotFit
-from device_agents.emulated_npu.execution.many_cores import GroupProgram, run_cores
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
+from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_cores
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.many_cores.assignment import Assignment, Group
@@ -35,6 +34,7 @@ from device_agents.emulated_npu.many_cores.split_choice import choose_splits
 from device_agents.emulated_npu.many_cores.split_study import kendall_tau_b, study_splits
 from device_agents.emulated_npu.many_cores.split_verification import layer_ps, network_ps
 from device_agents.emulated_npu.many_cores.system import CompiledSystem, compile_system
+from device_agents.emulated_npu.unit_commands import Space
 
 Array = np.ndarray[Any, Any]
 

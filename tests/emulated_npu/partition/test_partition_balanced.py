@@ -11,15 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition_cases import SIX_NODES, chain, fabric, graphs, groups_of_sizes, parts
 
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition
 from device_agents.emulated_npu.partition.balanced import StageTimes, balanced_partition
-from device_agents.emulated_npu.partition.errors import InvalidPartition
 from device_agents.emulated_npu.partition.greedy import partition_by_score
-from device_agents.emulated_npu.partition.groups import Core, CoreGroup
+from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
 from device_agents.emulated_npu.partition.score import AbsoluteScore
 from device_agents.emulated_npu.partition.split_walk import SplitRule
 from device_agents.emulated_npu.partition.traversal import traverse, traverse_from
-from device_agents.emulated_npu.partition.workload import NodeGraph, Workload
 
 
 def _macs(*amounts: int) -> NodeGraph:
@@ -87,7 +86,7 @@ def test_no_split_has_a_smaller_largest_stage(graph: NodeGraph, data: st.DataObj
     traversal = traverse(graph) if start is None else traverse_from(graph, start)
     number = data.draw(st.integers(1 if traversal.second_leg is None else 2, min(4, count)))
     storage = [data.draw(st.sampled_from([20, 40, 10**6])) for _ in range(number)]
-    groups = tuple(CoreGroup((core,), 0, Core(1e9, held)) for core, held in enumerate(storage))
+    groups = tuple(CoreGroup((core,), 0, CoreCapability(1e9, held)) for core, held in enumerate(storage))
     times = st.lists(st.integers(0, 20), min_size=count, max_size=count)
     cost = StageTimes(
         tuple(tuple(map(float, data.draw(times))) for _ in groups),

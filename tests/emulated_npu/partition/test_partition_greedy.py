@@ -13,15 +13,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from partition_cases import SIX_NODES, chain, fabric, graphs, groups_of_sizes, names, parts
 
-from device_agents.emulated_npu.errors import DoesNotFit
-from device_agents.emulated_npu.partition.errors import InvalidPartition
+from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition
 from device_agents.emulated_npu.partition.greedy import partition_by_score, partition_by_score_adding_groups
 from device_agents.emulated_npu.partition.groups import CoreGroup, parse_groups
-from device_agents.emulated_npu.partition.result import Partition
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
+from device_agents.emulated_npu.partition.result import CorePartition
 from device_agents.emulated_npu.partition.score import AbsoluteScore, ShareScore
 from device_agents.emulated_npu.partition.split_walk import SplitRule, Splitting
 from device_agents.emulated_npu.partition.traversal import Traversal, traverse, traverse_from
-from device_agents.emulated_npu.partition.workload import NodeGraph, Workload
 
 COMPUTE = ShareScore(1, 0, 0)
 MACS = AbsoluteScore(1, 0, 0, 0)
@@ -234,7 +233,7 @@ def _tasks(draw: st.DrawFn) -> tuple[NodeGraph, Traversal, tuple[CoreGroup, ...]
     return graph, traversal, groups_of_sizes(fabric(8, 4, storage_bytes=storage), sizes), rule
 
 
-def _check(graph: NodeGraph, traversal: Traversal, rule: SplitRule, partition: Partition) -> None:
+def _check(graph: NodeGraph, traversal: Traversal, rule: SplitRule, partition: CorePartition) -> None:
     assert tuple(node for part in partition.sub_structures for node in part.nodes) == traversal.order
     assert [part.group for part in partition.sub_structures] == list(range(len(partition.sub_structures)))
     assert len(partition.sub_structures) <= len(partition.groups)
@@ -255,7 +254,7 @@ def _check(graph: NodeGraph, traversal: Traversal, rule: SplitRule, partition: P
     _check_acyclic(graph, partition)
 
 
-def _check_acyclic(graph: NodeGraph, partition: Partition) -> None:
+def _check_acyclic(graph: NodeGraph, partition: CorePartition) -> None:
     """Take away sub-structures that wait for nobody until none is left."""
     where = {node: part.group for part in partition.sub_structures for node in part.nodes}
     waits = {

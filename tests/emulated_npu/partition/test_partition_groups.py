@@ -7,8 +7,8 @@ import math
 import pytest
 from partition_cases import fabric
 
-from device_agents.emulated_npu.partition.errors import InvalidPartition
-from device_agents.emulated_npu.partition.groups import Core, CoreGroup, Fabric, name_cores, parse_groups
+from device_agents.emulated_npu.emulator_errors import InvalidPartition
+from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup, Fabric, name_cores, parse_groups
 
 
 def _cores(groups: tuple[CoreGroup, ...]) -> list[tuple[int, tuple[int, ...]]]:
@@ -25,7 +25,7 @@ def test_lists_and_ranges_name_the_cores_of_each_group() -> None:
 
 def test_the_capability_of_a_group_is_that_of_its_cores_together() -> None:
     """Three cores of 100 bytes and 5 MACs per second: 300 bytes and 15 MACs per second (paragraph 76)."""
-    group = CoreGroup((4, 5, 7), 1, Core(5.0, 100))
+    group = CoreGroup((4, 5, 7), 1, CoreCapability(5.0, 100))
     assert (group.storage_bytes, group.macs_per_s) == (300, 15.0)
     assert name_cores(group) == "4,5,7"
 
@@ -33,7 +33,7 @@ def test_the_capability_of_a_group_is_that_of_its_cores_together() -> None:
 def test_cores_in_use_share_the_storage_of_their_chip() -> None:
     """120 bytes a chip of four cores: three in use have 40 each, one alone all; without shared storage 30 stay 30."""
     groups = parse_groups(fabric(2, 4, storage_bytes=30), "0-1/2/5")
-    shared = Fabric(2, 4, Core(1e9, 30), shared_bytes=120).shared_by(groups)
+    shared = Fabric(2, 4, CoreCapability(1e9, 30), shared_bytes=120).shared_by(groups)
     assert [group.storage_bytes for group in shared] == [80, 40, 120]
     assert _cores(shared) == _cores(groups)
     assert fabric(2, 4, storage_bytes=30).shared_by(groups) == groups
@@ -73,14 +73,14 @@ def test_contradictory_lists_are_refused(text: str, what: str, limit: str) -> No
 def test_a_core_without_a_speed_is_refused(macs_per_s: float) -> None:
     """Speeds that are not positive finite numbers."""
     with pytest.raises(InvalidPartition, match="multiply-adds per second"):
-        Core(macs_per_s, 1)
+        CoreCapability(macs_per_s, 1)
 
 
 def test_a_core_without_storage_and_a_machine_without_cores_are_refused() -> None:
     """Nothing to hold, no chip, no core, and a group of nobody."""
     with pytest.raises(InvalidPartition, match="0 bytes of storage"):
-        Core(1.0, 0)
+        CoreCapability(1.0, 0)
     with pytest.raises(InvalidPartition, match="0 chips of 1 cores"):
-        Fabric(0, 1, Core(1.0, 1))
+        Fabric(0, 1, CoreCapability(1.0, 1))
     with pytest.raises(InvalidPartition, match="without cores"):
-        CoreGroup((), 0, Core(1.0, 1))
+        CoreGroup((), 0, CoreCapability(1.0, 1))

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition_cases import SIX_NODES, chain, edges, graphs, names, queues
 
-from device_agents.emulated_npu.partition.errors import InvalidPartition
+from device_agents.emulated_npu.emulator_errors import InvalidPartition
+from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload, WorkloadNode
 from device_agents.emulated_npu.partition.traversal import Traversal, traverse, traverse_from
-from device_agents.emulated_npu.partition.workload import Node, NodeGraph, Workload
 
 
 def test_the_example_of_eight_nodes() -> None:
@@ -139,7 +139,7 @@ def test_a_cycle_is_named() -> None:
 def test_a_predecessor_that_does_not_exist_is_named(index: int) -> None:
     """The error names the node, the index and the indices that there are."""
     with pytest.raises(InvalidPartition, match=f"'b' names node {index} as predecessor") as caught:
-        NodeGraph((Node("a", Workload()), Node("b", Workload(), (index,))))
+        NodeGraph((WorkloadNode("a", Workload()), WorkloadNode("b", Workload(), (index,))))
     assert "0 to 1" in caught.value.why
 
 
@@ -147,7 +147,7 @@ def test_a_predecessor_that_does_not_exist_is_named(index: int) -> None:
 def test_a_workload_out_of_bounds_is_named(value: int) -> None:
     """The error names the number, the node and the bounds."""
     with pytest.raises(InvalidPartition, match=f"static_bytes of node 'a' is {value}") as caught:
-        Node("a", replace(Workload(), static_bytes=value))
+        WorkloadNode("a", replace(Workload(), static_bytes=value))
     assert str(2**63 - 1) in caught.value.why
 
 

@@ -20,7 +20,7 @@ from fsrcnn import (
     full_graph,
     layer_by_layer,
 )
-from networks_on_npu import ORDERS, Network, execute, relative_error, small_machine
+from networks_on_npu import ORDERS, NetworkCase, execute, relative_error, small_machine
 from onnx import load_model_from_string
 from small_models import by_runtime
 
@@ -124,11 +124,11 @@ def test_keeping_the_halo_takes_less_time(tile: dict[str, Any]) -> None:
     assert all(less < more for less, more in pairwise(cycles))
 
 
-def _small() -> Network:
+def _small() -> NetworkCase:
     net: Fsrcnn = fsrcnn(48, 30)
     proto = load_model_from_string(net.model)
     expected = dict(zip(["v7"], by_runtime(proto, net.inputs), strict=True))
-    return Network(net.model, net.weights, net.inputs, expected)
+    return NetworkCase(net.model, net.weights, net.inputs, expected)
 
 
 @pytest.mark.parametrize("options", [

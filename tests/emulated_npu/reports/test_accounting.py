@@ -10,8 +10,8 @@ from small_models import model, node
 
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
-from device_agents.emulated_npu.errors import BudgetExceeded, DoesNotFit, ExecutionFault
-from device_agents.emulated_npu.execution.functional import Counters
+from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit, ExecutionFault
+from device_agents.emulated_npu.execution.functional import ExecutionCounters
 from device_agents.emulated_npu.inference import (
     MOST_ITEMS,
     MOST_ITEMS_OF_FILE,
@@ -48,7 +48,7 @@ def _compiled(options: Options) -> Compiled:
     return compile_model(proto.SerializeToString(), EDGE, options)
 
 
-def _run(compiled: Compiled) -> Counters:
+def _run(compiled: Compiled) -> ExecutionCounters:
     return compute_values(compiled, {}, {"x": PICTURE}).counters
 
 

@@ -12,12 +12,12 @@ from anchors.published import read_anchor
 from networks_on_npu import TOLERANCE
 from odd_dft_networks import DIRECT, EDGE, by_dft, commands_of, convolution, setup_commands_of
 
-from device_agents.emulated_npu.command import Command, Space
 from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.machine import Memory
 from device_agents.emulated_npu.reports.dft_counters import dft_counters
 from device_agents.emulated_npu.timing.cost import macs
+from device_agents.emulated_npu.unit_commands import Command, Space
 
 ANCHOR = read_anchor("odd_dft")
 

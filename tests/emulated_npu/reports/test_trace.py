@@ -13,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timed_programs import compute, convolve, load, machine, operand, sound_programs, steps_of, store
 
-from device_agents.emulated_npu.command import (
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.reports.trace import LayerLabel, chrome_trace, labels_of_names
+from device_agents.emulated_npu.timing.occupancy import occupancy
+from device_agents.emulated_npu.timing.simulation import simulate
+from device_agents.emulated_npu.unit_commands import (
     Activation,
     Command,
     Function,
@@ -24,11 +29,6 @@ from device_agents.emulated_npu.command import (
     Space,
     Wait,
 )
-from device_agents.emulated_npu.isa.sequencer import Step
-from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.reports.trace import LayerLabel, chrome_trace, labels_of_names
-from device_agents.emulated_npu.timing.occupancy import occupancy
-from device_agents.emulated_npu.timing.simulation import simulate
 
 IO, CP = Queue.IO, Queue.CP
 _LABELS = (
@@ -46,7 +46,7 @@ _REQUIRED = {
 }
 
 
-def _trace(steps: list[Step], described: Machine | None = None) -> dict[str, Any]:
+def _trace(steps: list[IssuedStep], described: Machine | None = None) -> dict[str, Any]:
     described = described or machine()
     return chrome_trace(simulate(steps, described), described, _LABELS)
 
@@ -60,7 +60,7 @@ def _events(trace: dict[str, Any], phase: str, track: str | None = None) -> list
     ]
 
 
-def _pipeline() -> list[Step]:
+def _pipeline() -> list[IssuedStep]:
     items: list[Item] = []
     for _ in range(3):
         items += [load(1000, layer=0), Post(IO, 0), Wait(CP, 0), compute(400, layer=1), Post(CP, 1), Wait(IO, 1)]
@@ -105,7 +105,9 @@ def _nested(slices: list[dict[str, Any]]) -> bool:
     issue=st.integers(0, 2),
     clock_hz=st.sampled_from((10**9, 3 * 10**9, 700_000_000)),
 )
-def test_every_trace_keeps_the_rules_of_the_format(steps: list[Step], depth: int, issue: int, clock_hz: int) -> None:
+def test_every_trace_keeps_the_rules_of_the_format(
+    steps: list[IssuedStep], depth: int, issue: int, clock_hz: int
+) -> None:
     """Required keys, matched arrows, events in order of time, slices that nest on every track, honest counters."""
     described = machine(io_queue_depth=depth, cp_queue_depth=depth, issue_cycles=issue, clock_hz=clock_hz)
     trace = _trace(steps, described)
@@ -188,7 +190,8 @@ def test_a_blocked_queue_shows_its_wait() -> None:
 def test_a_wait_does_not_begin_before_it_is_issued() -> None:
     """A queue that is empty is not shown as blocked."""
     trace = _trace(
-        [Step(0, load(5000), 0), Step(1, Post(IO, 0), 0), Step(2, Wait(CP, 0), 0)], machine(issue_cycles=500)
+        [IssuedStep(0, load(5000), 0), IssuedStep(1, Post(IO, 0), 0), IssuedStep(2, Wait(CP, 0), 0)],
+        machine(issue_cycles=500),
     )
     waits = [(each["ts"], each["dur"]) for each in _events(trace, "X", "CP queue")]
     assert waits == [(1.5, 4.0)]
@@ -223,7 +226,7 @@ def test_labels_may_be_names_alone() -> None:
 # --- Occupancy --------------------------------------------------------------------------------------------------
 
 
-def _levels(steps: list[Step], space: Space = Space.NB) -> list[tuple[int, int]]:
+def _levels(steps: list[IssuedStep], space: Space = Space.NB) -> list[tuple[int, int]]:
     times, live = occupancy(simulate(steps, machine()).schedule, space)
     return [(ps // 1000, count) for ps, count in zip(times.tolist(), live.tolist(), strict=True)]
 
@@ -269,7 +272,7 @@ def test_what_is_never_read_is_never_live() -> None:
 
 
 @given(steps=sound_programs(min_items=4), where=st.data())
-def test_live_bytes_stay_within_what_is_addressed(steps: list[Step], where: st.DataObject) -> None:
+def test_live_bytes_stay_within_what_is_addressed(steps: list[IssuedStep], where: st.DataObject) -> None:
     """Never negative, never more than the bytes that some command touches, and nothing at the end."""
     moved = []
     for step in steps:

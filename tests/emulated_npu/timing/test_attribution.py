@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timed_programs import compute, convolve, load, machine, mfu, operand, sound_programs, steps_of, store
 
-from device_agents.emulated_npu.command import Command, Fence, Function, Item, Post, Queue, Space, Wait
-from device_agents.emulated_npu.isa.sequencer import Step
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.reports.statistics import LayerRow, layer_rows
 from device_agents.emulated_npu.timing.attribution import Activity, Segment, WaitTime, binding_path, layer_times
 from device_agents.emulated_npu.timing.simulation import marginal_ps, simulate
+from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Item, Post, Queue, Space, Wait
 
 IO, CP = Queue.IO, Queue.CP
 _MACHINES = st.builds(
@@ -26,7 +26,7 @@ _MACHINES = st.builds(
 )
 
 
-def _pipeline(rounds: int) -> list[Step]:
+def _pipeline(rounds: int) -> list[IssuedStep]:
     """Layer 0 loads, layer 1 computes on it, layer 2 stores, round by round."""
     items: list[Item] = []
     for _ in range(rounds):
@@ -50,7 +50,7 @@ def test_hidden_work_owns_nothing() -> None:
 
 def test_issue_belongs_to_what_is_issued() -> None:
     """CONFIG and CONTROL before a command count for its layer, HALT for none."""
-    steps = [Step(0, compute(2, layer=1), 3), Step(1, compute(1, layer=0), 1), Step(2, None, 8)]
+    steps = [IssuedStep(0, compute(2, layer=1), 3), IssuedStep(1, compute(1, layer=0), 1), IssuedStep(2, None, 8)]
     timing = simulate(steps, machine(issue_cycles=1))
     assert timing.layers == (2_000, 4_000)
     assert timing.no_layer_ps == 8_000
@@ -74,7 +74,7 @@ def test_time_in_front_of_a_full_queue_belongs_to_what_fills_it() -> None:
 
 def test_waits_of_a_loop_are_one_entry() -> None:
     """What is due to the same instruction in every round is added up."""
-    steps = [Step(step.pc % 7, step.item, 0) for step in _pipeline(5)]
+    steps = [IssuedStep(step.pc % 7, step.item, 0) for step in _pipeline(5)]
     timing = simulate(steps, machine())
     assert timing.waiting_queue is IO
     assert timing.waits == (WaitTime(5, 2, 3, 1, 20_000),)
@@ -87,7 +87,7 @@ def test_the_end_of_a_run_is_wait_time_too() -> None:
 
 
 @given(steps=sound_programs(), described=_MACHINES)
-def test_every_picosecond_has_one_owner(steps: list[Step], described: Machine) -> None:
+def test_every_picosecond_has_one_owner(steps: list[IssuedStep], described: Machine) -> None:
     """The binding path covers the run from its end to zero without gap or overlap."""
     timing = simulate(steps, described)
     path = [*binding_path(timing.schedule)]
@@ -98,7 +98,7 @@ def test_every_picosecond_has_one_owner(steps: list[Step], described: Machine) -
 
 
 @given(steps=sound_programs(), described=_MACHINES)
-def test_the_path_is_made_of_what_ran(steps: list[Step], described: Machine) -> None:
+def test_the_path_is_made_of_what_ran(steps: list[IssuedStep], described: Machine) -> None:
     """A piece of a queue lies within the service of a command of that queue; the control unit has the rest."""
     schedule = simulate(steps, described).schedule
     for step, activity, begin, end in binding_path(schedule):
@@ -112,7 +112,7 @@ def test_the_path_is_made_of_what_ran(steps: list[Step], described: Machine) -> 
 
 
 @given(steps=sound_programs(), described=_MACHINES)
-def test_waits_sum_up(steps: list[Step], described: Machine) -> None:
+def test_waits_sum_up(steps: list[IssuedStep], described: Machine) -> None:
     """The attributed waits are the idle time of the queue with the larger sum, to the picosecond."""
     timing = simulate(steps, described)
     assert all(wait.ps > 0 for wait in timing.waits)
@@ -121,7 +121,7 @@ def test_waits_sum_up(steps: list[Step], described: Machine) -> None:
 
 
 @given(steps=sound_programs(), described=_MACHINES, layer=st.integers(0, 3))
-def test_a_layer_saves_at_most_what_its_commands_took(steps: list[Step], described: Machine, layer: int) -> None:
+def test_a_layer_saves_at_most_what_its_commands_took(steps: list[IssuedStep], described: Machine, layer: int) -> None:
     """0 <= marginal latency <= busy time of the layer."""
     timing = simulate(steps, described)
     saved = marginal_ps(steps, described, layer)
@@ -143,7 +143,7 @@ def test_the_marginal_latency_of_hidden_work_is_nothing() -> None:
 
 
 def _rows(
-    steps: list[Step], described: Machine, layers: int, useful_macs: dict[int, int] | None = None
+    steps: list[IssuedStep], described: Machine, layers: int, useful_macs: dict[int, int] | None = None
 ) -> tuple[LayerRow, ...]:
     names = [f"layer{number}" for number in range(layers)]
     return layer_rows(simulate(steps, described), described, names, useful_macs=useful_macs)
@@ -173,10 +173,10 @@ def test_a_row_counts_what_its_layer_did() -> None:
         (steps_of(load(30), Post(IO, 0), Wait(CP, 0), compute(70)), "compute"),
         (steps_of(load(50), Post(IO, 0), Wait(CP, 0), compute(50)), "wait"),
         (steps_of(convolve((1, 1), 4, 4)), "fill"),
-        ([Step(0, compute(1), 90)], "wait"),
+        ([IssuedStep(0, compute(1), 90)], "wait"),
     ],
 )
-def test_what_bounds_a_layer(steps: list[Step], bound: str) -> None:
+def test_what_bounds_a_layer(steps: list[IssuedStep], bound: str) -> None:
     """The transfers, the arithmetic, the start-up, or nothing alone: the units and the control unit wait."""
     described = machine(mfu=mfu(4, 4, startup=20), issue_cycles=1)
     assert _rows(steps, described, 1)[0].bound == bound
@@ -203,7 +203,7 @@ def test_external_memories_are_counted_apart() -> None:
 
 
 @given(steps=sound_programs(), described=_MACHINES)
-def test_rows_sum_to_the_total(steps: list[Step], described: Machine) -> None:
+def test_rows_sum_to_the_total(steps: list[IssuedStep], described: Machine) -> None:
     """Cycles and bytes of the layers, with what belongs to none, are those of the network; shares are at most one."""
     timing = simulate(steps, described)
     *rows, total = layer_rows(timing, described, ["a", "b", "c", "d"])

@@ -20,7 +20,7 @@ from anchors.published import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.errors import DoesNotFit, EmulatorError
+from device_agents.emulated_npu.emulator_errors import DoesNotFit, EmulatorError
 from device_agents.emulated_npu.timing.closed_form import (
     SheetMachine,
     ValidConvolution,

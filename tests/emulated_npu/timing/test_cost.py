@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timed_programs import compute, convolve, load, machine, mfu, operand, store
 
-from device_agents.emulated_npu.command import (
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
+from device_agents.emulated_npu.machine import Machine, Memory, Mfu, Vfu
+from device_agents.emulated_npu.timing.cost import CostModel, Traffic, cycle_ps, duration_ps, external_bytes, macs
+from device_agents.emulated_npu.unit_commands import (
     Activation,
     Binary,
     Command,
@@ -22,9 +25,6 @@ from device_agents.emulated_npu.command import (
     Settings,
     Space,
 )
-from device_agents.emulated_npu.errors import ExecutionFault
-from device_agents.emulated_npu.machine import Machine, Memory, Mfu, Vfu
-from device_agents.emulated_npu.timing.cost import CostModel, Traffic, cycle_ps, duration_ps, external_bytes, macs
 
 
 def _view(space: Space, dims: tuple[int, ...], strides: tuple[int, ...]) -> Operand:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import pytest
-from core_streams import FOUR_CORES, ONE_CHIP, ExactMachine, RandomStream, receive, send, streams, tell
+from core_streams import FOUR_CORES, ONE_CHIP, ExactMachine, RandomStream, notify, receive, send, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks_on_npu import builtin_model, with_varied_weights
 from timed_programs import compute, load, machine, programs, steps_of, store
 
-from device_agents.emulated_npu.command import Command, Fence, Item, Post, Queue, Wait
 from device_agents.emulated_npu.compiler.pipeline import compile_model
-from device_agents.emulated_npu.errors import BudgetExceeded, Deadlock, ExecutionFault
-from device_agents.emulated_npu.isa.sequencer import Step, sequence
+from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock, ExecutionFault
+from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
 from device_agents.emulated_npu.machine import Cores, Machine, Memory, find_machine
 from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.many_cores import CoreSteps, Run, StreamTiming, simulate_cores, step_times
-from device_agents.emulated_npu.timing.schedule import Schedule, schedule
 from device_agents.emulated_npu.timing.simulation import durations_ps
+from device_agents.emulated_npu.timing.single_core import Schedule, schedule
+from device_agents.emulated_npu.timing.stream_timing import CoreRun, CoreSteps, StreamTiming, simulate_cores, step_times
+from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait
 
 _DEPTHS = st.tuples(st.integers(1, 5), st.integers(1, 5))
 _ALONE = {0: 1}
 
 
-def _scheduled(steps: list[Step], described: Machine) -> Schedule | None:
+def _scheduled(steps: list[IssuedStep], described: Machine) -> Schedule | None:
     costs = CostModel(described)
     issue_ps = described.issue_cycles * costs.cycle_ps
     try:
@@ -32,7 +32,7 @@ def _scheduled(steps: list[Step], described: Machine) -> Schedule | None:
         return None
 
 
-def _check_alone(steps: list[Step], described: Machine) -> None:
+def _check_alone(steps: list[IssuedStep], described: Machine) -> None:
     """One core, one input: issue, service and end of every step, and the makespan, are those of `schedule`."""
     expected = _scheduled(steps, described)
     cores = [CoreSteps(0, 0, steps)]
@@ -52,7 +52,7 @@ def _check_alone(steps: list[Step], described: Machine) -> None:
 @given(st.one_of(programs(), programs(shared_semaphores=True)), _DEPTHS, st.integers(0, 2), st.integers(0, 7))
 @settings(max_examples=400, deadline=None)
 def test_one_core_alone_is_scheduled_as_ever(
-    steps: list[Step], depths: tuple[int, int], issue_cycles: int, latency_ns: int
+    steps: list[IssuedStep], depths: tuple[int, int], issue_cycles: int, latency_ns: int
 ) -> None:
     """Random programs, deadlocks and semaphores that both queues want included."""
     ddr = Memory(1 << 30, 1e9, latency_ns, 1)
@@ -65,7 +65,7 @@ def test_what_is_issued_late_is_served_late(queue: Queue) -> None:
     """Behind a WAIT that the other queue releases comes a command that is issued only long after that."""
     other = Queue(1 - queue)
     items = (Wait(queue, 0), load(5) if other is Queue.IO else compute(5), Post(other, 0), compute(1), load(1))
-    steps = [Step(pc, item, 10 * (pc > 2)) for pc, item in enumerate(items)]
+    steps = [IssuedStep(pc, item, 10 * (pc > 2)) for pc, item in enumerate(items)]
     _check_alone(steps, machine(issue_cycles=1))
 
 
@@ -115,7 +115,7 @@ def test_a_message_arrives_a_link_latency_after_its_payload() -> None:
     """10 bytes take 10 ns of DDR (5 of the link), the link's latency is 3: the load behind RECEIVE ends at 14."""
     sender, receiver = _run([send(10, 1)], [receive(0), load(1)]).cores
     assert (sender.runs[0].end_ps, sender.runs[0].io_ps) == (10_000, 10_000)
-    assert receiver.runs[0] == Run(0, 14_000, 1_000, 13_000, 0, 0)
+    assert receiver.runs[0] == CoreRun(0, 14_000, 1_000, 13_000, 0, 0)
 
 
 def test_a_message_to_another_chip_passes_three_links() -> None:
@@ -126,7 +126,7 @@ def test_a_message_to_another_chip_passes_three_links() -> None:
 
 def test_a_message_without_payload_takes_only_the_latency() -> None:
     """Within a group a core tells the other that something is written, and the queue of neither is occupied."""
-    items = {0: steps_of(store(10), tell(1), store(5)), 1: steps_of(receive(0), load(5))}
+    items = {0: steps_of(store(10), notify(1), store(5)), 1: steps_of(receive(0), load(5))}
     cores = [CoreSteps(core, 7, steps) for core, steps in items.items()]
     timing = simulate_cores(cores, machine(cores=ONE_CHIP), inputs=1, depths={7: 1})
     # Stored at 10, heard of at 13. The store of 5 has moved 3 by then and shares with the load: 13 + 2 x 2 = 17. The
@@ -143,7 +143,7 @@ def test_messages_are_taken_in_the_order_of_sending() -> None:
 
 def test_a_message_waits_for_its_input() -> None:
     """What nobody takes in a run is not taken in the next: there, too, the first message is the one of 10 bytes."""
-    alone = _run([send(10, 1), tell(1)], [receive(0)], inputs=2, depth=2)
+    alone = _run([send(10, 1), notify(1)], [receive(0)], inputs=2, depth=2)
     assert [run.end_ps for run in alone.cores[1].runs] == [13_000, 23_000]
 
 
@@ -241,7 +241,7 @@ def test_the_budget_covers_the_whole_stream() -> None:
         ([(4, load(1))], {0: 1}, 1, "there is no core 4"),
         ([(0, load(1)), (0, load(1))], {0: 1}, 1, "core 0 has two programs"),
         ([(0, load(1))], {}, 1, "group 0 has a ring of 0 slots"),
-        ([(0, tell(3))], {0: 1}, 1, "core 0: instruction 0: SEND names core 3 as its peer"),
+        ([(0, notify(3))], {0: 1}, 1, "core 0: instruction 0: SEND names core 3 as its peer"),
     ],
 )
 def test_what_is_no_stream_is_refused(

@@ -6,18 +6,18 @@ from dataclasses import replace
 from heapq import heappop, heappush
 
 import pytest
-from core_streams import FOUR_CORES, ONE_CHIP, RandomStream, forward, receive, send, streams, tell
+from core_streams import FOUR_CORES, ONE_CHIP, RandomStream, forward, notify, receive, send, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from timed_programs import compute, load, machine, operand, steps_of, store
 
-from device_agents.emulated_npu.command import Command, Function, Item, Post, Queue, Space, Wait
-from device_agents.emulated_npu.errors import ExecutionFault
-from device_agents.emulated_npu.machine import Cores, Link, Machine, Memory
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
+from device_agents.emulated_npu.machine import Cores, Interconnect, Machine, Memory
 from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.many_cores import CoreSteps, StreamTiming, simulate_cores
 from device_agents.emulated_npu.timing.resources import NEVER, Resource, SharedResource, transfer_key
+from device_agents.emulated_npu.timing.stream_timing import CoreSteps, StreamTiming, simulate_cores
 from device_agents.emulated_npu.timing.transfer_cost import Demand, demands_across
+from device_agents.emulated_npu.unit_commands import Command, Function, Item, Post, Queue, Space, Wait
 
 _SHARED = machine(cores=ONE_CHIP)
 _LATE = Memory(1 << 30, 1e9, 5.0, 1)  # a DDR that answers after 5 ns
@@ -177,7 +177,7 @@ def test_what_a_send_asks_for() -> None:
     link, ddr = Demand(Resource.LINK, 0, 25_000, 50), Demand(Resource.DDR, 5_000, 50_000, 50)
     assert set(costs.demands(send(50, 1))) == {link, ddr}
     assert set(costs.demands(forward(50, 1, Space.LLC))) == {link, ddr, Demand(Resource.LLC, 0, 12_500, 50)}
-    assert costs.demands(tell(1)) == costs.demands(receive(1)) == ()
+    assert costs.demands(notify(1)) == costs.demands(receive(1)) == ()
 
 
 def test_what_a_send_to_another_chip_asks_for() -> None:
@@ -204,6 +204,6 @@ def test_a_send_is_charged_to_both_chips() -> None:
 
 def test_a_machine_without_a_link_cannot_send() -> None:
     """The error names core, instruction and what is missing."""
-    described = machine(cores=Cores(2, 1, Link(0.0, 0.0), Link(0.0, 0.0)))
+    described = machine(cores=Cores(2, 1, Interconnect(0.0, 0.0), Interconnect(0.0, 0.0)))
     with pytest.raises(ExecutionFault, match="core 0: instruction 1: a command sends over a link"):
         _run([load(1), send(5, 1)], [receive(0)], described=described)

@@ -21,27 +21,27 @@ from timed_programs import (
     tick_by_tick,
 )
 
-from device_agents.emulated_npu.command import Fence, Post, Queue, Wait
-from device_agents.emulated_npu.errors import BudgetExceeded, Deadlock, ExecutionFault
+from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock, ExecutionFault
 from device_agents.emulated_npu.isa.encoding import encode
 from device_agents.emulated_npu.isa.instructions import Opcode, control
 from device_agents.emulated_npu.isa.program import Footprint, Program
-from device_agents.emulated_npu.isa.sequencer import Step
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.formula import Formula, formula
 from device_agents.emulated_npu.timing.simulation import Timing, durations_ps, simulate, simulate_program
+from device_agents.emulated_npu.unit_commands import Fence, Post, Queue, Wait
 
 IO, CP = Queue.IO, Queue.CP
 _LOAD_COMPUTE_STORE = (load(10), Post(IO, 0), Wait(CP, 0), compute(10), Post(CP, 1), Wait(IO, 1), store(10))
 _DEPTHS = st.tuples(st.integers(1, 5), st.integers(1, 5))
 
 
-def _cycles(steps: list[Step], described: Machine | None = None) -> float:
+def _cycles(steps: list[IssuedStep], described: Machine | None = None) -> float:
     return simulate(steps, described or machine()).makespan_ps / CYCLE_PS
 
 
-def _outcome(steps: list[Step], described: Machine) -> Timing | None:
+def _outcome(steps: list[IssuedStep], described: Machine) -> Timing | None:
     try:
         return simulate(steps, described)
     except Deadlock:
@@ -73,7 +73,7 @@ def test_both_units_share_one_queue() -> None:
 
 def test_every_instruction_costs_its_issue() -> None:
     """Two cycles for each of three CONFIG instructions, the command and HALT, which ends behind the command."""
-    steps = [Step(3, compute(1), 3), Step(4, None, 1)]
+    steps = [IssuedStep(3, compute(1), 3), IssuedStep(4, None, 1)]
     timing = simulate(steps, machine(issue_cycles=2))
     assert timing.makespan_ps == 10_000
     assert timing.control_ps == 9_000
@@ -203,9 +203,9 @@ def test_a_run_beyond_its_budget_names_the_instruction() -> None:
 def test_an_endless_program_ends_at_its_budget() -> None:
     """Steps without end are not collected without end."""
 
-    def endless() -> Iterator[Step]:
+    def endless() -> Iterator[IssuedStep]:
         while True:
-            yield Step(0, compute(1), 1)
+            yield IssuedStep(0, compute(1), 1)
 
     with pytest.raises(BudgetExceeded, match="instruction 0"):
         simulate(endless(), machine(issue_cycles=1), cycle_budget=1000)
@@ -224,7 +224,7 @@ def test_a_command_that_cannot_be_is_named() -> None:
 @settings(max_examples=400)
 @given(steps=programs(shared_semaphores=True, min_items=4), depths=_DEPTHS, issue=st.integers(0, 2))
 def test_the_run_equals_a_machine_that_tries_everything_at_every_tick(
-    steps: list[Step], depths: tuple[int, int], issue: int
+    steps: list[IssuedStep], depths: tuple[int, int], issue: int
 ) -> None:
     """Makespans and deadlocks, with semaphores that both queues post and wait for."""
     described = machine(io_queue_depth=depths[0], cp_queue_depth=depths[1], issue_cycles=issue)
@@ -237,7 +237,7 @@ def test_the_run_equals_a_machine_that_tries_everything_at_every_tick(
 
 @settings(max_examples=300)
 @given(steps=programs(min_items=4), depths=_DEPTHS)
-def test_formula_and_run_agree_when_control_is_free(steps: list[Step], depths: tuple[int, int]) -> None:
+def test_formula_and_run_agree_when_control_is_free(steps: list[IssuedStep], depths: tuple[int, int]) -> None:
     """Two independent ways to the same total, or to the same deadlock."""
     described = machine(io_queue_depth=depths[0], cp_queue_depth=depths[1])
     timing = _outcome(steps, described)
@@ -251,7 +251,7 @@ def test_formula_and_run_agree_when_control_is_free(steps: list[Step], depths: t
 
 
 @given(steps=sound_programs(), depths=_DEPTHS, issue=st.integers(0, 3))
-def test_bounds_of_the_makespan(steps: list[Step], depths: tuple[int, int], issue: int) -> None:
+def test_bounds_of_the_makespan(steps: list[IssuedStep], depths: tuple[int, int], issue: int) -> None:
     """max(IO, CP) <= formula <= makespan <= IO + CP + control, and the parts sum up exactly."""
     described = machine(io_queue_depth=depths[0], cp_queue_depth=depths[1], issue_cycles=issue)
     timing = simulate(steps, described)
@@ -265,7 +265,7 @@ def test_bounds_of_the_makespan(steps: list[Step], depths: tuple[int, int], issu
 
 @given(steps=sound_programs(min_items=6), depths=_DEPTHS, issue=st.integers(0, 2), data=st.data())
 def test_faster_hardware_is_never_slower(
-    steps: list[Step], depths: tuple[int, int], issue: int, data: st.DataObject
+    steps: list[IssuedStep], depths: tuple[int, int], issue: int, data: st.DataObject
 ) -> None:
     """The same steps with more bandwidth and a faster clock, for the run and for the formula."""
     bandwidths = sorted(data.draw(st.tuples(st.floats(1e8, 1e10), st.floats(1e8, 1e10))))
@@ -281,7 +281,7 @@ def test_faster_hardware_is_never_slower(
 
 
 @given(steps=sound_programs(min_items=2), more=st.integers(1, 4))
-def test_deeper_queues_are_never_slower(steps: list[Step], more: int) -> None:
+def test_deeper_queues_are_never_slower(steps: list[IssuedStep], more: int) -> None:
     """Room in the queues lets the control unit run ahead; it delays nothing."""
     shallow = machine(io_queue_depth=1, cp_queue_depth=1, issue_cycles=1)
     deep = replace(shallow, io_queue_depth=1 + more, cp_queue_depth=1 + more)
@@ -289,7 +289,7 @@ def test_deeper_queues_are_never_slower(steps: list[Step], more: int) -> None:
 
 
 @given(steps=programs(shared_semaphores=True), depths=_DEPTHS)
-def test_no_queue_overtakes_itself(steps: list[Step], depths: tuple[int, int]) -> None:
+def test_no_queue_overtakes_itself(steps: list[IssuedStep], depths: tuple[int, int]) -> None:
     """Entries are served in order, one at a time, after their issue, and a WAIT not before the POST it used."""
     timing = _outcome(steps, machine(io_queue_depth=depths[0], cp_queue_depth=depths[1], issue_cycles=1))
     assume(timing is not None)
@@ -307,5 +307,5 @@ def test_no_queue_overtakes_itself(steps: list[Step], depths: tuple[int, int]) -
 def test_a_program_without_items_takes_no_time() -> None:
     """HALT alone costs its issue; nothing costs nothing."""
     assert simulate([], machine(issue_cycles=1)).makespan_ps == 0
-    assert simulate([Step(0, None, 1)], machine(issue_cycles=1)).makespan_ps == CYCLE_PS
+    assert simulate([IssuedStep(0, None, 1)], machine(issue_cycles=1)).makespan_ps == CYCLE_PS
     assert formula([], machine()) == Formula(0, 0, 0, 0)

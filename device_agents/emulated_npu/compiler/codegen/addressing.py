@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from device_agents.emulated_npu.command import Command, Descriptor, Item, Settings
 from device_agents.emulated_npu.compiler.codegen.rolling import Entry, Loop, Node
 from device_agents.emulated_npu.isa.settings_words import settings_words
+from device_agents.emulated_npu.unit_commands import Command, Descriptor, Item, Settings
 
 
 class Course(NamedTuple):

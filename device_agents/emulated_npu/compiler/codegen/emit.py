@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from device_agents.emulated_npu.command import MAX_RANK, Command, Descriptor, Fence, Item, Operand, Settings, Wait
 from device_agents.emulated_npu.compiler.codegen.addressing import ZERO, Address, Addressing, Course, Nest, Use, Words
 from device_agents.emulated_npu.compiler.codegen.register_file import Residency, Slots
 from device_agents.emulated_npu.compiler.codegen.rolling import advance, roll
@@ -23,10 +22,11 @@ from device_agents.emulated_npu.isa.instructions import (
     DataInstruction,
     Instruction,
     Opcode,
-    Reference,
+    OperandReference,
     control,
 )
 from device_agents.emulated_npu.isa.settings_words import settings_words
+from device_agents.emulated_npu.unit_commands import MAX_RANK, Command, Descriptor, Fence, Item, Operand, Settings, Wait
 
 _PLAIN_WORDS = settings_words(Settings())  # always in settings slot 0
 # Places that no loop pins, so that the five operands of a command find room.
@@ -101,10 +101,10 @@ class _Generator:
             self.append(control(opcode, item.queue, item.semaphore, item.count))
         self.label(item.layer)
 
-    def _reference(self, operand: Operand, address: Address) -> Reference:
-        return Reference(self._register(address), self._descriptors.slot(operand.descriptor))
+    def _reference(self, operand: Operand, address: Address) -> OperandReference:
+        return OperandReference(self._register(address), self._descriptors.slot(operand.descriptor))
 
-    def _optional_reference(self, operand: Operand | None, address: Address | None) -> Reference | None:
+    def _optional_reference(self, operand: Operand | None, address: Address | None) -> OperandReference | None:
         return None if operand is None or address is None else self._reference(operand, address)
 
     def _register(self, address: Address) -> int:

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from device_agents.emulated_npu.command import Command, Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.unit_commands import Command, Descriptor, Function, Operand, Space
 
 LOAD, STORE, COMPUTE = range(3)
 _STREAM = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from device_agents.emulated_npu.command import Command, Function
 from device_agents.emulated_npu.compiler.codegen.hazards import COMPUTE, LOAD, SEPARATE, STORE, dependencies, stream_of
+from device_agents.emulated_npu.unit_commands import Command, Function
 
 
 def hoist_loads(commands: Sequence[Command], *, window: int, memory_of: Sequence[int] = SEPARATE) -> list[Command]:

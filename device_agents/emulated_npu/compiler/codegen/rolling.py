@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from device_agents.emulated_npu.command import Command, Descriptor, Item, Operand, Settings
 from device_agents.emulated_npu.isa.settings_words import settings_words
+from device_agents.emulated_npu.unit_commands import Command, Descriptor, Item, Operand, Settings
 
 _Array = np.ndarray[Any, Any]
 Steps = tuple[int, int, int, int, int]

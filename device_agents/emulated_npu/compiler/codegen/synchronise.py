@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from device_agents.emulated_npu.command import Command, Fence, Item, Post, Queue, Wait
 from device_agents.emulated_npu.compiler.codegen.hazards import SEPARATE, dependencies
+from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait
 
 SEMAPHORE_OF_POSTER = {Queue.IO: 0, Queue.CP: 1}
 """Which semaphore a queue posts to, for the other one to wait on."""

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from device_agents.emulated_npu.command import DataType
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant
-from device_agents.emulated_npu.errors import InvalidNetwork
+from device_agents.emulated_npu.emulator_errors import InvalidModel
+from device_agents.emulated_npu.unit_commands import DataType
 
 Array = np.ndarray[Any, Any]
 
@@ -123,7 +123,7 @@ def evaluated_node(node: NodeProto, opset: int, index: int) -> Callable[..., Any
             results: Any = ReferenceEvaluator(model).run(None, feeds)
         except _EVALUATION_ERRORS as error:
             what = f"Node {node.name[:80]!r} ({node.op_type[:80]}) of constants cannot be computed"
-            raise InvalidNetwork(what, str(error)[:200], "Export the network with constants that fit") from error
+            raise InvalidModel(what, str(error)[:200], "Export the network with constants that fit") from error
         return results[0]
 
     return compute

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from device_agents.emulated_npu.command import MAX_RANK, PLAIN, Activation, DataType, Function, Settings
 from device_agents.emulated_npu.compiler.graph import constants, views
 from device_agents.emulated_npu.compiler.graph.constants import Array, ChannelStep
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Value, View
 from device_agents.emulated_npu.compiler.graph.source import Node, Source, TensorType, unsupported, untyped
-from device_agents.emulated_npu.errors import InvalidNetwork
+from device_agents.emulated_npu.emulator_errors import InvalidModel
+from device_agents.emulated_npu.unit_commands import MAX_RANK, PLAIN, Activation, DataType, Function, Settings
 
 NO_NODE = Node("", "", (), (), (), {})
 
@@ -117,7 +117,7 @@ class Builder:
             constant = self.constant(tensor)
             if constant is None:
                 self.type(tensor)
-                raise InvalidNetwork(f"Node {self.node.name[:80]!r} reads {tensor[:80]!r}, which nothing wrote yet")
+                raise InvalidModel(f"Node {self.node.name[:80]!r} reads {tensor[:80]!r}, which nothing wrote yet")
             return self.constant_view(constant)
         return self._places[tensor]
 

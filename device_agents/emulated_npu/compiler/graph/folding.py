@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from device_agents.emulated_npu.command import Activation, Binary, Function
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import FLOATS, ChannelStep, linear_step
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, View
+from device_agents.emulated_npu.unit_commands import Activation, Binary, Function
 
 _MATRIX_UNIT = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
 _WITH_STEPS = _MATRIX_UNIT | {Function.AFFINE}

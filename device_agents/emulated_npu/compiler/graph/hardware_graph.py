@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from device_agents.emulated_npu.command import PLAIN, DataType, Function, Settings
+from device_agents.emulated_npu.unit_commands import PLAIN, DataType, Function, Settings
 
 if TYPE_CHECKING:
     from device_agents.emulated_npu.compiler.graph.odd_blocks import Transformed

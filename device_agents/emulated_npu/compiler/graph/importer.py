@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from onnx import ModelProto
 
-from device_agents.emulated_npu.command import Function
 from device_agents.emulated_npu.compiler.graph import limits, views
 from device_agents.emulated_npu.compiler.graph.constants import part_of, scale_shift
 from device_agents.emulated_npu.compiler.graph.drafts import NO_NODE, Builder, Draft
@@ -16,6 +15,7 @@ from device_agents.emulated_npu.compiler.graph.operators import OPERATORS
 from device_agents.emulated_npu.compiler.graph.orders import ordered
 from device_agents.emulated_npu.compiler.graph.patterns import recognise
 from device_agents.emulated_npu.compiler.graph.source import Source, read_source
+from device_agents.emulated_npu.unit_commands import Function
 
 
 def import_model(model: bytes | ModelProto) -> Graph:

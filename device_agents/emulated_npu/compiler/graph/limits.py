@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from device_agents.emulated_npu.command import MAX_RANK, DataType, Function
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.drafts import Draft
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value, View
 from device_agents.emulated_npu.compiler.graph.operators.windows import MAX_PAD, MAX_WINDOW
 from device_agents.emulated_npu.compiler.graph.source import unsupported
+from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Function
 
 _WITH_WEIGHTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
 _FREE_OF_AXES = frozenset({Function.COPY, Function.MAP, Function.BINARY, Function.WHERE, Function.FILL})

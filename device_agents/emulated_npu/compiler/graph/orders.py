@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from device_agents.emulated_npu.command import Function
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, Value, View
+from device_agents.emulated_npu.unit_commands import Function
 
 _OF_MAPS = frozenset(
     {Function.CONVOLVE, Function.DEPTHWISE, Function.POOL_MAX, Function.POOL_AVERAGE, Function.LRN, Function.AFFINE}

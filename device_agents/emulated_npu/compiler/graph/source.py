@@ -12,10 +12,10 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
-from device_agents.emulated_npu.command import DataType
 from device_agents.emulated_npu.compiler.graph import constants
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant
-from device_agents.emulated_npu.errors import InvalidNetwork, UnsupportedOperator
+from device_agents.emulated_npu.emulator_errors import InvalidModel, UnsupportedOperator
+from device_agents.emulated_npu.unit_commands import DataType
 
 OLDEST_OPSET = 7
 _SMALL_ELEMENTS = 1024  # what shapes and axes may depend on; larger initializers are types alone to shape inference
@@ -107,14 +107,14 @@ def unsupported(node: Node, why: str) -> UnsupportedOperator:
     return UnsupportedOperator(f"Node {node.name[:80]!r} ({node.op}) cannot be compiled", why, step)
 
 
-def untyped(tensor: str, element_type: str, node: Node | None) -> InvalidNetwork:
+def untyped(tensor: str, element_type: str, node: Node | None) -> InvalidModel:
     """The error, to be raised, for a tensor without a type; `element_type` is the name of one that is not ours."""
     place = f" at node {node.name[:80]!r} ({node.op})" if node is not None else ""
     what = f"Tensor {tensor[:80]!r}{place} cannot be compiled"
     if element_type:
         known = ", ".join(sorted(kind.name.lower() for kind in DataType))
-        return InvalidNetwork(what, f"Its element type {element_type} is not supported", f"Export with one of {known}")
-    return InvalidNetwork(what, "Its shape is not known before the network runs", "Export with fixed shapes")
+        return InvalidModel(what, f"Its element type {element_type} is not supported", f"Export with one of {known}")
+    return InvalidModel(what, "Its shape is not known before the network runs", "Export with fixed shapes")
 
 
 def read_source(model: bytes | ModelProto, known_operators: frozenset[str]) -> Source:
@@ -126,7 +126,7 @@ def read_source(model: bytes | ModelProto, known_operators: frozenset[str]) -> S
     proto = _parsed(model) if isinstance(model, bytes) else model
     opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if opset < OLDEST_OPSET:
-        raise InvalidNetwork(f"The model has ONNX opset {opset}", f"The oldest known is {OLDEST_OPSET}", "Convert it")
+        raise InvalidModel(f"The model has ONNX opset {opset}", f"The oldest known is {OLDEST_OPSET}", "Convert it")
     names = _unique_names(proto.graph)
     _check_operators(proto.graph, names, known_operators)
     types, others = _types(proto)
@@ -139,7 +139,7 @@ def _parsed(model: bytes) -> ModelProto:
     try:
         return onnx.load_model_from_string(model)
     except DecodeError as error:
-        raise InvalidNetwork("The model is not ONNX", str(error)[:200]) from error
+        raise InvalidModel("The model is not ONNX", str(error)[:200]) from error
 
 
 def _unique_names(graph: GraphProto) -> list[str]:
@@ -179,7 +179,7 @@ def _types(proto: ModelProto) -> tuple[dict[str, TensorType], dict[str, str]]:
         inferred = shape_inference.infer_shapes(_without_weights(proto), strict_mode=True, data_prop=True).graph
     except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
         why = str(error).strip().splitlines()[0][:300]
-        raise InvalidNetwork("The model is not valid ONNX", why) from error
+        raise InvalidModel("The model is not valid ONNX", why) from error
     types: dict[str, TensorType] = {}
     others = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     for value in (*inferred.input, *inferred.value_info, *inferred.output):
@@ -303,7 +303,7 @@ class _Reader:
     def _shape_value(self, node: NodeProto) -> Any:
         if node.input[0] not in self._types:
             why = "It depends on the values of the network's inputs"
-            raise InvalidNetwork(f"The shape of {node.input[0][:80]!r} is unknown", why, "Export with fixed shapes")
+            raise InvalidModel(f"The shape of {node.input[0][:80]!r} is unknown", why, "Export with fixed shapes")
         shape = np.array(self._types[node.input[0]].shape, np.int64)
         span = {item.name: item.i for item in node.attribute}
         return shape.prod() if node.op_type == "Size" else shape[span.get("start", 0) : span.get("end")]

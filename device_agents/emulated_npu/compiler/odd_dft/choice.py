@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from device_agents.emulated_npu.command import DataType
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer, View
 from device_agents.emulated_npu.compiler.odd_dft.estimate import Estimates
 from device_agents.emulated_npu.compiler.odd_dft.graph import Plan, blocks_of, rewritten
 from device_agents.emulated_npu.compiler.odd_dft.levels import Sizes, largest_length, levels
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import NoDft, check_options, is_convolution, obstacle
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.unit_commands import DataType
 
 
 class Predictions(Protocol):

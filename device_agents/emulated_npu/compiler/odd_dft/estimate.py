@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.command import PLAIN, Command, Descriptor, Function, Operand, Settings, Space
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer
 from device_agents.emulated_npu.compiler.graph.odd_blocks import Blocks
 from device_agents.emulated_npu.compiler.odd_dft.levels import Levels, Sizes
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing import closed_form
 from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.unit_commands import PLAIN, Command, Descriptor, Function, Operand, Settings, Space
 
 
 @dataclass(frozen=True)

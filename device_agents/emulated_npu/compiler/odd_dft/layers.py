@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from device_agents.emulated_npu.command import PLAIN, Binary, Function, Settings
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import derived
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Layer, View, ViewAxis
@@ -33,6 +32,7 @@ from device_agents.emulated_npu.compiler.graph.views import UNIT
 from device_agents.emulated_npu.compiler.odd_dft import matrices
 from device_agents.emulated_npu.compiler.odd_dft.outputs import inverse_rows, picture_of
 from device_agents.emulated_npu.compiler.odd_dft.rewriting import PARTS, Rewriting
+from device_agents.emulated_npu.unit_commands import PLAIN, Binary, Function, Settings
 
 
 def transform(layer: Layer, blocks: Blocks) -> Rewriting:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.command import DataType, Function
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.errors import UnsupportedOperator
+from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.unit_commands import DataType, Function
 
 _ONES = (1, 1, 1)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from device_agents.emulated_npu.command import Binary, Function, Settings
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View, ViewAxis
 from device_agents.emulated_npu.compiler.graph.odd_blocks import Blocks
 from device_agents.emulated_npu.compiler.graph.views import UNIT
 from device_agents.emulated_npu.compiler.odd_dft import matrices
 from device_agents.emulated_npu.compiler.odd_dft.rewriting import PARTS, Rewriting
+from device_agents.emulated_npu.unit_commands import Binary, Function, Settings
 
 
 def picture_of(view: View, index: int) -> View:

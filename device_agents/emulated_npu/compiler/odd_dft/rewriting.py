@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from device_agents.emulated_npu.command import PLAIN, DataType, Function, Settings
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import known
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Layer, Value, View
 from device_agents.emulated_npu.compiler.graph.odd_blocks import Blocks
 from device_agents.emulated_npu.compiler.odd_dft.levels import ROLES, Role
 from device_agents.emulated_npu.compiler.odd_dft.matrices import Array
+from device_agents.emulated_npu.unit_commands import PLAIN, DataType, Function, Settings
 
 PARTS = Settings(kernel=(1, 1, 2))
 """A window over the real and the imaginary part, which the matrix unit sums up."""

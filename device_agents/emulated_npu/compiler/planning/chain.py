@@ -10,15 +10,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.command import DataType, Function
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Layer, Value
 from device_agents.emulated_npu.compiler.planning.allocation import ALIGNMENT_BYTES, Lifetime, aligned, allocate
 from device_agents.emulated_npu.compiler.planning.kernels import depthwise_constants, factor_axes
 from device_agents.emulated_npu.compiler.planning.regions import size_of
 from device_agents.emulated_npu.compiler.planning.tiling import Cut, Geometry, cut_chain
 from device_agents.emulated_npu.compiler.planning.weights import Load, cut_weights, gather_loads, uses_weight_buffer
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.unit_commands import DataType, Function
 
 _LOAD_BYTES = 128 << 10
 """Resident weights are fetched in parts of about this size, so that computing begins before all have come."""

@@ -23,7 +23,7 @@ from device_agents.emulated_npu.compiler.planning.lowering import Externals
 from device_agents.emulated_npu.compiler.planning.regions import Region, value_region, whole
 from device_agents.emulated_npu.compiler.planning.search import ChainSearch, Choice, Estimate
 from device_agents.emulated_npu.compiler.planning.tiling import NotTileable
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
 MAX_CHAIN = 12

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.command import Function
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, Value
 from device_agents.emulated_npu.compiler.planning.regions import can_cut, cut_axis, is_windowed
 from device_agents.emulated_npu.compiler.planning.tiling import Cut
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
+from device_agents.emulated_npu.unit_commands import Function
 
 Cuts = tuple[Cut, ...]
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from device_agents.emulated_npu.command import Space
 from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     Constant,
     Graph,
@@ -23,9 +22,10 @@ from device_agents.emulated_npu.compiler.planning.lowering import Destination, E
 from device_agents.emulated_npu.compiler.planning.placement import Buffer, buffer_bytes, dense_strides
 from device_agents.emulated_npu.compiler.planning.regions import multiplier
 from device_agents.emulated_npu.compiler.planning.weights import WeightBlock, uses_weight_buffer
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.isa.program import Port
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.unit_commands import Space
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,6 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.command import (
-    Activation,
-    Command,
-    DataType,
-    Descriptor,
-    Function,
-    Operand,
-    Settings,
-    Space,
-)
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, View
 from device_agents.emulated_npu.compiler.planning.placement import Buffer, operand, view_axes, view_operand
 from device_agents.emulated_npu.compiler.planning.regions import (
@@ -28,6 +18,16 @@ from device_agents.emulated_npu.compiler.planning.regions import (
     window_interval,
 )
 from device_agents.emulated_npu.compiler.planning.weights import VECTOR_BYTES, WeightBlock
+from device_agents.emulated_npu.unit_commands import (
+    Activation,
+    Command,
+    DataType,
+    Descriptor,
+    Function,
+    Operand,
+    Settings,
+    Space,
+)
 
 Axes = Sequence[tuple[int, int]]
 _ONE = (1, 0)

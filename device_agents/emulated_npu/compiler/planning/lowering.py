@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from device_agents.emulated_npu.command import Command, DataType, Descriptor, Function, Operand, Space
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, Value, whole_value
 from device_agents.emulated_npu.compiler.planning.chain import (
     ChainPlan,
@@ -46,6 +45,7 @@ from device_agents.emulated_npu.compiler.planning.weights import (
     weight_operand,
 )
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
 
 
 @dataclass(frozen=True)

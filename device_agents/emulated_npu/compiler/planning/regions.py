@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from device_agents.emulated_npu.command import Function
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, View
+from device_agents.emulated_npu.unit_commands import Function
 
 Interval = tuple[int, int]
 Region = tuple[Interval, ...]

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.command import Function, Queue
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, Value
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room, element_type, packed_bytes, plan_chain
@@ -32,9 +31,10 @@ from device_agents.emulated_npu.compiler.planning.tiling import (
     cut_chain,
 )
 from device_agents.emulated_npu.compiler.planning.weights import uses_weight_buffer
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.unit_commands import Function, Queue
 
 _LEAVING = (Function.STORE, Function.SEND)
 _RETAIN: tuple[HaloMode, ...] = ("retain",)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from device_agents.emulated_npu.command import Function
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import derived
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Layer, View
@@ -19,6 +18,7 @@ from device_agents.emulated_npu.compiler.planning.regions import (
 )
 from device_agents.emulated_npu.compiler.planning.weights import output_channels, reduced_channels, stored_taps
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.unit_commands import Function
 
 
 def slice_outputs(layer: Layer, machine: Machine, budget_bytes: int) -> tuple[Layer, ...]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from device_agents.emulated_npu.command import Descriptor, Function, Operand, Space
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer
 from device_agents.emulated_npu.compiler.planning.regions import Interval, group_channels, size_of
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.unit_commands import Descriptor, Function, Operand, Space
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
-from device_agents.emulated_npu.command import Function
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, Value
 from device_agents.emulated_npu.compiler.planning.regions import (
     Interval,
@@ -16,7 +15,8 @@ from device_agents.emulated_npu.compiler.planning.regions import (
     window_interval,
 )
 from device_agents.emulated_npu.compiler.planning.slicing import channel_axis
-from device_agents.emulated_npu.errors import EmulatorError
+from device_agents.emulated_npu.emulator_errors import EmulatorError
+from device_agents.emulated_npu.unit_commands import Function
 
 Kind = Literal["batch", "rows", "outputs", "inputs"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from device_agents.emulated_npu.command import MAX_RANK, PLAIN, Activation, Binary, Function, Reduction, Settings
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import derived
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, Value, View, ViewAxis
 from device_agents.emulated_npu.compiler.planning.regions import Interval
 from device_agents.emulated_npu.compiler.planning.slicing import channel_axis, constant_part, part_of
 from device_agents.emulated_npu.compiler.splitting.axes import CannotSplit, Kind, cut_axis_of, equal_parts, parts_along
+from device_agents.emulated_npu.unit_commands import MAX_RANK, PLAIN, Activation, Binary, Function, Reduction, Settings
 
 Slices = tuple[tuple[Layer, ...], ...]
 

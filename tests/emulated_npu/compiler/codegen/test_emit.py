@@ -9,14 +9,24 @@ from command_cases import compute, dense, load, moved, programs, store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.command import Command, Function, Item, Operand, Post, Queue, Settings, Space, Wait
 from device_agents.emulated_npu.compiler.codegen.emit import emit
 from device_agents.emulated_npu.isa.encoding import decode
 from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES, DataInstruction
-from device_agents.emulated_npu.isa.sequencer import Step, sequence
+from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
+from device_agents.emulated_npu.unit_commands import (
+    Command,
+    Function,
+    Item,
+    Operand,
+    Post,
+    Queue,
+    Settings,
+    Space,
+    Wait,
+)
 
 
-def _steps(items: Sequence[Item]) -> list[Step]:
+def _steps(items: Sequence[Item]) -> list[IssuedStep]:
     """What the control unit makes of the code, after checking that it is the items."""
     code, layers = emit(items)
     steps = list(sequence(code, layer_of=layers))

@@ -6,9 +6,9 @@ from command_cases import commands, compute, conflicting_pairs, load, store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.command import Command
 from device_agents.emulated_npu.compiler.codegen.hazards import COMPUTE, LOAD, stream_of
 from device_agents.emulated_npu.compiler.codegen.reorder import hoist_loads
+from device_agents.emulated_npu.unit_commands import Command
 
 
 def _places(program: list[Command], window: int) -> list[int]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from command_cases import compute, load, moved, programs, store
 from hypothesis import given, settings
 
-from device_agents.emulated_npu.command import Command, Item, Queue, Wait
 from device_agents.emulated_npu.compiler.codegen.rolling import Loop, Node, Straight, advance, roll, unroll
+from device_agents.emulated_npu.unit_commands import Command, Item, Queue, Wait
 
 
 def _shape(nodes: Sequence[Node]) -> list[object]:

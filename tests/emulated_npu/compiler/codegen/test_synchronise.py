@@ -9,8 +9,8 @@ from command_cases import commands, compute, conflicting_pairs, load, store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.command import Command, Fence, Item, Post, Queue, Wait
 from device_agents.emulated_npu.compiler.codegen.synchronise import fence_between_layers, synchronise
+from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait
 
 
 def _run(items: list[Item], chance: random.Random) -> list[tuple[int, int]]:

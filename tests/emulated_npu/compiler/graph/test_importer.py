@@ -13,10 +13,10 @@ from reference_graph import run_graph
 from small_models import assert_accounted, functions, imported, model, node, values
 
 from device_agents.arrays import make
-from device_agents.emulated_npu.command import Function
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
-from device_agents.emulated_npu.errors import InvalidNetwork
+from device_agents.emulated_npu.emulator_errors import InvalidModel
+from device_agents.emulated_npu.unit_commands import Function
 from harness.network import zoo
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.models import BUILTIN_NAMES, load_network
@@ -197,7 +197,7 @@ def test_weights_without_data_are_named_as_sources() -> None:
 @pytest.mark.parametrize("content", [b"", b"not a model", b"\x00" * 100])
 def test_bytes_that_are_no_model(content: bytes) -> None:
     """A clear error, whatever they are."""
-    with pytest.raises(InvalidNetwork):
+    with pytest.raises(InvalidModel):
         import_model(content)
 
 
@@ -206,12 +206,12 @@ def test_shapes_that_are_not_known_before_running() -> None:
     x = values((2, 3))
     proto = model([node("Relu", "x", "y")], {"x": x})
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
-    with pytest.raises(InvalidNetwork, match="'x'"):
+    with pytest.raises(InvalidModel, match="'x'"):
         import_model(proto)
 
 
 def test_a_node_that_reads_what_nothing_wrote() -> None:
     """A model that is out of order is refused."""
     x = values((2, 3))
-    with pytest.raises(InvalidNetwork):
+    with pytest.raises(InvalidModel):
         import_model(model([node("Relu", "t", "y"), node("Relu", "x", "t")], {"x": x}))

@@ -13,7 +13,7 @@ from small_models import Array, imported, model, node, values
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import compile_model
-from device_agents.emulated_npu.errors import EmulatorError, InvalidNetwork, UnsupportedOperator
+from device_agents.emulated_npu.emulator_errors import EmulatorError, InvalidModel, UnsupportedOperator
 from device_agents.emulated_npu.machine import find_machine
 
 MAP = values((1, 4, 8, 8))
@@ -211,7 +211,7 @@ def test_constants_that_cannot_be_computed() -> None:
     """The node among constants is named with what is wrong with it."""
     nodes = [node("Gather", "c i", "t"), node("Add", "x t", "y")]
     proto = model(nodes, {"x": values((3, 4))}, {"c": values((12,)), "i": np.array([50])})
-    with pytest.raises(InvalidNetwork, match="'t'") as caught:
+    with pytest.raises(InvalidModel, match="'t'") as caught:
         compile_model(proto.SerializeToString(), find_machine("edge"), Options())
     assert "index 50" in caught.value.why
 
@@ -224,8 +224,8 @@ def test_other_element_types_are_named(kind: int) -> None:
     y = helper.make_empty_tensor_value_info("y")
     opsets = [helper.make_opsetid("", 17)]
     added = helper.make_model(helper.make_graph([node("Add", "x x", "y")], "g", [x], [y]), opset_imports=opsets)
-    assert name in refusal(added, InvalidNetwork)
+    assert name in refusal(added, InvalidModel)
     between = [node("Cast", "x", "t", to=kind), node("Cast", "t", "y", to=TensorProto.FLOAT)]
-    with pytest.raises(InvalidNetwork, match="'t'") as caught:
+    with pytest.raises(InvalidModel, match="'t'") as caught:
         import_model(model(between, {"x": values((4,))}))
     assert name in caught.value.why

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 from small_models import Array, functions, imported, model, node, values
 
-from device_agents.emulated_npu.errors import UnsupportedOperator
+from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 
 UNARY = {
     "Relu": {}, "LeakyRelu": {"alpha": 0.2}, "Sigmoid": {}, "Tanh": {}, "HardSigmoid": {"alpha": 0.3, "beta": 0.4},

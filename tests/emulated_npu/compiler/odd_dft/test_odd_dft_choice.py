@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from networks_on_npu import TOLERANCE, Network, execute, network_of, relative_error, small_machine
+from networks_on_npu import TOLERANCE, NetworkCase, execute, network_of, relative_error, small_machine
 from odd_dft_networks import EDGE, by_dft, convolution, error_of
 from small_models import node, values
 
@@ -15,14 +15,14 @@ from device_agents.emulated_npu.compiler.odd_dft.levels import Levels, largest_l
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import Direct, direct_convolutions
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
-from device_agents.emulated_npu.errors import DoesNotFit, UnsupportedOperator
+from device_agents.emulated_npu.emulator_errors import DoesNotFit, UnsupportedOperator
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import find_machine
 from harness.cli.npu_options import read_options
 from harness.errors import UsageError
 
 
-def _compiled(network: Network, algorithm: str, **options: Any) -> Compiled:
+def _compiled(network: NetworkCase, algorithm: str, **options: Any) -> Compiled:
     return compile_model(network.model, EDGE, Options(conv_algorithm=algorithm, **options))
 
 

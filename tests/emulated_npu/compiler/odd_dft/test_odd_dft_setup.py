@@ -12,7 +12,7 @@ from networks_on_npu import execute
 from odd_dft_networks import EDGE, by_dft, convolution
 
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
-from device_agents.emulated_npu.errors import InvalidProgram
+from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.assembly import assemble
 from device_agents.emulated_npu.isa.program import Program
 from harness.cli.npu_listing import as_comments, listing, setup_listing

@@ -11,7 +11,7 @@ from networks_on_npu import ORDERS, TOLERANCE, execute, network_of, relative_err
 from odd_dft_networks import by_dft, convolution, error_of
 from small_models import node, values
 
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 
 LENGTHS = tuple(range(9, 35, 2))
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from networks_on_npu import Network, execute, network_of, relative_error, small_machine
+from networks_on_npu import NetworkCase, execute, network_of, relative_error, small_machine
 from small_models import by_runtime, model, node, values
 
-from device_agents.emulated_npu.command import Command, Function, Operand, Space
 from device_agents.emulated_npu.compiler.options import HaloChoice, Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
 from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.isa.sequencer import sequence
+from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
 Array = np.ndarray[Any, Any]
 Rows = tuple[int, int]
@@ -33,7 +33,7 @@ class Event:
     rows: Rows
 
 
-def _four_convolutions(height: int = 20) -> tuple[Network, dict[str, Array]]:
+def _four_convolutions(height: int = 20) -> tuple[NetworkCase, dict[str, Array]]:
     """Four 3 x 1 convolutions without padding, and all tensors of the network by name."""
     nodes, constants = [], {}
     for place in range(4):
@@ -45,7 +45,7 @@ def _four_convolutions(height: int = 20) -> tuple[Network, dict[str, Array]]:
     return network_of(nodes, inputs, constants, ["conv4"]), tensors
 
 
-def _chain(halo: HaloChoice, rows: int = 4) -> tuple[Compiled, Network, dict[str, Array]]:
+def _chain(halo: HaloChoice, rows: int = 4) -> tuple[Compiled, NetworkCase, dict[str, Array]]:
     network, tensors = _four_convolutions()
     options = Options(chains="whole", tile=(rows, WIDTH), halo=halo, reorder=False)
     return compile_model(network.model, small_machine(), options), network, tensors
@@ -63,7 +63,7 @@ def _identify(array: Array, tensors: Mapping[str, Array]) -> tuple[str, Rows]:
     raise AssertionError(f"values of shape {array.shape} are rows of no tensor")
 
 
-def _events(compiled: Compiled, network: Network, tensors: Mapping[str, Array]) -> Iterator[Event]:
+def _events(compiled: Compiled, network: NetworkCase, tensors: Mapping[str, Array]) -> Iterator[Event]:
     """Executes the program command by command and tells from the values what each one moved or computed."""
     machine = FunctionalMachine(memories_for(compiled.machine, compiled.program.footprint))
     run(compiled.program, machine, compiled.image(network.weights), network.inputs)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from networks_on_npu import TOLERANCE, Network, execute, network_of, relative_error, small_machine
+from networks_on_npu import TOLERANCE, NetworkCase, execute, network_of, relative_error, small_machine
 from small_models import node, values
 
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import compile_model
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 
 # Softmax over all of a map of 4 x 40 x 40 floats: 25600 bytes, twice. The halo of a row of tiles: 2 x 40 x 4 floats.
 SOFTMAX_BYTES, HALO_BYTES = 51200, 1280
 
 
-def _network() -> Network:
+def _network() -> NetworkCase:
     nodes = [node("Conv", "x w", "t", pads=[1, 1, 1, 1]), node("Flatten", "t", "f"), node("Softmax", "f", "y")]
     return network_of(nodes, {"x": values((1, 4, 40, 40))}, {"w": values((4, 4, 3, 3))}, ["y"])
 

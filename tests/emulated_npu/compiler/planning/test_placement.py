@@ -9,7 +9,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.command import DataType, Space
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View, ViewAxis
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
 from device_agents.emulated_npu.compiler.planning.placement import (
@@ -21,6 +20,7 @@ from device_agents.emulated_npu.compiler.planning.placement import (
 )
 from device_agents.emulated_npu.compiler.planning.regions import Region
 from device_agents.emulated_npu.execution.memory import Memories
+from device_agents.emulated_npu.unit_commands import DataType, Space
 
 Array = np.ndarray[Any, Any]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks_on_npu import (
-    Network,
+    NetworkCase,
     builtin_model,
     execute,
     machines_for,
@@ -22,12 +22,12 @@ from small_models import node, values
 
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
 
 
-def _convolutions(count: int, height: int = 24) -> Network:
+def _convolutions(count: int, height: int = 24) -> NetworkCase:
     nodes, constants = [], {}
     for place in range(count):
         source = f"t{place - 1}" if place else "x"

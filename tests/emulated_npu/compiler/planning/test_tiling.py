@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
-from networks_on_npu import WINDOWS, Network, random_networks
+from networks_on_npu import WINDOWS, NetworkCase, random_networks
 from onnx import load_model_from_string
 from small_models import model, node, values
 
-from device_agents.emulated_npu.command import Function
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer, View
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.planning.regions import Region
 from device_agents.emulated_npu.compiler.planning.tiling import Cut, Geometry, HaloMode, NotTileable, Tile, cut_chain
+from device_agents.emulated_npu.unit_commands import Function
 
 Array = np.ndarray[Any, Any]
 
@@ -98,7 +98,7 @@ def _chain_to(graph: Graph) -> list[Layer]:
 @st.composite
 def cut_chains(draw: st.DrawFn, modes: Sequence[HaloMode]) -> tuple[Graph, Geometry]:
     """A chain of random layers with residuals and parts of concatenations, cut along one or two axes of its output."""
-    network: Network = draw(random_networks(WINDOWS, 6, 24))
+    network: NetworkCase = draw(random_networks(WINDOWS, 6, 24))
     graph = import_model(load_model_from_string(network.model))
     layers = _chain_to(graph)
     made = sorted({layer.output.value for layer in layers})

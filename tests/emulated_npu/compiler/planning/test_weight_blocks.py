@@ -12,7 +12,6 @@ from networks_on_npu import small_machine
 from scratchpad import Scratchpad
 from small_models import model, node, values
 
-from device_agents.emulated_npu.command import Space
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.planning.slicing import slice_outputs
@@ -23,7 +22,8 @@ from device_agents.emulated_npu.compiler.planning.weights import (
     pack_weights,
     weight_operand,
 )
-from device_agents.emulated_npu.errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
+from device_agents.emulated_npu.unit_commands import Space
 
 Array = np.ndarray[Any, Any]
 

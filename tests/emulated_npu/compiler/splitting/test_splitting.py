@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from networks_on_npu import WINDOWS, Network, execute, network_of, random_networks, relative_error, small_machine
+from networks_on_npu import WINDOWS, NetworkCase, execute, network_of, random_networks, relative_error, small_machine
 from onnx import NodeProto
 from reference_graph import run_graph
 from small_models import node, values
 
-from device_agents.emulated_npu.command import Activation, Function
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
@@ -24,6 +23,7 @@ from device_agents.emulated_npu.compiler.pipeline import compile_graph
 from device_agents.emulated_npu.compiler.splitting.axes import KINDS, CannotSplit, Kind, equal_parts
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_graph, split_layer, unsplit
 from device_agents.emulated_npu.machine import find_machine
+from device_agents.emulated_npu.unit_commands import Activation, Function
 
 Array = np.ndarray[Any, Any]
 
@@ -95,7 +95,7 @@ class _Case:
     constants: Mapping[str, Array] = field(default_factory=dict)
 
     @property
-    def network(self) -> Network:
+    def network(self) -> NetworkCase:
         return network_of(self.nodes, {"x": values(self.x, 7)}, self.constants, ["y"])
 
 

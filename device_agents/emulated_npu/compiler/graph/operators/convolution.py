@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from device_agents.emulated_npu.command import Function
 from device_agents.emulated_npu.compiler.graph.constants import ChannelStep
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, View
 from device_agents.emulated_npu.compiler.graph.operators.padding import pad_by_zeros
 from device_agents.emulated_npu.compiler.graph.operators.windows import read_window
 from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.unit_commands import Function
 
 
 def bias_step(bias: Constant, factor: float = 1.0) -> ChannelStep:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from device_agents.emulated_npu.command import Activation, Binary, DataType, Function
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import FLOATS, converted, scalar_of
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function
 
 _INTEGER_BOUNDS = {
     DataType.INT8: (-(2**7), 2**7 - 1),

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from device_agents.emulated_npu.command import Activation, Binary, Function
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import derived, linear_step, reshaped_constant, transposed
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.unit_commands import Activation, Binary, Function
 
 
 def product(build: Builder, first: View, tensor: str, output: View, transpose: bool = False) -> Draft:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from device_agents.emulated_npu.command import Function
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import Array, derived
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.unit_commands import Function
 
 
 def _same(build: Builder, node: Node) -> None:

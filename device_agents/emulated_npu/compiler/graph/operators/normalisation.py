@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from device_agents.emulated_npu.command import Activation, Binary, Function, Reduction, Settings
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import batch_normalisation_step
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
 
 
 def axes_mask(axes: Sequence[int], rank: int) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from device_agents.emulated_npu.command import Function, Settings
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.unit_commands import Function, Settings
 
 
 def pad_amounts(build: Builder, node: Node, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from device_agents.emulated_npu.command import Function, Reduction, Settings
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
@@ -17,6 +16,7 @@ from device_agents.emulated_npu.compiler.graph.operators.windows import (
     triple,
 )
 from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.unit_commands import Function, Reduction, Settings
 
 COUNT_PADDING = 1
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from device_agents.emulated_npu.command import Activation, Binary, Function, Reduction, Settings
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
 from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
 
 _REDUCTIONS = {
     "ReduceSum": Reduction.SUM,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.command import Settings, Triple
 from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.unit_commands import Settings, Triple
 
 MAX_SPATIAL_AXES = 3
 MAX_WINDOW = 2**21 - 1

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from device_agents.emulated_npu.command import Command, Function, Operand
-from device_agents.emulated_npu.errors import Deadlock, ExecutionFault
+from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
 from device_agents.emulated_npu.execution.functional import (
-    Counters,
+    ExecutionCounters,
     Filling,
     FunctionalMachine,
     load,
@@ -29,6 +28,7 @@ from device_agents.emulated_npu.execution.memory import NUMPY_TYPES, Array, Memo
 from device_agents.emulated_npu.execution.signatures import fault, operands_of
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.unit_commands import Command, Function, Operand
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class StreamRun:
     """
 
     outputs: tuple[Mapping[str, Array], ...]
-    counters: Mapping[int, Counters]
+    counters: Mapping[int, ExecutionCounters]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SystemRun:
     """The outputs of a single input by name, and counters as `StreamRun` has them."""
 
     outputs: Mapping[str, Array]
-    counters: Mapping[int, Counters]
+    counters: Mapping[int, ExecutionCounters]
 
 
 def run_cores(
@@ -84,8 +84,8 @@ def run_stream(
     Raises Deadlock naming what every core waits for, what `functional.run` raises, with the number of the core, and
     ExecutionFault for a message that is not what its receiver expects.
     """
-    messages = _Messages({core: number for number, group in enumerate(groups) for core in group.programs})
-    running = [_Group(_loaded(group, machine, messages, order), stream, order, messages) for group in groups]
+    messages = _Mailboxes({core: number for number, group in enumerate(groups) for core in group.programs})
+    running = [_GroupExecution(_loaded(group, machine, messages, order), stream, order, messages) for group in groups]
     _run_all(running, messages)
     outputs: tuple[dict[str, Array], ...] = tuple({} for _ in stream)
     for group in running:
@@ -94,18 +94,18 @@ def run_stream(
     return StreamRun(outputs, {each.core: each.functional.counters for group in running for each in group.cores})
 
 
-def _loaded(group: GroupProgram, machine: Machine, messages: _Messages, order: Order) -> list[_Core]:
+def _loaded(group: GroupProgram, machine: Machine, messages: _Mailboxes, order: Order) -> list[_CoreExecution]:
     """The cores of a group with their memories, and in them what is there before the first input."""
-    cores: list[_Core] = []
+    cores: list[_CoreExecution] = []
     for core, program in group.programs.items():
         memories = memories_for(machine, program.footprint)
-        cores.append(_Core(core, program, memories.beside(cores[0].memories) if cores else memories, messages))
+        cores.append(_CoreExecution(core, program, memories.beside(cores[0].memories) if cores else memories, messages))
     if cores:
         load(cores[0].program, cores[0].functional, group.fill, order=order)
     return cores
 
 
-def _run_all(groups: Sequence[_Group], messages: _Messages) -> None:
+def _run_all(groups: Sequence[_GroupExecution], messages: _Mailboxes) -> None:
     """Lets groups run in turn, each as far as it can; raises Deadlock when all wait and nothing was sent meanwhile."""
     while True:
         sent = messages.sent
@@ -120,7 +120,7 @@ def _run_all(groups: Sequence[_Group], messages: _Messages) -> None:
 
 
 @dataclass(frozen=True)
-class _Message:
+class _SentPayload:
     """`target` as the sender has it, and what it sends; None where that is in the memory already.
 
     `is_word`: the payload was sent to another core of the receiver's group, which this one is only told of.
@@ -131,13 +131,13 @@ class _Message:
     is_word: bool = False
 
 
-class _Messages:
+class _Mailboxes:
     """Messages under way, by input, sender and receiver."""
 
     def __init__(self, group_of: Mapping[int, int]) -> None:
         self._group_of = group_of
-        self._queues: dict[tuple[int, int, int], deque[_Message]] = {}
-        self._latest: dict[int, tuple[int, int, _Message]] = {}
+        self._queues: dict[tuple[int, int, int], deque[_SentPayload]] = {}
+        self._latest: dict[int, tuple[int, int, _SentPayload]] = {}
         self.sent = 0
 
     def send(self, number: int, sender: int, command: Command, payload: Array | None) -> None:
@@ -148,7 +148,7 @@ class _Messages:
         if command.peer not in self._group_of:
             raise fault(command, f"there is no core {command.peer} that runs")
         group = self._group_of[command.peer]
-        message = _Message(command.target, payload)
+        message = _SentPayload(command.target, payload)
         if payload is not None:
             self._latest[sender] = (number, group, message)
         elif sender in self._latest:
@@ -162,7 +162,7 @@ class _Messages:
         """Whether there is a message for a RECEIVE."""
         return bool(self._queues.get((number, command.peer, receiver)))
 
-    def take(self, number: int, receiver: int, command: Command) -> _Message:
+    def take(self, number: int, receiver: int, command: Command) -> _SentPayload:
         """The next message; raises ExecutionFault if it is not the one that is expected."""
         message = self._queues[number, command.peer, receiver].popleft()
         if message.target != command.target:
@@ -175,11 +175,11 @@ def _shown(operand: Operand) -> str:
     return f"{descriptor.space.name} {operand.address} {descriptor.dims} {descriptor.strides} {descriptor.dtype.name}"
 
 
-class _Group:
+class _GroupExecution:
     """Cores that share a memory and take the next input together; `outputs` are those of the inputs that they ended."""
 
     def __init__(
-        self, cores: Sequence[_Core], stream: Sequence[Mapping[str, Array]], order: Order, messages: _Messages
+        self, cores: Sequence[_CoreExecution], stream: Sequence[Mapping[str, Array]], order: Order, messages: _Mailboxes
     ) -> None:
         self.cores, self.outputs = cores, list[dict[str, Array]]()
         self._stream, self._order, self._messages = stream, order, messages
@@ -218,10 +218,10 @@ class _Group:
         return waiting
 
 
-class _Core:
+class _CoreExecution:
     """One core with its program and memories."""
 
-    def __init__(self, core: int, program: Program, memories: Memories, messages: _Messages) -> None:
+    def __init__(self, core: int, program: Program, memories: Memories, messages: _Mailboxes) -> None:
         self.core, self.program, self.memories = core, program, memories
         self.functional = FunctionalMachine(memories)
         self._messages = messages

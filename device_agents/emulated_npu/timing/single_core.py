@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.command import Command, Fence, Function, Post, Queue, Wait
-from device_agents.emulated_npu.errors import BudgetExceeded, Deadlock
-from device_agents.emulated_npu.isa.sequencer import Step
+from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Wait
 
 NOTHING = -1
 _FENCE, _END = 2, 3
@@ -41,7 +41,7 @@ class Schedule:
     POST whose unit a WAIT took last. `last`: the step that ends last; NOTHING where the control unit does.
     """
 
-    steps: Sequence[Step]
+    steps: Sequence[IssuedStep]
     durations_ps: Sequence[int]
     issued_ps: Sequence[int]
     served_ps: Sequence[int]
@@ -55,14 +55,14 @@ class Schedule:
 
 
 def schedule(
-    steps: Sequence[Step], durations_ps: Sequence[int], machine: Machine, limit_ps: int, issue_ps: int
+    steps: Sequence[IssuedStep], durations_ps: Sequence[int], machine: Machine, limit_ps: int, issue_ps: int
 ) -> Schedule:
     """Runs the steps, whose commands take `durations_ps` (0 for what is no command).
 
     Raises `Deadlock` where nothing can go on, naming what stands at the head of either queue, and
     `BudgetExceeded` for a run that takes longer than `limit_ps`.
     """
-    engine = _Engine(steps, durations_ps, machine, limit_ps, issue_ps)
+    engine = _CoreEngine(steps, durations_ps, machine, limit_ps, issue_ps)
     engine.run()
     return engine.result()
 
@@ -113,9 +113,9 @@ class _Server:
         self.blocked = False  # its head waits for a semaphore
 
 
-class _Engine:
+class _CoreEngine:
     def __init__(
-        self, steps: Sequence[Step], durations: Sequence[int], machine: Machine, limit_ps: int, issue_ps: int
+        self, steps: Sequence[IssuedStep], durations: Sequence[int], machine: Machine, limit_ps: int, issue_ps: int
     ) -> None:
         self._steps, self._durations, self._limit = steps, durations, limit_ps
         self._kinds = [_kind(step) for step in steps]
@@ -266,7 +266,7 @@ class _Engine:
         return f"{name}: instruction {step.pc} waits for semaphore {number} to be {step.item.count}, it is {value}"
 
 
-def _kind(step: Step) -> int:
+def _kind(step: IssuedStep) -> int:
     """The number of the queue it goes to, or what else it is."""
     item = step.item
     if type(item) is Command:

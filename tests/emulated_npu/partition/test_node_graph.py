@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from small_models import Array, model, node
 
 from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine, load_preset
 from device_agents.emulated_npu.many_cores.mapping import (
@@ -21,9 +22,8 @@ from device_agents.emulated_npu.many_cores.mapping import (
 from device_agents.emulated_npu.many_cores.sharing import group_machines
 from device_agents.emulated_npu.many_cores.workload import NetworkNodes, network_nodes
 from device_agents.emulated_npu.partition.balanced import balanced_partition
-from device_agents.emulated_npu.partition.errors import InvalidPartition
-from device_agents.emulated_npu.partition.groups import Core, Fabric
-from device_agents.emulated_npu.partition.workload import Workload
+from device_agents.emulated_npu.partition.groups import CoreCapability, Fabric
+from device_agents.emulated_npu.partition.node_graph import Workload
 
 EDGE = load_preset("edge")
 _RNG = np.random.default_rng(3)
@@ -107,7 +107,7 @@ def test_groups_come_from_text() -> None:
 @given(st.integers(1, 5), st.integers(1, 9), st.data())
 def test_a_number_of_groups_spreads_over_chips(chips: int, cores_per_chip: int, data: st.DataObject) -> None:
     """As many groups and cores as asked for, each on one chip, as equal there as can be, as many on each chip."""
-    fabric = Fabric(chips, cores_per_chip, Core(1e9, 1), shared_bytes=360)
+    fabric = Fabric(chips, cores_per_chip, CoreCapability(1e9, 1), shared_bytes=360)
     total = data.draw(st.integers(1, fabric.cores))
     count = data.draw(st.integers(min(chips, total), total))
     groups = form_groups(fabric, str(count), total)
@@ -139,7 +139,7 @@ def test_a_number_of_groups_spreads_over_chips(chips: int, cores_per_chip: int, 
 def test_numbers_that_contradict_the_machine_are_refused(text: str, cores: int | None, limit: str) -> None:
     """The error names the limit, of two chips of four cores."""
     with pytest.raises(InvalidPartition) as caught:
-        form_groups(Fabric(2, 4, Core(1e9, 1)), text, cores)
+        form_groups(Fabric(2, 4, CoreCapability(1e9, 1)), text, cores)
     assert limit in caught.value.why
 
 

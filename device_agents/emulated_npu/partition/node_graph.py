@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-from device_agents.emulated_npu.partition.errors import InvalidPartition
+from device_agents.emulated_npu.emulator_errors import InvalidPartition
 
 _MOST = 2**63 - 1
 
@@ -51,7 +51,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Node:
+class WorkloadNode:
     """A node of the network: `predecessors` are the indices of the nodes whose outputs it reads.
 
     Raises `InvalidPartition` where a number of the workload is negative or no number, or above 2^63 - 1.
@@ -78,7 +78,7 @@ class NodeGraph:
     Raises `InvalidPartition` where there is no node, a predecessor does not exist, or edges form a cycle (names it).
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[WorkloadNode, ...]
 
     def __post_init__(self) -> None:
         if not self.nodes:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from device_agents.emulated_npu.timing.many_cores import CoreTiming, StreamTiming
 from device_agents.emulated_npu.timing.resources import Resource
+from device_agents.emulated_npu.timing.stream_timing import CoreTiming, StreamTiming
 
 BoundBy = Literal["io", "mfu", "vfu", "waiting", "sharing"]
 

@@ -18,21 +18,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.command import Command, Function
-from device_agents.emulated_npu.errors import ExecutionFault
-from device_agents.emulated_npu.isa.sequencer import Step
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.core_code import CoreSteps, Translation
-from device_agents.emulated_npu.timing.core_engine import Engine
-from device_agents.emulated_npu.timing.core_stream import EntryTimes, Run
+from device_agents.emulated_npu.timing.core_engine import StreamEngine
+from device_agents.emulated_npu.timing.core_stream import CoreRun, EntryTimes
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.resources import Resource
+from device_agents.emulated_npu.unit_commands import Command, Function
 
 __all__ = [
+    "CoreRun",
     "CoreSteps",
     "CoreTiming",
     "ResourceTiming",
-    "Run",
     "StepTimes",
     "StreamTiming",
     "simulate_cores",
@@ -51,7 +51,7 @@ class CoreTiming:
     group: int
     mfu_ps: int
     vfu_ps: int
-    runs: tuple[Run, ...]
+    runs: tuple[CoreRun, ...]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class StepTimes:
 
     core: int
     begin_ps: int
-    steps: Sequence[Step]
+    steps: Sequence[IssuedStep]
     issued_ps: Sequence[int]
     served_ps: Sequence[int]
     finished_ps: Sequence[int]
@@ -124,7 +124,7 @@ def simulate_cores(
     without depth, and a command that cannot be; all name core and instruction where there is one.
     """
     translation = _translated(cores, machine, inputs, depths, costs)
-    engine = Engine(translation, machine, inputs, limit_ps, _NO_RUN)
+    engine = StreamEngine(translation, machine, inputs, limit_ps, _NO_RUN)
     engine.run()
     timings = tuple(
         CoreTiming(code.source.core, code.source.group, code.mfu_ps, code.vfu_ps, tuple(runs))
@@ -165,7 +165,7 @@ def step_times(
     translation = _translated(cores, machine, inputs, depths, costs)
     if not 0 <= run < inputs:
         raise ExecutionFault(f"there is no input {run}", f"the stream has {inputs}", "Name one from 0 on")
-    engine = Engine(translation, machine, inputs, NO_LIMIT_PS, run)
+    engine = StreamEngine(translation, machine, inputs, NO_LIMIT_PS, run)
     engine.run()
     return tuple(_by_step(code.source, code.kinds, engine.kept[index]) for index, code in enumerate(translation.codes))
 

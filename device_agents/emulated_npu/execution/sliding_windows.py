@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from device_agents.emulated_npu.command import Command, Triple
 from device_agents.emulated_npu.execution.signatures import fault
+from device_agents.emulated_npu.unit_commands import Command, Triple
 
 # The largest layers of known networks need 2^32 multiply-adds; a command that asks for more than this is an error.
 MOST_OPERATIONS = 1 << 37

@@ -1,0 +1,68 @@
+"""Exceptions of the emulated NPU; each carries what happened, why, and the next step.
+
+::
+
+    EmulatorError
+    ├── InvalidMachine       a machine description is incomplete or contradicts itself
+    ├── InvalidModel         a network is not valid ONNX, or a shape is unknown before it runs
+    ├── UnsupportedOperator  the compiler does not support a node of the network
+    ├── DoesNotFit           a layer or network needs more memory than the machine has
+    ├── InvalidPartition     the input of a partition over core groups contradicts itself
+    ├── InvalidProgram       the bytes are not a program: damaged, unknown opcode, jump out of the code
+    └── ExecutionFault       a program did something the machine forbids, such as an access outside a memory
+        ├── Deadlock         the queues wait for each other
+        └── BudgetExceeded   the program took more instructions or cycles than its budget
+"""
+
+from __future__ import annotations
+
+
+class EmulatorError(Exception):
+    """Base class: `str()` is what happened; `why` and `next_step` may be empty."""
+
+    def __init__(self, what: str, why: str = "", next_step: str = "") -> None:
+        super().__init__(what)
+        self.what, self.why, self.next_step = what, why, next_step
+
+
+class InvalidMachine(EmulatorError):
+    """A machine description is not TOML, is incomplete, or contradicts itself."""
+
+
+class InvalidModel(EmulatorError):
+    """A network is not valid ONNX, or a shape or an element type is unknown before it runs."""
+
+
+class UnsupportedOperator(EmulatorError):
+    """The compiler does not support a node; the message names the node and its operator."""
+
+
+class DoesNotFit(EmulatorError):
+    """A layer or network needs more memory than there is; names demand, limit and the parameter to change.
+
+    `memory` and `demand_bytes` are empty and 0 if the error is not about one demand on one memory.
+    """
+
+    def __init__(self, what: str, why: str = "", next_step: str = "", memory: str = "", demand_bytes: int = 0) -> None:
+        super().__init__(what, why, next_step)
+        self.memory, self.demand_bytes = memory, demand_bytes
+
+
+class InvalidPartition(EmulatorError):
+    """A graph, core list, coefficient or threshold contradicts itself; names the value and its limit."""
+
+
+class InvalidProgram(EmulatorError):
+    """The bytes are not a program of this instruction set."""
+
+
+class ExecutionFault(EmulatorError):
+    """A program did something the machine forbids; names the instruction."""
+
+
+class Deadlock(ExecutionFault):
+    """The queues wait for each other; names the instructions at their heads."""
+
+
+class BudgetExceeded(ExecutionFault):
+    """The program took more instructions or cycles than its budget."""
