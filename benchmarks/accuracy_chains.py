@@ -10,11 +10,11 @@ from harness.device.session import AgentSession, open_session
 from harness.estimation.estimate import estimate_network
 from harness.lut.table import Lut
 from harness.measure.campaign import payload_of
-from harness.network.graph import Network
+from harness.network.disjoint_sets import DisjointSets
 from harness.network.layers import cut
 from harness.network.models import load_networks
-from harness.network.partition import Partition
-from harness.network.runtime_graph.formats import read_told
+from harness.network.network import Network
+from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.probe.probe import network_probe
 from harness.validation.oracle import COUNTED_SHARE
 
@@ -36,10 +36,10 @@ def _errors_of(session: AgentSession, network: Network, table: Lut) -> list[floa
     session.drop([probe.id])
     if revealed is None:
         return []
-    told = read_told(network, probe.model.names, revealed.format, revealed.content)
+    told = read_runtime_graph(network, probe.model.names, revealed.format, revealed.content)
     layers = cut(network, table.rules)
     owner = {node.index: at for at, layer in enumerate(layers) for node in layer.graph.nodes}
-    together = Partition(range(len(layers)))
+    together = DisjointSets(range(len(layers)))
     true_s = [0.0] * len(layers)
     for executed in truth.layers:
         touched = [owner[probe.model.names.nodes[node]] for node in executed.nodes]

@@ -14,9 +14,9 @@ from harness.estimation.estimate import estimate_network
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Lut
 from harness.measure.summary import Z_95
-from harness.network.graph import Network
 from harness.network.layers import cut
 from harness.network.models import load_networks
+from harness.network.network import Network
 from harness.predictor.described import describe
 from harness.predictor.intervals import NORMAL_90
 from harness.predictor.predictor import Predictor

@@ -20,8 +20,8 @@ from v100_convolutions import split
 
 from device_agents.emulated_npu.host import HostModel
 from device_agents.emulated_npu.machine import load_preset
-from harness.network.graph import Network
 from harness.network.models import load_networks
+from harness.network.network import Network
 from harness.predictor.fit import fit_predictor
 from harness.predictor.layer_descriptions import Sample
 from harness.predictor.work import work_of

@@ -24,10 +24,10 @@ from harness.measure.fusion import FusionSearch, TriedPattern
 from harness.measure.journal import Journal
 from harness.measure.progress import ignore
 from harness.network.assemble import EmittedNames
-from harness.network.fusion import FusionRule, match_all
-from harness.network.graph import Network
+from harness.network.fusion_rules import FusionRule, match_all
 from harness.network.models import BUILTIN_NAMES, BUILTIN_PREFIX, load_networks
-from harness.network.runtime_graph.formats import read_told
+from harness.network.network import Network
+from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe import network_probe
 
@@ -63,7 +63,7 @@ def told_by(device: str, networks: Sequence[Network]) -> list[Told]:
             session.drop([probe.id])
             assert revealed is not None
             names = probe.model.names
-            groups = read_told(network, names, revealed.format, revealed.content).groups
+            groups = read_runtime_graph(network, names, revealed.format, revealed.content).groups
             owner = {node: number for number, group in enumerate(groups) for node in group}
             chains = _chained(names, revealed.content) if revealed.format == "emulated-npu" else {}
             found.append(Told(owner, chains))

@@ -30,7 +30,7 @@ from harness.predictor.fit import fit_predictor
 from harness.predictor.intervals import LEVEL, NORMAL_90
 from harness.predictor.layer_descriptions import LayerFeatures, Sample
 from harness.predictor.sums import stderr_of_sum
-from harness.probe.terms import Terms
+from harness.probe.overhead_terms import OverheadTerms
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def measured_networks(table: Lut) -> list[Measured]:
     for network in load_networks([f"builtin:{name}" for name in NAMES], None):
         layers = cut(network, table.rules)
         entries = [table.find(layer.key.digest, context_of(network, layer)) for layer in layers]
-        terms = Terms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
+        terms = OverheadTerms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
         overhead_s, _ = table.overhead.of(row_of(terms))
         known = [(entry.signature, entry.latency_s) for entry in entries if entry is not None]
         if len(known) == len(layers):

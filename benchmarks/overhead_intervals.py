@@ -25,8 +25,8 @@ from harness.latency.overhead import Overhead
 from harness.measure.policy import RepeatPolicy, unsettled, visit_order
 from harness.measure.summary import summarise
 from harness.probe.calibration import calibration_probes
+from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe, reference_probe
-from harness.probe.terms import Terms
 
 CLOCK = "device"
 LARGEST_BYTES = 602_112
@@ -39,7 +39,7 @@ class Timed:
     """A null probe and the time that it takes on the NPU."""
 
     id: str
-    terms: Terms
+    terms: OverheadTerms
     npu_s: float
 
 

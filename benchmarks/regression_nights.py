@@ -37,7 +37,7 @@ from scipy.stats import beta
 
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from harness.measure.campaign import CampaignRun, payload_of
-from harness.measure.cutting import cut_as_told
+from harness.measure.cutting import cut_as_reported
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import ignore
@@ -45,8 +45,8 @@ from harness.network.context import context_of
 from harness.network.layers import cut
 from harness.network.models import load_network
 from harness.probe.auxiliary import auxiliary_for
-from harness.probe.plan import LayerProbes, plan_probes
 from harness.probe.probe import network_probe
+from harness.probe.probe_plan import LayerProbes, plan_probes
 from harness.slowdowns.compare import compare_nights
 from harness.slowdowns.findings import Comparison
 from harness.slowdowns.power import level_of_each
@@ -109,7 +109,7 @@ def bench(name: str, seed: int, folder: Path, comparisons: int = 1) -> Bench:
     backend = EmulatedNpuBackend({"preset": "edge", "seed": seed})
     session = InProcessSession(backend)
     network = load_network(name if "/" in name else f"builtin:{name}")
-    cuts, rules = cut_as_told(session, [network], ignore, threading.Event())
+    cuts, rules = cut_as_reported(session, [network], ignore, threading.Event())
     plan = plan_probes(cuts, rules, auxiliary_for(backend.clock), None)
     policy, level = RepeatPolicy(runs=12), level_of_each(comparisons)
     with Journal(folder / f"{name.rpartition('/')[2]}-{comparisons}.sqlite") as journal:

@@ -21,7 +21,7 @@ from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.correlation import pack
 from harness.lut.store import CORRELATION, ENTRIES, MANIFEST, PREDICTOR, publish, read_lut
 from harness.lut.table import Entry, Lut
-from harness.network.fusion import DEFAULT_RULES
+from harness.network.fusion_rules import DEFAULT_RULES
 from harness.predictor.described import describe
 
 _PARTS = (MANIFEST, ENTRIES, CORRELATION, PREDICTOR)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from device_agents.emulated_npu.compiler.pipeline import Compiled
     from device_agents.emulated_npu.isa.program import Program
     from device_agents.emulated_npu.machine import Machine
-    from harness.network.graph import Network
+    from harness.network.network import Network
 
 _MAX_PROGRAM_BYTES = 1 << 28
 

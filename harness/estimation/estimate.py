@@ -13,16 +13,16 @@ from harness.lut.store import open_table
 from harness.lut.table import Entry, Lut
 from harness.measure.summary import Z_95
 from harness.network.context import context_of, place_of
-from harness.network.graph import FreeNode, Network
 from harness.network.layers import Layer, cut
 from harness.network.models import load_networks
+from harness.network.network import FreeNode, Network
 from harness.predictor.coverage import Coverage
 from harness.predictor.described import describe
 from harness.predictor.intervals import NORMAL_90
 from harness.predictor.layer_descriptions import LayerFeatures
 from harness.predictor.predictor import Prediction
 from harness.predictor.sums import stderr_of_sum
-from harness.probe.terms import Terms
+from harness.probe.overhead_terms import OverheadTerms
 from harness.workspace import Workspace
 
 COVERAGE_CLASSES = ("measured", "interpolated", "extrapolated", "unknown")
@@ -93,7 +93,7 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
         _measured(layer, entry) if entry else _unmeasured(layer, context, predicted.get(layer.key.digest))
         for layer, (_, context), entry in zip(layers, contexts, found, strict=True)
     )
-    terms = Terms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
+    terms = OverheadTerms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
     overhead_s, overhead_variance = table.overhead.of(row_of(terms))
     covered_s = sum(layer.latency_s for layer in estimates if layer.latency_s is not None) + overhead_s
     complete = all(layer.latency_s is not None for layer in estimates)

@@ -21,8 +21,8 @@ from harness.fleet.watching import watch
 from harness.measure.journal import PENDING, Journal
 from harness.measure.profiling import ProfileResult, Sitting, Wanted, reference_networks
 from harness.measure.progress import Observer, ignore
-from harness.network.graph import Network
 from harness.network.models import load_networks
+from harness.network.network import Network
 from harness.slowdowns.watch import DEFAULT_BUDGET_S
 from harness.space.profiling import WantedSpace, explore_space
 from harness.space.space import Space, load_space

@@ -9,7 +9,7 @@ from harness.fleet.job import Job
 from harness.measure.campaign import CampaignRun
 from harness.measure.journal import PENDING, Campaign, Journal
 from harness.measure.profiling import Profiled, Sitting
-from harness.network.graph import Network
+from harness.network.network import Network
 from harness.slowdowns.series import read_watch
 from harness.slowdowns.subjects import WATCH
 from harness.slowdowns.watch import plan_watch

@@ -9,11 +9,11 @@ from harness.device.session import Sample
 from harness.latency.drift import SLOW_DRIFT, level_error, level_factors, levelled
 from harness.latency.overhead import Overhead, fit_overhead
 from harness.measure.summary import summarise
-from harness.probe.terms import Terms
+from harness.probe.overhead_terms import OverheadTerms
 
 
 def overhead_of_samples(
-    samples: Mapping[str, Sequence[Sample]], terms: Mapping[str, Terms], clock: str, *, spans_drift: bool
+    samples: Mapping[str, Sequence[Sample]], terms: Mapping[str, OverheadTerms], clock: str, *, spans_drift: bool
 ) -> Overhead:
     """The overhead by the calibration probes' samples, round by round.
 

@@ -18,8 +18,8 @@ from harness.latency.overhead import COLUMNS, row_of
 from harness.latency.queues import Work, parts_of
 from harness.latency.system import Solution
 from harness.measure.summary import Measurement
-from harness.probe.chains import ChainProbes
-from harness.probe.terms import Terms
+from harness.probe.chain_plan import ChainProbes
+from harness.probe.overhead_terms import OverheadTerms
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,7 +62,7 @@ class LayerShares:
 
 
 def chain_equations(
-    chains: Sequence[ChainProbes], terms: Mapping[str, Terms], measured: Collection[str]
+    chains: Sequence[ChainProbes], terms: Mapping[str, OverheadTerms], measured: Collection[str]
 ) -> dict[tuple[str, ...], tuple[str, Mapping[str, float]]]:
     """For each equation the probe whose total it explains, and how much of each unknown that holds.
 
@@ -166,7 +166,7 @@ def shares(latencies: ChainLatencies, layers: Mapping[tuple[str, str], Latency])
 def check_residuals(
     chains: Sequence[ChainProbes],
     solution: Solution,
-    terms: Mapping[str, Terms],
+    terms: Mapping[str, OverheadTerms],
     measured: Mapping[str, Measurement],
 ) -> tuple[float, ...]:
     """For each network what chains and meetings are off by in windows of three chains, as a part of what these take.

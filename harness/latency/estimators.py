@@ -11,9 +11,9 @@ from harness.latency.joint import JointFit, Place, fit_joint
 from harness.latency.layer_latency import RESOLUTION_SIGMAS, Latency, chained, subtracted
 from harness.latency.overhead import Overhead
 from harness.measure.summary import Measurement
-from harness.probe.chains import ChainProbes
-from harness.probe.plan import LayerProbes
-from harness.probe.terms import Terms
+from harness.probe.chain_plan import ChainProbes
+from harness.probe.overhead_terms import OverheadTerms
+from harness.probe.probe_plan import LayerProbes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +35,7 @@ class Measured:
     layers: Sequence[LayerProbes]
     chains: Sequence[ChainProbes]
     roles: Mapping[str, str]
-    terms: Mapping[str, Terms]
+    terms: Mapping[str, OverheadTerms]
     visits: Mapping[str, str]
     summaries: Mapping[str, Measurement]
 

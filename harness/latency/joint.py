@@ -25,9 +25,9 @@ from harness.latency.layer_latency import Latency, positive
 from harness.latency.overhead import COLUMNS, Overhead, row_of
 from harness.latency.system import Equation, Solution, solve
 from harness.measure.summary import MAD_TO_SIGMA, Measurement
-from harness.probe.chains import ChainProbes
-from harness.probe.plan import STACK_COPIES, LayerProbes
-from harness.probe.terms import Terms
+from harness.probe.chain_plan import ChainProbes
+from harness.probe.overhead_terms import OverheadTerms
+from harness.probe.probe_plan import STACK_COPIES, LayerProbes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,7 +72,7 @@ def fit_joint(
     layers: Sequence[LayerProbes],
     chains: Sequence[ChainProbes],
     roles: Mapping[str, str],
-    terms: Mapping[str, Terms],
+    terms: Mapping[str, OverheadTerms],
     measured: Mapping[str, Measurement],
     overhead: Overhead,
 ) -> JointFit:
@@ -127,7 +127,7 @@ def fit_joint(
 def _equations(
     layers: Sequence[LayerProbes],
     roles: Mapping[str, str],
-    terms: Mapping[str, Terms],
+    terms: Mapping[str, OverheadTerms],
     measured: Mapping[str, Measurement],
     model_noise: float,
 ) -> dict[tuple[str, ...], Equation]:

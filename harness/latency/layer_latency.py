@@ -18,8 +18,8 @@ from typing import Literal
 
 from harness.latency.overhead import Overhead, row_of
 from harness.measure.summary import Measurement
-from harness.probe.plan import STACK_COPIES, LayerProbes
-from harness.probe.terms import Terms
+from harness.probe.overhead_terms import OverheadTerms
+from harness.probe.probe_plan import STACK_COPIES, LayerProbes
 
 Subtraction = Literal["regression", "difference"]
 RESOLUTION_SIGMAS = 3.0
@@ -45,7 +45,7 @@ class Latency:
 def subtracted(
     layer: LayerProbes,
     method: Subtraction,
-    terms: Mapping[str, Terms],
+    terms: Mapping[str, OverheadTerms],
     measured: Mapping[str, Measurement],
     overhead: Overhead,
 ) -> Latency | None:

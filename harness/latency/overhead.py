@@ -1,7 +1,7 @@
 """The overhead of host and transfers by regression on null probes (S1.3, S1.4).
 
 `total = a * input_bytes + b * output_bytes + c` plus the null probes' own operators (auxiliary layers and
-slices, see `Terms`), fitted twice: by plain least squares, and robustly with coefficients that cannot be
+slices, see `OverheadTerms`), fitted twice: by plain least squares, and robustly with coefficients that cannot be
 negative. The robust one is used, the plain one shown beside it.
 
 Intervals hold three errors: of sampling and of the model, both as the null probes scatter about the fit, and of
@@ -18,7 +18,7 @@ from harness.errors import IllConditionedDesign
 from harness.latency.drift import SLOW_DRIFT
 from harness.latency.nonnegative import robust_fits
 from harness.measure.summary import MAD_TO_SIGMA, Z_95, Measurement
-from harness.probe.terms import TERM_NAMES, Terms
+from harness.probe.overhead_terms import TERM_NAMES, OverheadTerms
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,12 +108,14 @@ class Overhead:
         return value, max(0.0, variance)
 
 
-def row_of(terms: Terms, runs: int = 1) -> tuple[float, ...]:
+def row_of(terms: OverheadTerms, runs: int = 1) -> tuple[float, ...]:
     """A probe's amounts in the order of `COLUMNS`."""
     return (float(runs), *(float(amount) for amount in astuple(terms)))
 
 
-def fit_overhead(nulls: Sequence[tuple[Terms, Measurement]], seed: int = 0, drift: float = SLOW_DRIFT) -> Overhead:
+def fit_overhead(
+    nulls: Sequence[tuple[OverheadTerms, Measurement]], seed: int = 0, drift: float = SLOW_DRIFT
+) -> Overhead:
     """Fits a, b, c and the null probes' own operators.
 
     Intervals are percentiles over refits to totals drawn anew, which holds where a coefficient sits at zero

@@ -22,8 +22,8 @@ from harness.lut.store import publish
 from harness.lut.table import Entry, Lut
 from harness.measure.journal import Campaign, Journal
 from harness.measure.summary import summarise
-from harness.network.fusion import FusionRule
-from harness.probe.plan import LayerProbes
+from harness.network.fusion_rules import FusionRule
+from harness.probe.probe_plan import LayerProbes
 from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:

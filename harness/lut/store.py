@@ -28,7 +28,7 @@ from harness.latency.estimators import Method
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.correlation import unpack
 from harness.lut.table import Entry, Lut
-from harness.network.fusion import FusionRule
+from harness.network.fusion_rules import FusionRule
 from harness.text import read_file
 from harness.version import VERSION
 from harness.workspace import Workspace, find_workspace

@@ -14,7 +14,7 @@ from harness.latency.estimators import Method
 from harness.latency.overhead import Overhead
 from harness.lut.correlation import unpack, variance
 from harness.measure.summary import Z_95
-from harness.network.fusion import FusionRule
+from harness.network.fusion_rules import FusionRule
 from harness.predictor.predictor import Predictor
 
 

@@ -14,8 +14,8 @@ from harness.measure.policy import REFERENCE_EVERY, RepeatPolicy, unsettled, vis
 from harness.measure.progress import Observer, Progress
 from harness.measure.summary import Measurement, summarise
 from harness.probe.batches import Batch, probe_of
-from harness.probe.plan import ProbePlan
 from harness.probe.probe import Probe
+from harness.probe.probe_plan import ProbePlan
 
 CHECKED_PASSES = 2
 DEADLY = 3

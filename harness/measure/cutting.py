@@ -14,18 +14,18 @@ from harness.measure.campaign import payload_of
 from harness.measure.fusion import FusionSearch
 from harness.measure.progress import Observer, Progress
 from harness.network.context import place_of
-from harness.network.fusion import DEFAULT_RULES, FusionRule, learn_rules
-from harness.network.graph import Network
+from harness.network.fusion_rules import DEFAULT_RULES, FusionRule, learn_rules
 from harness.network.layers import cut
-from harness.network.runtime_graph.formats import ToldGraph, read_told, read_told_part
-from harness.probe.chains import plan_chains
-from harness.probe.plan import CutNetwork
+from harness.network.network import Network
+from harness.network.runtime_graph.formats import RuntimeGraph, read_runtime_chains, read_runtime_graph
+from harness.probe.chain_plan import plan_chains
 from harness.probe.probe import Probe, network_probe
+from harness.probe.probe_plan import CutNetwork
 
 _EMITTED_NODE = re.compile(r"\bn[0-9]+\b")
 
 
-def cut_as_told(
+def cut_as_reported(
     session: AgentSession, networks: Sequence[Network], observe: Observer, stop: threading.Event
 ) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
     """Cuts networks by the fusion that the device tells, or by the default rules where it does not.
@@ -37,7 +37,7 @@ def cut_as_told(
         return [
             CutNetwork(network, cut(network, DEFAULT_RULES), _convolutional(network)) for network in networks
         ], DEFAULT_RULES
-    told: list[ToldGraph] = []
+    told: list[RuntimeGraph] = []
     for number, network in enumerate(networks):
         if stop.is_set():
             raise Interrupted("Stopped on request", why="Nothing was measured yet")
@@ -58,12 +58,12 @@ def with_chains(
     """The networks with windows of the chains that the device tells of them; as they are where it tells none."""
     found = []
     for number, one in enumerate(cuts):
-        if one.told is None or not one.told.chains:
+        if one.runtime_graph is None or not one.runtime_graph.chains:
             found.append(one)
             continue
         observe(Progress(f"asking how {one.network.name} is chained", number, len(cuts), 0, 0, 0.0, None))
         label = functools.partial(place_of, one.network, one.layers)
-        chains, windows = plan_chains(one.network, one.layers, one.told, label, _Chained(session, stop))
+        chains, windows = plan_chains(one.network, one.layers, one.runtime_graph, label, _Chained(session, stop))
         found.append(replace(one, chains=chains, windows=windows))
     return found
 
@@ -75,7 +75,7 @@ class _Chained:
     session: AgentSession
     stop: threading.Event
 
-    def __call__(self, probe: Probe) -> ToldGraph | None:
+    def __call__(self, probe: Probe) -> RuntimeGraph | None:
         if self.stop.is_set():
             raise Interrupted("Stopped on request", why="Nothing was measured yet")
         try:
@@ -83,7 +83,7 @@ class _Chained:
         except BackendError:  # the campaign will meet it again, and say so
             return None
         self.session.drop([probe.id])
-        return None if revealed is None else read_told_part(probe.model.names, revealed.format, revealed.content)
+        return None if revealed is None else read_runtime_chains(probe.model.names, revealed.format, revealed.content)
 
 
 def cut_as_probed(search: FusionSearch, networks: Sequence[Network]) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
@@ -92,7 +92,7 @@ def cut_as_probed(search: FusionSearch, networks: Sequence[Network]) -> tuple[li
     return [CutNetwork(network, cut(network, rules), _convolutional(network)) for network in networks], rules
 
 
-def _told(session: AgentSession, network: Network) -> ToldGraph:
+def _told(session: AgentSession, network: Network) -> RuntimeGraph:
     probe = network_probe(network)
     try:
         revealed = put_network(session, network, probe, reveal=True)
@@ -100,7 +100,7 @@ def _told(session: AgentSession, network: Network) -> ToldGraph:
         session.drop([probe.id])
     if revealed is None:
         raise BackendError(f"The device does not tell how it fuses {network.name}")
-    return read_told(network, probe.model.names, revealed.format, revealed.content)
+    return read_runtime_graph(network, probe.model.names, revealed.format, revealed.content)
 
 
 def put_network(session: AgentSession, network: Network, probe: Probe, *, reveal: bool = False) -> Revealed | None:

@@ -20,11 +20,11 @@ from pydantic import AfterValidator, Field, Json, TypeAdapter, ValidationError
 from harness.errors import JournalError
 from harness.measure.journal import Journal
 from harness.measure.schema import SCHEMA_VERSION, bring_up_to_date
-from harness.network.fusion import FusionRule
+from harness.network.fusion_rules import FusionRule
 from harness.probe.batches import Visits
-from harness.probe.chains import ChainProbes
+from harness.probe.chain_plan import ChainProbes
+from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
-from harness.probe.terms import Terms
 
 MAX_EXTRACT_BYTES = 1 << 30
 """Journals that are larger are not merged; a campaign of a thousand probes with forty rounds takes some megabytes."""
@@ -152,7 +152,7 @@ PROBES = _Table(
         "role": Role,
         "label": _Text,
         "auxiliary": _Text | None,
-        "terms": _written(Terms),
+        "terms": _written(OverheadTerms),
         "visits": Visits,
         "refused": _Text | None,
         "deaths": _Count,

@@ -19,12 +19,12 @@ from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer
 from harness.measure.significance import ShapeSaving, Verdict, holm, judge, shape_saving
 from harness.measure.summary import Measurement, undisturbed
-from harness.network.fusion import SIGNIFICANCE, FusionRule
-from harness.network.graph import Network
-from harness.network.neighbours import NodePair, neighbours, shapes
+from harness.network.fusion_candidates import NodePair, neighbours, shapes
+from harness.network.fusion_rules import SIGNIFICANCE, FusionRule
+from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.pairs import PairProbes, hand_overs, plan_pairs
-from harness.probe.plan import ProbePlan
+from harness.probe.probe_plan import ProbePlan
 from harness.probe.producer import ProducerKind
 
 POLICIES = (RepeatPolicy(runs=16), RepeatPolicy(runs=48))

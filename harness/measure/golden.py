@@ -9,8 +9,8 @@ from harness.measure.progress import ignore
 from harness.measure.summary import Measurement, summarise
 from harness.probe.auxiliary import DEFAULT_AUXILIARY
 from harness.probe.batches import Batch
-from harness.probe.plan import ProbePlan
 from harness.probe.probe import reference_probe
+from harness.probe.probe_plan import ProbePlan
 
 PURPOSE = "golden"
 GOLDEN_POLICY = RepeatPolicy(runs=5)

@@ -15,12 +15,12 @@ from harness.device.session import Sample
 from harness.errors import JournalError, LeaseLost
 from harness.measure.database import open_durable, opening_step, transaction
 from harness.measure.schema import SCHEMA_VERSION, bring_up_to_date, version_at
-from harness.network.fusion import FusionRule
+from harness.network.fusion_rules import FusionRule
 from harness.network.key import LayerKey
-from harness.probe.chains import ChainProbes
-from harness.probe.plan import LayerProbes, ProbePlan
+from harness.probe.chain_plan import ChainProbes
+from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
-from harness.probe.terms import Terms
+from harness.probe.probe_plan import LayerProbes, ProbePlan
 
 PENDING = "the golden probe was not measured after it; run the same command again"
 """Why a campaign is kept out until its device has shown that it is as it was."""
@@ -62,7 +62,7 @@ class ProbeRecord:
     role: Role
     label: str
     auxiliary: str | None
-    terms: Terms
+    terms: OverheadTerms
     visits: str
     refused: str | None
 
@@ -249,7 +249,7 @@ class Journal:
                 "SELECT probe, role, label, auxiliary, terms, visits, refused FROM probes WHERE campaign=?", (campaign,)
             )
             return {
-                probe: ProbeRecord(probe, role, label, auxiliary, Terms(**json.loads(terms)), visits, refused)
+                probe: ProbeRecord(probe, role, label, auxiliary, OverheadTerms(**json.loads(terms)), visits, refused)
                 for probe, role, label, auxiliary, terms, visits, refused in rows
             }
 

@@ -13,18 +13,18 @@ from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.session import AgentSession, Sample, Visit, open_session
 from harness.errors import BackendError, CampaignIncomplete
 from harness.measure.campaign import CampaignRun
-from harness.measure.cutting import cut_as_probed, cut_as_told, put_network, with_chains
+from harness.measure.cutting import cut_as_probed, cut_as_reported, put_network, with_chains
 from harness.measure.fusion import FusionSearch
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy, unsettled
 from harness.measure.progress import Observer, ignore
 from harness.measure.summary import Measurement, summarise
-from harness.network.graph import Network
 from harness.network.models import BUILTIN_PREFIX, load_networks
+from harness.network.network import Network
 from harness.network.zoo import NAMES as REFERENCE_NETWORKS
 from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
-from harness.probe.plan import CutNetwork, ProbePlan, plan_probes
 from harness.probe.probe import network_probe
+from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
 from harness.workspace import Workspace, find_workspace
 
 DEFAULT_CACHE_BYTES = 512 << 10
@@ -149,7 +149,7 @@ class Sitting:
         session = self.session
         kind = wanted.auxiliary or auxiliary_for(session.hello.clock)
         if "fusion" in session.hello.tells or session.hello.backend == NULL_BACKEND:
-            cuts, rules = cut_as_told(session, wanted.networks, self.observe, self.stop)
+            cuts, rules = cut_as_reported(session, wanted.networks, self.observe, self.stop)
             cuts = with_chains(session, cuts, self.observe, self.stop)
         else:
             search = FusionSearch(
@@ -192,7 +192,7 @@ def dry_run(
     networks = load_networks(models or reference_networks(), dims)
     with open_session(known) as session:
         session.acquire(holder())
-        cuts, rules = cut_as_told(session, networks, observe, threading.Event())
+        cuts, rules = cut_as_reported(session, networks, observe, threading.Event())
         cuts = with_chains(session, cuts, observe, threading.Event())
         seconds = sum(_run_seconds(session, network) for network in networks)
         kind = auxiliary or auxiliary_for(session.hello.clock)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
-from harness.network.graph import FLOATS, ITEM_BYTES, Constant, Network, Node, TensorType
+from harness.network.network import FLOATS, ITEM_BYTES, Constant, Network, Node, TensorType
 from harness.network.prepare import onnx_dtype
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from harness.network.graph import Network
 from harness.network.layers import Layer
+from harness.network.network import Network
 
 NEIGHBOURS = 6
 """Layers before and behind, in the network's order, that tell one neighbourhood from another."""

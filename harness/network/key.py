@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.network.graph import FLOATS, Network, Node, TensorType
+from harness.network.network import FLOATS, Network, Node, TensorType
 
 if TYPE_CHECKING:
     from onnx import AttributeProto

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.network.fusion import FusionRule, match_all
-from harness.network.graph import Network, Node
+from harness.network.fusion_rules import FusionRule, match_all
 from harness.network.key import LayerKey, Subgraph, canonical, layer_key
+from harness.network.network import Network, Node
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.errors import InvalidNetwork, UsageError
 from harness.network import zoo
-from harness.network.graph import Network
+from harness.network.network import Network
 from harness.network.prepare import prepare, read_network
 from harness.network.read import check_model
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork
-from harness.network.graph import FLOATS, ITEM_BYTES, Constant, FreeNode, Network, Node, TensorType
+from harness.network.host_runtime import run_once
+from harness.network.network import FLOATS, ITEM_BYTES, Constant, FreeNode, Network, Node, TensorType
 from harness.network.read import ModelFile, read_model
-from harness.network.runtime import run_once
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from harness.network.graph import Network, Node, TensorType
+from harness.network.network import Network, Node, TensorType
 from harness.network.prepare import onnx_dtype
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from harness.network.graph import ITEM_BYTES
+from harness.network.network import ITEM_BYTES
 from harness.predictor.layer_descriptions import LayerFeatures, Pair
 from harness.predictor.layer_descriptions import window as window_layer
 from harness.predictor.signature import (

@@ -6,8 +6,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from harness.network.graph import ITEM_BYTES
 from harness.network.key import KEY_VERSION
+from harness.network.network import ITEM_BYTES
 
 Shape = tuple[int, ...]
 

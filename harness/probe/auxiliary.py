@@ -21,8 +21,8 @@ import math
 from typing import Literal, get_args
 
 from harness.network.assemble import ModelBuilder
-from harness.network.graph import TensorType
-from harness.probe.terms import Terms
+from harness.network.network import TensorType
+from harness.probe.overhead_terms import OverheadTerms
 
 AuxiliaryKind = Literal["avgpool", "rowpool", "conv1x1", "conv3x3"]
 AUXILIARY_KINDS: tuple[AuxiliaryKind, ...] = get_args(AuxiliaryKind)
@@ -40,16 +40,18 @@ Layout = Literal["outside", "plain", "private"]
 """How a device keeps a tensor: as it came from outside, in the plain layout, or in one of its own."""
 
 
-def attach(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, layout: Layout = "outside") -> tuple[str, Terms]:
+def attach(
+    builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, layout: Layout = "outside"
+) -> tuple[str, OverheadTerms]:
     """Puts an auxiliary layer behind a tensor; returns its result and what it adds to the overhead terms."""
     source, terms = _as_float(builder, tensor)
     shaped = _shaped(builder, source, kind, layout == "plain")
-    terms += Terms(views=int(shaped != source))
+    terms += OverheadTerms(views=int(shaped != source))
     spatial = builder.type_of(shaped).shape[2:]
     if kind == "avgpool":
         result, own = pool(builder, shaped, spatial)
         if layout == "private":  # one pixel is picked where all channels of it lie together
-            own = Terms(auxiliaries=1)
+            own = OverheadTerms(auxiliaries=1)
     elif kind == "rowpool":
         result, own = _pool_rows(builder, shaped, (1, *spatial[1:]) if len(spatial) > 1 else spatial)
     else:
@@ -57,8 +59,8 @@ def attach(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, layout: Layo
     return result, terms + own
 
 
-def _own_terms(read: TensorType, written: TensorType) -> Terms:
-    return Terms(auxiliaries=1, auxiliary_input_bytes=read.bytes, auxiliary_output_bytes=written.bytes)
+def _own_terms(read: TensorType, written: TensorType) -> OverheadTerms:
+    return OverheadTerms(auxiliaries=1, auxiliary_input_bytes=read.bytes, auxiliary_output_bytes=written.bytes)
 
 
 def _shaped(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, plain: bool) -> str:
@@ -71,13 +73,13 @@ def _shaped(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, plain: bool
     return unsqueezed(builder, tensor, (2,)) if rank == 4 and plain and kind == "avgpool" else tensor
 
 
-def pool(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[str, Terms]:
+def pool(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[str, OverheadTerms]:
     """Average pooling with a 1x1 window and any strides, for null probes that vary their output size."""
     result = _pooled(builder, tensor, (1,) * len(strides), strides)
     return result, _own_terms(builder.type_of(tensor), builder.type_of(result))
 
 
-def pool_all(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[str, Terms]:
+def pool_all(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[str, OverheadTerms]:
     """Average pooling with windows as large as the strides, so that every element is read at any output size.
 
     The strides divide the sizes.
@@ -85,16 +87,16 @@ def pool_all(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tu
     return _pooled(builder, tensor, strides, strides), _on_chip_terms(builder.type_of(tensor))
 
 
-def _pool_rows(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[str, Terms]:
+def _pool_rows(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[str, OverheadTerms]:
     """What is read is what is picked, and what is picked is handed back."""
     result = _pooled(builder, tensor, (1,) * len(strides), strides)
     picked = builder.type_of(result)
-    return result, _on_chip_terms(picked) + Terms(stored_bytes=picked.bytes)
+    return result, _on_chip_terms(picked) + OverheadTerms(stored_bytes=picked.bytes)
 
 
-def _on_chip_terms(read: TensorType) -> Terms:
+def _on_chip_terms(read: TensorType) -> OverheadTerms:
     """Writing on chip goes along with reading; writing elsewhere is counted as stored."""
-    return Terms(auxiliaries=1, auxiliary_input_bytes=read.bytes)
+    return OverheadTerms(auxiliaries=1, auxiliary_input_bytes=read.bytes)
 
 
 def _pooled(builder: ModelBuilder, tensor: str, window: tuple[int, ...], strides: tuple[int, ...]) -> str:
@@ -105,7 +107,7 @@ def _pooled(builder: ModelBuilder, tensor: str, window: tuple[int, ...], strides
     return builder.operator("AveragePool", [tensor], written, attributes)
 
 
-def _convolve(builder: ModelBuilder, tensor: str, window: int) -> tuple[str, Terms]:
+def _convolve(builder: ModelBuilder, tensor: str, window: int) -> tuple[str, OverheadTerms]:
     read = builder.type_of(tensor)
     rank = len(read.shape)
     if window == 1 and rank <= 3:
@@ -122,16 +124,18 @@ def _convolve(builder: ModelBuilder, tensor: str, window: int) -> tuple[str, Ter
     return builder.operator("Conv", [tensor, weight], written, attributes), _own_terms(read, written)
 
 
-def _as_float(builder: ModelBuilder, tensor: str) -> tuple[str, Terms]:
+def _as_float(builder: ModelBuilder, tensor: str) -> tuple[str, OverheadTerms]:
     kind = builder.type_of(tensor)
-    terms = Terms()
+    terms = OverheadTerms()
     if kind.dtype == "float32":
         return tensor, terms
     if kind.shape and kind.elements > 1:
         tensor = slice_leading(builder, tensor, tuple(1 for _ in kind.shape))
         kind = builder.type_of(tensor)
-        terms += Terms(slices=1, slice_bytes=kind.bytes)
-    return builder.operator("Cast", [tensor], TensorType("float32", kind.shape), {"to": 1}), terms + Terms(views=1)
+        terms += OverheadTerms(slices=1, slice_bytes=kind.bytes)
+    return builder.operator("Cast", [tensor], TensorType("float32", kind.shape), {"to": 1}), terms + OverheadTerms(
+        views=1
+    )
 
 
 def slice_leading(builder: ModelBuilder, tensor: str, shape: tuple[int, ...]) -> str:

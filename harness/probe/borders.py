@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from harness.network.graph import Network
 from harness.network.layers import Layer
+from harness.network.network import Network
 
 
 def border_bytes(

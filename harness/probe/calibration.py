@@ -16,10 +16,10 @@ from __future__ import annotations
 import itertools
 
 from harness.network.assemble import ModelBuilder
-from harness.network.graph import TensorType
+from harness.network.network import TensorType
 from harness.probe.auxiliary import AuxiliaryKind, attach, pool, pool_all, slice_leading, unsqueezed
+from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe, finish
-from harness.probe.terms import Terms
 
 CHANNELS = 3
 """Channels of a picture: too few for any blocked layout, so that no reordering hides in a and b."""
@@ -63,14 +63,14 @@ def _picture(edge: int, channels: int = CHANNELS) -> TensorType:
     return TensorType("float32", (1, channels, edge, edge))
 
 
-def _reduce(builder: ModelBuilder, tensor: str, stride: int, auxiliary: AuxiliaryKind) -> tuple[str, Terms]:
+def _reduce(builder: ModelBuilder, tensor: str, stride: int, auxiliary: AuxiliaryKind) -> tuple[str, OverheadTerms]:
     """An auxiliary layer that hands back one value for `stride` rows and columns, or as it does where it cannot."""
     if auxiliary == "avgpool":
         return pool(builder, tensor, (stride, stride))
     return pool_all(builder, tensor, (stride, stride)) if auxiliary == "rowpool" else attach(builder, tensor, auxiliary)
 
 
-def _gather(builder: ModelBuilder, tensor: str, auxiliary: AuxiliaryKind) -> tuple[str, Terms]:
+def _gather(builder: ModelBuilder, tensor: str, auxiliary: AuxiliaryKind) -> tuple[str, OverheadTerms]:
     """An auxiliary layer that hands back as little as it can."""
     if auxiliary == "rowpool":
         return pool_all(builder, tensor, builder.type_of(tensor).shape[2:])
@@ -78,11 +78,11 @@ def _gather(builder: ModelBuilder, tensor: str, auxiliary: AuxiliaryKind) -> tup
 
 
 def _finish(
-    label: str, builder: ModelBuilder, loaded: TensorType, result: str, terms: Terms, kind: AuxiliaryKind
+    label: str, builder: ModelBuilder, loaded: TensorType, result: str, terms: OverheadTerms, kind: AuxiliaryKind
 ) -> Probe:
     """The null probe; `loaded` is the part of its input that is read."""
     if kind == "rowpool":
-        terms += Terms(loaded_bytes=loaded.bytes, stored_bytes=builder.type_of(result).bytes, accesses=2)
+        terms += OverheadTerms(loaded_bytes=loaded.bytes, stored_bytes=builder.type_of(result).bytes, accesses=2)
     return finish("calibration", label, builder.build([result]), terms, kind)
 
 
@@ -101,13 +101,13 @@ def _sliced(edge: int, part: int, auxiliary: AuxiliaryKind) -> Probe:
     piece = slice_leading(builder, builder.input(_picture(edge)), (1, CHANNELS, part, edge))
     read = builder.type_of(piece)
     result, terms = _gather(builder, piece, auxiliary)
-    terms += Terms(slices=1, slice_bytes=read.bytes)
+    terms += OverheadTerms(slices=1, slice_bytes=read.bytes)
     return _finish(f"null {CHANNELS}x{edge}x{edge} sliced to {part}", builder, read, result, terms, auxiliary)
 
 
 def _stacked(edge: int, depth: int, auxiliary: AuxiliaryKind) -> Probe:
     builder = ModelBuilder(_OPSET)
-    tensor, terms = builder.input(_picture(edge)), Terms()
+    tensor, terms = builder.input(_picture(edge)), OverheadTerms()
     for _ in range(depth):
         tensor, added = _reduce(builder, tensor, 1, auxiliary)
         terms += added
@@ -118,11 +118,13 @@ def _side_by_side(count: int) -> Probe:
     """Several small inputs, each with an auxiliary layer and an output of its own."""
     builder = ModelBuilder(_OPSET)
     picture = _picture(EDGES[0])
-    results, terms = [], Terms()
+    results, terms = [], OverheadTerms()
     for _ in range(count):
         result, added = pool_all(builder, builder.input(picture), (1, 1))
         results.append(result)
-        terms += added + Terms(loaded_bytes=picture.bytes, stored_bytes=builder.type_of(result).bytes, accesses=2)
+        terms += added + OverheadTerms(
+            loaded_bytes=picture.bytes, stored_bytes=builder.type_of(result).bytes, accesses=2
+        )
     label = f"null {count} of {CHANNELS}x{EDGES[0]}x{EDGES[0]}"
     return finish("calibration", label, builder.build(results), terms, "rowpool")
 
@@ -133,7 +135,7 @@ def _viewed(edge: int, auxiliary: AuxiliaryKind) -> Probe:
     picture = unsqueezed(builder, builder.input(TensorType("float32", (CHANNELS, edge, edge))), (0,))
     result, terms = _gather(builder, picture, auxiliary)
     label = f"null {CHANNELS}x{edge}x{edge} viewed"
-    return _finish(label, builder, _picture(edge), result, terms + Terms(views=1), auxiliary)
+    return _finish(label, builder, _picture(edge), result, terms + OverheadTerms(views=1), auxiliary)
 
 
 def _busy(rows: int, stride: int) -> Probe:
@@ -145,7 +147,7 @@ def _busy(rows: int, stride: int) -> Probe:
         attributes = {"kernel_shape": [1, 1]}
         tensor = builder.operator("Conv", [tensor, weight], _busy_picture(rows, outputs), attributes)
     result, terms = pool_all(builder, tensor, (stride, stride))
-    terms += Terms(stacks=1, stacked_rows=rows, last_bytes=builder.type_of(result).bytes // rows)
+    terms += OverheadTerms(stacks=1, stacked_rows=rows, last_bytes=builder.type_of(result).bytes // rows)
     return finish("calibration", f"busy {rows}x{BUSY_EDGE} /{stride}", builder.build([result]), terms, "rowpool")
 
 

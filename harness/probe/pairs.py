@@ -24,14 +24,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.network.assemble import ModelBuilder, index_bound
+from harness.network.fusion_candidates import NodePair
 from harness.network.key import Subgraph, canonical
-from harness.network.neighbours import NodePair
 from harness.probe.auxiliary import AuxiliaryKind, Layout, attach
 from harness.probe.batches import MAX_BATCH_LOADS, MAX_BATCH_WEIGHT_BYTES, Batch
-from harness.probe.plan import ProbePlan
+from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe, finish, reference_probe
+from harness.probe.probe_plan import ProbePlan
 from harness.probe.producer import ProducerKind, produce
-from harness.probe.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,15 @@ class _Pair:
     def _null(self, what: str, tensors: Sequence[str]) -> Probe:
         builder = ModelBuilder(self._network.opset)
         bound = [(name, self._produce(builder, name)) for name in tensors]
-        return self._finish(what, builder, [], Terms(), bound)
+        return self._finish(what, builder, [], OverheadTerms(), bound)
 
     def _finish(
-        self, what: str, builder: ModelBuilder, results: list[str], terms: Terms, watched: Sequence[tuple[str, str]]
+        self,
+        what: str,
+        builder: ModelBuilder,
+        results: list[str],
+        terms: OverheadTerms,
+        watched: Sequence[tuple[str, str]],
     ) -> Probe:
         for name, tensor in watched:
             layout: Layout = "outside" if self._producer(name) == "convolution" else "plain"

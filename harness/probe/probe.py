@@ -9,11 +9,11 @@ from typing import Literal
 
 from harness.errors import HarnessError
 from harness.network.assemble import AssembledModel, ModelBuilder, assemble_network, index_bound
-from harness.network.graph import Network, TensorType
 from harness.network.layers import Layer
+from harness.network.network import Network, TensorType
 from harness.probe.auxiliary import AuxiliaryKind, Layout, attach
+from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.producer import ProducerKind, produce
-from harness.probe.terms import Terms
 
 Role = Literal[
     "layer", "auxiliary", "context", "null", "stack", "window", "window-null", "calibration", "pair", "reference",
@@ -37,15 +37,18 @@ class Probe:
     role: Role
     label: str
     model: AssembledModel
-    terms: Terms
+    terms: OverheadTerms
     auxiliary: AuxiliaryKind | None = None
 
 
-def finish(role: Role, label: str, model: AssembledModel, terms: Terms, auxiliary: AuxiliaryKind | None) -> Probe:
+def finish(
+    role: Role, label: str, model: AssembledModel, terms: OverheadTerms, auxiliary: AuxiliaryKind | None
+) -> Probe:
     """A probe with the transfers of its model added to its terms, and its identity."""
-    whole = terms + Terms(input_bytes=model.input_bytes, output_bytes=model.output_bytes)
+    whole = terms + OverheadTerms(input_bytes=model.input_bytes, output_bytes=model.output_bytes)
     # Probes that are the same model are the same probe only in the same role: roles are visited differently.
-    digest = hashlib.sha256(f"{role} {auxiliary} {model.digest} {whole}".encode()).hexdigest()[:16]
+    text = f"{role} {auxiliary} {model.digest} {whole.identity}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return Probe(digest, role, label, model, whole, auxiliary)
 
 
@@ -113,7 +116,7 @@ def null_probe(
 ) -> Probe:
     """The same as `layer_probe` without the layer: an auxiliary layer behind every producer or input."""
     builder = ModelBuilder(opset)
-    results, terms = [], Terms()
+    results, terms = [], OverheadTerms()
     limits, kept = bounds or [None] * len(kinds), layouts or ["outside"] * len(kinds)
     for kind, producer, bound, layout in zip(kinds, producers, limits, kept, strict=True):
         result, added = attach(builder, produce(builder, kind, producer, bound), auxiliary, layout)
@@ -128,12 +131,14 @@ def single_probe(network: Network, layer: Layer) -> Probe:
     builder = ModelBuilder(network.opset)
     bound = {name: builder.input(network.types[name], index_bound(network, name)) for name in layer.graph.inputs}
     names = builder.subgraph(network, layer.graph.nodes, bound)
-    return finish("single", layer.name, builder.build([names[name] for name in layer.graph.outputs]), Terms(), None)
+    return finish(
+        "single", layer.name, builder.build([names[name] for name in layer.graph.outputs]), OverheadTerms(), None
+    )
 
 
 def network_probe(network: Network) -> Probe:
     """A whole network."""
-    return finish("network", network.name, assemble_network(network), Terms(), None)
+    return finish("network", network.name, assemble_network(network), OverheadTerms(), None)
 
 
 def reference_probe() -> Probe:

@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Literal
 
 from harness.network.assemble import ModelBuilder, index_bound
-from harness.network.graph import Network, TensorType
 from harness.network.layers import Layer
+from harness.network.network import Network, TensorType
 
 ProducerKind = Literal["outside", "convolution", "abs"]
 PRODUCER_CHANNELS = 4

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from harness.measure.summary import MAD_TO_SIGMA
-from harness.probe.terms import Terms
+from harness.probe.overhead_terms import OverheadTerms
 from harness.slowdowns.overheads import HostShare, columns_of, fit_host, tells_host
 from harness.slowdowns.series import WatchSeries
 
@@ -165,7 +165,7 @@ def _trust(residual: Array, bound: float) -> Array:
     return np.asarray(np.where(size < 1, (1 - np.minimum(size, 1.0) ** 2) ** 2, 1e-9))
 
 
-def _columns(terms: Sequence[Terms], is_null: Any, host: HostShare) -> Array:
+def _columns(terms: Sequence[OverheadTerms], is_null: Any, host: HostShare) -> Array:
     """Columns of what the host may do, in units of an empty run where the null probes cannot tell more apart."""
     sizes = np.array([columns_of(one) for one in terms]).reshape(-1, 3)
     told = sizes[is_null]

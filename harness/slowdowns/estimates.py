@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from harness.device.session import Sample
 from harness.measure.summary import MAD_TO_SIGMA, Measurement, seconds_of, summarise
 from harness.network.context import context_of
-from harness.network.graph import Network
 from harness.network.key import LayerKey
 from harness.network.layers import cut
-from harness.probe.plan import LayerProbes, ProbePlan
+from harness.network.network import Network
 from harness.probe.probe import Probe
+from harness.probe.probe_plan import LayerProbes, ProbePlan
 from harness.slowdowns.overheads import HostShare, fit_host, tells_host
 
 _OWN_SAMPLES = 24

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from harness.latency.nonnegative import robust_fits
-from harness.probe.plan import ProbePlan
+from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
-from harness.probe.terms import Terms
+from harness.probe.probe_plan import ProbePlan
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -35,18 +35,18 @@ class HostShare:
     output_s_per_byte: float = 0.0
     loaded_s_per_byte: float = 0.0
 
-    def of(self, terms: Terms) -> float:
+    def of(self, terms: OverheadTerms) -> float:
         """Seconds of the host in a probe."""
         moved_s = self.input_s_per_byte * terms.input_bytes + self.output_s_per_byte * terms.output_bytes
         return self.run_s + moved_s + self.loaded_s_per_byte * terms.loaded_bytes
 
 
-def tells_host(role: Role, terms: Terms) -> bool:
+def tells_host(role: Role, terms: OverheadTerms) -> bool:
     """Whether a probe is a null probe of one auxiliary layer and nothing else, but that its input may be sliced."""
     return role == "calibration" and terms.auxiliaries == 1 and not terms.views + terms.stacks
 
 
-def fit_host(totals_s: Mapping[str, float], terms: Mapping[str, Terms]) -> HostShare:
+def fit_host(totals_s: Mapping[str, float], terms: Mapping[str, OverheadTerms]) -> HostShare:
     """Fits the totals of null probes that tell the host; where they are too few for sizes, the least of them is a run.
 
     Sliced ones count where they tell what is loaded from what is input.
@@ -62,7 +62,7 @@ def fit_host(totals_s: Mapping[str, float], terms: Mapping[str, Terms]) -> HostS
     return HostShare(min(totals_s.values(), default=0.0))
 
 
-def columns_of(terms: Terms) -> tuple[float, float, float]:
+def columns_of(terms: OverheadTerms) -> tuple[float, float, float]:
     """A probe's run, input and output."""
     return (1.0, float(terms.input_bytes), float(terms.output_bytes))
 

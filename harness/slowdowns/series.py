@@ -12,9 +12,9 @@ import numpy as np
 from harness.errors import JournalError
 from harness.measure.journal import Journal
 from harness.measure.summary import seconds_of
-from harness.probe.plan import STACK_COPIES, LayerProbes
+from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
-from harness.probe.terms import Terms
+from harness.probe.probe_plan import STACK_COPIES, LayerProbes
 from harness.slowdowns.subjects import WATCH, Subject
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -52,7 +52,7 @@ class WatchedProbe:
 
     role: Role
     label: str
-    terms: Terms
+    terms: OverheadTerms
 
 
 @dataclass(frozen=True, eq=False)

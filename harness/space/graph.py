@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness.network.graph import Network
 from harness.network.layers import Layer
+from harness.network.network import Network
 from harness.network.prepare import prepare
 from harness.network.read import ModelFile
 from harness.space.configuration import (

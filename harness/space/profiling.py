@@ -16,16 +16,16 @@ from harness.latency.estimators import estimate_layers
 from harness.latency.layer_latency import Latency
 from harness.lut.build import DEFAULT_METHOD, read_campaign
 from harness.measure.campaign import CampaignRun, device_s
-from harness.measure.cutting import cut_as_told
+from harness.measure.cutting import cut_as_reported
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import Sitting
 from harness.measure.progress import Observer, ignore
 from harness.network.context import context_of
-from harness.network.fusion import FusionRule
+from harness.network.fusion_rules import FusionRule
 from harness.network.layers import Layer
 from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
-from harness.probe.plan import CutNetwork, plan_probes
+from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.space.committee import learn_committee
 from harness.space.configuration import Configuration
 from harness.space.graph import network_of, own_layers
@@ -190,7 +190,7 @@ class DeviceRounds:
         networks = [
             network_of([layer for _, layer in part], f"round {number}, part {at}") for at, part in enumerate(parts)
         ]
-        return cut_as_told(self.session, networks, self.observe, self.stop)
+        return cut_as_reported(self.session, networks, self.observe, self.stop)
 
     def _accepted(self, part: Sequence[tuple[int, Configuration]], number: int) -> list[tuple[int, Configuration]]:
         """The layers of a part that the device does not refuse, found by halves."""

@@ -14,8 +14,8 @@ from harness.errors import ProtocolError
 from harness.estimation.estimate import LayerEstimate
 from harness.latency.overhead import Overhead
 from harness.network.assemble import EmittedNames
+from harness.network.disjoint_sets import DisjointSets
 from harness.network.layers import Layer
-from harness.network.partition import Partition
 
 COUNTED_SHARE = 0.01
 """Layers that take less than this share of their network's time are left out of the summary."""
@@ -99,7 +99,7 @@ def compare_network(
     ProtocolError where the device names a node that the model does not have.
     """
     owner = {node.index: at for at, (layer, _) in enumerate(layers) for node in layer.graph.nodes}
-    together = Partition(range(len(layers)))
+    together = DisjointSets(range(len(layers)))
     true_s = [0.0] * len(layers)
     unassigned_s = 0.0
     for executed in truth.layers:

@@ -17,13 +17,13 @@ from harness.lut.table import Lut
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore
 from harness.measure.summary import summarise
-from harness.network.graph import Network
 from harness.network.layers import Layer, cut
 from harness.network.models import load_networks
+from harness.network.network import Network
 from harness.probe.auxiliary import DEFAULT_AUXILIARY
 from harness.probe.batches import Batch
-from harness.probe.plan import ProbePlan
 from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
+from harness.probe.probe_plan import ProbePlan
 from harness.validation.oracle import OracleReport, compare_network, report_truth
 from harness.validation.whole_networks import Taken, measure_processes, whole_latency
 from harness.workspace import Workspace, find_workspace

@@ -21,7 +21,7 @@ from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer
 from harness.measure.summary import STUDENT_95, summarise
-from harness.probe.plan import ProbePlan
+from harness.probe.probe_plan import ProbePlan
 from harness.workspace import Workspace
 
 # The mean of a standard deviation from 2, 3, … normal values, as a part of the true one.

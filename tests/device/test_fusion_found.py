@@ -18,8 +18,8 @@ from harness.measure.fusion import SOURCE, FusionSearch, TriedPattern, rules_of
 from harness.measure.journal import Journal
 from harness.measure.progress import ignore
 from harness.measure.significance import Verdict
-from harness.network.graph import Network
 from harness.network.models import load_network
+from harness.network.network import Network
 from harness.probe.auxiliary import auxiliary_for
 
 CHANNELS = 96

@@ -20,7 +20,7 @@ from harness.errors import BackendError, ProtocolError
 from harness.measure.campaign import payload_of
 from harness.measure.policy import RepeatPolicy
 from harness.network.models import load_network
-from harness.network.runtime_graph.formats import read_told
+from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.probe.probe import Probe, network_probe
 from harness.workspace import Workspace
 
@@ -163,7 +163,7 @@ def test_fusion_and_chains_are_revealed(session: AgentSession, probe: Probe, tmp
     network = load_network(str(build_network(tmp_path / "chain.onnx")))
     revealed = session.put(payload_of(probe), reveal=True)
     assert revealed is not None
-    told = read_told(network, probe.model.names, revealed.format, revealed.content)
+    told = read_runtime_graph(network, probe.model.names, revealed.format, revealed.content)
     ops = {"+".join(node.op for node in network.nodes if node.index in group) for group in told.groups}
     assert ops == {"Conv+Relu", "GlobalAveragePool", "Flatten+Gemm"}
     content = json.loads(revealed.content)

@@ -14,7 +14,7 @@ from harness.device.session import open_session
 from harness.measure.campaign import payload_of
 from harness.measure.policy import RepeatPolicy
 from harness.network.models import load_network
-from harness.network.runtime_graph.formats import read_told
+from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.probe.probe import network_probe
 from harness.workspace import Workspace
 
@@ -33,7 +33,7 @@ def test_layers_are_told_to_validation_alone(name: str, tmp_path: Path) -> None:
         session.acquire("the test")
         revealed = session.put(payload_of(probe), reveal=True)
         assert revealed is not None
-        told = read_told(network, probe.model.names, revealed.format, revealed.content)
+        told = read_runtime_graph(network, probe.model.names, revealed.format, revealed.content)
         assert {"+".join(node.op for node in network.nodes if node.index in one) for one in told.groups} == OPS
         truth = session.oracle(probe.id)
     assert truth.overhead is None

@@ -18,7 +18,7 @@ from harness.latency.overhead import COLUMNS, row_of
 from harness.lut.table import Z_95, Lut
 from harness.measure.policy import RepeatPolicy
 from harness.network.models import load_network
-from harness.probe.terms import Terms
+from harness.probe.overhead_terms import OverheadTerms
 
 # Estimates, and says what kinds of processes or connections were made meanwhile.
 WATCHED = """
@@ -50,7 +50,7 @@ def test_the_estimate_is_the_sum_of_its_parts(bench: Bench, table: Lut) -> None:
     """Layers from the table, each as often as it occurs, plus the overhead at the network's own sizes (S1.8)."""
     (found,) = estimate([str(bench.model)], device=table.device, workspace=bench.workspace)
     assert found.latency_s == pytest.approx(sum(layer.latency_s or 0.0 for layer in found.layers) + found.overhead_s)
-    terms = Terms(4 * 8 * 16 * 16, 4 * 64)
+    terms = OverheadTerms(4 * 8 * 16 * 16, 4 * 64)
     assert found.overhead_s == pytest.approx(table.overhead.of(row_of(terms))[0])
     assert found.latency_s == found.covered_latency_s
     assert found.coverage == {"measured": 6, "interpolated": 0, "extrapolated": 0, "unknown": 0}

@@ -14,7 +14,7 @@ from harness.latency.drift import SLOW_DRIFT, level_error, level_factors, levell
 from harness.latency.overhead import COLUMNS, MODEL_NOISE, Overhead, fit_overhead, row_of
 from harness.measure.summary import Measurement
 from harness.probe.calibration import calibration_probes
-from harness.probe.terms import Terms
+from harness.probe.overhead_terms import OverheadTerms
 
 TRUTH = {"runs": 7e-5, "input_bytes": 1e-9, "output_bytes": 7e-10, "loaded_bytes": 6e-11, "stored_bytes": 6e-11,
          "stacks": 1e-6, "stacked_rows": 8e-7, "last_bytes": 6e-10, "accesses": 1e-7}  # fmt: skip
@@ -22,13 +22,13 @@ A_B_C = ("input_bytes", "output_bytes", "runs")
 
 
 @cache
-def terms() -> dict[str, Terms]:
+def terms() -> dict[str, OverheadTerms]:
     """The calibration probes of a device beside its host."""
     return {probe.id: probe.terms for probe in calibration_probes("rowpool", 0)}
 
 
 @cache
-def seconds(one: Terms) -> float:
+def seconds(one: OverheadTerms) -> float:
     """What an additive device takes."""
     return sum(TRUTH.get(name, 0.0) * amount for name, amount in zip(COLUMNS, row_of(one), strict=True))
 
@@ -90,7 +90,7 @@ def test_an_additive_device_passes_the_residual_test_and_another_does_not() -> N
     """Null probes that lie off the fit by more than their errors contradict the model; a few disturbed ones do not."""
     draw = np.random.default_rng(5)
 
-    def nulls(model_error: float) -> list[tuple[Terms, Measurement]]:
+    def nulls(model_error: float) -> list[tuple[OverheadTerms, Measurement]]:
         found = []
         for one in terms().values():
             off = math.exp(0.001 * draw.standard_normal() + model_error * draw.standard_normal())

@@ -14,12 +14,16 @@ from harness.latency.chains import SIGNED, ChainLatencies, chain_equations, chai
 from harness.latency.layer_latency import Latency
 from harness.latency.overhead import COLUMNS
 from harness.latency.system import Equation, Solution, solve
-from harness.probe.chains import ChainProbes
-from harness.probe.terms import Terms
+from harness.probe.chain_plan import ChainProbes
+from harness.probe.overhead_terms import OverheadTerms
 
 SEEDS = st.integers(0, 2**32 - 1)
 A_S, B_S, C_S = 1e-10, 3e-10, 1e-4
-NULLS = (Terms(input_bytes=1000), Terms(output_bytes=90_000), Terms(input_bytes=80_000, output_bytes=500))
+NULLS = (
+    OverheadTerms(input_bytes=1000),
+    OverheadTerms(output_bytes=90_000),
+    OverheadTerms(input_bytes=80_000, output_bytes=500),
+)
 
 
 def row_of_chains(network: str, count: int, dropped: Sequence[int] = ()) -> list[ChainProbes]:
@@ -51,13 +55,16 @@ def truth_of(chains: Sequence[ChainProbes], seed: int) -> dict[str, float]:
     return times | {null: float(draw.uniform(1e-5, 1e-4)) for null in sorted(nulls)}
 
 
-def terms_of(chains: Sequence[ChainProbes]) -> dict[str, Terms]:
+def terms_of(chains: Sequence[ChainProbes]) -> dict[str, OverheadTerms]:
     """Transfers of every probe."""
     probes = [name for c in chains for name in (c.alone, c.alone_null, c.meeting, c.meeting_null) if name]
-    return {probe: Terms(input_bytes=100 * at, output_bytes=70 * at) for at, probe in enumerate(dict.fromkeys(probes))}
+    return {
+        probe: OverheadTerms(input_bytes=100 * at, output_bytes=70 * at)
+        for at, probe in enumerate(dict.fromkeys(probes))
+    }
 
 
-def overhead_s(terms: Terms) -> float:
+def overhead_s(terms: OverheadTerms) -> float:
     """What host and transfers take."""
     return C_S + A_S * terms.input_bytes + B_S * terms.output_bytes
 

@@ -17,17 +17,17 @@ from harness.latency.overhead import Overhead, fit_overhead, row_of
 from harness.measure.summary import Measurement
 from harness.network.key import LayerKey
 from harness.probe.calibration import calibration_probes
-from harness.probe.plan import STACK_COPIES, LayerProbes
+from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe
-from harness.probe.terms import Terms
+from harness.probe.probe_plan import STACK_COPIES, LayerProbes
 
 STACKS = ("x1", "x2", "x4")
 LAYER = LayerProbes(LayerKey("k"), "chip", "Conv", "conv", "whole", "alone", "within", "without", STACKS)
 PLACE = (LAYER.key.digest, LAYER.context)
 TERMS = {
-    "whole": Terms(4096, 64, 1, 8192, 64), "alone": Terms(8192, 64, 1, 8192, 64),
-    "within": Terms(512, 64, 1, 8192, 64), "without": Terms(512, 64, 1, 8192, 64),
-    **dict.fromkeys(STACKS, Terms(512, 64, 1, 8192, 64)),
+    "whole": OverheadTerms(4096, 64, 1, 8192, 64), "alone": OverheadTerms(8192, 64, 1, 8192, 64),
+    "within": OverheadTerms(512, 64, 1, 8192, 64), "without": OverheadTerms(512, 64, 1, 8192, 64),
+    **dict.fromkeys(STACKS, OverheadTerms(512, 64, 1, 8192, 64)),
 }  # fmt: skip
 ROLES = {
     "whole": "layer", "alone": "auxiliary", "within": "context", "without": "null", **dict.fromkeys(STACKS, "stack"),
@@ -41,7 +41,7 @@ def measured(latency_s: float, stderr_s: float = 1e-8) -> Measurement:
     return Measurement(latency_s, stderr_s, 2 * stderr_s, 10, 0, "device")
 
 
-def overhead_s(terms: Terms) -> float:
+def overhead_s(terms: OverheadTerms) -> float:
     """100 µs a run, 0.1 ns per byte in, 0.2 ns per byte out."""
     return 1e-4 + 1e-10 * terms.input_bytes + 2e-10 * terms.output_bytes
 

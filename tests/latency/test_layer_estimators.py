@@ -21,8 +21,8 @@ from harness.measure.policy import RepeatPolicy
 from harness.measure.summary import Measurement
 from harness.network.key import LayerKey
 from harness.probe.calibration import calibration_probes
-from harness.probe.plan import LayerProbes
-from harness.probe.terms import Terms
+from harness.probe.overhead_terms import OverheadTerms
+from harness.probe.probe_plan import LayerProbes
 
 LAYER = LayerProbes(LayerKey("k"), "chip", "Conv", "conv", "whole", "alone", "within", "without", ("x1", "x2", "x4"))
 PLACE = (LAYER.key.digest, LAYER.context)
@@ -32,11 +32,11 @@ PROBES: dict[Method, tuple[str, ...]] = {
 }  # fmt: skip
 """For each method the probe that holds the layer, and those it is compared with."""
 TERMS = {
-    "whole": Terms(4096, 64, 1, 8192, 64),
-    "alone": Terms(8192, 64, 1, 8192, 64),
-    "within": Terms(512, 64, 1, 8192, 64),
-    "without": Terms(512, 32, 1, 4096, 32),
-    **dict.fromkeys(("x1", "x2", "x4"), Terms(512, 64, 1, 8192, 64)),
+    "whole": OverheadTerms(4096, 64, 1, 8192, 64),
+    "alone": OverheadTerms(8192, 64, 1, 8192, 64),
+    "within": OverheadTerms(512, 64, 1, 8192, 64),
+    "without": OverheadTerms(512, 32, 1, 4096, 32),
+    **dict.fromkeys(("x1", "x2", "x4"), OverheadTerms(512, 64, 1, 8192, 64)),
 }
 ROLES = {
     "whole": "layer", "alone": "auxiliary", "within": "context", "without": "null",
@@ -46,7 +46,7 @@ SECONDS = st.floats(1e-9, 1e3)
 
 
 @cache
-def nulls() -> dict[str, tuple[Terms, Measurement]]:
+def nulls() -> dict[str, tuple[OverheadTerms, Measurement]]:
     """Calibration probes of a device with c = 100 µs, a = 0.1 ns/B, b = 0.2 ns/B and a percent of noise."""
     draw = np.random.default_rng(1)
     found = {}

@@ -16,7 +16,7 @@ from harness.latency.overhead import COLUMNS, Overhead, fit_overhead, row_of
 from harness.measure.summary import Measurement
 from harness.probe.auxiliary import AUXILIARY_KINDS, AuxiliaryKind
 from harness.probe.calibration import calibration_probes
-from harness.probe.terms import Terms
+from harness.probe.overhead_terms import OverheadTerms
 
 TRUTH = {
     "runs": 1e-4, "input_bytes": 1e-10, "output_bytes": 2e-10, "auxiliaries": 3e-6, "auxiliary_input_bytes": 4e-11,
@@ -26,16 +26,16 @@ TRUTH = {
 }  # fmt: skip
 A_B_C = ("input_bytes", "output_bytes", "runs")
 SLOW = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-Nulls = list[tuple[Terms, Measurement]]
+Nulls = list[tuple[OverheadTerms, Measurement]]
 
 
 @cache
-def design(kind: AuxiliaryKind = "avgpool") -> tuple[Terms, ...]:
+def design(kind: AuxiliaryKind = "avgpool") -> tuple[OverheadTerms, ...]:
     """The terms of the real calibration probes."""
     return tuple(probe.terms for probe in calibration_probes(kind, 600_000))
 
 
-def totals(terms: Sequence[Terms], seed: int, noise: float, outliers: float = 0.0, unit: float = 1.0) -> Nulls:
+def totals(terms: Sequence[OverheadTerms], seed: int, noise: float, outliers: float = 0.0, unit: float = 1.0) -> Nulls:
     """Measurements of null probes by the truth, with relative noise; `outliers` of them far too slow."""
     draw = np.random.default_rng(seed)
     clean = np.array(
@@ -154,7 +154,7 @@ def test_the_condition_number_does_not_depend_on_the_unit_of_size(factor: int) -
     """Bytes or megabytes make the same design; only a and b are in other units."""
     terms = design()
     grown = [
-        Terms(**{
+        OverheadTerms(**{
             name: amount * (factor if name.endswith("bytes") else 1) for name, amount in dataclasses.asdict(one).items()
         })
         for one in terms
@@ -169,7 +169,7 @@ def test_the_condition_number_does_not_depend_on_the_unit_of_size(factor: int) -
 
 def refusal(sizes: Sequence[tuple[int, int]]) -> IllConditionedDesign:
     """What is said of null probes with these input and output sizes and nothing else in them."""
-    nulls = [(Terms(*size), Measurement(1e-4 + 1e-10 * sum(size), 1e-7, 2e-7, 9, 0, "cpu")) for size in sizes]
+    nulls = [(OverheadTerms(*size), Measurement(1e-4 + 1e-10 * sum(size), 1e-7, 2e-7, 9, 0, "cpu")) for size in sizes]
     with pytest.raises(IllConditionedDesign) as refused:
         fit_overhead(nulls)
     assert refused.value.next_step
@@ -216,8 +216,8 @@ def test_the_same_data_give_the_same_fit() -> None:
 def test_the_overhead_of_a_row_is_its_sum_with_a_variance() -> None:
     """Amounts times coefficients; the variance is that of the covariance and never negative."""
     found: Overhead = fit_overhead(totals(design(), 8, 0.01))
-    row = row_of(Terms(1000, 200), runs=2)
+    row = row_of(OverheadTerms(1000, 200), runs=2)
     value, variance = found.of(row)
     assert value == pytest.approx(1000 * found.a.value + 200 * found.b.value + 2 * found.c.value)
     assert variance == pytest.approx(np.array(row) @ np.array(found.covariance) @ np.array(row), rel=1e-6)
-    assert found.of(row_of(Terms(), runs=0)) == (0.0, 0.0)
+    assert found.of(row_of(OverheadTerms(), runs=0)) == (0.0, 0.0)

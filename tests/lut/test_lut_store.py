@@ -29,7 +29,7 @@ from harness.latency.estimators import METHODS
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.store import ENTRIES, MANIFEST, latest_lut, publish, read_lut
 from harness.lut.table import Entry, Lut
-from harness.network.fusion import DEFAULT_RULES
+from harness.network.fusion_rules import DEFAULT_RULES
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=30)
 CONTEXTS = st.lists(st.sampled_from(["outside", "chip"]), min_size=1, max_size=3).map(",".join)

@@ -11,7 +11,7 @@ import pytest
 from harness.errors import LutCorrupt
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry
-from harness.network.fusion import DEFAULT_RULES
+from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.models import load_network
 from harness.predictor.described import describe

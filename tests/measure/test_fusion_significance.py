@@ -13,7 +13,7 @@ from harness.device.session import Sample
 from harness.measure.fusion import APART
 from harness.measure.significance import ShapeSaving, holm, judge, shape_saving
 from harness.measure.summary import Measurement, undisturbed
-from harness.network.fusion import SIGNIFICANCE
+from harness.network.fusion_rules import SIGNIFICANCE
 
 PROBES = ("first", "second", "both", "between", "first_inputs", "second_inputs")
 SHAPES = 4

@@ -23,8 +23,8 @@ from harness.measure.extract import MAX_EXTRACT_BYTES, extract
 from harness.measure.journal import PENDING, Journal, Place
 from harness.measure.merge import SECOND, held_out, hold_out, merge
 from harness.probe.batches import Batch
-from harness.probe.plan import ProbePlan
 from harness.probe.probe import reference_probe
+from harness.probe.probe_plan import ProbePlan
 
 JOB, DEVICE = "2026-11-20/board/vision", "board"
 PROBES = {name: dataclasses.replace(reference_probe(), id=name) for name in ("p", "q")}

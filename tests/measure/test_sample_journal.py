@@ -21,8 +21,8 @@ from harness.device.session import Sample
 from harness.errors import JournalError
 from harness.measure.journal import SCHEMA_VERSION, Campaign, Journal, Place
 from harness.probe.batches import Batch
-from harness.probe.plan import ProbePlan
 from harness.probe.probe import reference_probe
+from harness.probe.probe_plan import ProbePlan
 
 FRAME, RUNS = 7, 5
 EMPTY = ProbePlan({}, (), (Batch(()),), "r", (), "avgpool")
@@ -33,7 +33,7 @@ from pathlib import Path
 from harness.device.session import Sample
 from harness.measure.journal import Journal, Place
 from harness.probe.batches import Batch
-from harness.probe.plan import ProbePlan
+from harness.probe.probe_plan import ProbePlan
 from harness.probe.probe import reference_probe
 reference = reference_probe()
 probes = {{f"p{{n}}": dataclasses.replace(reference, id=f"p{{n}}") for n in range(20)}}
@@ -55,7 +55,7 @@ from harness.device.session import Sample
 from harness.errors import JournalError
 from harness.measure.journal import Journal, Place
 from harness.probe.batches import Batch
-from harness.probe.plan import ProbePlan
+from harness.probe.probe_plan import ProbePlan
 def add(number):
     journal.add(campaign, 1, [(Place(0, number, at), "p", [Sample(1, 2, 3, 0)] * 50) for at in range(10)], {})
 with Journal(Path(sys.argv[1])) as journal:

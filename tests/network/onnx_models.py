@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from device_agents import arrays
 from harness.network.assemble import AssembledModel
-from harness.network.graph import Network
+from harness.network.network import Network
 from harness.network.prepare import prepare
 from harness.network.read import check_model
 

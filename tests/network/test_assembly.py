@@ -13,8 +13,8 @@ from onnx import ModelProto, TensorProto, helper
 from onnx_models import IMAGE, WEIGHT, model_of, network_of, prepared, random_dags, run_assembled, run_plain
 
 from harness.network.assemble import MAX_TRAVELLING_ELEMENTS, AssembledModel, assemble_network
-from harness.network.graph import Network
 from harness.network.models import BUILTIN_NAMES, load_network
+from harness.network.network import Network
 
 
 def structure(network: Network, nodes: Iterable[Any], inputs: Iterable[str], fixed: Iterable[str]) -> list[Any]:

@@ -11,12 +11,12 @@ import pytest
 from device_agents.backends import LoadRequest
 from harness.errors import InvalidNetwork, ProtocolError
 from harness.network.assemble import assemble_network
-from harness.network.fusion import DEFAULT_RULES, learn_rules
-from harness.network.graph import Network
+from harness.network.fusion_rules import DEFAULT_RULES, learn_rules
 from harness.network.layers import cut
 from harness.network.models import BUILTIN_NAMES, load_network
+from harness.network.network import Network
 from harness.network.read import read_model
-from harness.network.runtime_graph.formats import ToldGraph, read_told
+from harness.network.runtime_graph.formats import RuntimeGraph, read_runtime_graph
 
 every_network = pytest.mark.parametrize("name", BUILTIN_NAMES)
 TOLD = ("resnet50", "mobilenetv2", "squeezenet", "resnet18", "bert_mini", "dscnn")
@@ -29,7 +29,9 @@ def network_called(name: str) -> Network:
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[Network, ToldGraph]:
+def told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> tuple[Network, RuntimeGraph]:
     """A network, and what a real ONNX Runtime made of it."""
     from device_agents.backends.onnxruntime import OnnxRuntimeBackend
 
@@ -40,7 +42,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     request_ = LoadRequest("network", model.content, weights, inputs, model.output_bytes, reveal=True)
     revealed = OnnxRuntimeBackend({}).load(request_)
     assert revealed is not None
-    return network, read_told(network, model.names, revealed.format, revealed.content)
+    return network, read_runtime_graph(network, model.names, revealed.format, revealed.content)
 
 
 @every_network
@@ -88,7 +90,7 @@ def test_constants_take_no_layer(name: str) -> None:
 
 
 @pytest.mark.parametrize("told", TOLD, indirect=True)
-def test_told_groups_cover_every_node_once(told: tuple[Network, ToldGraph]) -> None:
+def test_told_groups_cover_every_node_once(told: tuple[Network, RuntimeGraph]) -> None:
     """What ONNX Runtime executes as one is read without losing or doubling a node, and something is fused."""
     network, graph = told
     members = Counter(index for group in graph.groups for index in group)
@@ -99,7 +101,7 @@ def test_told_groups_cover_every_node_once(told: tuple[Network, ToldGraph]) -> N
 
 
 @pytest.mark.parametrize("told", TOLD, indirect=True)
-def test_cutting_by_learnt_rules_is_what_was_told(told: tuple[Network, ToldGraph]) -> None:
+def test_cutting_by_learnt_rules_is_what_was_told(told: tuple[Network, RuntimeGraph]) -> None:
     """Rules learnt from what ONNX Runtime tells of a network cut it exactly as ONNX Runtime does."""
     network, graph = told
     layers = cut(network, learn_rules([(network, graph.groups)], "onnxruntime"))
@@ -107,7 +109,7 @@ def test_cutting_by_learnt_rules_is_what_was_told(told: tuple[Network, ToldGraph
 
 
 @pytest.mark.parametrize("told", ["resnet50"], indirect=True)
-def test_resnet_is_fused_as_known(told: tuple[Network, ToldGraph]) -> None:
+def test_resnet_is_fused_as_known(told: tuple[Network, RuntimeGraph]) -> None:
     """In ResNet-50 no batch norm, activation or residual add is left to itself."""
     network, graph = told
     layers = cut(network, learn_rules([(network, graph.groups)], "onnxruntime"))
@@ -122,13 +124,13 @@ def test_unknown_formats_and_garbage_are_protocol_errors() -> None:
     names = assemble_network(network).names
     for form, content in (("vendor", b""), ("onnxruntime", b"\xff\xff\xff")):
         with pytest.raises(ProtocolError):
-            read_told(network, names, form, content)
+            read_runtime_graph(network, names, form, content)
 
 
 def test_nothing_told_leaves_each_group_whole() -> None:
     """Whatever a device tells, even an empty graph, every node is in one group."""
     network = network_called("dscnn")
-    graph = read_told(network, assemble_network(network).names, "onnxruntime", b"")
+    graph = read_runtime_graph(network, assemble_network(network).names, "onnxruntime", b"")
     assert sorted(index for group in graph.groups for index in group) == [node.index for node in network.nodes]
 
 

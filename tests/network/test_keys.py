@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx_models import FLOAT, WEIGHT, model_of, network_of, prepared, random_dags
 
-from harness.network.fusion import DEFAULT_RULES, FusionRule
+from harness.network.fusion_rules import DEFAULT_RULES, FusionRule
 from harness.network.layers import cut
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -314,10 +314,10 @@ def test_digest_is_short_and_stands_for_the_text() -> None:
 
 
 PROGRAM = """
-from harness.network.fusion import DEFAULT_RULES
+from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.models import load_network
-from harness.probe.plan import CutNetwork, plan_probes
+from harness.probe.probe_plan import CutNetwork, plan_probes
 network = load_network("builtin:dscnn")
 layers = cut(network, DEFAULT_RULES)
 plan = plan_probes([CutNetwork(network, layers, frozenset(network.types))], DEFAULT_RULES, "avgpool")

@@ -13,9 +13,9 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx_models import FLOAT, IMAGE, WEIGHT, model_of, network_of, prepared, random_dags
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UsageError
-from harness.network.graph import Network, TensorType
 from harness.network.layers import cut
 from harness.network.models import load_networks
+from harness.network.network import Network, TensorType
 
 
 def node(op: str, inputs: str, outputs: str, **attributes: Any) -> NodeProto:

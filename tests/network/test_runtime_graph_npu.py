@@ -15,10 +15,10 @@ from onnx_models import IMAGE, WEIGHT, model_of, prepared, random_dags
 
 from harness.errors import ProtocolError
 from harness.network.assemble import AssembledModel, assemble_network
-from harness.network.fusion import FusionRule, learn_rules, match_all
-from harness.network.graph import Network
+from harness.network.fusion_rules import FusionRule, learn_rules, match_all
 from harness.network.layers import cut
-from harness.network.runtime_graph.formats import ToldGraph, read_told
+from harness.network.network import Network
+from harness.network.runtime_graph.formats import RuntimeGraph, read_runtime_graph
 
 FORMAT = "emulated-npu"
 
@@ -37,9 +37,9 @@ class Asked:
         self.sent: AssembledModel = assemble_network(self.network)
         self.emitted = {index: name for name, index in self.sent.names.nodes.items()}
 
-    def read(self, content: bytes) -> ToldGraph:
+    def read(self, content: bytes) -> RuntimeGraph:
         """What harness makes of the answer."""
-        return read_told(self.network, self.sent.names, FORMAT, content)
+        return read_runtime_graph(self.network, self.sent.names, FORMAT, content)
 
     def groups(self, layers: Sequence[Sequence[str]], free: Sequence[str] = ()) -> set[frozenset[str]]:
         """The groups, by names of the file, where the device tells these layers by names of the file."""

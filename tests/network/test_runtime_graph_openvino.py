@@ -16,10 +16,10 @@ from onnx_models import IMAGE, WEIGHT, model_of, prepared, random_dags
 from device_agents.backends import LoadRequest
 from harness.errors import ProtocolError
 from harness.network.assemble import AssembledModel, assemble_network
-from harness.network.fusion import learn_rules
-from harness.network.graph import Network
+from harness.network.fusion_rules import learn_rules
 from harness.network.layers import cut
-from harness.network.runtime_graph.formats import ToldGraph, read_told
+from harness.network.network import Network
+from harness.network.runtime_graph.formats import RuntimeGraph, read_runtime_graph
 
 FORMAT = "openvino"
 CONV: Mapping[str, Any] = {"pads": [1, 1, 1, 1]}
@@ -38,7 +38,7 @@ class Asked:
         self.network: Network = prepared(model)
         self.sent: AssembledModel = assemble_network(self.network)
 
-    def read(self, layers: Sequence[tuple[Sequence[str], str]]) -> ToldGraph:
+    def read(self, layers: Sequence[tuple[Sequence[str], str]]) -> RuntimeGraph:
         """What harness makes of layers, told by names of the file with their layouts."""
         index = {node.name: node.index for node in self.network.nodes}
         sent = {index: name for name, index in self.sent.names.nodes.items()}
@@ -46,9 +46,9 @@ class Asked:
             {"name": f"layer {at}", "nodes": [sent[index[name]] for name in nodes], "layout": layout}
             for at, (nodes, layout) in enumerate(layers)
         ]
-        return read_told(self.network, self.sent.names, FORMAT, json.dumps({"layers": told}).encode())
+        return read_runtime_graph(self.network, self.sent.names, FORMAT, json.dumps({"layers": told}).encode())
 
-    def named(self, told: ToldGraph) -> set[frozenset[str]]:
+    def named(self, told: RuntimeGraph) -> set[frozenset[str]]:
         """Its groups by names of the file."""
         names = {node.index: node.name for node in self.network.nodes}
         return {frozenset(names[index] for index in group) for group in told.groups}
@@ -123,7 +123,7 @@ def test_every_node_is_in_one_group(model: ModelProto, data: st.DataObject) -> N
     names = st.lists(st.sampled_from(sorted(sent.names.nodes)), min_size=1, max_size=3)
     layers = data.draw(st.lists(names, max_size=5))
     told = [{"name": "", "nodes": nodes, "layout": "acdb"} for nodes in layers]
-    graph = read_told(network, sent.names, FORMAT, json.dumps({"layers": told}).encode())
+    graph = read_runtime_graph(network, sent.names, FORMAT, json.dumps({"layers": told}).encode())
     assert sorted(index for group in graph.groups for index in group) == [node.index for node in network.nodes]
     assert graph.blocked <= set(network.types)
     assert cut(network, learn_rules([(network, graph.groups)], FORMAT))
@@ -145,7 +145,7 @@ def test_malformed_content_is_refused(content: bytes) -> None:
     """Nothing but the format of this version about nodes of the model is believed."""
     asked = Asked(NORMALISED, **STATISTICS)
     with pytest.raises(ProtocolError):
-        read_told(asked.network, asked.sent.names, FORMAT, content)
+        read_runtime_graph(asked.network, asked.sent.names, FORMAT, content)
 
 
 def test_openvino_tells_its_own_fusion() -> None:
@@ -157,6 +157,6 @@ def test_openvino_tells_its_own_fusion() -> None:
     backend = OpenVinoBackend({})
     revealed = backend.load(LoadRequest("p", asked.sent.content, weights, inputs, asked.sent.output_bytes, reveal=True))
     assert revealed is not None and revealed.format == FORMAT
-    told = read_told(asked.network, asked.sent.names, revealed.format, revealed.content)
+    told = read_runtime_graph(asked.network, asked.sent.names, revealed.format, revealed.content)
     assert asked.named(told) == {frozenset({"c", "b", "r"}), frozenset({"p"})}
     assert len(revealed.content) < len(asked.sent.content)

@@ -22,8 +22,8 @@ from harness.nightly.outcome import NightReport
 from harness.nightly.plan import NightPlan, load_plan
 from harness.probe.auxiliary import DEFAULT_AUXILIARY
 from harness.probe.batches import Batch
-from harness.probe.plan import ProbePlan
 from harness.probe.probe import reference_probe
+from harness.probe.probe_plan import ProbePlan
 from harness.workspace import Workspace
 
 NIGHT = date(2026, 11, 20)

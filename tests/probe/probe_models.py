@@ -13,11 +13,11 @@ from onnx import GraphProto, ModelProto, ValueInfoProto, helper
 
 from device_agents import arrays
 from harness.network.assemble import AssembledModel
-from harness.network.fusion import DEFAULT_RULES
+from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.models import load_network
 from harness.probe.auxiliary import AuxiliaryKind
-from harness.probe.plan import CutNetwork, ProbePlan, plan_probes
+from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 

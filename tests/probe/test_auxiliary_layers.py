@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from probe_models import graph_of, run_on_onnxruntime
 
 from harness.network.assemble import ModelBuilder
-from harness.network.graph import TensorType
+from harness.network.network import TensorType
 from harness.probe.auxiliary import AUXILIARY_KINDS, OUTPUT_CHANNELS, AuxiliaryKind, attach, slice_leading
+from harness.probe.overhead_terms import TERM_NAMES, OverheadTerms
 from harness.probe.probe import null_probe
 from harness.probe.producer import ProducerKind, produce
-from harness.probe.terms import TERM_NAMES, Terms
 
 every_kind = pytest.mark.parametrize("kind", AUXILIARY_KINDS)
 OPSETS = (7, 9, 10, 12, 13, 17)
@@ -135,12 +135,12 @@ def test_leading_parts_are_cut_off_in_every_opset(opset: int) -> None:
     assert output.shape == builder.type_of(result).shape == (2, 6, 1)
 
 
-amounts = st.builds(Terms, *[st.integers(0, 10**9)] * len(TERM_NAMES))
+amounts = st.builds(OverheadTerms, *[st.integers(0, 10**9)] * len(TERM_NAMES))
 
 
 @given(amounts, amounts, amounts)
-def test_terms_add_up(first: Terms, second: Terms, third: Terms) -> None:
-    """Terms are amounts: their sum is associative, commutative, and nothing added changes nothing."""
+def test_terms_add_up(first: OverheadTerms, second: OverheadTerms, third: OverheadTerms) -> None:
+    """OverheadTerms are amounts: their sum is associative, commutative, and nothing added changes nothing."""
     assert (first + second) + third == first + (second + third)
     assert first + second == second + first
-    assert first + Terms() == first
+    assert first + OverheadTerms() == first

@@ -21,8 +21,8 @@ from harness.probe.batches import (
     pools,
     probe_of,
 )
+from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe
-from harness.probe.terms import Terms
 
 Group = tuple[tuple[Probe, ...], int]
 
@@ -30,7 +30,7 @@ Group = tuple[tuple[Probe, ...], int]
 def probe(name: str, weight_bytes: int) -> Probe:
     """A probe with so many bytes of weights."""
     weights = (ArraySpec("w", "uint8", (weight_bytes,), 0, "uniform"),)
-    return Probe(name, "context", name, AssembledModel(b"", weights, (), (), EmittedNames({}, {})), Terms())
+    return Probe(name, "context", name, AssembledModel(b"", weights, (), (), EmittedNames({}, {})), OverheadTerms())
 
 
 def groups_of(sizes: Sequence[tuple[int, int]]) -> list[Group]:

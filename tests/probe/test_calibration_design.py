@@ -11,8 +11,8 @@ from harness.latency.overhead import COLUMNS, fit_overhead, row_of
 from harness.measure.summary import Measurement
 from harness.probe.auxiliary import AUXILIARY_KINDS, AuxiliaryKind, auxiliary_for
 from harness.probe.calibration import BUSY_EDGE, calibration_probes
+from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe
-from harness.probe.terms import Terms
 
 every_kind = pytest.mark.parametrize("kind", AUXILIARY_KINDS)
 every_size = pytest.mark.parametrize("largest", [0, 602_112, 4_000_000])
@@ -36,12 +36,12 @@ TRUE = {
 MAX_CORRELATION = 0.9
 
 
-def total(terms: Terms) -> float:
+def total(terms: OverheadTerms) -> float:
     """What a device with the coefficients of `TRUE` takes."""
     return sum(TRUE[name] * amount for name, amount in zip(COLUMNS, row_of(terms), strict=True))
 
 
-def measured(probes: tuple[Probe, ...], noise: float = 0.0) -> list[tuple[Terms, Measurement]]:
+def measured(probes: tuple[Probe, ...], noise: float = 0.0) -> list[tuple[OverheadTerms, Measurement]]:
     """The probes as a device of known overhead would be measured."""
     random = np.random.default_rng(1)
     found = []

@@ -18,16 +18,16 @@ from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from harness.errors import ProtocolError
 from harness.measure.journal import Journal
 from harness.network.assemble import EmittedNames, ModelBuilder
-from harness.network.fusion import learn_rules
-from harness.network.graph import Network, TensorType
+from harness.network.fusion_rules import learn_rules
 from harness.network.layers import Layer, cut
 from harness.network.models import load_network
-from harness.network.runtime_graph.formats import ToldGraph, read_told, read_told_part
+from harness.network.network import Network, TensorType
+from harness.network.runtime_graph.formats import RuntimeGraph, read_runtime_chains, read_runtime_graph
 from harness.probe.batches import Batch
-from harness.probe.chains import ChainProbes, plan_chains
-from harness.probe.plan import ProbePlan
+from harness.probe.chain_plan import ChainProbes, plan_chains
+from harness.probe.chain_windows import materialise, window_null, window_probe
 from harness.probe.probe import Probe, network_probe
-from harness.probe.windows import materialise, window_null, window_probe
+from harness.probe.probe_plan import ProbePlan
 
 
 @dataclass
@@ -49,9 +49,9 @@ class Npu:
             self.seconds[probe.id] = self.backend.oracle(probe.id).makespan_s
         return self.told[probe.id]
 
-    def ask(self, probe: Probe) -> ToldGraph:
+    def ask(self, probe: Probe) -> RuntimeGraph:
         """How it chains a probe."""
-        return read_told_part(probe.model.names, "emulated-npu", self.content(probe))
+        return read_runtime_chains(probe.model.names, "emulated-npu", self.content(probe))
 
     def time_s(self, probe: Probe) -> float:
         """What a probe takes on chip."""
@@ -66,7 +66,7 @@ class Planned:
     npu: Npu
     network: Network
     layers: tuple[Layer, ...]
-    told: ToldGraph
+    runtime_graph: RuntimeGraph
     makespan_s: float
     chains: tuple[ChainProbes, ...]
     probes: dict[str, Probe]
@@ -76,10 +76,10 @@ class Planned:
 def planned(network: Network) -> Planned:
     """Cuts a network as told and plans its windows."""
     npu, whole, asked = Npu(), network_probe(network), []
-    told = read_told(network, whole.model.names, "emulated-npu", npu.content(whole))
+    told = read_runtime_graph(network, whole.model.names, "emulated-npu", npu.content(whole))
     layers = cut(network, learn_rules([(network, told.groups)], "emulated-npu"))
 
-    def ask(probe: Probe) -> ToldGraph:
+    def ask(probe: Probe) -> RuntimeGraph:
         asked.append(probe)
         return npu.ask(probe)
 
@@ -212,7 +212,7 @@ def test_chains_and_meetings_add_up_to_the_network(small: Sequence[Planned]) -> 
         executed = [
             f"place {place}"
             for place, layer in enumerate(plan.layers)
-            if any(node.index not in plan.told.views for node in layer.graph.nodes)
+            if any(node.index not in plan.runtime_graph.views for node in layer.graph.nodes)
         ]
         assert sorted(places) == sorted(executed)
 
@@ -236,7 +236,7 @@ def test_what_costs_nothing_goes_with_its_reader(small: Sequence[Planned]) -> No
     assert (null.terms.input_bytes, null.terms.output_bytes) == (4 * 4 * 144 + 8, 4 * 16 * 12)
 
 
-Answer = Callable[[Probe], ToldGraph | None]
+Answer = Callable[[Probe], RuntimeGraph | None]
 
 
 @pytest.fixture(scope="module")
@@ -246,14 +246,14 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> tuple[Network, tuple[Layer
     return network, cut(network, ())
 
 
-def _told(*chains: set[int]) -> ToldGraph:
-    return ToldGraph((), frozenset(), tuple(frozenset(chain) for chain in chains))
+def _told(*chains: set[int]) -> RuntimeGraph:
+    return RuntimeGraph((), frozenset(), tuple(frozenset(chain) for chain in chains))
 
 
-def _as_told(told: ToldGraph, torn: Sequence[frozenset[int]] = ()) -> Answer:
+def _as_told(told: RuntimeGraph, torn: Sequence[frozenset[int]] = ()) -> Answer:
     """A device that chains windows as the network, but in windows that are torn every layer by itself."""
 
-    def answer(probe: Probe) -> ToldGraph:
+    def answer(probe: Probe) -> RuntimeGraph:
         held = frozenset(probe.model.names.nodes.values())
         if held in torn:
             return _told(*({index} for index in held))
@@ -306,7 +306,7 @@ def test_chains_know_what_crosses_their_borders(small: Sequence[Planned]) -> Non
     # x, and what each convolution and the sum write: 16 x 24 x 24 floats; pooled and turned 16 x 12 x 12 floats.
     large, pooled, result = 4 * 16 * 24 * 24, 4 * 16 * 12 * 12, 4 * 144 * 32
     views = frozenset({10, 11})
-    told = ToldGraph((), frozenset(), tuple(map(frozenset, ({0, 1}, {2, 3, 4, 5, 6}, {7, 8}, {9}, {12}))), views)
+    told = RuntimeGraph((), frozenset(), tuple(map(frozenset, ({0, 1}, {2, 3, 4, 5, 6}, {7, 8}, {9}, {12}))), views)
     chains, _ = plan_chains(network, layers, told, str, _as_told(told))
     assert [chain.borders for chain in chains] == [
         ((large,), (large,)), ((large,), (), (), (), (large, large)), ((large,), (large,)), ((large, pooled),),
@@ -316,7 +316,7 @@ def test_chains_know_what_crosses_their_borders(small: Sequence[Planned]) -> Non
     assert [chain.weight_bytes for chain in chains] == [
         (window, 0), (window, 0, window, 0, 0), (window, 0), (0,), (4 * 16 * 32,)
     ]  # fmt: skip
-    told = ToldGraph((), frozenset(), (frozenset({9, 12}),), views)
+    told = RuntimeGraph((), frozenset(), (frozenset({9, 12}),), views)
     chains, _ = plan_chains(network, layers, told, str, _as_told(told))
     assert chains[-1].borders == ((large,), (result,))
 
@@ -340,8 +340,8 @@ def test_what_is_told_of_a_part_leaves_the_rest_out() -> None:
     names = EmittedNames({}, {"n2": 7, "n3": 8, "n4": 9})
     layers = [{"name": node, "nodes": [node]} for node in ("n0", "n1", "n2", "n3", "n5")]
     content = json.dumps({"layers": layers, "free_nodes": ["n4", "n6"], "chains": [[0], [1, 2], [3, 4]]}).encode()
-    told = read_told_part(names, "emulated-npu", content)
+    told = read_runtime_chains(names, "emulated-npu", content)
     assert (told.chains, told.views) == ((frozenset({7}), frozenset({8})), frozenset({9}))
-    assert read_told_part(names, "openvino", b"").chains == ()
+    assert read_runtime_chains(names, "openvino", b"").chains == ()
     with pytest.raises(ProtocolError, match="cannot be read"):
-        read_told_part(names, "emulated-npu", content.replace(b"[3, 4]", b"[3, 5]"))
+        read_runtime_chains(names, "emulated-npu", content.replace(b"[3, 4]", b"[3, 5]"))

@@ -13,12 +13,12 @@ from probe_models import run_on_onnxruntime
 
 from device_agents.backends import LoadRequest
 from harness.network.assemble import AssembledModel
-from harness.network.fusion import learn_rules
+from harness.network.fusion_rules import learn_rules
 from harness.network.layers import cut
 from harness.network.models import load_network
-from harness.network.runtime_graph.formats import read_told
-from harness.probe.plan import CutNetwork, LayerProbes, ProbePlan, plan_probes
+from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.probe.probe import network_probe
+from harness.probe.probe_plan import CutNetwork, LayerProbes, ProbePlan, plan_probes
 
 NETWORKS = ("resnet18", "resnet50", "mobilenetv2", "efficientnet_b0", "squeezenet")
 AUXILIARY = {"AveragePool", "Unsqueeze"}
@@ -59,7 +59,7 @@ def told_plan(name: str) -> ProbePlan:
     """The plan of a network; made once, in a folder that may be written to."""
     network = load_network(f"builtin:{name}")
     model = network_probe(network).model
-    told = read_told(network, model.names, "onnxruntime", revealed(model))
+    told = read_runtime_graph(network, model.names, "onnxruntime", revealed(model))
     rules = learn_rules([(network, told.groups)], "onnxruntime")
     return plan_probes([CutNetwork(network, cut(network, rules), told.blocked)], rules, "avgpool")
 

@@ -13,12 +13,12 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 from device_agents.backends import LoadRequest, Revealed
 from device_agents.backends.onnxruntime import OnnxRuntimeBackend
 from harness.network.assemble import AssembledModel, EmittedNames, assemble_network
-from harness.network.fusion import learn_rules
+from harness.network.fusion_rules import learn_rules
 from harness.network.layers import Layer, cut
 from harness.network.models import BUILTIN_NAMES, load_network
 from harness.network.prepare import prepare
 from harness.network.read import ModelFile
-from harness.network.runtime_graph.formats import read_told
+from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.probe.auxiliary import DEFAULT_AUXILIARY
 from harness.probe.probe import layer_probe
 from harness.probe.producer import producers_of
@@ -45,7 +45,7 @@ def _executed_apart(backend: OnnxRuntimeBackend, model: AssembledModel, layer: L
         {node.name: node.index for node in probe.nodes},
     )
     revealed = _reveal(backend, model)
-    groups = read_told(probe, names, revealed.format, revealed.content).groups
+    groups = read_runtime_graph(probe, names, revealed.format, revealed.content).groups
     ours = {node.index for node in probe.nodes if node.name in model.names.nodes}
     views = {node.index for node in probe.nodes if node.op == "Unsqueeze"} - ours
     return frozenset(ours) in {group - views for group in groups} and len(ours) == len(layer.graph.nodes)
@@ -60,7 +60,7 @@ def test_probe_runs_the_layer_as_the_network_does(name: str, tmp_path: Path, mon
     network = load_network(f"builtin:{name}")
     model = assemble_network(network)
     revealed = _reveal(backend, model)
-    told = read_told(network, model.names, revealed.format, revealed.content)
+    told = read_runtime_graph(network, model.names, revealed.format, revealed.content)
     layers = {layer.key: layer for layer in cut(network, learn_rules([(network, told.groups)], "onnxruntime"))}
     wrong = []
     for layer in layers.values():

@@ -12,14 +12,14 @@ from onnx import TensorProto, helper, numpy_helper
 from probe_models import bytes_of, checkable, cut_network, graph_of, plan_of, run_on_onnxruntime
 
 from harness.network.context import context_of
-from harness.network.fusion import DEFAULT_RULES
+from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.key import canonical, layer_key
 from harness.network.layers import Layer, cut
 from harness.network.prepare import prepare
 from harness.network.read import check_model
 from harness.probe.auxiliary import AUXILIARY_KINDS, OUTPUT_CHANNELS, AuxiliaryKind
-from harness.probe.plan import CutNetwork, LayerProbes, plan_probes
 from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
+from harness.probe.probe_plan import CutNetwork, LayerProbes, plan_probes
 
 NETWORKS = ("mobilenetv2", "vit_tiny", "bert_mini", "shufflenet", "dscnn")
 EVERY = 7

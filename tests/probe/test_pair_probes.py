@@ -9,10 +9,10 @@ from dataclasses import replace
 import onnx
 import pytest
 
-from harness.network.fusion import FusionRule, match_all
-from harness.network.graph import Network
+from harness.network.fusion_candidates import NodePair, neighbours, normal_form, shapes
+from harness.network.fusion_rules import FusionRule, match_all
 from harness.network.models import load_network
-from harness.network.neighbours import NodePair, neighbours, normal_form, shapes
+from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.pairs import hand_overs, plan_pairs
 

@@ -10,7 +10,7 @@ from typing import Any
 from harness.estimation.estimate import LayerEstimate, NetworkEstimate
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.table import Lut
-from harness.network.graph import FreeNode
+from harness.network.network import FreeNode
 from harness.validation.validate import NetworkValidation, Validation
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from harness.probe.terms import Terms
+from harness.probe.overhead_terms import OverheadTerms
 from harness.slowdowns.series import WatchedLayer, WatchedProbe, WatchSeries
 from harness.slowdowns.subjects import Subject
 
@@ -56,16 +56,16 @@ class MadeDevice:
 
         for number_of, edge in enumerate((8, 16, 32, 64, 96, 128)):
             for stride in (1, 4):
-                terms = Terms(12 * edge**2, 12 * (edge // stride) ** 2, auxiliaries=1)
+                terms = OverheadTerms(12 * edge**2, 12 * (edge // stride) ** 2, auxiliaries=1)
                 add(f"c{number_of}{stride}", WatchedProbe("calibration", f"null {edge} /{stride}", terms), 0.0)
         for at in range(self.layers):
-            base = WatchedProbe("null", f"null of {at}", Terms(2000 * (at + 1), 500 * (at + 1), auxiliaries=1))
+            base = WatchedProbe("null", f"null of {at}", OverheadTerms(2000 * (at + 1), 500 * (at + 1), auxiliaries=1))
             add(f"n{at}", base, 1e-6)
             inside = WatchedProbe("context", layer_name(at), replace(base.terms, output_bytes=700 * (at + 1)))
             add(f"p{at}", inside, 1e-6 + own_s(at) * self.slow.get(at, 1.0))
             watched.append(WatchedLayer(Subject("layer", layer_name(at), "Conv", ("net",)), f"p{at}", f"n{at}", 1))
         whole = sum(own_s(at) * self.slow.get(at, 1.0) for at in range(self.layers))
-        add("whole", WatchedProbe("network", "net", Terms(602_112, 4000)), whole)
+        add("whole", WatchedProbe("network", "net", OverheadTerms(602_112, 4000)), whole)
         samples = {}
         for probe, (host, own) in totals.items():
             off = 1 + self.nightly * random.standard_normal()

@@ -18,11 +18,11 @@ from harness.measure.campaign import CampaignRun, payload_of
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Progress
-from harness.network.fusion import DEFAULT_RULES
+from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.models import load_network
-from harness.probe.plan import CutNetwork, plan_probes
 from harness.probe.probe import Probe, network_probe
+from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.testing.in_process import InProcessSession
 
 QUIET = {"preset": "edge", "noise": 0}

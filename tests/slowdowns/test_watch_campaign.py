@@ -17,14 +17,14 @@ from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from harness.device.session import Sample
 from harness.errors import JournalError
 from harness.measure.campaign import CampaignRun, payload_of
-from harness.measure.cutting import cut_as_told
+from harness.measure.cutting import cut_as_reported
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import ignore
-from harness.network.graph import Network
 from harness.network.models import load_network
+from harness.network.network import Network
 from harness.probe.batches import probe_of
-from harness.probe.plan import ProbePlan, plan_probes
+from harness.probe.probe_plan import ProbePlan, plan_probes
 from harness.slowdowns.compare import compare_nights
 from harness.slowdowns.power import level_of_each
 from harness.slowdowns.series import WatchSeries, read_watch
@@ -72,7 +72,7 @@ def profiled(folder: Path, model: Path) -> Iterator[Ready]:
     backend = EmulatedNpuBackend({"preset": "edge", "seed": 3})
     session = InProcessSession(backend)
     network = load_network(str(model))
-    cuts, rules = cut_as_told(session, [network], ignore, threading.Event())
+    cuts, rules = cut_as_reported(session, [network], ignore, threading.Event())
     plan = plan_probes(cuts, rules, "rowpool")
     with Journal(folder / "journal.sqlite") as journal:
         yield Ready(backend, network, plan, journal, measured(journal, session, plan, PROFILE, "profile"))

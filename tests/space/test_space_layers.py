@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.network.context import context_of
-from harness.network.fusion import DEFAULT_RULES
+from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.models import load_network
 from harness.space.configuration import Configuration, Convolution, Elementwise, Pooling, Product, Rowwise
@@ -76,7 +76,7 @@ def test_every_kind_lies_between_neighbours_and_has_the_size_it_says() -> None:
 
 def test_a_layer_that_runs_together_with_a_neighbour_is_not_measured() -> None:
     """Rules that draw an addition into the convolution before it leave nothing of it that could be measured alone."""
-    from harness.network.fusion import FusionRule
+    from harness.network.fusion_rules import FusionRule
 
     layers = [Elementwise("Add", 2, 1, 16, (7, 7)), Pooling("MaxPool", 1, 16, (15, 15), (3, 3), (2, 2))]
     drawn_in = FusionRule("Conv(x0);Relu(0);Add(1,x1)", 1, 1, "test")

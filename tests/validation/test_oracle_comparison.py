@@ -14,7 +14,7 @@ from harness.device.replies import TrueLayer, TrueOverhead, Truth
 from harness.errors import ProtocolError
 from harness.estimation.estimate import LayerEstimate
 from harness.latency.overhead import Coefficient, Overhead
-from harness.network.fusion import DEFAULT_RULES
+from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import Layer, cut
 from harness.network.models import load_network
 from harness.probe.probe import network_probe

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import ProtocolError
 from harness.network.assemble import EmittedNames
-from harness.network.graph import Network, Node
-from harness.network.partition import Partition
+from harness.network.disjoint_sets import DisjointSets
+from harness.network.network import Network, Node
 
 _PICTURE_RANK = 4
 _Name = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -105,7 +105,7 @@ class _Groups:
         self._network = network
         self._views = [node for node in network.nodes if node.index in free]
         self._waiting = set(free)
-        self._partition = Partition(node.index for node in network.nodes)
+        self._partition = DisjointSets(node.index for node in network.nodes)
         for group in working:
             self._partition.join(group)
 

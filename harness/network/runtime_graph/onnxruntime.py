@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import ProtocolError
 from harness.network.assemble import EmittedNames
-from harness.network.graph import Network, Node
+from harness.network.network import Network, Node
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import ProtocolError
 from harness.network.assemble import EmittedNames
-from harness.network.graph import Network
-from harness.network.partition import Partition
+from harness.network.disjoint_sets import DisjointSets
+from harness.network.network import Network
 
 _Name = Annotated[str, Field(min_length=1, max_length=1000)]
 
@@ -45,7 +45,7 @@ def read_openvino(
         place = ".".join(str(part)[:40] for part in first["loc"])
         raise _unreadable(f"{place}: {first['msg'][:200]}") from None
     layers = [(_indices(names, layer.nodes), layer.layout) for layer in told.layers]
-    together = Partition(node.index for node in network.nodes)
+    together = DisjointSets(node.index for node in network.nodes)
     for nodes, _ in layers:
         together.join(nodes)
     _absorb_folded(network, together, {index for nodes, _ in layers for index in nodes})
@@ -54,7 +54,7 @@ def read_openvino(
     return groups, _results(network, groups, blocked)
 
 
-def _absorb_folded(network: Network, together: Partition[int], named: Collection[int]) -> None:
+def _absorb_folded(network: Network, together: DisjointSets[int], named: Collection[int]) -> None:
     """Last nodes first, for what is folded behind what is folded; no rule could be written for several results."""
     for node in reversed(network.nodes):
         results = [name for name in node.outputs if name]

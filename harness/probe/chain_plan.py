@@ -10,16 +10,16 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.network.graph import Network
+from harness.network.disjoint_sets import DisjointSets
 from harness.network.layers import Layer
-from harness.network.partition import Partition
-from harness.network.runtime_graph.formats import ToldGraph
+from harness.network.network import Network
+from harness.network.runtime_graph.formats import RuntimeGraph
 from harness.probe.borders import border_bytes, weight_bytes
+from harness.probe.chain_windows import window_null, window_probe
 from harness.probe.probe import Probe
-from harness.probe.windows import window_null, window_probe
 
 CHECK_EVERY = 3
-Ask = Callable[[Probe], ToldGraph | None]
+Ask = Callable[[Probe], RuntimeGraph | None]
 Chains = frozenset[frozenset[int]]
 
 
@@ -67,12 +67,12 @@ class _Window:
 
 
 def plan_chains(
-    network: Network, layers: Sequence[Layer], told: ToldGraph, label: Callable[[int], str], ask: Ask
+    network: Network, layers: Sequence[Layer], told: RuntimeGraph, label: Callable[[int], str], ask: Ask
 ) -> tuple[tuple[ChainProbes, ...], tuple[Probe, ...]]:
     """The groups of a network in order, and their probes, equal ones once; none where the device tells no chains.
 
-    `label` names the context of the layer at a place. `ask` tells how the device chains a probe, in indices of the
-    network's nodes (see `read_told_part`), or None; a window of which it does not tell is not one that it agrees on.
+    `label` names the context of the layer at a place. `ask` returns how the device chains a probe, in indices of the
+    network's nodes (see `read_runtime_chains`), or None; a window without an answer is not one that it agrees on.
     Layers that the device executes for nothing are in no group.
     """
     if not told.chains:
@@ -131,7 +131,7 @@ def _in_places(chains: Iterable[frozenset[int]], owner: Mapping[int, int], views
 
 def _groups(layers: Sequence[Layer], chains: Chains, views: frozenset[int]) -> list[tuple[int, ...]]:
     """Chains that share a layer are one group; ordered by their last layers."""
-    together = Partition(place for place in range(len(layers)) if place not in views)
+    together = DisjointSets(place for place in range(len(layers)) if place not in views)
     for chain in chains:
         together.join(sorted(chain))
     return sorted((tuple(sorted(group)) for group in together.groups()), key=lambda group: group[-1])

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.network.assemble import WEIGHT_OPS, index_bound
-from harness.network.fusion import COMMUTATIVE, DEFAULT_RULES, FusionRule, match_all, parse_pattern, pattern_of
-from harness.network.graph import Constant, Network, Node, TensorType
+from harness.network.fusion_rules import COMMUTATIVE, DEFAULT_RULES, FusionRule, match_all, parse_pattern, pattern_of
 from harness.network.key import attributes, canonical, layer_key
+from harness.network.network import Constant, Network, Node, TensorType
 from harness.network.reshape import retyped
 
 SHAPES_AS_FOUND = 2

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
-class Terms:
+class OverheadTerms:
     """Amounts that the overhead model multiplies by its coefficients; every probe is one run.
 
     `input_bytes` and `output_bytes` are those of S1.4. Auxiliary layers and slices are counted apart,
@@ -35,8 +35,13 @@ class Terms:
     stacked_rows: int = 0
     last_bytes: int = 0
 
-    def __add__(self, other: Terms) -> Terms:
-        return Terms(*(getattr(self, name) + getattr(other, name) for name in TERM_NAMES))
+    @property
+    def identity(self) -> str:
+        """The text that probe ids are hashed from; journals hold these ids, so it never changes."""
+        return f"Terms({', '.join(f'{name}={getattr(self, name)}' for name in TERM_NAMES)})"
+
+    def __add__(self, other: OverheadTerms) -> OverheadTerms:
+        return OverheadTerms(*(getattr(self, name) + getattr(other, name) for name in TERM_NAMES))
 
 
-TERM_NAMES = tuple(field.name for field in fields(Terms))
+TERM_NAMES = tuple(field.name for field in fields(OverheadTerms))

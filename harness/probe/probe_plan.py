@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 
 from harness.network.assemble import index_bound
 from harness.network.context import context_of
-from harness.network.fusion import FusionRule
-from harness.network.graph import Network, TensorType
+from harness.network.fusion_rules import FusionRule
 from harness.network.key import LayerKey
 from harness.network.layers import Layer
-from harness.network.runtime_graph.formats import ToldGraph
+from harness.network.network import Network, TensorType
+from harness.network.runtime_graph.formats import RuntimeGraph
 from harness.probe.auxiliary import AuxiliaryKind, Layout
 from harness.probe.batches import NODE_BYTES, SESSION_BYTES, Batch, Visits, batched, pools
 from harness.probe.calibration import calibration_probes
-from harness.probe.chains import ChainProbes
+from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe import Probe, can_stack, layer_probe, null_probe, reference_probe, stack_probe
 from harness.probe.producer import producers_of
 
@@ -28,14 +28,14 @@ STACK_COPIES = (1, 2, 4)
 class CutNetwork:
     """A network with the layers it was cut into and the tensors the device keeps in a private layout.
 
-    `told` is what the device made of the network, None where it does not tell; `chains` and `windows` are those of
+    `runtime_graph` is the graph that the device reports, None if it reports none; `chains` and `windows` come from
     `plan_chains`.
     """
 
     network: Network
     layers: tuple[Layer, ...]
     blocked: frozenset[str]
-    told: ToldGraph | None = None
+    runtime_graph: RuntimeGraph | None = None
     chains: tuple[ChainProbes, ...] = ()
     windows: tuple[Probe, ...] = ()
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from harness.network.assemble import ModelBuilder, index_bound
-from harness.network.graph import Network, TensorType
 from harness.network.layers import Layer
+from harness.network.network import Network, TensorType
+from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe, finish
 from harness.probe.producer import ProducerKind, produce
-from harness.probe.terms import Terms
 
 FEWEST_ELEMENTS = 64
 """Smaller tensors lie wherever they like: moving them takes no time that counts."""
@@ -64,7 +64,7 @@ def window_probe(network: Network, layers: Sequence[Layer], members: Collection[
                 plain = name in network.outputs or not _is_large(network.types[name])
                 results.append(names[name] if plain else materialise(builder, names[name]))
     label = " .. ".join(dict.fromkeys((layers[min(members)].name, layers[max(members)].name)))
-    return finish("window", label, builder.build(results), Terms(), None)
+    return finish("window", label, builder.build(results), OverheadTerms(), None)
 
 
 def window_null(
@@ -80,7 +80,7 @@ def window_null(
     tensors = [produce(builder, kind, producer) for kind, producer in produced]
     label = " ".join(f"{producer} {kind}" for kind, producer in produced)
     model = builder.build([materialise(builder, tensor) for tensor in tensors])
-    return finish("window-null", label, model, Terms(), None)
+    return finish("window-null", label, model, OverheadTerms(), None)
 
 
 def _with_views(layers: Sequence[Layer], members: Collection[int], views: Collection[int]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 Thing = TypeVar("Thing", bound=Hashable)
 
 
-class Partition(Generic[Thing]):
+class DisjointSets(Generic[Thing]):
     """Every thing starts as a group of its own; `join` makes one of two. A group goes by one of its things."""
 
     def __init__(self, things: Iterable[Thing]) -> None:

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.network.graph import Network, Node
 from harness.network.key import attributes, canonical
+from harness.network.network import Network, Node
 
 MAX_ALIGNMENT = 16
 SIGNIFICANCE = 0.01
