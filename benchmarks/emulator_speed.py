@@ -15,7 +15,14 @@ import sys
 import time
 from collections.abc import Iterator
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, Value, View, ViewAxis
+from device_agents.emulated_npu.compiler.graph.hardware_graph import (
+    Graph,
+    HardwareLayer,
+    LazyConstant,
+    Value,
+    View,
+    ViewAxis,
+)
 from device_agents.emulated_npu.compiler.pipeline import compile_graph
 from device_agents.emulated_npu.machine import load_preset
 from device_agents.emulated_npu.timing.simulation import simulate_program
@@ -61,7 +68,7 @@ def stack(depth: int) -> Graph:
         for index in range(depth + 1)
     }
     layers = tuple(
-        Layer(
+        HardwareLayer(
             index,
             f"conv{index}",
             (f"conv{index}",),
@@ -69,7 +76,9 @@ def stack(depth: int) -> Graph:
             (View(f"v{index}", (0, 0, 0, 0), axes),),
             View(f"v{index + 1}", (0, 0, 0, 0), axes),
             Settings(kernel=(1, 3, 3), pad=(0, 1, 1)),
-            Constant(f"w{index}", (CHANNELS, CHANNELS, 3, 3), DataType.FLOAT32, (f"w{index}",), lambda array: array),
+            LazyConstant(
+                f"w{index}", (CHANNELS, CHANNELS, 3, 3), DataType.FLOAT32, (f"w{index}",), lambda array: array
+            ),
         )
         for index in range(depth)
     )

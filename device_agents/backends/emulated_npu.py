@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 import numpy as np
 
 from device_agents.backends import LoadRequest, Refused, Revealed, Sample, TrueLayer, TrueOverhead, Truth
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.host import QUIET, HostModel
@@ -166,7 +166,7 @@ def _time_model(model: bytes, machine: Machine) -> _Timed:
     return _Timed(timing.makespan_ps / _PS_PER_S, tuple(layers), compiled.graph.free_nodes, compiled.chains, signatures)
 
 
-def _signature(layer: Layer) -> str:
+def _signature(layer: HardwareLayer) -> str:
     """What a hardware layer computes, of what shapes: the same for equal layers of all models."""
     read = ["x".join(map(str, view.shape)) for view in layer.reads]
     weights = [] if layer.weights is None else ["w" + "x".join(map(str, layer.weights.shape))]

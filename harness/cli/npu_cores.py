@@ -14,9 +14,9 @@ from harness.cli.output import note
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
-    from device_agents.emulated_npu.many_cores.placing import Ground, Placed
-    from device_agents.emulated_npu.many_cores.streaming import TimedSystem
-    from device_agents.emulated_npu.many_cores.workload import NetworkNodes
+    from device_agents.emulated_npu.many_cores.network_nodes import NetworkNodes
+    from device_agents.emulated_npu.many_cores.pipeline_timing import TimedSystem
+    from device_agents.emulated_npu.many_cores.stage_balancing import PartitionTask, TimedPartition
     from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric
     from device_agents.emulated_npu.partition.result import CorePartition
     from device_agents.emulated_npu.partition.score import AbsoluteScore, ShareScore
@@ -100,7 +100,7 @@ class PartitionRun:
     """
 
     method: str
-    placed: Placed
+    placed: TimedPartition
     took_s: float
     max_rel_error: float | None
 
@@ -127,7 +127,7 @@ class CoresRun:
 
 def run_on_cores(source: CompiledModel, choices: CoreChoices, with_values: bool) -> CoresRun:
     """Partitions a network that was compiled for one core, and runs it; raises InputError for what cannot be."""
-    from device_agents.emulated_npu.many_cores.mapping import fabric_of, form_groups
+    from device_agents.emulated_npu.many_cores.core_groups import fabric_of, form_groups
 
     with errors_of_user():
         fabric = fabric_of(source.compiled.machine, choices.core_storage_bytes)
@@ -142,13 +142,13 @@ def run_on_cores(source: CompiledModel, choices: CoreChoices, with_values: bool)
     return CoresRun(source, ground.single_core_ps, ground.nodes, runs)
 
 
-def _ground(source: CompiledModel, groups: Sequence[CoreGroup], choices: CoreChoices) -> Ground:
+def _ground(source: CompiledModel, groups: Sequence[CoreGroup], choices: CoreChoices) -> PartitionTask:
     """What is best for a core that shares its memories with others is not what is best for one alone."""
     from device_agents.emulated_npu.compiler.pipeline import compile_model
     from device_agents.emulated_npu.inference import time_program
-    from device_agents.emulated_npu.many_cores.mapping import contended, traversal_from
-    from device_agents.emulated_npu.many_cores.placing import Ground
-    from device_agents.emulated_npu.many_cores.workload import network_nodes
+    from device_agents.emulated_npu.many_cores.core_groups import contended, traversal_from
+    from device_agents.emulated_npu.many_cores.network_nodes import network_nodes
+    from device_agents.emulated_npu.many_cores.stage_balancing import PartitionTask
 
     machine, options = source.compiled.machine, source.compiled.options
     alone = time_program(source.compiled.program, machine).timing
@@ -160,15 +160,17 @@ def _ground(source: CompiledModel, groups: Sequence[CoreGroup], choices: CoreCho
     nodes = network_nodes(compiled.graph, crowded, timing)
     traversal = traversal_from(nodes, choices.start)
     limit_ps = None if choices.cycle_budget is None else choices.cycle_budget * alone.cycle_ps
-    return Ground(compiled.graph, machine, options, nodes, traversal, alone.makespan_ps, choices.inputs, limit_ps)
+    return PartitionTask(
+        compiled.graph, machine, options, nodes, traversal, alone.makespan_ps, choices.inputs, limit_ps
+    )
 
 
 def _runs(
-    ground: Ground, groups: Sequence[CoreGroup], fabric: Fabric, rule: SplitRule | None, choices: CoreChoices
+    ground: PartitionTask, groups: Sequence[CoreGroup], fabric: Fabric, rule: SplitRule | None, choices: CoreChoices
 ) -> Iterator[PartitionRun]:
     """The balanced partition first, on the same groups as that by score, those that were added included."""
     from device_agents.emulated_npu.emulator_errors import DoesNotFit
-    from device_agents.emulated_npu.many_cores.placing import place, place_balanced
+    from device_agents.emulated_npu.many_cores.stage_balancing import balance_stages, compile_and_time
     from device_agents.emulated_npu.partition.greedy import partition_by_score, partition_by_score_adding_groups
 
     by_score = None
@@ -180,7 +182,7 @@ def _runs(
     if choices.method in ("both", "balanced"):
         start = time.perf_counter()
         try:
-            placed = place_balanced(ground, groups if by_score is None else by_score.groups)
+            placed = balance_stages(ground, groups if by_score is None else by_score.groups)
             yield PartitionRun("balanced", placed, time.perf_counter() - start, None)
         except DoesNotFit as error:  # it needs a node in every group; by score groups may stay empty
             if by_score is None:
@@ -188,7 +190,7 @@ def _runs(
             note(f"No balanced partition: {error.what}: {error.why}")
     if by_score is not None:
         start = time.perf_counter()
-        placed = place(ground, by_score)
+        placed = compile_and_time(ground, by_score)
         method = "absolute" if choices.method == "absolute" else "score"
         yield PartitionRun(method, placed, time.perf_counter() - start, None)
 

@@ -170,7 +170,7 @@ def _blank(value: float | None) -> float | str:
 
 def show(split: Split) -> None:
     """A table of the layers, one of the network, and how well prediction and run agree."""
-    from device_agents.emulated_npu.many_cores.split_choice import ONE
+    from device_agents.emulated_npu.compiler.prediction.split_choice import ONE
     from device_agents.emulated_npu.many_cores.split_study import CLOSE
 
     fields = json_fields(split)

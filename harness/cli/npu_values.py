@@ -58,7 +58,7 @@ def check_values(source: CompiledModel) -> Checked:
 
 def system_error(model: NetworkModel, system: CompiledSystem) -> float | None:
     """As `max_rel_error` of `check_values`, for a network on several core groups."""
-    from device_agents.emulated_npu.many_cores.running import run_system
+    from device_agents.emulated_npu.many_cores.system_run import run_system
 
     weights, inputs = _arrays(model)
     outputs = run_system(system, weights, inputs).outputs

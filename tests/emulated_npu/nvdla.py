@@ -7,7 +7,14 @@ from typing import Any
 
 from anchors.published import read_anchor, resnet50_sheet
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, Value, View, ViewAxis
+from device_agents.emulated_npu.compiler.graph.hardware_graph import (
+    Graph,
+    HardwareLayer,
+    LazyConstant,
+    Value,
+    View,
+    ViewAxis,
+)
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import compile_graph
 from device_agents.emulated_npu.machine import find_machine
@@ -30,7 +37,7 @@ def sheet_network() -> Graph:
         shown[name] = Value(name, shape, DataType.FLOAT32, (0, 2, 3, 1), kind, kind == "activation")
         return View(name, (0,) * 4, tuple(ViewAxis(size, axis) for axis, size in enumerate(shape)))
 
-    layers: list[Layer] = []
+    layers: list[HardwareLayer] = []
     for row in resnet50_sheet():
         index = len(layers)
         kernel, stride = row.kernel_h, row.stride
@@ -39,12 +46,14 @@ def sheet_network() -> Graph:
         source = view(f"x{index}", "input", (1, row.in_channels, row.height, row.width))
         residual = view(f"r{index}", "input", result) if row.residual else None
         settings = Settings(kernel=(1, kernel, kernel), stride=(1, stride, stride), pad=(0, kernel // 2, kernel // 2))
-        weights = Constant(
+        weights = LazyConstant(
             f"w{index}", (row.kernels, row.in_channels, kernel, kernel), DataType.FLOAT32, (), _no_values
         )
         target = view(f"y{index}", "activation", result)
         layers.append(
-            Layer(index, row.name, (), Function.CONVOLVE, (source,), target, settings, weights, residual=residual)
+            HardwareLayer(
+                index, row.name, (), Function.CONVOLVE, (source,), target, settings, weights, residual=residual
+            )
         )
     inputs = tuple(name for name, value in shown.items() if value.kind == "input")
     outputs = tuple(name for name, value in shown.items() if value.is_output)

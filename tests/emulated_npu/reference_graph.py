@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from scipy.special import erf
 
 from device_agents.emulated_npu.compiler.graph.constants import NUMPY_TYPES
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, View
 from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
 
 Array = np.ndarray[Any, Any]
@@ -48,13 +48,13 @@ class _Interpreter:
             assert self._written[name].all(), f"{name} is not complete"
         return {name: self._arrays[name] for name in self._graph.outputs}
 
-    def _values(self, constant: Constant) -> Array:
+    def _values(self, constant: LazyConstant) -> Array:
         array = np.array(constant.compute(*(self._weights[name] for name in constant.sources)))
         assert array.shape == constant.shape, constant.name
         assert array.dtype == NUMPY_TYPES[constant.dtype], constant.name
         return array
 
-    def _execute(self, layer: Layer) -> None:
+    def _execute(self, layer: HardwareLayer) -> None:
         for view in layer.reads:
             assert _seen(self._written[view.value], view).all(), f"{layer.name} reads what is not written"
         written = _seen(self._written[layer.output.value], layer.output)
@@ -66,7 +66,7 @@ class _Interpreter:
         assert result.shape == output.shape, f"{layer.name}: {result.shape} for {output.shape}"
         output[...] = result
 
-    def _computed(self, layer: Layer, inputs: list[Array], output: Array) -> Array:
+    def _computed(self, layer: HardwareLayer, inputs: list[Array], output: Array) -> Array:
         settings, function = layer.settings, layer.function
         if function == Function.FILL:
             return np.full(output.shape, settings.alpha)
@@ -84,7 +84,7 @@ class _Interpreter:
             result = _PLAIN[function](inputs, settings)
         return activated(result, settings)
 
-    def _product(self, layer: Layer, inputs: list[Array], output: Array) -> Array:
+    def _product(self, layer: HardwareLayer, inputs: list[Array], output: Array) -> Array:
         if layer.matrix:
             second = inputs[1] if layer.weights is None else self._values(layer.weights)
             result = inputs[0] @ second
@@ -132,7 +132,7 @@ def _windows(array: Array, output: tuple[int, ...], settings: Settings, filler: 
     return windows[(slice(None), slice(None), *steps, *(slice(None, None, step) for step in dilation))]
 
 
-def _convolved(array: Array, weights: Array, output: tuple[int, ...], layer: Layer) -> Array:
+def _convolved(array: Array, weights: Array, output: tuple[int, ...], layer: HardwareLayer) -> Array:
     count = array.ndim - 2
     assert layer.settings.kernel[3 - count :] == weights.shape[2:]
     depthwise = layer.function == Function.DEPTHWISE

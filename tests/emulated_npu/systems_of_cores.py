@@ -11,15 +11,15 @@ from networks_on_npu import ORDERS, TOLERANCE, NetworkCase, execute, relative_er
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
+from device_agents.emulated_npu.compiler.graph.producers import layer_producers
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_graph
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.execution.stream_execution import SystemRun
 from device_agents.emulated_npu.machine import Cores, Interconnect, Machine
-from device_agents.emulated_npu.many_cores.assignment import Assignment, Group
-from device_agents.emulated_npu.many_cores.producers import layer_producers
-from device_agents.emulated_npu.many_cores.running import run_system
 from device_agents.emulated_npu.many_cores.system import CompiledSystem, compile_system
+from device_agents.emulated_npu.many_cores.system_run import run_system
 
 NO_LINK = Interconnect(0.0, 0.0)
 NEAR = Interconnect(64e9, 20.0)
@@ -36,12 +36,12 @@ def with_cores(machine: Machine, per_chip: int, chips: int = 1) -> Machine:
 def in_turn(graph: Graph, *ends: int) -> Assignment:
     """Groups of one core with the layers up to each end, and the rest."""
     pairs = pairwise((0, *ends, len(graph.layers)))
-    return Assignment(tuple(Group((core,), tuple(range(*pair))) for core, pair in enumerate(pairs)))
+    return Assignment(tuple(GroupAssignment((core,), tuple(range(*pair))) for core, pair in enumerate(pairs)))
 
 
 def groups_of(*layers: Sequence[int]) -> Assignment:
     """Groups of one core with these layers."""
-    return Assignment(tuple(Group((core,), tuple(own)) for core, own in enumerate(layers)))
+    return Assignment(tuple(GroupAssignment((core,), tuple(own)) for core, own in enumerate(layers)))
 
 
 @st.composite
@@ -57,7 +57,7 @@ def assignments(draw: st.DrawFn, graph: Graph, cores: int) -> Assignment:
     ends = sorted(draw(st.permutations(range(1, len(order))))[: count - 1])
     runs = [tuple(order[low:high]) for low, high in pairwise((0, *ends, len(order)))]
     chosen = draw(st.permutations(range(cores)))
-    groups = [Group((core,), run) for core, run in zip(chosen, runs, strict=False)]
+    groups = [GroupAssignment((core,), run) for core, run in zip(chosen, runs, strict=False)]
     return Assignment(tuple(draw(st.permutations(groups))))
 
 

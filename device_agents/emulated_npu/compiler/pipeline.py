@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from device_agents.emulated_npu.compiler.codegen.emit import emit
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, LazyConstant
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.odd_dft.choice import choose_convolutions
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
@@ -16,9 +16,9 @@ from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
 from device_agents.emulated_npu.compiler.planning.external_memory import (
     FREE,
     ExternalMemory,
-    Occupied,
-    Packed,
-    Plain,
+    OccupiedMemory,
+    PackedWeights,
+    PlainConstant,
     choose_spaces,
     placeholders,
     port_of,
@@ -47,8 +47,8 @@ class Compiled:
     machine: Machine
     options: Options
     decisions: tuple[Decision, ...]
-    packed: tuple[Packed, ...]
-    plain: tuple[Plain, ...]
+    packed: tuple[PackedWeights, ...]
+    plain: tuple[PlainConstant, ...]
 
     @property
     def chains(self) -> tuple[tuple[int, ...], ...]:
@@ -72,7 +72,7 @@ class Compiled:
 
 
 def constant_image(
-    machine: Machine, packed: Iterable[Packed], plain: Iterable[Plain], arrays: Mapping[str, Array]
+    machine: Machine, packed: Iterable[PackedWeights], plain: Iterable[PlainConstant], arrays: Mapping[str, Array]
 ) -> Iterator[tuple[int, Array]]:
     """What the loader writes to DDR: weights and constants from the initializers by name, as `Compiled.image`."""
     import numpy as np
@@ -90,7 +90,7 @@ def constant_image(
         yield constant.address, np.ascontiguousarray(array.transpose(constant.order))
 
 
-def _evaluate(constant: Constant, arrays: Mapping[str, Array]) -> Array:
+def _evaluate(constant: LazyConstant, arrays: Mapping[str, Array]) -> Array:
     result: Array = constant.compute(*(arrays[name] for name in constant.sources))
     return result
 
@@ -156,7 +156,7 @@ def _write(
     graph: Graph,
     machine: Machine,
     options: Options,
-    occupied: Occupied = FREE,
+    occupied: OccupiedMemory = FREE,
     decisions: tuple[Decision, ...] | None = None,
 ) -> _Written:
     spaces = choose_spaces(graph, machine)
@@ -176,8 +176,8 @@ class CompiledSetup:
 
     setup: Setup
     footprint: Footprint
-    packed: tuple[Packed, ...]
-    plain: tuple[Plain, ...]
+    packed: tuple[PackedWeights, ...]
+    plain: tuple[PlainConstant, ...]
 
 
 def compile_setup(
@@ -192,7 +192,7 @@ def compile_setup(
     smaller = replace(machine, nb_bytes=room, halo_bytes=0)
     if machine.shared_buffer:
         smaller = replace(smaller, sb_bytes=room)
-    written = _write(setup, smaller, DEFAULT, Occupied(memory.ddr_bytes, memory.llc_bytes, results))
+    written = _write(setup, smaller, DEFAULT, OccupiedMemory(memory.ddr_bytes, memory.llc_bytes, results))
     code, layer_of = emit(written.items)
     own = written.memory
     return CompiledSetup(Setup(code, written.names, layer_of), written.footprint, tuple(own.packed), tuple(own.plain))

@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.compiler.codegen.hazards import ONE_BUFFER, SEPARATE
-from device_agents.emulated_npu.compiler.codegen.reorder import hoist_loads
-from device_agents.emulated_npu.compiler.codegen.synchronise import fence_between_layers, synchronise
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, with_parts
 from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE
+from device_agents.emulated_npu.compiler.ordering.reorder import hoist_loads
+from device_agents.emulated_npu.compiler.ordering.synchronise import fence_between_layers, synchronise
 from device_agents.emulated_npu.compiler.planning.allocation import ALIGNMENT_BYTES, aligned
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room
-from device_agents.emulated_npu.compiler.planning.chain_planner import Decision, Outline, Planner
+from device_agents.emulated_npu.compiler.planning.chain_planner import ChainOutline, Decision, Planner
 from device_agents.emulated_npu.compiler.planning.lowering import ChainWriter, Externals
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
@@ -34,7 +34,7 @@ def decide(graph: Graph, machine: Machine, options: Options, externals: External
     return chosen.decide_all(outline)
 
 
-def _outlines(planner: Planner) -> Iterator[tuple[Outline, Planner]]:
+def _outlines(planner: Planner) -> Iterator[tuple[ChainOutline, Planner]]:
     """Outlines that fit; raises DoesNotFit where there is none.
 
     The halo buffer comes out of the room which other chains count on: where that costs more than a little, it is

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces
-from device_agents.emulated_npu.compiler.splitting.axes import KINDS
+from device_agents.emulated_npu.compiler.prediction.split_choice import BEST, ONE, LayerChoice, choose_splits
+from device_agents.emulated_npu.compiler.prediction.split_times import slice_key
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
+from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.many_cores.split_choice import BEST, ONE, LayerChoice, choose_splits
-from device_agents.emulated_npu.many_cores.split_prediction import slice_key
 from device_agents.emulated_npu.many_cores.split_verification import layer_ps, network_ps
 
 CLOSE = 0.03
@@ -118,7 +118,7 @@ def _networks(
     choices: Sequence[LayerChoice], graph: Graph, machine: Machine, cores: int, options: Options, verify: bool
 ) -> list[StudiedNetwork]:
     found = []
-    for name in (ONE, *KINDS, BEST):
+    for name in (ONE, *SPLIT_KINDS, BEST):
         chosen = [choice.best if name == BEST else (choice.of_kind(name) or choice.fallback) for choice in choices]
         count = sum(one.split.kind is not None for one in chosen)
         if count == 0 and name not in (ONE, BEST):  # nothing can be split so

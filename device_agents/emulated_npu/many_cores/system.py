@@ -18,25 +18,31 @@ from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
 from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
 from device_agents.emulated_npu.compiler.planning.external_memory import (
     ExternalMemory,
-    Packed,
-    Plain,
+    PackedWeights,
+    PlainConstant,
     choose_spaces,
     placed,
     placeholders,
     port_of,
 )
 from device_agents.emulated_npu.compiler.planning.lowering import Destination, Externals
+from device_agents.emulated_npu.compiler.planning.messages import ReceivedValue, messages_to, sends_of, with_receives
 from device_agents.emulated_npu.compiler.planning.placement import Buffer
+from device_agents.emulated_npu.compiler.planning.relocation import Relocation
+from device_agents.emulated_npu.compiler.planning.shared_lifetimes import shared_lifetimes
+from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
+from device_agents.emulated_npu.compiler.splitting.assignment import (
+    Assignment,
+    check_assignment,
+    group_machines,
+    group_names,
+)
+from device_agents.emulated_npu.compiler.splitting.core_slices import SlicedNetwork, share_out
+from device_agents.emulated_npu.compiler.splitting.division import Division, GroupGraph, divide
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.compiler.steps import Layout, decide, lowered, ordered
 from device_agents.emulated_npu.isa.program import Footprint, Program
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.many_cores.assignment import Assignment, check_assignment, group_names
-from device_agents.emulated_npu.many_cores.messages import Place, messages_to, sends_of, with_receives
-from device_agents.emulated_npu.many_cores.relocation import Relocation
-from device_agents.emulated_npu.many_cores.sharing import group_machines, turns
-from device_agents.emulated_npu.many_cores.split_groups import SharedOut, predicted_splits, share_out
-from device_agents.emulated_npu.many_cores.stages import Pipeline, Stage, divide
 from device_agents.emulated_npu.unit_commands import Command, Item, Space
 
 if TYPE_CHECKING:
@@ -67,8 +73,8 @@ class CompiledGroup:
     depth: int
     received_bytes: int
     machine: Machine
-    packed: tuple[Packed, ...]
-    plain: tuple[Plain, ...]
+    packed: tuple[PackedWeights, ...]
+    plain: tuple[PlainConstant, ...]
 
     def image(self, arrays: Mapping[str, Array]) -> Iterator[tuple[int, Array]]:
         """What the loader writes to its DDR before the first run, as `Compiled.image` says."""
@@ -118,7 +124,7 @@ def compile_system(
 
 
 def _compile(
-    shared: SharedOut, machine: Machine, assignment: Assignment, pipeline: Pipeline, options: Options
+    shared: SlicedNetwork, machine: Machine, assignment: Assignment, pipeline: Division, options: Options
 ) -> CompiledSystem:
     graph = shared.graph
     names = group_names(assignment)
@@ -141,7 +147,7 @@ def _compile(
     compiled = []
     for index, (stage, group) in enumerate(zip(pipeline.stages, groups, strict=True)):
         places = [
-            Place(stage.graph.values[one.value], group.buffers[one.value])
+            ReceivedValue(stage.graph.values[one.value], group.buffers[one.value])
             for one in pipeline.crossings
             if one.group == index
         ]
@@ -194,7 +200,7 @@ def _program(
 class _Planned:
     """What every core is to do, decided before anything has an address."""
 
-    def __init__(self, pipeline: Pipeline, machine: Machine, options: Options) -> None:
+    def __init__(self, pipeline: Division, machine: Machine, options: Options) -> None:
         self._pipeline = pipeline
         self.machines = group_machines(machine, [stage.cores for stage in pipeline.stages])
         self.spaces = [_spaces(stage, own) for stage, own in zip(pipeline.stages, self.machines, strict=True)]
@@ -222,7 +228,7 @@ class _Planned:
         return found
 
 
-def _spaces(stage: Stage, machine: Machine) -> dict[str, Space]:
+def _spaces(stage: GroupGraph, machine: Machine) -> dict[str, Space]:
     """Where values lie; without those that are sent away and needed nowhere in the group."""
     needed = {view.value for layer in stage.graph.layers for view in layer.reads}
     needed.update(name for name, value in stage.graph.values.items() if value.is_output or value.kind == "received")
@@ -239,18 +245,18 @@ class _GroupMemory:
     relocation: Relocation
 
     @classmethod
-    def of(cls, stage: Stage, planned: _Planned, index: int, name: str, phases: Sequence[int]) -> _GroupMemory:
+    def of(cls, stage: GroupGraph, planned: _Planned, index: int, name: str, phases: Sequence[int]) -> _GroupMemory:
         """Raises DoesNotFit, naming the group."""
         plans = [planned.plans(core) for core in stage.cores]
         spaces, machine = planned.spaces[index], planned.machines[index]
-        found = turns(stage.parts, phases, plans) if len(stage.cores) > 1 else {}
+        found = shared_lifetimes(stage.parts, phases, plans) if len(stage.cores) > 1 else {}
         found = {name: span for name, span in found.items() if name in spaces and name not in stage.slots}
         memory = ExternalMemory(stage.graph, machine, spaces, plans, stage.slots, name, found)
         externals = memory.run()
         relocation = Relocation.of((stage.graph.values[name] for name in found), externals[0].values)
         return cls(memory, tuple(map(relocation.apart, externals)), relocation)
 
-    def setup(self, stage: Stage, machine: Machine, layout: Layout) -> CompiledSetup | None:
+    def setup(self, stage: GroupGraph, machine: Machine, layout: Layout) -> CompiledSetup | None:
         """What its first core, with this layout, computes when the program is loaded."""
         if stage.graph.setup is None:
             return None

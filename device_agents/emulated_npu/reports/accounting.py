@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.pipeline import Compiled
 from device_agents.emulated_npu.compiler.planning.tiling import Geometry
 from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
@@ -109,7 +109,7 @@ def _span(port: Port) -> tuple[int, int]:
     return port.address, port.address + reach + port.dtype.bytes
 
 
-def _values_of(layer: Layer) -> set[str]:
+def _values_of(layer: HardwareLayer) -> set[str]:
     return {layer.output.value, *(view.value for view in layer.reads)}
 
 
@@ -127,12 +127,12 @@ def useful_macs(compiled: Compiled) -> Mapping[int, int]:
     return found
 
 
-def _taps(layer: Layer) -> int:
+def _taps(layer: HardwareLayer) -> int:
     """Products in one element of the output."""
     return layer.inputs[0].shape[-1] if layer.matrix else math.prod(layer.fixed_weights.shape[1:])
 
 
-def _outputs(geometry: Geometry, layer: Layer) -> int:
+def _outputs(geometry: Geometry, layer: HardwareLayer) -> int:
     """Elements of a layer's output that its chain computes at least once."""
     regions = [geometry.output_region(layer, tile) for tile in geometry.tiles()]
     computed = [region for region in regions if all(low < high for low, high in region)]

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.compiler.graph.odd_blocks import Transformed
+from device_agents.emulated_npu.compiler.graph.odd_blocks import TransformedConvolution
 from device_agents.emulated_npu.compiler.pipeline import Compiled
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.timing.cost import macs
@@ -58,7 +58,7 @@ def _by_layer(code: bytes, layer_of: tuple[int, ...]) -> _Commands:
     return found
 
 
-def _counted(one: Transformed, runs: _Commands, setup: _Commands) -> DftCounters:
+def _counted(one: TransformedConvolution, runs: _Commands, setup: _Commands) -> DftCounters:
     blocks = one.blocks
     complex_of_transforms = _written(_of(runs, one.transforms), Function.CONVOLVE) // 2
     complex_of_kernels = _written(_of(setup, one.kernels), Function.CONVOLVE) // 2

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from device_agents.emulated_npu.compiler.codegen.rolling import Entry, Loop, Node
+from device_agents.emulated_npu.compiler.codegen.rolling import CodePart, Loop, RolledItem
 from device_agents.emulated_npu.isa.settings_words import settings_words
 from device_agents.emulated_npu.unit_commands import Command, Descriptor, Item, Settings
 
 
-class Course(NamedTuple):
+class LoopStrides(NamedTuple):
     """How an address moves: bytes for each iteration of these loops (by number), outermost first.
 
     The first and the last step are not zero: it stands still in all other loops.
@@ -22,7 +22,7 @@ class Course(NamedTuple):
     steps: tuple[int, ...]
 
 
-Address = tuple[Course | None, int]
+Address = tuple[LoopStrides | None, int]
 """An address that moves on a course from its value in the first iteration of every loop; None: it stands still."""
 
 ZERO: Address = (None, 0)
@@ -31,7 +31,7 @@ ZERO: Address = (None, 0)
 Words = tuple[int, ...]
 
 
-class Use(NamedTuple):
+class CodeItem(NamedTuple):
     """An item and, for a command, what it needs: the addresses of its operands and the words of its settings."""
 
     item: Item
@@ -41,25 +41,25 @@ class Use(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Nest:
+class LoopNest:
     """A loop with what is used in it and in the loops inside it, each kind in the order of appearance."""
 
     number: int
     node: Loop
-    body: tuple[Nest | Use, ...]
+    body: tuple[LoopNest | CodeItem, ...]
     addresses: dict[Address, None] = field(default_factory=dict)
     descriptors: dict[Descriptor, None] = field(default_factory=dict)
     settings: dict[Words, None] = field(default_factory=dict)
 
     @property
-    def inner(self) -> list[Nest]:
+    def inner(self) -> list[LoopNest]:
         """The loops directly inside."""
-        return [part for part in self.body if isinstance(part, Nest)]
+        return [part for part in self.body if isinstance(part, LoopNest)]
 
     @property
-    def own(self) -> dict[Course, list[int]]:
+    def own(self) -> dict[LoopStrides, list[int]]:
         """The courses that begin to move in this loop, each with the addresses that they start from."""
-        found: dict[Course, list[int]] = {}
+        found: dict[LoopStrides, list[int]] = {}
         for course, start in self.addresses:
             if course is not None and course.loops[0] == self.number:
                 found.setdefault(course, []).append(start)
@@ -98,7 +98,7 @@ class Addressing:
         self._numbers = count()
         self._words: dict[int, tuple[Settings, Words]] = {}
 
-    def parts(self, nodes: Sequence[Node], path: tuple[int, ...] = ()) -> Iterator[Nest | Use]:
+    def parts(self, nodes: Sequence[CodePart], path: tuple[int, ...] = ()) -> Iterator[LoopNest | CodeItem]:
         """The nodes inside the loops of `path`, as nests and uses."""
         for node in nodes:
             if isinstance(node, Loop):
@@ -107,11 +107,11 @@ class Addressing:
                 for entry in node.entries:
                     yield self._use(entry, path)
 
-    def _nest(self, node: Loop, path: tuple[int, ...]) -> Nest:
+    def _nest(self, node: Loop, path: tuple[int, ...]) -> LoopNest:
         number = next(self._numbers)
-        nest = Nest(number, node, tuple(self.parts(node.body, (*path, number))))
+        nest = LoopNest(number, node, tuple(self.parts(node.body, (*path, number))))
         for part in nest.body:
-            if isinstance(part, Nest):
+            if isinstance(part, LoopNest):
                 nest.addresses.update(part.addresses)
                 nest.descriptors.update(part.descriptors)
                 nest.settings.update(part.settings)
@@ -124,16 +124,16 @@ class Addressing:
                 nest.settings[part.settings] = None
         return nest
 
-    def _use(self, entry: Entry, path: tuple[int, ...]) -> Use:
+    def _use(self, entry: RolledItem, path: tuple[int, ...]) -> CodeItem:
         item = entry.item
         if not isinstance(item, Command):
-            return Use(item)
+            return CodeItem(item)
         moves = zip(*entry.steps, strict=True) if path else _STANDING
         courses = [_course(path, steps) for steps in moves]
         sources = (item.first, item.second, item.third, item.fourth)
         pairs = zip(courses[1:], sources, strict=True)
         addresses = tuple([None if operand is None else (course, operand.address) for course, operand in pairs])
-        return Use(item, (courses[0], item.target.address), addresses, self._settings_words(item.settings))
+        return CodeItem(item, (courses[0], item.target.address), addresses, self._settings_words(item.settings))
 
     def _settings_words(self, settings: Settings) -> Words:
         known = self._words.get(id(settings))
@@ -142,9 +142,9 @@ class Addressing:
         return known[1]
 
 
-def _course(path: tuple[int, ...], steps: tuple[int, ...]) -> Course | None:
+def _course(path: tuple[int, ...], steps: tuple[int, ...]) -> LoopStrides | None:
     moving = [level for level, step in enumerate(steps) if step]
     if not moving:
         return None
     span = slice(moving[0], moving[-1] + 1)
-    return Course(path[span], steps[span])
+    return LoopStrides(path[span], steps[span])

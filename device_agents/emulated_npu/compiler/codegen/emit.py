@@ -11,7 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from device_agents.emulated_npu.compiler.codegen.addressing import ZERO, Address, Addressing, Course, Nest, Use, Words
+from device_agents.emulated_npu.compiler.codegen.addressing import (
+    ZERO,
+    Address,
+    Addressing,
+    CodeItem,
+    LoopNest,
+    LoopStrides,
+    Words,
+)
 from device_agents.emulated_npu.compiler.codegen.register_file import Residency, Slots
 from device_agents.emulated_npu.compiler.codegen.rolling import advance, roll
 from device_agents.emulated_npu.isa.encoding import encode
@@ -69,14 +77,16 @@ class _Generator:
             _WORKING_SETTINGS,
             self.code,
         )
-        self._distances: dict[Course, int] = {}  # registers with the distance covered, from which addresses are made
-        self._moving: dict[Course, list[int]] = {}  # all registers that the loops around must advance
+        self._distances: dict[
+            LoopStrides, int
+        ] = {}  # registers with the distance covered, from which addresses are made
+        self._moving: dict[LoopStrides, list[int]] = {}  # all registers that the loops around must advance
         self._counts: dict[int, int] = {}
 
-    def generate(self, parts: Iterable[Nest | Use]) -> None:
+    def generate(self, parts: Iterable[LoopNest | CodeItem]) -> None:
         """Code for loops and items in order."""
         for part in parts:
-            if isinstance(part, Use):
+            if isinstance(part, CodeItem):
                 self._item(part)
             else:
                 self._loop(part)
@@ -85,7 +95,7 @@ class _Generator:
         """The instructions since the last label belong to this layer."""
         self.layers += [layer] * (len(self.code) - len(self.layers))
 
-    def _item(self, use: Use) -> None:
+    def _item(self, use: CodeItem) -> None:
         item = use.item
         if isinstance(item, Command):
             target = self._reference(item.target, use.target)
@@ -121,7 +131,7 @@ class _Generator:
                 self.append(control(Opcode.ADD_IMMEDIATE, found, self._distances[course], start))
         return found
 
-    def _loop(self, nest: Nest) -> None:
+    def _loop(self, nest: LoopNest) -> None:
         if nest.least_registers + _WORKING_REGISTERS > self._registers.capacity:
             self._unrolled(nest)
             return
@@ -143,7 +153,7 @@ class _Generator:
         self._leave_registers(nest, own)
         self._registers.release(counting[1])
 
-    def _unrolled(self, nest: Nest) -> None:
+    def _unrolled(self, nest: LoopNest) -> None:
         """An outermost loop on so many courses that no register would be left: its iterations one by one.
 
         Loops inside others always fit: the outermost one left them the registers that they need at least.
@@ -152,7 +162,7 @@ class _Generator:
             nodes = [advance(node, 0, iteration) for node in nest.node.body]
             self.generate(self.addressing.parts(nodes))
 
-    def _enter_registers(self, nest: Nest, own: dict[Course, list[int]]) -> list[Address]:
+    def _enter_registers(self, nest: LoopNest, own: dict[LoopStrides, list[int]]) -> list[Address]:
         """Sets what begins to move in a loop, and pins what stands still as far as there is room: returned."""
         free = self._registers.capacity - _WORKING_REGISTERS - 1
         least = max((part.least_registers for part in nest.inner), default=0)
@@ -173,7 +183,7 @@ class _Generator:
             self._registers.pin(address)
         return still
 
-    def _leave_registers(self, nest: Nest, own: dict[Course, list[int]]) -> None:
+    def _leave_registers(self, nest: LoopNest, own: dict[LoopStrides, list[int]]) -> None:
         """Nothing moves with this loop any more: what began to move in it has come to a constant address."""
         for course, starts in own.items():
             del self._moving[course]
@@ -189,7 +199,7 @@ class _Generator:
         self.append(control(Opcode.SET, register, value))
         return register
 
-    def _counter(self, nest: Nest) -> tuple[int | None, int]:
+    def _counter(self, nest: LoopNest) -> tuple[int | None, int]:
         """What ends a loop: a register that grows with it and one with its limit, or None and a counter."""
         for course, registers in self._moving.items():
             step = _step(course, nest.number)
@@ -199,7 +209,7 @@ class _Generator:
                 return registers[0], limit
         return None, self._set(nest.node.count)
 
-    def _close(self, nest: Nest, counting: tuple[int | None, int], begin: int) -> None:
+    def _close(self, nest: LoopNest, counting: tuple[int | None, int], begin: int) -> None:
         """The end of a body: addresses to those of the next iteration, and back to the beginning."""
         for course, registers in self._moving.items():
             step = self._net_step(course, nest.number)
@@ -213,7 +223,7 @@ class _Generator:
             self.append(control(Opcode.BRANCH_LESS, growing, last, begin))
         self.label(self.layers[begin])
 
-    def _net_step(self, course: Course, number: int) -> int:
+    def _net_step(self, course: LoopStrides, number: int) -> int:
         """What an iteration still lacks at its end, after the loop inside has moved the address through its own."""
         if number not in course.loops:
             return 0
@@ -222,7 +232,7 @@ class _Generator:
         return _step(course, number) - covered
 
 
-def _step(course: Course, number: int) -> int:
+def _step(course: LoopStrides, number: int) -> int:
     return course.steps[course.loops.index(number)] if number in course.loops else 0
 
 

@@ -24,7 +24,7 @@ OPERANDS = ("target", "first", "second", "third", "fourth")
 
 
 @dataclass(frozen=True)
-class Entry:
+class RolledItem:
     """An item in its place: as it is in the first iteration of all loops around it, and how they advance it.
 
     `steps` has for every enclosing loop, outermost first, the bytes that an iteration adds to the address of each
@@ -39,7 +39,7 @@ class Entry:
 class Straight:
     """Items one after the other."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[RolledItem, ...]
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Loop:
     """`count` iterations of a body."""
 
     count: int
-    body: tuple[Node, ...]
+    body: tuple[CodePart, ...]
 
 
-Node = Straight | Loop
+CodePart = Straight | Loop
 
 
-def roll(items: Sequence[Item]) -> tuple[Node, ...]:
+def roll(items: Sequence[Item]) -> tuple[CodePart, ...]:
     """The items with their repetitions as loops, chosen greedily for the least code: `unroll` is the inverse."""
     if not items:
         return ()
@@ -61,23 +61,23 @@ def roll(items: Sequence[Item]) -> tuple[Node, ...]:
     return _Roller(items, addresses).nodes(0, signatures, ())
 
 
-def unroll(nodes: Sequence[Node]) -> list[Item]:
+def unroll(nodes: Sequence[CodePart]) -> list[Item]:
     """The items that the nodes stand for, in the order of execution."""
     return [_advanced(entry, indices) for entry, indices in _walk(nodes, ())]
 
 
-def advance(node: Node, level: int, iterations: int) -> Node:
+def advance(node: CodePart, level: int, iterations: int) -> CodePart:
     """A node in the body of the loop at `level` (0 is the outermost) after some iterations, without that loop."""
     if isinstance(node, Loop):
         return Loop(node.count, tuple(advance(inner, level, iterations) for inner in node.body))
     entries = []
     for entry in node.entries:
         indices = tuple(iterations if index == level else 0 for index in range(len(entry.steps)))
-        entries.append(Entry(_advanced(entry, indices), entry.steps[:level] + entry.steps[level + 1 :]))
+        entries.append(RolledItem(_advanced(entry, indices), entry.steps[:level] + entry.steps[level + 1 :]))
     return Straight(tuple(entries))
 
 
-def _walk(nodes: Sequence[Node], indices: tuple[int, ...]) -> Iterator[tuple[Entry, tuple[int, ...]]]:
+def _walk(nodes: Sequence[CodePart], indices: tuple[int, ...]) -> Iterator[tuple[RolledItem, tuple[int, ...]]]:
     for node in nodes:
         if isinstance(node, Straight):
             yield from ((entry, indices) for entry in node.entries)
@@ -86,7 +86,7 @@ def _walk(nodes: Sequence[Node], indices: tuple[int, ...]) -> Iterator[tuple[Ent
                 yield from _walk(node.body, (*indices, index))
 
 
-def _advanced(entry: Entry, indices: Sequence[int]) -> Item:
+def _advanced(entry: RolledItem, indices: Sequence[int]) -> Item:
     item = entry.item
     moves = [sum(index * step[k] for index, step in zip(indices, entry.steps, strict=True)) for k in range(5)]
     if not isinstance(item, Command) or not any(moves):
@@ -131,11 +131,11 @@ class _Roller:
         # Linear in the addresses: bodies advance equally if and (but for collisions) only if fingerprints do.
         self._fingerprints = addresses.astype(np.uint64) @ _MULTIPLIERS
 
-    def nodes(self, start: int, signatures: _Array, steps: tuple[_Array, ...]) -> tuple[Node, ...]:
+    def nodes(self, start: int, signatures: _Array, steps: tuple[_Array, ...]) -> tuple[CodePart, ...]:
         """The items from `start` on, as many as there are signatures, in loops that advance them by `steps`."""
         size = len(signatures)
         addresses = self._addresses[start : start + size]
-        found: list[Node] = []
+        found: list[CodePart] = []
         at = 0
         for begin, period, count in _repetitions(signatures, addresses, self._fingerprints[start : start + size]):
             if begin > at:
@@ -152,10 +152,10 @@ class _Roller:
     def _straight(self, start: int, low: int, high: int, steps: tuple[_Array, ...]) -> Straight:
         items = self._items[start + low : start + high]
         if not steps:
-            return Straight(tuple([Entry(item, ()) for item in items]))
+            return Straight(tuple([RolledItem(item, ()) for item in items]))
         columns: list[list[Steps]] = [[tuple(row) for row in one[low:high].tolist()] for one in steps]
         return Straight(
-            tuple([Entry(item, tuple(rows)) for item, rows in zip(items, zip(*columns, strict=True), strict=True)])
+            tuple([RolledItem(item, tuple(rows)) for item, rows in zip(items, zip(*columns, strict=True), strict=True)])
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant
+from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.unit_commands import DataType
 
@@ -35,26 +35,26 @@ _EVALUATION_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError
 FLOATS = frozenset({DataType.FLOAT32, DataType.FLOAT16, DataType.FLOAT64})
 
 
-def known(name: str, array: Array, dtype: DataType) -> Constant:
+def known(name: str, array: Array, dtype: DataType) -> LazyConstant:
     """A constant with values that are known already."""
     typed: Array = np.asarray(array).astype(NUMPY_TYPES[dtype])
-    return Constant(name, typed.shape, dtype, (), lambda: typed)
+    return LazyConstant(name, typed.shape, dtype, (), lambda: typed)
 
 
-def initializer(tensor: TensorProto, dtype: DataType) -> Constant:
+def initializer(tensor: TensorProto, dtype: DataType) -> LazyConstant:
     """An initializer; its values come from the model, or where it has none, from outside under its name."""
     shape = tuple(tensor.dims)
     if tensor.data_location == TensorProto.EXTERNAL:
-        return Constant(tensor.name, shape, dtype, (tensor.name,), lambda array: np.asarray(array).reshape(shape))
-    return Constant(tensor.name, shape, dtype, (), lambda: numpy_helper.to_array(tensor))
+        return LazyConstant(tensor.name, shape, dtype, (tensor.name,), lambda array: np.asarray(array).reshape(shape))
+    return LazyConstant(tensor.name, shape, dtype, (), lambda: numpy_helper.to_array(tensor))
 
 
-def value_of(constant: Constant) -> Array | None:
+def value_of(constant: LazyConstant) -> Array | None:
     """The values, or None where they depend on weights that are not there yet."""
     return None if constant.sources else np.asarray(constant.compute())
 
 
-def scalar_of(constant: Constant) -> float | None:
+def scalar_of(constant: LazyConstant) -> float | None:
     """The only element, where it has one alone and that is known."""
     if math.prod(constant.shape) != 1:
         return None
@@ -63,8 +63,8 @@ def scalar_of(constant: Constant) -> float | None:
 
 
 def derived(
-    name: str, shape: Sequence[int], dtype: DataType, parents: Sequence[Constant], function: Callable[..., Any]
-) -> Constant:
+    name: str, shape: Sequence[int], dtype: DataType, parents: Sequence[LazyConstant], function: Callable[..., Any]
+) -> LazyConstant:
     """The constant `function(*values of parents)`; equal names must stand for equal values."""
     sources = tuple(source for parent in parents for source in parent.sources)
 
@@ -72,21 +72,21 @@ def derived(
         made = np.asarray(function(*_evaluated(parents, arrays)))
         return made.astype(NUMPY_TYPES[dtype], copy=False).reshape(tuple(shape))
 
-    return Constant(name, tuple(shape), dtype, sources, compute)
+    return LazyConstant(name, tuple(shape), dtype, sources, compute)
 
 
-def _evaluated(parents: Sequence[Constant], arrays: Sequence[Array]) -> list[Array]:
+def _evaluated(parents: Sequence[LazyConstant], arrays: Sequence[Array]) -> list[Array]:
     rest: Iterator[Array] = iter(arrays)
     return [np.asarray(parent.compute(*(next(rest) for _ in parent.sources))) for parent in parents]
 
 
-def transposed(constant: Constant) -> Constant:
+def transposed(constant: LazyConstant) -> LazyConstant:
     """A matrix with its axes exchanged."""
     rows, columns = constant.shape
     return derived(f"{constant.name}.T", (columns, rows), constant.dtype, (constant,), np.transpose)
 
 
-def reshaped_constant(constant: Constant, shape: Sequence[int]) -> Constant:
+def reshaped_constant(constant: LazyConstant, shape: Sequence[int]) -> LazyConstant:
     """The same elements under another shape."""
     if constant.shape == tuple(shape):
         return constant
@@ -94,7 +94,7 @@ def reshaped_constant(constant: Constant, shape: Sequence[int]) -> Constant:
     return derived(name, shape, constant.dtype, (constant,), lambda array: array)
 
 
-def converted(constant: Constant, dtype: DataType) -> Constant:
+def converted(constant: LazyConstant, dtype: DataType) -> LazyConstant:
     """The constant in another element type."""
     if constant.dtype == dtype:
         return constant
@@ -136,7 +136,7 @@ class ChannelStep:
     The values are those of `parents`, flat: one number, or one for every channel.
     """
 
-    parents: tuple[Constant, ...]
+    parents: tuple[LazyConstant, ...]
     apply: Callable[..., tuple[Any, Any]]
 
 
@@ -145,7 +145,7 @@ def linear_step(factor: float, offset: float) -> ChannelStep:
     return ChannelStep((), lambda scale, shift: (scale * factor, shift * factor + offset))
 
 
-def batch_normalisation_step(parameters: Sequence[Constant], epsilon: float) -> ChannelStep:
+def batch_normalisation_step(parameters: Sequence[LazyConstant], epsilon: float) -> ChannelStep:
     """Batch normalisation at inference; `parameters` are scale, bias, mean and variance."""
 
     def apply(scale: Array, shift: Array, gamma: Array, beta: Array, mean: Array, variance: Array) -> tuple[Any, Any]:
@@ -165,12 +165,12 @@ def _folded(steps: Sequence[ChannelStep], channels: int, arrays: Sequence[Array]
     return np.stack([scale, shift])
 
 
-def scale_shift(name: str, steps: Sequence[ChannelStep], channels: int, dtype: DataType) -> Constant:
+def scale_shift(name: str, steps: Sequence[ChannelStep], channels: int, dtype: DataType) -> LazyConstant:
     """The steps as one scale and shift (2, channels), computed in float64 and rounded once."""
     parents = [parent for step in steps for parent in step.parents]
     return derived(name, (2, channels), dtype, parents, lambda *arrays: _folded(steps, channels, arrays))
 
 
-def part_of(pair: Constant, index: int, name: str) -> Constant:
+def part_of(pair: LazyConstant, index: int, name: str) -> LazyConstant:
     """Row `index` of a scale and shift: a constant (channels,)."""
     return derived(name, pair.shape[1:], pair.dtype, (pair,), lambda array: array[index])

@@ -9,17 +9,23 @@ from typing import Literal
 
 from device_agents.emulated_npu.compiler.graph import constants, views
 from device_agents.emulated_npu.compiler.graph.constants import Array, ChannelStep
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Value, View
-from device_agents.emulated_npu.compiler.graph.source import Node, Source, TensorType, unsupported, untyped
+from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, Value, View
+from device_agents.emulated_npu.compiler.graph.parsed_model import (
+    OnnxNode,
+    ParsedModel,
+    ValueType,
+    unsupported,
+    untyped,
+)
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.unit_commands import MAX_RANK, PLAIN, Activation, DataType, Function, Settings
 
-NO_NODE = Node("", "", (), (), (), {})
+NO_NODE = OnnxNode("", "", (), (), (), {})
 
 
 @dataclass
 class Draft:
-    """A layer that still changes; as `layers.Layer`, but the scale and shift are a list of steps.
+    """A layer that still changes; as `HardwareLayer`, but the scale and shift are a list of steps.
 
     An AFFINE draft has its first input alone: its factors are made of the steps in the end. `node` is the one it was
     made for, to be named in errors.
@@ -30,13 +36,13 @@ class Draft:
     inputs: tuple[View, ...]
     output: View
     settings: Settings = PLAIN
-    weights: Constant | None = None
+    weights: LazyConstant | None = None
     groups: int = 1
     matrix: bool = False
     steps: list[ChannelStep] = field(default_factory=list)
     residual: View | None = None
     nodes: tuple[str, ...] = ()
-    node: Node = NO_NODE
+    node: OnnxNode = NO_NODE
 
     @property
     def reads(self) -> tuple[View, ...]:
@@ -56,7 +62,7 @@ class Builder:
     what a view shows as an output.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ParsedModel) -> None:
         self.source = source
         self.values: dict[str, Value] = {}
         self.drafts: list[Draft] = []
@@ -68,19 +74,19 @@ class Builder:
             kind = source.types[name]
             self._places[name] = self._add_value(name, kind, "input")
 
-    def begin(self, node: Node) -> None:
+    def begin(self, node: OnnxNode) -> None:
         """From now on drafts are this node's."""
         self.node, self._first = node, len(self.drafts)
 
     # -- tensors -------------------------------------------------------------------------------------------------
 
-    def type(self, tensor: str) -> TensorType:
+    def type(self, tensor: str) -> ValueType:
         """Shape and element type of a tensor; raises InvalidNetwork where they are not known."""
         if tensor not in self.source.types:
             raise untyped(tensor, self.source.other_types.get(tensor, ""), self.node)
         return self.source.types[tensor]
 
-    def constant(self, tensor: str) -> Constant | None:
+    def constant(self, tensor: str) -> LazyConstant | None:
         """The constant of that name; None for absent inputs and those that are computed."""
         return self.source.constants.get(tensor)
 
@@ -104,7 +110,7 @@ class Builder:
         number: int | float = value.item()
         return number
 
-    def parameter(self, tensor: str, what: str) -> Constant:
+    def parameter(self, tensor: str, what: str) -> LazyConstant:
         """A constant whose values may be unknown; raises UnsupportedOperator where the tensor is none."""
         constant = self.constant(tensor)
         if constant is None:
@@ -121,7 +127,7 @@ class Builder:
             return self.constant_view(constant)
         return self._places[tensor]
 
-    def constant_view(self, constant: Constant) -> View:
+    def constant_view(self, constant: LazyConstant) -> View:
         """A constant as a value that can be read as any other."""
         if constant.name not in self.values:
             order = tuple(range(len(constant.shape)))
@@ -144,7 +150,7 @@ class Builder:
     def temporary(self, suffix: str, shape: Sequence[int], dtype: DataType) -> View:
         """A new value of our own between layers of the node."""
         name = f"{self.node.outputs[0]}.{suffix}"
-        return self._add_value(name, TensorType(tuple(shape), dtype), "activation")
+        return self._add_value(name, ValueType(tuple(shape), dtype), "activation")
 
     def output_value(self, name: str) -> View:
         """The value of a network's output that a view of another value is to be written to."""
@@ -155,7 +161,7 @@ class Builder:
         return self.values[view.value].dtype
 
     def _add_value(
-        self, name: str, kind: TensorType, role: Literal["input", "activation"], is_output: bool = False
+        self, name: str, kind: ValueType, role: Literal["input", "activation"], is_output: bool = False
     ) -> View:
         while name in self.values:
             name = f"{name}'"
@@ -172,11 +178,11 @@ class Builder:
         output: View,
         settings: Settings = PLAIN,
         *,
-        weights: Constant | None = None,
+        weights: LazyConstant | None = None,
         groups: int = 1,
         matrix: bool = False,
     ) -> Draft:
-        """Adds a layer; its inputs are in the form that `layers.Layer` asks for."""
+        """Adds a layer; its inputs are in the form that `HardwareLayer` asks for."""
         name = f"{self.node.name}.{len(self.drafts)}"
         draft = Draft(name, function, tuple(inputs), output, settings, weights, groups, matrix, node=self.node)
         self.drafts.append(draft)
@@ -209,7 +215,7 @@ class Builder:
         if views.reshaped(views.whole("", target), source.shape) is None:
             target = views.common_shape(source.shape, shape)
         if target == tuple(shape) and name in self.source.types and self.source.types[name].shape == target:
-            kind = TensorType(target, self.dtype(source))
+            kind = ValueType(target, self.dtype(source))
             value = self._add_value(name, kind, "activation", name in self.source.outputs)
         else:
             value = self.temporary(suffix, target, self.dtype(source))
@@ -273,5 +279,5 @@ class Builder:
         return ()
 
 
-Handler = Callable[[Builder, Node], None]
+Handler = Callable[[Builder, OnnxNode], None]
 """Writes down the layers, or binds the views, that a node of one operator stands for."""

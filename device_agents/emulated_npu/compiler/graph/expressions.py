@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from device_agents.emulated_npu.compiler.graph.constants import scalar_of
-from device_agents.emulated_npu.compiler.graph.source import Node, Source
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, ParsedModel
 
 _TOLERANCE = 1e-4  # files have constants such as 1.41421 or 0.797885
 
@@ -42,10 +42,10 @@ class Flat:
 class Expressions:
     """Looks at a model's tensors as expressions."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ParsedModel) -> None:
         self._source = source
 
-    def producer(self, tensor: str) -> Node | None:
+    def producer(self, tensor: str) -> OnnxNode | None:
         """The node that writes a tensor."""
         return self._source.producers.get(tensor)
 
@@ -111,7 +111,7 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductOf:
     """A number times factors."""
 
     number: float
@@ -123,7 +123,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Sum:
+class SumOf:
     """A number plus terms."""
 
     number: float
@@ -150,7 +150,7 @@ class Apply:
             return
         yield from self.argument.matches(found, node.inputs[0], match.with_nodes(frozenset({node.name})))
 
-    def _agrees(self, found: Expressions, node: Node) -> bool:
+    def _agrees(self, found: Expressions, node: OnnxNode) -> bool:
         for name, value in self.attributes.items():
             given: Any = node.attribute(name)
             if given is None or not _close(given, value):

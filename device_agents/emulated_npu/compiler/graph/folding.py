@@ -14,7 +14,7 @@ from dataclasses import replace
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import FLOATS, ChannelStep, linear_step
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, View
 from device_agents.emulated_npu.unit_commands import Activation, Binary, Function
 
 _MATRIX_UNIT = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
@@ -163,7 +163,7 @@ def _steps(build: Builder, draft: Draft, source: int, channel_axis: int) -> list
     return [] if step is None else [step]
 
 
-def _along(view: View, channel_axis: int, constant: Constant) -> bool:
+def _along(view: View, channel_axis: int, constant: LazyConstant) -> bool:
     """Whether the view shows all of the constant, along that axis or as one number."""
     varying = [place for place, axis in enumerate(view.axes) if axis.base is not None and axis.size != 1]
     if not varying:
@@ -173,7 +173,7 @@ def _along(view: View, channel_axis: int, constant: Constant) -> bool:
     return varying == [channel_axis] and whole and math.prod(constant.shape) == axis.size
 
 
-def _binary_step(mode: Binary, constant: Constant, constant_first: bool) -> ChannelStep | None:
+def _binary_step(mode: Binary, constant: LazyConstant, constant_first: bool) -> ChannelStep | None:
     if mode == Binary.ADD:
         return ChannelStep((constant,), lambda scale, shift, c: (scale, shift + c))
     if mode == Binary.MULTIPLY:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from device_agents.emulated_npu.unit_commands import PLAIN, DataType, Function, Settings
 
 if TYPE_CHECKING:
-    from device_agents.emulated_npu.compiler.graph.odd_blocks import Transformed
+    from device_agents.emulated_npu.compiler.graph.odd_blocks import TransformedConvolution
 
 _PART = "\x00written"
 
 
 @dataclass(frozen=True)
-class Constant:
+class LazyConstant:
     """A tensor known when the network is loaded, made from the initializers `sources` by `compute`.
 
     Compilation needs its type alone; values are asked for when memory is filled.
@@ -46,7 +46,7 @@ class Value:
     order: tuple[int, ...]
     kind: Literal["input", "constant", "activation", "received", "setup"]
     is_output: bool = False
-    constant: Constant | None = None
+    constant: LazyConstant | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Layer:
+class HardwareLayer:
     """One hardware layer: what one kind of command computes, cut into as many commands as memory asks for.
 
     `inputs` by function, with the shapes:
@@ -113,14 +113,14 @@ class Layer:
     inputs: tuple[View, ...]
     output: View
     settings: Settings = PLAIN
-    weights: Constant | None = None
+    weights: LazyConstant | None = None
     groups: int = 1
     matrix: bool = False
-    scale_shift: Constant | None = None
+    scale_shift: LazyConstant | None = None
     residual: View | None = None
 
     @property
-    def fixed_weights(self) -> Constant:
+    def fixed_weights(self) -> LazyConstant:
         """The weights of a layer that has them; to ask another is an error."""
         if self.weights is None:
             raise ValueError(f"{self.name} has no weights")
@@ -146,7 +146,7 @@ class Graph:
     """
 
     values: Mapping[str, Value]
-    layers: tuple[Layer, ...]
+    layers: tuple[HardwareLayer, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     free_nodes: tuple[str, ...]
@@ -157,7 +157,7 @@ class Graph:
     setup: Graph | None = None
     staged: frozenset[str] = frozenset()
     cached: frozenset[str] = frozenset()
-    dft: tuple[Transformed, ...] = ()
+    dft: tuple[TransformedConvolution, ...] = ()
 
 
 def written_part(name: str) -> str:

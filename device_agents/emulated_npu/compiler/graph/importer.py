@@ -10,11 +10,18 @@ from device_agents.emulated_npu.compiler.graph import limits, views
 from device_agents.emulated_npu.compiler.graph.constants import part_of, scale_shift
 from device_agents.emulated_npu.compiler.graph.drafts import NO_NODE, Builder, Draft
 from device_agents.emulated_npu.compiler.graph.folding import fold
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, Value, View, ViewAxis
+from device_agents.emulated_npu.compiler.graph.hardware_graph import (
+    Graph,
+    HardwareLayer,
+    LazyConstant,
+    Value,
+    View,
+    ViewAxis,
+)
 from device_agents.emulated_npu.compiler.graph.operators import OPERATORS
 from device_agents.emulated_npu.compiler.graph.orders import ordered
+from device_agents.emulated_npu.compiler.graph.parsed_model import ParsedModel, parse_model
 from device_agents.emulated_npu.compiler.graph.patterns import recognise
-from device_agents.emulated_npu.compiler.graph.source import Source, read_source
 from device_agents.emulated_npu.unit_commands import Function
 
 
@@ -25,14 +32,14 @@ def import_model(model: bytes | ModelProto) -> Graph:
     `sources`, and their `compute` takes the arrays in that order. Initializers with data are no sources.
     Raises UnsupportedOperator for a node that cannot be compiled, InvalidNetwork for a model that is not valid.
     """
-    source = recognise(read_source(model, frozenset(OPERATORS)))
+    source = recognise(parse_model(model, frozenset(OPERATORS)))
     build = Builder(source)
     free = [*source.free, *_visit(build, source)]
     _write_outputs(build, free)
     return _Finish(build).graph(fold(build), free)
 
 
-def _visit(build: Builder, source: Source) -> list[str]:
+def _visit(build: Builder, source: ParsedModel) -> list[str]:
     """Visits the nodes; returns the names of those that became views."""
     free: list[str] = []
     for node in source.nodes:
@@ -83,7 +90,7 @@ class _Finish:
             node_count=source.node_count,
         )
 
-    def _layer(self, index: int, draft: Draft) -> Layer:
+    def _layer(self, index: int, draft: Draft) -> HardwareLayer:
         inputs, output = self._checked(draft)
         folded = None
         if draft.steps:
@@ -92,7 +99,7 @@ class _Finish:
             folded = scale_shift(f"{draft.name}.scale_shift", draft.steps, channels, dtype)
             if draft.function == Function.AFFINE:
                 inputs, folded = (*inputs, *self._factors(folded, output.shape)), None
-        return Layer(
+        return HardwareLayer(
             index=index,
             name=draft.name,
             nodes=draft.nodes,
@@ -122,7 +129,7 @@ class _Finish:
             view = views.composed(view, self._build.homes[view.value])
         return view
 
-    def _factors(self, pair: Constant, shape: tuple[int, ...]) -> tuple[View, View]:
+    def _factors(self, pair: LazyConstant, shape: tuple[int, ...]) -> tuple[View, View]:
         """Scale and shift of an AFFINE layer as values, repeated over all axes but the channels'."""
         scale, shift = (part_of(pair, row, f"{pair.name}.{row}") for row in (0, 1))
         for constant in (scale, shift):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.drafts import Draft
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value, View
-from device_agents.emulated_npu.compiler.graph.operators.windows import MAX_PAD, MAX_WINDOW
-from device_agents.emulated_npu.compiler.graph.source import unsupported
+from device_agents.emulated_npu.compiler.graph.operators.window_attributes import MAX_PAD, MAX_WINDOW
+from device_agents.emulated_npu.compiler.graph.parsed_model import unsupported
 from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Function
 
 _WITH_WEIGHTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})

@@ -9,7 +9,7 @@ from device_agents.emulated_npu.timing.closed_form import ceil_div
 
 
 @dataclass(frozen=True)
-class Blocks:
+class OddBlocks:
     """A map of `map_size` (height, width) outputs cut into blocks of `length` x `length` inputs, an odd number.
 
     Blocks overlap by the kernel less one (overlap-save): each gives `valid` outputs. `channels` and `outputs` are
@@ -82,7 +82,7 @@ class Blocks:
 
 
 @dataclass(frozen=True)
-class Transformed:
+class TransformedConvolution:
     """Where a convolution that is computed by DFT stands in a graph, by places of its layers.
 
     `layers` are all of them, `transforms` those of the second direction of the DFT and `products` those of the
@@ -90,7 +90,7 @@ class Transformed:
     """
 
     name: str
-    blocks: Blocks
+    blocks: OddBlocks
     layers: range
     transforms: tuple[int, ...]
     products: tuple[int, ...]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, Value, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value, View
 from device_agents.emulated_npu.unit_commands import Function
 
 _OF_MAPS = frozenset(
@@ -18,10 +18,10 @@ _ELEMENTWISE = frozenset({Function.MAP, Function.BINARY, Function.WHERE, Functio
 _SMALLEST_RANK = 3
 
 
-def ordered(values: Mapping[str, Value], layers: Iterable[Layer]) -> dict[str, tuple[int, ...]]:
+def ordered(values: Mapping[str, Value], layers: Iterable[HardwareLayer]) -> dict[str, tuple[int, ...]]:
     """The order of every value; views must refer to values alone."""
     innermost: dict[str, int] = {}
-    spread: list[Layer] = []
+    spread: list[HardwareLayer] = []
     for layer in layers:
         if layer.function in _OF_MAPS and not layer.matrix:
             for view in _feature_maps(layer):
@@ -36,7 +36,7 @@ def ordered(values: Mapping[str, Value], layers: Iterable[Layer]) -> dict[str, t
     return {name: _order(value, innermost.get(name)) for name, value in values.items()}
 
 
-def _feature_maps(layer: Layer) -> Iterator[View]:
+def _feature_maps(layer: HardwareLayer) -> Iterator[View]:
     yield layer.inputs[0]
     yield layer.output
     if layer.function == Function.AFFINE:
@@ -55,7 +55,7 @@ def _note(innermost: dict[str, int], values: Mapping[str, Value], view: View, ax
     return True
 
 
-def _pass_on(innermost: dict[str, int], values: Mapping[str, Value], layer: Layer) -> bool:
+def _pass_on(innermost: dict[str, int], values: Mapping[str, Value], layer: HardwareLayer) -> bool:
     """From one view of a layer that is decided to the others."""
     changed = False
     linked = [view for view in (layer.output, *layer.reads) if len(view.axes) == len(layer.output.axes)]

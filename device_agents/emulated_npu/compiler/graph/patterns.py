@@ -17,70 +17,74 @@ from device_agents.emulated_npu.compiler.graph.expressions import (
     Expressions,
     Match,
     Pattern,
-    Product,
-    Sum,
+    ProductOf,
+    SumOf,
     Variable,
 )
 from device_agents.emulated_npu.compiler.graph.operators.normalisation import RECOGNISED
-from device_agents.emulated_npu.compiler.graph.source import Node, Source
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, ParsedModel
 
 _X = Variable()
 _CUBE = Either(
-    (Apply("Pow", _X, numbers=(3.0,)), Product(1.0, (_X, _X, _X)), Product(1.0, (_X, Apply("Pow", _X, numbers=(2.0,)))))
+    (
+        Apply("Pow", _X, numbers=(3.0,)),
+        ProductOf(1.0, (_X, _X, _X)),
+        ProductOf(1.0, (_X, Apply("Pow", _X, numbers=(2.0,)))),
+    )
 )
-_SQUARE = Either((Apply("Pow", _X, numbers=(2.0,)), Product(1.0, (_X, _X))))
+_SQUARE = Either((Apply("Pow", _X, numbers=(2.0,)), ProductOf(1.0, (_X, _X))))
 _CUBIC = 0.044715
 _ROOT = math.sqrt(2 / math.pi)
 _INNER = Either(
     (
-        Product(_ROOT, (Sum(0.0, (_X, Either((Product(_CUBIC, (_X, _X, _X)), Product(_CUBIC, (_CUBE,)))))),)),
-        Product(_ROOT, (_X, Sum(1.0, (Either((Product(_CUBIC, (_X, _X)), Product(_CUBIC, (_SQUARE,)))),)))),
+        ProductOf(_ROOT, (SumOf(0.0, (_X, Either((ProductOf(_CUBIC, (_X, _X, _X)), ProductOf(_CUBIC, (_CUBE,)))))),)),
+        ProductOf(_ROOT, (_X, SumOf(1.0, (Either((ProductOf(_CUBIC, (_X, _X)), ProductOf(_CUBIC, (_SQUARE,)))),)))),
     )
 )
 _RELU6 = Either(
     (
-        Apply("Clip", Sum(3.0, (_X,)), numbers=(0.0, 6.0)),
-        Apply("Clip", Sum(3.0, (_X,)), attributes={"min": 0.0, "max": 6.0}),
+        Apply("Clip", SumOf(3.0, (_X,)), numbers=(0.0, 6.0)),
+        Apply("Clip", SumOf(3.0, (_X,)), attributes={"min": 0.0, "max": 6.0}),
     )
 )
 ACTIVATIONS: Sequence[tuple[str, dict[str, Any], Pattern]] = (
-    ("Gelu", {}, Product(0.5, (_X, Sum(1.0, (Apply("Erf", Product(math.sqrt(0.5), (_X,))),))))),
-    ("Gelu", {"approximate": b"tanh"}, Product(0.5, (_X, Sum(1.0, (Apply("Tanh", _INNER),))))),
-    ("Swish", {}, Product(1.0, (_X, Apply("Sigmoid", _X)))),
-    ("HardSwish", {}, Product(1.0, (_X, Apply("HardSigmoid", _X, attributes={"alpha": 1 / 6, "beta": 0.5})))),
-    ("HardSwish", {}, Product(1 / 6, (_X, _RELU6))),
+    ("Gelu", {}, ProductOf(0.5, (_X, SumOf(1.0, (Apply("Erf", ProductOf(math.sqrt(0.5), (_X,))),))))),
+    ("Gelu", {"approximate": b"tanh"}, ProductOf(0.5, (_X, SumOf(1.0, (Apply("Tanh", _INNER),))))),
+    ("Swish", {}, ProductOf(1.0, (_X, Apply("Sigmoid", _X)))),
+    ("HardSwish", {}, ProductOf(1.0, (_X, Apply("HardSigmoid", _X, attributes={"alpha": 1 / 6, "beta": 0.5})))),
+    ("HardSwish", {}, ProductOf(1 / 6, (_X, _RELU6))),
 )  # fmt: skip
 _HINTS = frozenset({"Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip"})
 
 
-def recognise(source: Source) -> Source:
+def recognise(source: ParsedModel) -> ParsedModel:
     """The model with nodes put together; what they compute stays the same."""
     for step in (_activations, _layer_normalisations, _paddings):
         source = step(source)
     return source
 
 
-def _activations(source: Source) -> Source:
+def _activations(source: ParsedModel) -> ParsedModel:
     if _HINTS.isdisjoint(node.op for node in source.nodes):
         return source
     found = Expressions(source)
 
-    def read(root: Node) -> tuple[Node, Iterable[str]] | None:
+    def read(root: OnnxNode) -> tuple[OnnxNode, Iterable[str]] | None:
         for op, attributes, pattern in ACTIVATIONS:
             for match in pattern.matches(found, root.outputs[0], Match()):
                 if match.variable:
-                    return Node(op, root.name, (), (match.variable,), root.outputs, attributes), match.nodes
+                    return OnnxNode(op, root.name, (), (match.variable,), root.outputs, attributes), match.nodes
         return None
 
     return _replaced(source, frozenset({"Mul", "Div"}), read)
 
 
 def _replaced(
-    source: Source, roots: frozenset[str], read: Callable[[Node], tuple[Node, Iterable[str]] | None]
-) -> Source:
+    source: ParsedModel, roots: frozenset[str], read: Callable[[OnnxNode], tuple[OnnxNode, Iterable[str]] | None]
+) -> ParsedModel:
     """Puts nodes together where `read` finds that a root ends a pattern of nodes read by each other alone."""
     by_name = {node.name: node for node in source.nodes}
-    replacement: dict[str, Node] = {}
+    replacement: dict[str, OnnxNode] = {}
     gone: set[str] = set()
     for root in reversed(source.nodes):
         if root.op not in roots or root.name in gone:
@@ -101,7 +105,7 @@ def _replaced(
     return source.with_nodes(kept)
 
 
-def _closed(source: Source, root: Node, members: Sequence[Node]) -> bool:
+def _closed(source: ParsedModel, root: OnnxNode, members: Sequence[OnnxNode]) -> bool:
     """Whether nothing else reads what the members compute on the way to the root."""
     names = {node.name for node in members}
     inner = [output for node in members if node.name != root.name for output in node.outputs]
@@ -111,12 +115,12 @@ def _closed(source: Source, root: Node, members: Sequence[Node]) -> bool:
     )
 
 
-def _layer_normalisations(source: Source) -> Source:
+def _layer_normalisations(source: ParsedModel) -> ParsedModel:
     if not any(node.op == "ReduceMean" for node in source.nodes):
         return source
     found = Expressions(source)
 
-    def read(root: Node) -> tuple[Node, Iterable[str]] | None:
+    def read(root: OnnxNode) -> tuple[OnnxNode, Iterable[str]] | None:
         core = _normalised(source, found, root)
         return None if core is None else _with_factors(source, found, *core)
 
@@ -124,10 +128,10 @@ def _layer_normalisations(source: Source) -> Source:
 
 
 def _rooted(
-    source: Source, root: Node, read: Callable[[Node], tuple[Node, Iterable[str]] | None]
-) -> tuple[Node, Iterable[str]] | None:
+    source: ParsedModel, root: OnnxNode, read: Callable[[OnnxNode], tuple[OnnxNode, Iterable[str]] | None]
+) -> tuple[OnnxNode, Iterable[str]] | None:
     """What ends at this root: its division lies at most a Mul and an Add before it."""
-    node: Node | None = root
+    node: OnnxNode | None = root
     for _ in range(3):
         if node is None:
             return None
@@ -139,7 +143,7 @@ def _rooted(
     return None
 
 
-def _normalised(source: Source, found: Expressions, division: Node) -> tuple[Node, set[str]] | None:
+def _normalised(source: ParsedModel, found: Expressions, division: OnnxNode) -> tuple[OnnxNode, set[str]] | None:
     """(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon), along the same axes."""
     difference, root = (source.producers.get(name) for name in division.inputs)
     if difference is None or root is None or (difference.op, root.op) != ("Sub", "Sqrt"):
@@ -164,17 +168,17 @@ def _normalised(source: Source, found: Expressions, division: Node) -> tuple[Nod
                 continue
             members |= {again.name, other.name}
         attributes = {"axes": axes, "epsilon": total.number}
-        return Node(RECOGNISED, division.name, (), difference.inputs[:1], division.outputs, attributes), members
+        return OnnxNode(RECOGNISED, division.name, (), difference.inputs[:1], division.outputs, attributes), members
     return None
 
 
-def _bases_of_square(found: Expressions, node: Node) -> list[str]:
+def _bases_of_square(found: Expressions, node: OnnxNode) -> list[str]:
     if node.op == "Pow" and found.number(node.inputs[1]) == 2:
         return [node.inputs[0]]
     return [node.inputs[0]] if node.op == "Mul" and node.inputs[0] == node.inputs[1] else []
 
 
-def _mean_axes(source: Source, node: Node) -> tuple[int, ...] | None:
+def _mean_axes(source: ParsedModel, node: OnnxNode) -> tuple[int, ...] | None:
     """Axes of a ReduceMean that keeps them, counted from the start; None for another node."""
     if node.op != "ReduceMean" or not node.attribute("keepdims", 1) or node.inputs[0] not in source.types:
         return None
@@ -186,7 +190,9 @@ def _mean_axes(source: Source, node: Node) -> tuple[int, ...] | None:
     return tuple(sorted(int(axis) % rank for axis in axes)) if axes else None
 
 
-def _with_factors(source: Source, found: Expressions, node: Node, members: set[str]) -> tuple[Node, Iterable[str]]:
+def _with_factors(
+    source: ParsedModel, found: Expressions, node: OnnxNode, members: set[str]
+) -> tuple[OnnxNode, Iterable[str]]:
     """Takes a scale and a shift by constants in, where they follow."""
     shape = source.types[node.inputs[0]].shape
     for op in ("Mul", "Add"):
@@ -202,12 +208,12 @@ def _with_factors(source: Source, found: Expressions, node: Node, members: set[s
     return node, members
 
 
-def _paddings(source: Source) -> Source:
+def _paddings(source: ParsedModel) -> ParsedModel:
     """Padding by zeros of spatial axes becomes padding of the convolution or average pooling that alone reads it."""
     if not any(node.op == "Pad" for node in source.nodes):
         return source
 
-    def read(root: Node) -> tuple[Node, Iterable[str]] | None:
+    def read(root: OnnxNode) -> tuple[OnnxNode, Iterable[str]] | None:
         pad = source.producers.get(root.inputs[0])
         if pad is None or pad.op != "Pad" or len(source.readers[root.inputs[0]]) != 1:
             return None
@@ -221,7 +227,7 @@ def _paddings(source: Source) -> Source:
     return _replaced(source, frozenset({"Conv", "AveragePool"}), read)
 
 
-def _zero_padding(source: Source, pad: Node) -> list[int] | None:
+def _zero_padding(source: ParsedModel, pad: OnnxNode) -> list[int] | None:
     """Pads of the spatial axes, where it pads by zeros, nothing else, and no less than nothing."""
     if (pad.attribute("mode") or b"constant") != b"constant" or pad.attribute("value", 0.0) != 0 or pad.input(3):
         return None
@@ -238,7 +244,7 @@ def _zero_padding(source: Source, pad: Node) -> list[int] | None:
     return None if any(outside) else [*pads[2:rank], *pads[rank + 2 :]]
 
 
-def _with_padding(window: Node, pads: list[int]) -> dict[str, Any] | None:
+def _with_padding(window: OnnxNode, pads: list[int]) -> dict[str, Any] | None:
     """Attributes of a window that pads by so much more; None where that would change results."""
     if (window.attribute("auto_pad") or b"NOTSET") not in (b"NOTSET", b"VALID"):
         return None

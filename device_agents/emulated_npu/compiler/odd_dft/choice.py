@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer, View
-from device_agents.emulated_npu.compiler.odd_dft.estimate import Estimates
-from device_agents.emulated_npu.compiler.odd_dft.graph import Plan, blocks_of, rewritten
-from device_agents.emulated_npu.compiler.odd_dft.levels import Sizes, largest_length, levels
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, View
+from device_agents.emulated_npu.compiler.odd_dft.levels import DftSizes, largest_length, levels
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import NoDft, check_options, is_convolution, obstacle
+from device_agents.emulated_npu.compiler.odd_dft.quick_estimate import DftEstimates
+from device_agents.emulated_npu.compiler.odd_dft.rewritten_graph import DftPlan, blocks_of, rewritten
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
@@ -68,7 +68,7 @@ def choose_convolutions(graph: Graph, machine: Machine, options: Options, predic
         return graph
     if options.conv_algorithm == "auto" and not _is_free(options):
         return graph
-    choice = _Choice(graph, machine, options, predictions, limit)
+    choice = _AlgorithmChoice(graph, machine, options, predictions, limit)
     plans = {layer.index: plan for layer in graph.layers if (plan := choice.plan(layer)) is not None}
     if plans and options.conv_algorithm == "auto" and len(graph.layers) > 1:
         plans = choice.in_chains(plans)
@@ -87,7 +87,7 @@ def _is_free(options: Options) -> bool:
 
 
 @dataclass
-class _Choice:
+class _AlgorithmChoice:
     """Chooses layer by layer; equal layers are looked at once. kernel DFTs in the cache take room for good."""
 
     graph: Graph
@@ -97,11 +97,11 @@ class _Choice:
     limit: int
 
     def __post_init__(self) -> None:
-        self._estimates = Estimates(CostModel(self.machine))
-        self._known: dict[object, Plan | None] = {}
+        self._estimates = DftEstimates(CostModel(self.machine))
+        self._known: dict[object, DftPlan | None] = {}
         self._kernel_bytes = 0
 
-    def plan(self, layer: Layer) -> Plan | None:
+    def plan(self, layer: HardwareLayer) -> DftPlan | None:
         """How a layer is computed by DFT; None for directly."""
         if not is_convolution(layer) or obstacle(layer, self.graph):
             return None
@@ -110,10 +110,10 @@ class _Choice:
             self._known[key] = self._forced(layer) if self.options.conv_algorithm == "odd-dft" else self._best(layer)
         plan = self._known[key]
         if plan is not None and plan.levels.kernels:
-            self._kernel_bytes += Sizes.of(blocks_of(layer, plan.length), self.machine).kernels
+            self._kernel_bytes += DftSizes.of(blocks_of(layer, plan.length), self.machine).kernels
         return plan
 
-    def _forced(self, layer: Layer) -> Plan:
+    def _forced(self, layer: HardwareLayer) -> DftPlan:
         kernel = max(layer.fixed_weights.shape[2:])
         most = self.options.dft_block or self.limit
         if kernel > most:
@@ -129,15 +129,15 @@ class _Choice:
             raise DoesNotFit(what, "no block that holds its kernel fits the buffers", "Raise nb_bytes of the machine")
         return plans[0][1]
 
-    def _no_room(self, layer: Layer, shortest: int) -> DoesNotFit:
+    def _no_room(self, layer: HardwareLayer, shortest: int) -> DoesNotFit:
         """Of the last-level cache for kernel DFTs that are to lie there."""
-        least = Sizes.of(blocks_of(layer, self.options.dft_block or shortest), self.machine)
+        least = DftSizes.of(blocks_of(layer, self.options.dft_block or shortest), self.machine)
         free = max(0, self.machine.llc.bytes - self._kernel_bytes)
         what = f"The kernel DFTs of {layer.name} do not fit the last-level cache of {self.machine.name}"
         why = f"they take at least {least.kernels} bytes beside blocks of {least.blocks}, and {free} are free"
         return DoesNotFit(what, why, "Let the kernel DFTs lie in DDR")
 
-    def _best(self, layer: Layer) -> Plan | None:
+    def _best(self, layer: HardwareLayer) -> DftPlan | None:
         _, channels, *kernel = layer.fixed_weights.shape
         if max(kernel) == 1 or (channels > 1 and layer.groups > MOST_GROUPS):
             return None
@@ -150,10 +150,10 @@ class _Choice:
         plans = self._planned(layer, hopeful)
         return plans[0][1] if plans and plans[0][0] < _GAIN * direct_ps else None
 
-    def _hope(self, layer: Layer, plan: Plan) -> float:
+    def _hope(self, layer: HardwareLayer, plan: DftPlan) -> float:
         return _HOPE if self._estimates.fetches_once(blocks_of(layer, plan.length)) else _FAINT_HOPE
 
-    def in_chains(self, plans: Mapping[int, Plan]) -> dict[int, Plan]:
+    def in_chains(self, plans: Mapping[int, DftPlan]) -> dict[int, DftPlan]:
         """Those of the plans that are faster than the chains of direct convolutions which they break up."""
         kept = dict(plans)
         for start, end in self.predictions.chains(self.graph):
@@ -161,7 +161,7 @@ class _Choice:
             own = {layer.index: plans[layer.index] for layer in layers if layer.index in plans}
             if own and len(layers) > 1:
                 part = _part(self.graph, layers, self.machine)
-                ways: list[Mapping[int, Plan]] = [
+                ways: list[Mapping[int, DftPlan]] = [
                     {},
                     own,
                     *({index: plan} for index, plan in own.items() if len(own) > 1),
@@ -173,7 +173,7 @@ class _Choice:
                     del kept[index]
         return kept
 
-    def _candidates(self, layer: Layer) -> Iterator[tuple[int, Plan]]:
+    def _candidates(self, layer: HardwareLayer) -> Iterator[tuple[int, DftPlan]]:
         """Every way with its estimate; a block longer than the whole input is none but the shortest such."""
         kernel = max(layer.fixed_weights.shape[2:])
         lengths: Iterator[int] = iter(range(max(3, kernel | 1), self.limit + 1, 2))
@@ -183,13 +183,13 @@ class _Choice:
             blocks = blocks_of(layer, length)
             for held in levels(blocks, self.machine, self._kernel_bytes):
                 if self.options.dft_kernels in ("auto", "llc" if held.kernels else "ddr"):
-                    yield self._estimates.transform_ps(blocks, held), Plan(length, held)
+                    yield self._estimates.transform_ps(blocks, held), DftPlan(length, held)
             if blocks.counts == (1, 1):
                 break
 
-    def _planned(self, layer: Layer, candidates: list[tuple[int, Plan]]) -> list[tuple[int, Plan]]:
+    def _planned(self, layer: HardwareLayer, candidates: list[tuple[int, DftPlan]]) -> list[tuple[int, DftPlan]]:
         """The most promising of the candidates by predicted time, the fastest first."""
-        found: list[tuple[int, Plan]] = []
+        found: list[tuple[int, DftPlan]] = []
         alone = _part(self.graph, (layer,), self.machine)
         for _, plan in sorted(candidates, key=lambda candidate: candidate[0]):
             with contextlib.suppress(DoesNotFit):
@@ -199,7 +199,7 @@ class _Choice:
         return sorted(found, key=lambda pair: pair[0])
 
 
-def _key(layer: Layer, graph: Graph, machine: Machine) -> object:
+def _key(layer: HardwareLayer, graph: Graph, machine: Machine) -> object:
     """Layers with equal keys take about the same time, directly as well as by DFT."""
 
     def place(view: View) -> object:
@@ -211,7 +211,7 @@ def _key(layer: Layer, graph: Graph, machine: Machine) -> object:
     return reads, place(layer.output), layer.settings, layer.groups, layer.fixed_weights.shape, layer.residual is None
 
 
-def _part(graph: Graph, layers: Sequence[Layer], machine: Machine) -> Graph:
+def _part(graph: Graph, layers: Sequence[HardwareLayer], machine: Machine) -> Graph:
     """A network of these layers alone; what they read from others lies where it would in the whole network."""
     written = {layer.output.value for layer in layers}
     outside = {view.value for layer in graph.layers if layer not in layers for view in layer.reads}

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from device_agents.emulated_npu.compiler.graph.constants import derived
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Layer, Value, View, ViewAxis
-from device_agents.emulated_npu.compiler.graph.odd_blocks import Blocks
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value, View, ViewAxis
+from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
 from device_agents.emulated_npu.compiler.graph.views import UNIT
 from device_agents.emulated_npu.compiler.odd_dft import matrices
 from device_agents.emulated_npu.compiler.odd_dft.rewriting import PARTS, Rewriting
@@ -19,7 +19,7 @@ _CONJUGATE = 1
 """The sign of the exponent: ONNX's convolution is a correlation, which multiplies by conjugates."""
 
 
-def transform_kernels(layer: Layer, blocks: Blocks, kernels: Value) -> Rewriting:
+def transform_kernels(layer: HardwareLayer, blocks: OddBlocks, kernels: Value) -> Rewriting:
     """The layers that write `kernels`: the rows and columns that a kernel has, by the same two directions.
 
     Kernels are zero beyond their own size, so that only as many columns of the matrices are used.
@@ -67,10 +67,10 @@ def transform_kernels(layer: Layer, blocks: Blocks, kernels: Value) -> Rewriting
     return made
 
 
-def _scaled(layer: Layer) -> Constant:
+def _scaled(layer: HardwareLayer) -> LazyConstant:
     """The kernels (M, C, height, width), the scale of the channels in them."""
     weights = layer.fixed_weights
-    parents: Sequence[Constant] = [weights]
+    parents: Sequence[LazyConstant] = [weights]
     if layer.scale_shift is not None:
         parents = [weights, layer.scale_shift]
 

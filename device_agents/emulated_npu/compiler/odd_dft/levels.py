@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from device_agents.emulated_npu.compiler.graph.odd_blocks import Blocks
+from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
 from device_agents.emulated_npu.machine import Machine
 
 Role = Literal["blocks", "lines", "columns", "kernels"]
@@ -17,7 +17,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 
 @dataclass(frozen=True)
-class Sizes:
+class DftSizes:
     """Bytes of the values between the steps of one picture, and of the kernel DFTs of the layer."""
 
     blocks: int
@@ -26,7 +26,7 @@ class Sizes:
     kernels: int
 
     @classmethod
-    def of(cls, blocks: Blocks, machine: Machine) -> Sizes:
+    def of(cls, blocks: OddBlocks, machine: Machine) -> DftSizes:
         """Those of a convolution in the machine's data type."""
         item = machine.data_type.bytes
         (height, width), (rows, across) = blocks.padded, blocks.counts
@@ -41,7 +41,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Levels:
+class CacheLevels:
     """Whether the values between the steps lie in the last-level cache; they are in DDR otherwise."""
 
     blocks: bool
@@ -55,13 +55,13 @@ class Levels:
         return tuple(role for role in ROLES if getattr(self, role))
 
 
-def levels(blocks: Blocks, machine: Machine, taken_bytes: int = 0) -> Iterator[Levels]:
+def levels(blocks: OddBlocks, machine: Machine, taken_bytes: int = 0) -> Iterator[CacheLevels]:
     """What can lie in the last-level cache together: with the kernel DFTs, and without them.
 
     The blocks do wherever they fit; of the rest, what saves most traffic. Blocks and lines are needed at the same
     time, lines and columns, and the kernel DFTs always; `taken_bytes` are other convolutions' kernel DFTs.
     """
-    sizes = Sizes.of(blocks, machine)
+    sizes = DftSizes.of(blocks, machine)
     for kernels in (True, False):
         room = machine.llc.bytes - taken_bytes - kernels * sizes.kernels
         if kernels and room < 0:
@@ -75,7 +75,7 @@ def levels(blocks: Blocks, machine: Machine, taken_bytes: int = 0) -> Iterator[L
         ]
         if fitting and (high or not kernels):
             lines, columns = max(fitting, key=lambda pair: pair[0] * sizes.lines + pair[1] * sizes.columns)
-            yield Levels(high, lines, columns, kernels)
+            yield CacheLevels(high, lines, columns, kernels)
 
 
 def largest_length(machine: Machine) -> int:

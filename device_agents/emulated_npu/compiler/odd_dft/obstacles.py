@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 from device_agents.emulated_npu.machine import Machine
@@ -18,14 +18,14 @@ class NoDft(UnsupportedOperator):
 
 
 @dataclass(frozen=True)
-class Direct:
+class DirectConvolution:
     """A convolution that is computed directly because it cannot be by DFT."""
 
     name: str
     reason: str
 
 
-def obstacle(layer: Layer, graph: Graph) -> str:
+def obstacle(layer: HardwareLayer, graph: Graph) -> str:
     """Why a convolution cannot be computed by DFT, in a few words; empty where it can."""
     settings, axes = layer.settings, len(layer.output.axes) - 2
     if layer.weights is None:
@@ -45,16 +45,16 @@ def _pair(sizes: tuple[int, int, int]) -> str:
     return f"{sizes[1]} x {sizes[2]}"
 
 
-def is_convolution(layer: Layer) -> bool:
+def is_convolution(layer: HardwareLayer) -> bool:
     """Whether a layer is a convolution, with groups or without, and no matrix product."""
     return layer.function in (Function.CONVOLVE, Function.DEPTHWISE) and not layer.matrix
 
 
-def direct_convolutions(graph: Graph) -> tuple[Direct, ...]:
+def direct_convolutions(graph: Graph) -> tuple[DirectConvolution, ...]:
     """The convolutions of a graph that cannot be computed by DFT, each with the reason, in its order."""
     of_dft = {index for one in graph.dft for index in one.layers}
     found = [layer for layer in graph.layers if is_convolution(layer) and layer.index not in of_dft]
-    return tuple(Direct(layer.name, reason) for layer in found if (reason := obstacle(layer, graph)))
+    return tuple(DirectConvolution(layer.name, reason) for layer in found if (reason := obstacle(layer, graph)))
 
 
 def check_options(options: Options, machine: Machine, limit: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View, ViewAxis
-from device_agents.emulated_npu.compiler.graph.odd_blocks import Blocks
+from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
 from device_agents.emulated_npu.compiler.graph.views import UNIT
 from device_agents.emulated_npu.compiler.odd_dft import matrices
 from device_agents.emulated_npu.compiler.odd_dft.rewriting import PARTS, Rewriting
@@ -51,7 +51,7 @@ def inverse_rows(made: Rewriting, columns: str, constant: str, index: int, of: s
         made.add(f"inverse row DFT{of}", Function.CONVOLVE, [source], output, settings, weights, line_0)
 
 
-def _columns_of_blocks(blocks: Blocks) -> Iterator[tuple[int, int, int]]:
+def _columns_of_blocks(blocks: OddBlocks) -> Iterator[tuple[int, int, int]]:
     """First column of blocks, number of columns, outputs of each: those that are full, and the last if it is not."""
     full, rest = divmod(blocks.map_size[1], blocks.valid[1])
     if full:

@@ -8,8 +8,8 @@ from typing import Literal
 
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import known
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Layer, Value, View
-from device_agents.emulated_npu.compiler.graph.odd_blocks import Blocks
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value, View
+from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
 from device_agents.emulated_npu.compiler.odd_dft.levels import ROLES, Role
 from device_agents.emulated_npu.compiler.odd_dft.matrices import Array
 from device_agents.emulated_npu.unit_commands import PLAIN, DataType, Function, Settings
@@ -26,10 +26,10 @@ class Rewriting:
     `Transformed`.
     """
 
-    layer: Layer
-    blocks: Blocks
+    layer: HardwareLayer
+    blocks: OddBlocks
     values: dict[str, Value] = field(default_factory=dict)
-    layers: list[Layer] = field(default_factory=list)
+    layers: list[HardwareLayer] = field(default_factory=list)
     roles: dict[Role, list[str]] = field(default_factory=lambda: {role: [] for role in ROLES})
     transforms: list[int] = field(default_factory=list)
     products: list[int] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Rewriting:
             self.roles[role].append(name)
         return name
 
-    def constant(self, constant: Constant) -> View:
+    def constant(self, constant: LazyConstant) -> View:
         """A constant that is read as any other value."""
         order = tuple(range(len(constant.shape)))
         self.values[constant.name] = Value(
@@ -58,21 +58,23 @@ class Rewriting:
         inputs: Sequence[View],
         output: View,
         settings: Settings = PLAIN,
-        weights: Constant | None = None,
+        weights: LazyConstant | None = None,
         residual: View | None = None,
         matrix: bool = False,
     ) -> None:
         """A layer named after the convolution and its own part in it; its index is given later."""
         name = f"{self.layer.name} ({what})"
         self.layers.append(
-            Layer(-1, name, (), function, tuple(inputs), output, settings, weights, matrix=matrix, residual=residual)
+            HardwareLayer(
+                -1, name, (), function, tuple(inputs), output, settings, weights, matrix=matrix, residual=residual
+            )
         )
 
-    def matrix(self, what: str, array: Array) -> Constant:
+    def matrix(self, what: str, array: Array) -> LazyConstant:
         """A matrix of the transform, rounded once."""
         length = self.blocks.length
         return known(f"dft{length}/{what}/{'x'.join(map(str, array.shape))}", array, DataType.FLOAT32)
 
-    def window(self, what: str, array: Array) -> Constant:
+    def window(self, what: str, array: Array) -> LazyConstant:
         """A matrix (results, positions, parts) as weights of a window over the parts."""
         return self.matrix(what, array.reshape(*array.shape[:2], 1, 1, array.shape[2]))

@@ -10,12 +10,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Layer, Value
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value
+from device_agents.emulated_npu.compiler.graph.regions import size_of
 from device_agents.emulated_npu.compiler.planning.allocation import ALIGNMENT_BYTES, Lifetime, aligned, allocate
 from device_agents.emulated_npu.compiler.planning.kernels import depthwise_constants, factor_axes
-from device_agents.emulated_npu.compiler.planning.regions import size_of
 from device_agents.emulated_npu.compiler.planning.tiling import Cut, Geometry, cut_chain
-from device_agents.emulated_npu.compiler.planning.weights import Load, cut_weights, gather_loads, uses_weight_buffer
+from device_agents.emulated_npu.compiler.planning.weights import (
+    WeightLoad,
+    cut_weights,
+    gather_loads,
+    uses_weight_buffer,
+)
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import DataType, Function
@@ -55,7 +60,7 @@ class WeightPlan:
     """
 
     resident: bool
-    loads: tuple[Load, ...]
+    loads: tuple[WeightLoad, ...]
     addresses: tuple[int, ...]
     together: int = 1
 
@@ -84,7 +89,7 @@ class ChainPlan:
     halo_bytes: int
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[HardwareLayer, ...]:
         """Its layers in order."""
         return self.geometry.layers
 
@@ -104,7 +109,7 @@ class ChainPlan:
 
 
 def plan_chain(
-    layers: Sequence[Layer],
+    layers: Sequence[HardwareLayer],
     values: Mapping[str, Value],
     cuts: Sequence[Cut],
     stored: frozenset[str],
@@ -124,7 +129,7 @@ def plan_chain(
     return ChainPlan(geometry, extents, buffers, constants, weights, slabs, nb_bytes, sb_bytes, halo_bytes)
 
 
-def _count_passes(layers: Sequence[Layer], cuts: Sequence[Cut]) -> None:
+def _count_passes(layers: Sequence[HardwareLayer], cuts: Sequence[Cut]) -> None:
     passes = math.prod(-(-layers[-1].output.axes[cut.axis].size // cut.size) for cut in cuts)
     if passes > MAX_PASSES:
         what = f"{layers[-1].name} would run in {passes} passes"
@@ -133,7 +138,7 @@ def _count_passes(layers: Sequence[Layer], cuts: Sequence[Cut]) -> None:
         )
 
 
-def element_type(value: Value | Constant, machine: Machine) -> DataType:
+def element_type(value: Value | LazyConstant, machine: Machine) -> DataType:
     """The type of a value in the machine's memories: its data type stands for float32."""
     return machine.data_type if value.dtype is DataType.FLOAT32 else value.dtype
 
@@ -149,14 +154,14 @@ def in_buffer(geometry: Geometry, name: str) -> bool:
     )
 
 
-def reads_outside(layer: Layer, place: int) -> bool:
+def reads_outside(layer: HardwareLayer, place: int) -> bool:
     """Whether a layer reads this operand from DDR or LLC, or through SB, and not from NB."""
     if layer.function is Function.GATHER:
         return place == 0
     return layer.matrix and layer.weights is None and place == 1
 
 
-def _demand(layers: Sequence[Layer], memory: str, needed: int, limit: int, parameter: str) -> None:
+def _demand(layers: Sequence[HardwareLayer], memory: str, needed: int, limit: int, parameter: str) -> None:
     if needed > limit:
         names = layers[0].name if len(layers) == 1 else f"{layers[0].name} to {layers[-1].name}"
         raise DoesNotFit(
@@ -226,7 +231,7 @@ def _buffers(
     return buffers, constants, top
 
 
-def depthwise_bytes(layer: Layer, machine: Machine) -> dict[str, int]:
+def depthwise_bytes(layer: HardwareLayer, machine: Machine) -> dict[str, int]:
     """Sizes in NB of the weights and scales of a depthwise layer; scales are float32 on every machine."""
     if layer.function is not Function.DEPTHWISE or layer.weights is None:
         return {}
@@ -289,7 +294,7 @@ def _weights(geometry: Geometry, machine: Machine, sb_bytes: int) -> tuple[dict[
     return plans, top + number * largest
 
 
-def _together(layer: Layer, loads: Sequence[Load]) -> int:
+def _together(layer: HardwareLayer, loads: Sequence[WeightLoad]) -> int:
     """How many second factors of a product are fetched at once: as many as make a load worth its latency."""
     if layer.weights is not None or len(loads) > 1 or loads[0].blocks[0].vector_bytes:
         return 1
@@ -297,12 +302,12 @@ def _together(layer: Layer, loads: Sequence[Load]) -> int:
     return max(1, min(layer.inputs[1].axes[axes[-1]].size, _FACTOR_BYTES // loads[0].bytes)) if axes else 1
 
 
-def _streamed(layer: Layer, machine: Machine, slot_bytes: int) -> tuple[Load, ...]:
+def _streamed(layer: HardwareLayer, machine: Machine, slot_bytes: int) -> tuple[WeightLoad, ...]:
     """Loads that fit a slot; the second factor of a product comes block by block."""
     return gather_loads(cut_weights(layer, machine, slot_bytes), slot_bytes if layer.weights else 0)
 
 
-def packed_bytes(layer: Layer, machine: Machine) -> int:
+def packed_bytes(layer: HardwareLayer, machine: Machine) -> int:
     """Size of a layer's weights in one block per group, with scales."""
     blocks = cut_weights(layer, machine, 1 << 40)
     return blocks[-1].offset + blocks[-1].bytes

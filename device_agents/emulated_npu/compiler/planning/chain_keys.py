@@ -5,7 +5,7 @@ Networks repeat their blocks, so that most chains which are considered have been
 
 from __future__ import annotations
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, View
 from device_agents.emulated_npu.compiler.planning.lowering import Externals
 
 
@@ -53,7 +53,7 @@ def _places(name: str, graph: Graph, externals: Externals) -> object:
     return own and own.space, name in graph.foreign, tuple(sends)
 
 
-def _layer_key(layer: Layer) -> object:
+def _layer_key(layer: HardwareLayer) -> object:
     return (
         layer.function,
         tuple(_view_key(view) for view in layer.reads),
@@ -71,5 +71,5 @@ def _view_key(view: View) -> object:
     return view.start, view.axes
 
 
-def _constant_key(constant: Constant | None) -> object:
+def _constant_key(constant: LazyConstant | None) -> object:
     return None if constant is None else (constant.shape, constant.dtype)

@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     Graph,
-    Layer,
+    HardwareLayer,
     View,
     whole_value,
     with_parts,
     written_part,
 )
+from device_agents.emulated_npu.compiler.graph.regions import Region, value_region, whole
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room, reads_outside
 from device_agents.emulated_npu.compiler.planning.chain_keys import ChainKeys
 from device_agents.emulated_npu.compiler.planning.lowering import Externals
-from device_agents.emulated_npu.compiler.planning.regions import Region, value_region, whole
-from device_agents.emulated_npu.compiler.planning.search import ChainSearch, Choice, Estimate
+from device_agents.emulated_npu.compiler.planning.search import ChainEstimate, ChainSearch, Choice
 from device_agents.emulated_npu.compiler.planning.tiling import NotTileable
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
@@ -52,17 +52,17 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Outline:
+class ChainOutline:
     """Where chains end, before anything is decided about them, with the time and the halo buffer they are to take."""
 
     predicted_ps: int
     halo_bytes: int
     ends: tuple[int, ...]
 
-    def extended(self, estimate: Estimate, end: int) -> Outline:
+    def extended(self, estimate: ChainEstimate, end: int) -> ChainOutline:
         """With one more chain, up to `end`."""
         halo_bytes = max(self.halo_bytes, estimate.halo_bytes)
-        return Outline(self.predicted_ps + estimate.predicted_ps, halo_bytes, (*self.ends, end))
+        return ChainOutline(self.predicted_ps + estimate.predicted_ps, halo_bytes, (*self.ends, end))
 
 
 class Planner:
@@ -74,8 +74,8 @@ class Planner:
         self._graph, self._options, self._rooms = graph, options, rooms
         self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
         self._keys = ChainKeys(graph, externals)
-        self._known: dict[object, Estimate | None] = {}
-        self._wider: dict[object, Estimate | None] = {}
+        self._known: dict[object, ChainEstimate | None] = {}
+        self._wider: dict[object, ChainEstimate | None] = {}
         self._apart = graph.foreign | graph.staged
         self._readers: dict[str, list[int]] = {}
         self._writers: dict[str, list[int]] = {}
@@ -97,16 +97,16 @@ class Planner:
             return (self._whole(len(self._graph.layers)),)
         return self.decide_all(self.outline())
 
-    def outline(self) -> Outline:
+    def outline(self) -> ChainOutline:
         """Where chains end in the cheapest sequence; raises DoesNotFit."""
-        best = [Outline(0, 0, (0,))]
+        best = [ChainOutline(0, 0, (0,))]
         for end in range(1, len(self._graph.layers) + 1):
             best.append(self._cheapest(end, best))
         return best[-1]
 
-    def outlined(self, ends: Sequence[int]) -> Outline | None:
+    def outlined(self, ends: Sequence[int]) -> ChainOutline | None:
         """What chains with these ends take in the room of this planner; None where one does not fit."""
-        result = Outline(0, 0, (0,))
+        result = ChainOutline(0, 0, (0,))
         for start, end in itertools.pairwise(ends):
             try:
                 estimate = self._estimated(start, end)
@@ -122,7 +122,7 @@ class Planner:
         estimate = self._estimated(start, end) if self._chainable(start, end) else None
         return None if estimate is None else estimate.predicted_ps
 
-    def decide_all(self, outline: Outline) -> tuple[Decision, ...]:
+    def decide_all(self, outline: ChainOutline) -> tuple[Decision, ...]:
         """The best way to run every chain of an outline; raises DoesNotFit."""
         return tuple(self.decide(start, end) for start, end in itertools.pairwise(outline.ends))
 
@@ -161,9 +161,9 @@ class Planner:
             why = f"{error.what}: {error.why}"
         raise DoesNotFit("The network cannot run as one chain", why, "Let the compiler choose where chains end")
 
-    def _cheapest(self, end: int, best: Sequence[Outline]) -> Outline:
+    def _cheapest(self, end: int, best: Sequence[ChainOutline]) -> ChainOutline:
         """The cheapest chains for the layers before `end`, from the cheapest for all before a place before it."""
-        found: Outline | None = None
+        found: ChainOutline | None = None
         idle = 0
         for start in self.starts(end):
             if not self._chainable(start, end):
@@ -181,14 +181,14 @@ class Planner:
             raise DoesNotFit(f"{self._graph.layers[end - 1].name} finds no place in any chain")
         return found
 
-    def _estimated(self, start: int, end: int) -> Estimate | None:
+    def _estimated(self, start: int, end: int) -> ChainEstimate | None:
         """Layers [start, end) as one chain, None where they do not fit; equal chains are looked at once."""
         key = self._keys.key(start, end)
         if key not in self._known:
             self._known[key] = self._estimate(key, start, end)
         return self._known[key]
 
-    def _estimate(self, key: object, start: int, end: int) -> Estimate | None:
+    def _estimate(self, key: object, start: int, end: int) -> ChainEstimate | None:
         if key in self._wider:
             wider = self._wider[key]
             if wider is None or (len(self._rooms) == 1 and wider.fits(self._rooms[0])):
@@ -201,7 +201,7 @@ class Planner:
         if not found and end - start == 1:
             chosen = self.decide(start, end).chosen
             nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
-            return Estimate(chosen.predicted_ps, nb_bytes, max(plan.halo_bytes for plan in chosen.chains))
+            return ChainEstimate(chosen.predicted_ps, nb_bytes, max(plan.halo_bytes for plan in chosen.chains))
         return min(found, key=lambda estimate: estimate.predicted_ps, default=None)
 
     def starts(self, end: int) -> Sequence[int]:
@@ -229,7 +229,7 @@ class Planner:
                         return False
         return True
 
-    def _chain(self, start: int, end: int) -> tuple[tuple[Layer, ...], frozenset[str]]:
+    def _chain(self, start: int, end: int) -> tuple[tuple[HardwareLayer, ...], frozenset[str]]:
         """The layers of a chain and what they store: parts of a value that others complete have a name of their own."""
         layers = []
         for layer in self._graph.layers[start:end]:

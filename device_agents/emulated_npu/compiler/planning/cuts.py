@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, Value
-from device_agents.emulated_npu.compiler.planning.regions import can_cut, cut_axis, is_windowed
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
+from device_agents.emulated_npu.compiler.graph.regions import can_cut, cut_axis, is_windowed
 from device_agents.emulated_npu.compiler.planning.tiling import Cut
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.unit_commands import Function
@@ -15,7 +15,9 @@ from device_agents.emulated_npu.unit_commands import Function
 Cuts = tuple[Cut, ...]
 
 
-def candidate_cuts(layer: Layer, tile: tuple[int, int] | None, values: Mapping[str, Value]) -> Iterator[list[Cuts]]:
+def candidate_cuts(
+    layer: HardwareLayer, tile: tuple[int, int] | None, values: Mapping[str, Value]
+) -> Iterator[list[Cuts]]:
     """Cuts in groups, one axis after the other, each from coarse to fine; the forced one where there is a tile.
 
     A forced tile is the height and width of the last two spatial axes.
@@ -34,7 +36,7 @@ def candidate_cuts(layer: Layer, tile: tuple[int, int] | None, values: Mapping[s
         yield [(*outer, Cut(axis, size)) for size in _tile_sizes(layer.output.axes[axis].size)]
 
 
-def _cut_axes(layer: Layer) -> list[int]:
+def _cut_axes(layer: HardwareLayer) -> list[int]:
     """Axes of the output that may be cut, the outermost first."""
     shape = layer.output.shape
     if not shape:
@@ -50,7 +52,7 @@ def _cut_axes(layer: Layer) -> list[int]:
     return [axis for axis in axes if shape[axis] > 1 and can_cut(layer, axis)]
 
 
-def _is_plain(layer: Layer, axis: int) -> bool:
+def _is_plain(layer: HardwareLayer, axis: int) -> bool:
     """Whether an axis of the output is one of the value's, or an interval of one."""
     base = layer.output.axes[axis].base
     found = None if base is None else cut_axis(layer.output, base)
@@ -69,19 +71,19 @@ def _tile_sizes(size: int) -> list[int]:
     return sizes
 
 
-def count_tiles(layer: Layer, cuts: Cuts) -> int:
+def count_tiles(layer: HardwareLayer, cuts: Cuts) -> int:
     """Into how many tiles cuts divide a layer's output."""
     return math.prod(-(-layer.output.axes[cut.axis].size // cut.size) for cut in cuts)
 
 
 @dataclass(frozen=True)
-class Candidates:
+class CutCandidates:
     """Cuts along one axis from coarse to fine, and into how many tiles it should take, more or less."""
 
     cuts: list[Cuts]
     wanted_tiles: float
 
-    def guess(self, layer: Layer) -> int:
+    def guess(self, layer: HardwareLayer) -> int:
         """The first cut into that many tiles."""
         for place, cuts in enumerate(self.cuts):
             if not cuts or layer.output.axes[cuts[-1].axis].size >= self.wanted_tiles * cuts[-1].size:

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import (
-    Constant,
     Graph,
-    Layer,
+    HardwareLayer,
+    LazyConstant,
     Value,
     whole_value,
     written_part,
 )
+from device_agents.emulated_npu.compiler.graph.regions import multiplier
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, depthwise_bytes, element_type
 from device_agents.emulated_npu.compiler.planning.lowering import Destination, Externals, factor_scale_key, weight_key
 from device_agents.emulated_npu.compiler.planning.placement import Buffer, buffer_bytes, dense_strides
-from device_agents.emulated_npu.compiler.planning.regions import multiplier
 from device_agents.emulated_npu.compiler.planning.weights import WeightBlock, uses_weight_buffer
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.isa.program import Port
@@ -29,21 +29,21 @@ from device_agents.emulated_npu.unit_commands import Space
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedWeights:
     """Weights of a layer at an address in DDR."""
 
     address: int
     bytes: int
-    layer: Layer
+    layer: HardwareLayer
     blocks: tuple[WeightBlock, ...]
 
 
 @dataclass(frozen=True)
-class Plain:
+class PlainConstant:
     """A constant at an address in DDR, densely in `order`."""
 
     address: int
-    constant: Constant
+    constant: LazyConstant
     order: tuple[int, ...]
     shape: tuple[int, ...]
 
@@ -88,7 +88,7 @@ def placeholders(
 
 
 @dataclass(frozen=True)
-class Occupied:
+class OccupiedMemory:
     """What of the memories off chip is taken already, from address 0 on, and values that have their place there."""
 
     ddr_bytes: int
@@ -96,7 +96,7 @@ class Occupied:
     values: Mapping[str, Buffer]
 
 
-FREE = Occupied(0, 0, MappingProxyType({}))
+FREE = OccupiedMemory(0, 0, MappingProxyType({}))
 
 
 class ExternalMemory:
@@ -116,12 +116,12 @@ class ExternalMemory:
         slots: Mapping[str, int] = _ONCE,
         owner: str = "The network",
         turns: Mapping[str, tuple[int, int]] = _ALWAYS,
-        occupied: Occupied = FREE,
+        occupied: OccupiedMemory = FREE,
     ) -> None:
         self._graph, self._machine, self._spaces, self._cores = graph, machine, spaces, cores
         self._slots, self._owner, self._turns, self._occupied = slots, owner, turns, occupied
-        self.packed: list[Packed] = []
-        self.plain: list[Plain] = []
+        self.packed: list[PackedWeights] = []
+        self.plain: list[PlainConstant] = []
         self.ddr_bytes = 0
         self.llc_bytes = 0
 
@@ -139,7 +139,7 @@ class ExternalMemory:
                 values[name] = placed(value, self._machine, Space.DDR, addresses[name])
         for name, value in self._graph.values.items():
             if value.constant is not None:
-                self.plain.append(Plain(self._take(value), value.constant, value.order, value.shape))
+                self.plain.append(PlainConstant(self._take(value), value.constant, value.order, value.shape))
                 values[name] = placed(value, self._machine, Space.DDR, self.plain[-1].address)
         values.update({written_part(name): values[name] for name in tuple(values)})
         known: dict[object, int] = {}
@@ -235,11 +235,11 @@ class ExternalMemory:
                     if address is None:
                         size = blocks[-1].offset + blocks[-1].bytes
                         address = new[same] = self._reserve(size)
-                        self.packed.append(Packed(address, size, layer, blocks))
+                        self.packed.append(PackedWeights(address, size, layer, blocks))
                     weights[weight_key(layer)] = address
                 elif uses_weight_buffer(layer) and layer.scale_shift is not None:
                     address = constants[factor_scale_key(layer)] = self._reserve(math.prod(layer.scale_shift.shape) * 4)
-                    self.plain.append(Plain(address, layer.scale_shift, (0, 1), layer.scale_shift.shape))
+                    self.plain.append(PlainConstant(address, layer.scale_shift, (0, 1), layer.scale_shift.shape))
                 for name, size in depthwise_bytes(layer, self._machine).items():
                     constants[name] = self._reserve(size)
                     self.plain.append(_depthwise_constant(constants[name], layer, name))
@@ -263,13 +263,13 @@ def _side_by_side(lives: Sequence[Sequence[Lifetime]], top: int) -> tuple[Mappin
     return found, top
 
 
-def _depthwise_constant(address: int, layer: Layer, name: str) -> Plain:
+def _depthwise_constant(address: int, layer: HardwareLayer, name: str) -> PlainConstant:
     """Weights (M, 1, kernel...) as (kd, kh, kw, C, m); scale and shift (2, M) as (2, C, m), which lies the same."""
     channels = layer.inputs[0].axes[1].size
     ratio = multiplier(layer)
     if layer.scale_shift is not None and name.endswith("scale_shift"):
-        return Plain(address, layer.scale_shift, (0, 1), layer.scale_shift.shape)
-    return Plain(address, layer.fixed_weights, (2, 3, 4, 0, 1), (channels, ratio, *layer.settings.kernel))
+        return PlainConstant(address, layer.scale_shift, (0, 1), layer.scale_shift.shape)
+    return PlainConstant(address, layer.fixed_weights, (2, 3, 4, 0, 1), (channels, ratio, *layer.settings.kernel))
 
 
 def port_of(name: str, graph: Graph, externals: Externals) -> Port:

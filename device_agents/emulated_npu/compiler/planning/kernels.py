@@ -6,9 +6,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, View
-from device_agents.emulated_npu.compiler.planning.placement import Buffer, operand, view_axes, view_operand
-from device_agents.emulated_npu.compiler.planning.regions import (
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, View
+from device_agents.emulated_npu.compiler.graph.regions import (
     Interval,
     Region,
     is_windowed,
@@ -17,6 +16,7 @@ from device_agents.emulated_npu.compiler.planning.regions import (
     size_of,
     window_interval,
 )
+from device_agents.emulated_npu.compiler.planning.placement import Buffer, operand, view_axes, view_operand
 from device_agents.emulated_npu.compiler.planning.weights import VECTOR_BYTES, WeightBlock
 from device_agents.emulated_npu.unit_commands import (
     Activation,
@@ -42,7 +42,7 @@ class Buffers:
     constants: Mapping[str, Buffer]
 
 
-def commands_of(layer: Layer, region: Region, buffers: Buffers) -> Iterator[Command]:
+def commands_of(layer: HardwareLayer, region: Region, buffers: Buffers) -> Iterator[Command]:
     """Commands for a region of the output of a layer that does not use the weight buffer."""
     if is_windowed(layer) or layer.function is Function.LRN:
         for part in _single(region, 1):
@@ -59,7 +59,9 @@ def commands_of(layer: Layer, region: Region, buffers: Buffers) -> Iterator[Comm
         yield Command(layer.function, target, first, second, third, settings=layer.settings, layer=layer.index)
 
 
-def convolve(layer: Layer, region: Region, block: WeightBlock, buffers: Buffers, weights: Operand) -> Iterator[Command]:
+def convolve(
+    layer: HardwareLayer, region: Region, block: WeightBlock, buffers: Buffers, weights: Operand
+) -> Iterator[Command]:
     """Commands of the matrix unit for a region of the output and the block's channels; `weights` lie in SB."""
     channel_axis = len(region) - 1 if layer.matrix else 1
     cut = list(region)
@@ -77,7 +79,7 @@ def convolve(layer: Layer, region: Region, block: WeightBlock, buffers: Buffers,
         yield _convolution(layer, part, block, buffers, weights, vectors)
 
 
-def _looped_axes(layer: Layer) -> int:
+def _looped_axes(layer: HardwareLayer) -> int:
     """Leading axes of which one command takes one index at a time."""
     if not layer.matrix:
         return 1
@@ -85,7 +87,12 @@ def _looped_axes(layer: Layer) -> int:
 
 
 def _convolution(
-    layer: Layer, region: Region, block: WeightBlock, buffers: Buffers, weights: Operand, vectors: Operand | None
+    layer: HardwareLayer,
+    region: Region,
+    block: WeightBlock,
+    buffers: Buffers,
+    weights: Operand,
+    vectors: Operand | None,
 ) -> Command:
     arrange = _matrix_axes if layer.matrix else _picture_axes
     needed = list(read_region(layer, 0, region))
@@ -116,7 +123,7 @@ def _convolution(
     )
 
 
-def _first_channel(layer: Layer, block: WeightBlock) -> int:
+def _first_channel(layer: HardwareLayer, block: WeightBlock) -> int:
     return 0 if layer.matrix else block.channels[0] - block.channels[0] % (layer.inputs[0].axes[1].size // layer.groups)
 
 
@@ -134,7 +141,7 @@ def _vectors(block: WeightBlock, weights: Operand) -> Operand:
     return Operand(descriptor, weights.address + block.weight_bytes)
 
 
-def _windowed(layer: Layer, region: Region, buffers: Buffers) -> Command:
+def _windowed(layer: HardwareLayer, region: Region, buffers: Buffers) -> Command:
     """Pooling, depthwise convolution and LRN on one picture."""
     depthwise = layer.function is Function.DEPTHWISE
     view = layer.inputs[0]
@@ -170,7 +177,7 @@ def _windowed(layer: Layer, region: Region, buffers: Buffers) -> Command:
     )
 
 
-def depthwise_constants(layer: Layer) -> tuple[str, str]:
+def depthwise_constants(layer: HardwareLayer) -> tuple[str, str]:
     """Names under which the weights and the scales of a depthwise layer are kept in NB."""
     return f"{layer.index}/weights", f"{layer.index}/scale_shift"
 
@@ -188,7 +195,7 @@ def _with_multiplier(axes: Axes, ratio: int) -> tuple[tuple[int, int], ...]:
     return (*axes[:-1], (size // ratio, stride * ratio), (ratio, stride))
 
 
-def _tile_settings(layer: Layer, region: Region) -> Settings:
+def _tile_settings(layer: HardwareLayer, region: Region) -> Settings:
     """The settings with the padding that this region sees before its first element."""
     pad = list(layer.settings.pad)
     for axis in range(2, len(region)):
@@ -198,7 +205,7 @@ def _tile_settings(layer: Layer, region: Region) -> Settings:
     return layer.settings if tuple(pad) == layer.settings.pad else replace(layer.settings, pad=(pad[0], pad[1], pad[2]))
 
 
-def _gather(layer: Layer, region: Region, buffers: Buffers) -> Iterator[Command]:
+def _gather(layer: HardwareLayer, region: Region, buffers: Buffers) -> Iterator[Command]:
     table, index = layer.inputs
     indices = len(index.axes)
     for part in _single(region, indices - 1):

@@ -6,7 +6,17 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, Value, whole_value
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value, whole_value
+from device_agents.emulated_npu.compiler.graph.layer_parts import output_channels
+from device_agents.emulated_npu.compiler.graph.regions import (
+    Region,
+    intersection,
+    is_empty,
+    multiplier,
+    read_region,
+    value_region,
+    whole,
+)
 from device_agents.emulated_npu.compiler.planning.chain import (
     ChainPlan,
     WeightPlan,
@@ -27,20 +37,10 @@ from device_agents.emulated_npu.compiler.planning.placement import (
     dense_strides,
     region_operand,
 )
-from device_agents.emulated_npu.compiler.planning.regions import (
-    Region,
-    intersection,
-    is_empty,
-    multiplier,
-    read_region,
-    value_region,
-    whole,
-)
 from device_agents.emulated_npu.compiler.planning.tiling import Tile
 from device_agents.emulated_npu.compiler.planning.weights import (
-    Load,
     WeightBlock,
-    output_channels,
+    WeightLoad,
     uses_weight_buffer,
     weight_operand,
 )
@@ -75,21 +75,21 @@ class Externals:
     sends: Mapping[str, tuple[Destination, ...]] = field(default_factory=dict)
 
 
-def weight_key(layer: Layer) -> str:
+def weight_key(layer: HardwareLayer) -> str:
     """The name under which the packed weights of a layer, or of a slice of it, are kept."""
     return f"{layer.index}/{layer.fixed_weights.name}"
 
 
-def factor_scale_key(layer: Layer) -> str:
+def factor_scale_key(layer: HardwareLayer) -> str:
     """The name under which scale and shift of a product of two computed tensors are kept."""
     return f"{layer.index}/factor_scale"
 
 
 @dataclass(frozen=True)
-class Computing:
+class ComputeStep:
     """The computing of a region of a layer's output, with the weights that stream past for it."""
 
-    layer: Layer
+    layer: HardwareLayer
     region: Region
 
 
@@ -135,12 +135,12 @@ class ChainWriter:
     def one_pass(self, tile: Tile) -> Iterator[Command]:
         """One pass through all layers of the chain (S3.2)."""
         for step in self.steps(tile):
-            if isinstance(step, Computing):
+            if isinstance(step, ComputeStep):
                 yield from self.compute(step)
             else:
                 yield step
 
-    def steps(self, tile: Tile) -> Iterator[Command | Computing]:
+    def steps(self, tile: Tile) -> Iterator[Command | ComputeStep]:
         """One pass as moves and computing; what is computed may be written out by `compute`."""
         for place, layer in enumerate(self._plan.layers):
             output = layer.output.value
@@ -152,7 +152,7 @@ class ChainWriter:
             if self._first_writer[output] == place:
                 yield from self._enter(output, tile, layer.index)
             if active:
-                yield Computing(layer, self._geometry.output_region(layer, tile))
+                yield ComputeStep(layer, self._geometry.output_region(layer, tile))
                 if output in self._geometry.stored:
                     yield from self._store(layer, tile)
             if self._last_writer[output] == place:
@@ -220,7 +220,7 @@ class ChainWriter:
             )
         yield from self._keep(name, tile, layer)
 
-    def _store(self, layer: Layer, tile: Tile) -> Iterator[Command]:
+    def _store(self, layer: HardwareLayer, tile: Tile) -> Iterator[Command]:
         name = layer.output.value
         own = value_region(layer.output, whole(layer.output.shape))
         fresh = self._geometry.stored_region(name, tile)
@@ -251,7 +251,7 @@ class ChainWriter:
 
     # --- computing ----------------------------------------------------------------------------------------------
 
-    def _first_weights(self, layer: Layer) -> Iterator[Command]:
+    def _first_weights(self, layer: HardwareLayer) -> Iterator[Command]:
         """Fetches the first of weights that stream past, and all that stays on chip when it is needed at first."""
         plan = self._plan.weights.get(layer.index)
         if plan is not None and not plan.resident and layer.weights is not None:
@@ -267,7 +267,7 @@ class ChainWriter:
             for load in plan.loads:
                 yield self._fetch(layer, load, self._sb_base + plan.addresses[0] + load.offset)
 
-    def compute(self, step: Computing) -> Iterator[Command]:
+    def compute(self, step: ComputeStep) -> Iterator[Command]:
         """The commands that compute a region."""
         layer, region = step.layer, step.region
         buffers = self._operands(layer)
@@ -290,7 +290,7 @@ class ChainWriter:
                 weights = weight_operand(layer, block, self._machine, address + block.offset - load.offset)
                 yield from convolve(layer, region, block, buffers, weights)
 
-    def _operands(self, layer: Layer) -> Buffers:
+    def _operands(self, layer: HardwareLayer) -> Buffers:
         reads = tuple(
             (self._externals.values if reads_outside(layer, place) else self._current)[view.value]
             for place, view in enumerate(layer.reads)
@@ -305,7 +305,7 @@ class ChainWriter:
         self._loads += 1
         return self._sb_base + plan.addresses[self._loads % len(plan.addresses)]
 
-    def _fetch(self, layer: Layer, load: Load, address: int) -> Command:
+    def _fetch(self, layer: HardwareLayer, load: WeightLoad, address: int) -> Command:
         source = self._externals.weights[weight_key(layer)] + load.offset
         return self._bytes_load(Space.SB, address, source, load.bytes, layer.index)
 
@@ -314,7 +314,7 @@ class ChainWriter:
         first = Operand(Descriptor(Space.DDR, DataType.UINT8, (size,), (1,)), source)
         return Command(Function.LOAD, target, first, layer=layer)
 
-    def _constant_buffer(self, layer: Layer, name: str, address: int) -> Buffer:
+    def _constant_buffer(self, layer: HardwareLayer, name: str, address: int) -> Buffer:
         """Weights as (kd, kh, kw, C, m), or scale and shift as (2, C, m), densely."""
         channels = layer.inputs[0].axes[1].size
         ratio = multiplier(layer)
@@ -323,7 +323,7 @@ class ChainWriter:
         dtype = self._machine.data_type if is_weights else DataType.FLOAT32
         return Buffer(Space.NB, address, dtype, dims, dense_strides(dims, range(len(dims)), dtype.bytes))
 
-    def _product(self, layer: Layer, region: Region, plan: WeightPlan, buffers: Buffers) -> Iterator[Command]:
+    def _product(self, layer: HardwareLayer, region: Region, plan: WeightPlan, buffers: Buffers) -> Iterator[Command]:
         """A product of two computed tensors: the second factor is loaded into SB, some matrices at a time."""
         for batch in _batches(layer, region, plan.together):
             for load in plan.loads:
@@ -337,7 +337,7 @@ class ChainWriter:
                     own = Operand(weights.descriptor, address + place * block.bytes)
                     yield from convolve(layer, part, block, buffers, own)
 
-    def _fetch_factor(self, layer: Layer, region: Region, block: WeightBlock, weights: Operand) -> Command:
+    def _fetch_factor(self, layer: HardwareLayer, region: Region, block: WeightBlock, weights: Operand) -> Command:
         needed = list(read_region(layer, 1, region))
         needed[-2:] = [block.channels, block.outputs]
         view = layer.inputs[1]
@@ -348,7 +348,7 @@ class ChainWriter:
         target = Descriptor(Space.SB, source.descriptor.dtype, dims, strides)
         return Command(Function.LOAD, Operand(target, weights.address), source, layer=layer.index)
 
-    def _fetch_vectors(self, layer: Layer, block: WeightBlock, weights: Operand) -> Command:
+    def _fetch_vectors(self, layer: HardwareLayer, block: WeightBlock, weights: Operand) -> Command:
         """Scale and shift of the block's columns, which constant weights would bring along."""
         columns = output_channels(layer)
         low, high = block.outputs
@@ -364,7 +364,7 @@ class ChainWriter:
         )
 
 
-def _batches(layer: Layer, region: Region, together: int) -> Iterator[Region]:
+def _batches(layer: HardwareLayer, region: Region, together: int) -> Iterator[Region]:
     """The region in parts of so many second factors each, next to each other along their innermost batch axis.
 
     Along axes where the second factor repeats a part has all indices.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.compiler.planning.regions import Region, size_of
+from device_agents.emulated_npu.compiler.graph.regions import Region, size_of
 from device_agents.emulated_npu.unit_commands import DataType, Descriptor, Operand, Space
 
 

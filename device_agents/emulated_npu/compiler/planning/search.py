@@ -8,19 +8,18 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, Value
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
+from device_agents.emulated_npu.compiler.graph.regions import size_of
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room, element_type, packed_bytes, plan_chain
 from device_agents.emulated_npu.compiler.planning.cuts import (
-    Candidates,
+    CutCandidates,
     Cuts,
     candidate_cuts,
     count_tiles,
     first_that_fits,
 )
-from device_agents.emulated_npu.compiler.planning.lowering import ChainWriter, Computing, Externals
-from device_agents.emulated_npu.compiler.planning.regions import size_of
-from device_agents.emulated_npu.compiler.planning.slicing import slice_outputs
+from device_agents.emulated_npu.compiler.planning.lowering import ChainWriter, ComputeStep, Externals
 from device_agents.emulated_npu.compiler.planning.tiling import (
     Cut,
     DividesParts,
@@ -30,7 +29,7 @@ from device_agents.emulated_npu.compiler.planning.tiling import (
     Tile,
     cut_chain,
 )
-from device_agents.emulated_npu.compiler.planning.weights import uses_weight_buffer
+from device_agents.emulated_npu.compiler.planning.weights import slice_outputs, uses_weight_buffer
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
@@ -42,7 +41,7 @@ _RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
 
 
 @dataclass(frozen=True)
-class Prediction:
+class ChainTime:
     """Time that a chain is predicted to take: both queues, and what does not overlap at its ends."""
 
     io_ps: int
@@ -66,7 +65,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ChainEstimate:
     """What some layers are predicted to take as one chain, and the room that this needs."""
 
     predicted_ps: int
@@ -101,23 +100,23 @@ class ChainSearch:
         self._costs = CostModel(machine)
         self._computing: dict[object, tuple[int, int]] = {}
 
-    def estimate(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Estimate:
+    def estimate(self, layers: tuple[HardwareLayer, ...], stored: frozenset[str], room: Room) -> ChainEstimate:
         """What a good choice takes, found at little cost; raises as `choices`."""
         parts = self._sweep_parts(layers, room)
-        found: list[Estimate] = []
+        found: list[ChainEstimate] = []
         if not parts or self._residency(layers[0]) != "weights":
             with contextlib.nullcontext() if not parts else contextlib.suppress(DoesNotFit, NotTileable):
                 plan = self._coarsest(layers, stored, room, _QUICK)[0]
-                found.append(Estimate(self.predict(plan).total_ps, plan.nb_bytes, plan.halo_bytes))
+                found.append(ChainEstimate(self.predict(plan).total_ps, plan.nb_bytes, plan.halo_bytes))
         if parts:
             ends = [self._coarsest((part,), stored, room, _QUICK)[0] for part in (parts[0], parts[-1])]
             first_ps, last_ps = (self.predict(end).total_ps for end in ends)
             total_ps = (len(parts) - 1) * first_ps + last_ps  # all but the last are equal
             nb_bytes, halo_bytes = max(end.nb_bytes for end in ends), max(end.halo_bytes for end in ends)
-            found.append(Estimate(total_ps, nb_bytes, halo_bytes))
+            found.append(ChainEstimate(total_ps, nb_bytes, halo_bytes))
         return min(found, key=lambda estimate: estimate.predicted_ps)
 
-    def choices(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
+    def choices(self, layers: tuple[HardwareLayer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
         """All choices around the coarsest cut that fits; raises DoesNotFit, or NotTileable, where there is none."""
         sweeps = list(self._sweeps(layers, stored, room))
         yield from sweeps
@@ -132,7 +131,7 @@ class ChainSearch:
         for plan in plans:
             yield Choice(_label(plan), (plan,), self.predict(plan).total_ps)
 
-    def _residency(self, layer: Layer) -> ResidencyChoice:
+    def _residency(self, layer: HardwareLayer) -> ResidencyChoice:
         """What is to stay on chip, "auto" for whatever is faster."""
         if self._options.residency != "smaller":
             return self._options.residency
@@ -140,7 +139,7 @@ class ChainSearch:
         features = math.prod(view.shape) * element_type(self._values[view.value], self._machine).bytes
         return "features" if features < packed_bytes(layer, self._machine) else "weights"
 
-    def _sweep_parts(self, layers: tuple[Layer, ...], room: Room) -> tuple[Layer, ...]:
+    def _sweep_parts(self, layers: tuple[HardwareLayer, ...], room: Room) -> tuple[HardwareLayer, ...]:
         """A single layer divided so that the weights of each part stay in SB; empty where that is no choice."""
         layer = layers[0]
         if len(layers) > 1 or not uses_weight_buffer(layer) or layer.weights is None:
@@ -150,7 +149,7 @@ class ChainSearch:
         parts = slice_outputs(layer, self._machine, room.sb_bytes // 2)
         return parts if len(parts) > 1 else ()
 
-    def _sweeps(self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
+    def _sweeps(self, layers: tuple[HardwareLayer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
         """A single layer in several sweeps over its features (S3.7)."""
         parts = self._sweep_parts(layers, room)
         if not parts:
@@ -163,7 +162,7 @@ class ChainSearch:
         yield Choice(f"weights resident in {len(parts)} sweeps", plans, total_ps)
 
     def _coarsest(
-        self, layers: tuple[Layer, ...], stored: frozenset[str], room: Room, effort: _Effort
+        self, layers: tuple[HardwareLayer, ...], stored: frozenset[str], room: Room, effort: _Effort
     ) -> list[ChainPlan]:
         """Plans for the coarsest cut that fits, and finer ones; raises DoesNotFit, or NotTileable."""
         problems: list[DoesNotFit] = []
@@ -189,21 +188,21 @@ class ChainSearch:
         self,
         candidates: list[Cuts],
         wanted: float,
-        layers: tuple[Layer, ...],
+        layers: tuple[HardwareLayer, ...],
         stored: frozenset[str],
         room: Room,
         effort: _Effort,
     ) -> list[ChainPlan]:
         """As `_coarsest_of`, without candidates that would divide what a layer of the chain writes as one."""
         try:
-            return self._coarsest_of(Candidates(candidates, wanted), layers, stored, room, effort)
+            return self._coarsest_of(CutCandidates(candidates, wanted), layers, stored, room, effort)
         except DividesParts:
             whole = [cuts for cuts in candidates if self._keeps_parts(layers, cuts, stored)]
             if not whole:
                 raise
-            return self._coarsest_of(Candidates(whole, wanted), layers, stored, room, effort)
+            return self._coarsest_of(CutCandidates(whole, wanted), layers, stored, room, effort)
 
-    def _keeps_parts(self, layers: tuple[Layer, ...], cuts: Cuts, stored: frozenset[str]) -> bool:
+    def _keeps_parts(self, layers: tuple[HardwareLayer, ...], cuts: Cuts, stored: frozenset[str]) -> bool:
         try:
             cut_chain(layers, cuts, stored)
         except NotTileable:
@@ -211,7 +210,12 @@ class ChainSearch:
         return True
 
     def _coarsest_of(
-        self, candidates: Candidates, layers: tuple[Layer, ...], stored: frozenset[str], room: Room, effort: _Effort
+        self,
+        candidates: CutCandidates,
+        layers: tuple[HardwareLayer, ...],
+        stored: frozenset[str],
+        room: Room,
+        effort: _Effort,
     ) -> list[ChainPlan]:
         tried: dict[int, list[ChainPlan]] = {}
 
@@ -228,7 +232,12 @@ class ChainSearch:
         return found
 
     def _variants(
-        self, layers: tuple[Layer, ...], cuts: tuple[Cut, ...], stored: frozenset[str], room: Room, effort: _Effort
+        self,
+        layers: tuple[HardwareLayer, ...],
+        cuts: tuple[Cut, ...],
+        stored: frozenset[str],
+        room: Room,
+        effort: _Effort,
     ) -> list[ChainPlan]:
         """A chain cut in one way, with every treatment of the halo that is allowed and fits; raises DoesNotFit."""
         found: list[ChainPlan] = []
@@ -260,14 +269,14 @@ class ChainSearch:
         if choice == "retain-columns":
             yield ()
 
-    def predict(self, plan: ChainPlan) -> Prediction:
+    def predict(self, plan: ChainPlan) -> ChainTime:
         """The time of a chain from the commands of passes that stand for all others like them."""
         writer = ChainWriter(plan, self._values, self._machine, self._externals)
         io_ps = cp_ps = fill_ps = drain_ps = 0
         for tile, count in _representatives(plan.geometry):
             filling = not any(tile)
             for step in writer.steps(tile):
-                if isinstance(step, Computing):
+                if isinstance(step, ComputeStep):
                     io, cp = self._computing_ps(plan, writer, step)
                     filling = False
                 else:
@@ -277,9 +286,9 @@ class ChainSearch:
                     fill_ps += io if filling else 0
                 io_ps += io * count
                 cp_ps += cp * count
-        return Prediction(io_ps, cp_ps, fill_ps, drain_ps)
+        return ChainTime(io_ps, cp_ps, fill_ps, drain_ps)
 
-    def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: Computing) -> tuple[int, int]:
+    def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[int, int]:
         """Time on both queues; it depends on shapes alone, so that it is written out once for each."""
         layer = step.layer
         weights = plan.weights.get(layer.index)

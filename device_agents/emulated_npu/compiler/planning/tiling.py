@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer
-from device_agents.emulated_npu.compiler.planning.regions import (
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
+from device_agents.emulated_npu.compiler.graph.regions import (
     EMPTY,
     Interval,
     Region,
@@ -46,7 +46,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Track:
+class AxisTrack:
     """A value along one cut: its axis, and for every tile what is new and what lies in the buffer.
 
     `new` and `held` are intervals of the value's axis; what was held and is not new comes from the halo.
@@ -99,10 +99,10 @@ class Geometry:
     `stored` are read by others or are results.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[HardwareLayer, ...]
     cuts: tuple[Cut, ...]
     counts: tuple[int, ...]
-    tracks: Mapping[str, tuple[Track | None, ...]]
+    tracks: Mapping[str, tuple[AxisTrack | None, ...]]
     regions: Mapping[str, Region]
     loaded: tuple[str, ...]
     stored: frozenset[str]
@@ -151,7 +151,7 @@ class Geometry:
                 region[track.axis] = (max(low, track.new[index - 1][1]), high)
         return tuple(region)
 
-    def output_region(self, layer: Layer, tile: Tile) -> Region:
+    def output_region(self, layer: HardwareLayer, tile: Tile) -> Region:
         """The part of a layer's output, on the axes of its view, that a pass computes."""
         region = list(whole(layer.output.shape))
         value = self.new_region(layer.output.value, tile)
@@ -190,13 +190,13 @@ class Geometry:
             yield place, tuple(region)
 
 
-def cut_chain(layers: Sequence[Layer], cuts: Sequence[Cut], stored: frozenset[str]) -> Geometry:
+def cut_chain(layers: Sequence[HardwareLayer], cuts: Sequence[Cut], stored: frozenset[str]) -> Geometry:
     """Cuts a chain; `stored` are the values it computes that are read outside it. Raises NotTileable."""
     return _Cutter(tuple(layers), tuple(cuts), stored).run()
 
 
 class _Cutter:
-    def __init__(self, layers: tuple[Layer, ...], cuts: tuple[Cut, ...], stored: frozenset[str]) -> None:
+    def __init__(self, layers: tuple[HardwareLayer, ...], cuts: tuple[Cut, ...], stored: frozenset[str]) -> None:
         self._layers, self._cuts, self._stored = layers, cuts, stored
         self._made: dict[str, Region] = {}
         for layer in layers:
@@ -228,7 +228,7 @@ class _Cutter:
             add(layer.output.value, value_region(layer.output, output))
         return regions
 
-    def _along(self, cut: Cut, count: int) -> dict[str, Track]:
+    def _along(self, cut: Cut, count: int) -> dict[str, AxisTrack]:
         """Tracks of the values that change along one cut, from the last layer back."""
         if count == 1:
             return {}
@@ -240,9 +240,9 @@ class _Cutter:
         unit, start = last.axes[cut.axis].step, last.start[base]
         tiles = [(first, min(first + cut.size, size)) for first in range(0, size, cut.size)]
         needs[last.value] = [(start + unit * low, start + unit * high) for low, high in tiles]
-        tracks: dict[str, Track] = {}
+        tracks: dict[str, AxisTrack] = {}
         pending = {name: sum(layer.output.value == name for layer in self._layers) for name in self._made}
-        computed: dict[str, Track | None] = {}
+        computed: dict[str, AxisTrack | None] = {}
         for layer in reversed(self._layers):
             name = layer.output.value
             if name not in computed:
@@ -260,7 +260,7 @@ class _Cutter:
 
     def _finish(
         self, name: str, axes: dict[str, int | None], needs: dict[str, list[Interval]], cut: Cut
-    ) -> Track | None:
+    ) -> AxisTrack | None:
         axis = axes.get(name)
         if axis is None:
             if name in axes:
@@ -271,8 +271,8 @@ class _Cutter:
 
     def _propagate(
         self,
-        layer: Layer,
-        computed: Mapping[str, Track | None],
+        layer: HardwareLayer,
+        computed: Mapping[str, AxisTrack | None],
         axes: dict[str, int | None],
         needs: dict[str, list[Interval]],
         count: int,
@@ -317,7 +317,7 @@ def _hull(held: Region | None, region: Region) -> Region:
     return region if held is None else tuple(union(one, two) for one, two in zip(held, region, strict=True))
 
 
-def _track(axis: int, mode: HaloMode, needs: Sequence[Interval], complete: Interval | None) -> Track:
+def _track(axis: int, mode: HaloMode, needs: Sequence[Interval], complete: Interval | None) -> AxisTrack:
     """New and held parts from needed ones; `complete` is the part of the axis that must be made in any case."""
     if mode == "recompute":
         return _recomputed(axis, needs, complete)
@@ -332,7 +332,7 @@ def _track(axis: int, mode: HaloMode, needs: Sequence[Interval], complete: Inter
             end = complete[1]
         new.append((begin, end))
         held.append((begin if low is None else min(low, begin), end))
-    return Track(axis, "retain", tuple(new), tuple(held))
+    return AxisTrack(axis, "retain", tuple(new), tuple(held))
 
 
 def _needed_later(needs: Sequence[Interval]) -> list[int | None]:
@@ -347,13 +347,13 @@ def _needed_later(needs: Sequence[Interval]) -> list[int | None]:
     return lowest
 
 
-def _recomputed(axis: int, needs: Sequence[Interval], complete: Interval | None) -> Track:
+def _recomputed(axis: int, needs: Sequence[Interval], complete: Interval | None) -> AxisTrack:
     if complete is None:
-        return Track(axis, "recompute", tuple(needs), tuple(needs))
+        return AxisTrack(axis, "recompute", tuple(needs), tuple(needs))
     parts: list[Interval] = []
     end = complete[0]
     for tile, (low, high) in enumerate(needs):
         stop = complete[1] if tile == len(needs) - 1 else max(high, end)
         parts.append((min(low, end) if low < high else end, stop))
         end = stop
-    return Track(axis, "recompute", tuple(parts), tuple(parts))
+    return AxisTrack(axis, "recompute", tuple(parts), tuple(parts))

@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer
-from device_agents.emulated_npu.compiler.planning.regions import Interval, group_channels, size_of
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
+from device_agents.emulated_npu.compiler.graph.layer_parts import (
+    channel_axis,
+    output_channels,
+    part_of,
+    reduced_channels,
+)
+from device_agents.emulated_npu.compiler.graph.regions import Interval, group_channels, size_of
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Descriptor, Function, Operand, Space
@@ -43,7 +49,7 @@ class WeightBlock:
 
 
 @dataclass(frozen=True)
-class Load:
+class WeightLoad:
     """Blocks that are fetched together: consecutive, `offset` and `bytes` span them."""
 
     blocks: tuple[WeightBlock, ...]
@@ -59,17 +65,17 @@ class Load:
         return self.blocks[-1].offset + self.blocks[-1].bytes - self.offset
 
 
-def uses_weight_buffer(layer: Layer) -> bool:
+def uses_weight_buffer(layer: HardwareLayer) -> bool:
     """Whether the second operand lies in SB: weights, or the second factor of a matrix product."""
     return layer.function is Function.CONVOLVE
 
 
-def taps(layer: Layer) -> int:
+def taps(layer: HardwareLayer) -> int:
     """Positions of the window."""
     return 1 if layer.matrix else math.prod(layer.settings.kernel)
 
 
-def stored_taps(layer: Layer, machine: Machine) -> int:
+def stored_taps(layer: HardwareLayer, machine: Machine) -> int:
     """Positions of the window for which weights are stored.
 
     A matrix unit that packs strides takes s x s positions as s * s channels (NVDLA): the window is filled up with
@@ -81,19 +87,7 @@ def stored_taps(layer: Layer, machine: Machine) -> int:
     return math.prod(-(-kernel // stride) * stride for kernel, stride in sizes)
 
 
-def reduced_channels(layer: Layer) -> int:
-    """Input channels that one output channel sums over."""
-    if layer.matrix:
-        return layer.inputs[0].axes[-1].size
-    return layer.inputs[0].axes[1].size // layer.groups
-
-
-def output_channels(layer: Layer) -> int:
-    """Output channels (columns of a matrix product)."""
-    return layer.output.axes[-1 if layer.matrix else 1].size
-
-
-def cut_weights(layer: Layer, machine: Machine, budget_bytes: int) -> tuple[WeightBlock, ...]:
+def cut_weights(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tuple[WeightBlock, ...]:
     """Blocks of at most `budget_bytes`: whole multiples of the matrix unit where possible.
 
     Output channels are divided first; input channels only where not even one round of columns fits.
@@ -114,7 +108,21 @@ def cut_weights(layer: Layer, machine: Machine, budget_bytes: int) -> tuple[Weig
     return tuple(_blocks(layer, stored_taps(layer, machine) * item, per_group, channels, outputs, depth))
 
 
-def _part_of_channels(layer: Layer, machine: Machine, budget_bytes: int, columns: int) -> tuple[int, int]:
+def slice_outputs(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tuple[HardwareLayer, ...]:
+    """Layers of at most `budget_bytes` of weights each that together are the layer; itself if it cannot be divided."""
+    if layer.weights is None or layer.groups != 1:
+        return (layer,)
+    column_bytes = stored_taps(layer, machine) * reduced_channels(layer) * machine.data_type.bytes + 8
+    columns = machine.mfu.columns
+    count = budget_bytes // column_bytes // columns * columns
+    channels = output_channels(layer)
+    if count == 0 or count >= channels:
+        return (layer,)
+    axis = channel_axis(layer)
+    return tuple(part_of(layer, axis, low, min(low + count, channels)) for low in range(0, channels, count))
+
+
+def _part_of_channels(layer: HardwareLayer, machine: Machine, budget_bytes: int, columns: int) -> tuple[int, int]:
     """Output and input channels of a block that holds a part of the sum alone; raises DoesNotFit."""
     pair_bytes = stored_taps(layer, machine) * machine.data_type.bytes
     least_bytes = -(-pair_bytes // VECTOR_BYTES) * VECTOR_BYTES + _vector_bytes(layer)
@@ -127,7 +135,7 @@ def _part_of_channels(layer: Layer, machine: Machine, budget_bytes: int, columns
 
 
 def _blocks(
-    layer: Layer, pair_bytes: int, per_group: int, channels: int, outputs: int, depth: int
+    layer: HardwareLayer, pair_bytes: int, per_group: int, channels: int, outputs: int, depth: int
 ) -> list[WeightBlock]:
     blocks = []
     offset = 0
@@ -150,11 +158,11 @@ def _blocks(
     return blocks
 
 
-def _vector_bytes(layer: Layer) -> int:
+def _vector_bytes(layer: HardwareLayer) -> int:
     return 2 * VECTOR_BYTES if layer.scale_shift is not None else 0
 
 
-def gather_loads(blocks: Sequence[WeightBlock], most_bytes: int) -> tuple[Load, ...]:
+def gather_loads(blocks: Sequence[WeightBlock], most_bytes: int) -> tuple[WeightLoad, ...]:
     """Consecutive blocks joined into loads of at most `most_bytes`, at least one block each."""
     loads: list[list[WeightBlock]] = []
     size = 0
@@ -165,10 +173,10 @@ def gather_loads(blocks: Sequence[WeightBlock], most_bytes: int) -> tuple[Load, 
         else:
             loads.append([block])
             size = block.bytes
-    return tuple(Load(tuple(items)) for items in loads)
+    return tuple(WeightLoad(tuple(items)) for items in loads)
 
 
-def weight_operand(layer: Layer, block: WeightBlock, machine: Machine, address: int) -> Operand:
+def weight_operand(layer: HardwareLayer, block: WeightBlock, machine: Machine, address: int) -> Operand:
     """The block's weights in SB as (kd, kh, kw, C, M)."""
     kernel = (1, 1, 1) if layer.matrix else layer.settings.kernel
     dims = (*kernel, size_of(block.channels), size_of(block.outputs))
@@ -181,7 +189,9 @@ def weight_operand(layer: Layer, block: WeightBlock, machine: Machine, address: 
     return Operand(Descriptor(Space.SB, machine.data_type, dims, tuple(reversed(strides))), address)
 
 
-def pack_weights(layer: Layer, blocks: Sequence[WeightBlock], weights: Array, scale_shift: Array | None) -> bytes:
+def pack_weights(
+    layer: HardwareLayer, blocks: Sequence[WeightBlock], weights: Array, scale_shift: Array | None
+) -> bytes:
     """The bytes of all blocks in float32, in the order in which they lie in external memory."""
     import numpy as np
 

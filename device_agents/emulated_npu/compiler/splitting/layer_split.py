@@ -14,13 +14,26 @@ import numpy as np
 
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import derived
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, Value, View, ViewAxis
-from device_agents.emulated_npu.compiler.planning.regions import Interval
-from device_agents.emulated_npu.compiler.planning.slicing import channel_axis, constant_part, part_of
-from device_agents.emulated_npu.compiler.splitting.axes import CannotSplit, Kind, cut_axis_of, equal_parts, parts_along
+from device_agents.emulated_npu.compiler.graph.hardware_graph import (
+    Graph,
+    HardwareLayer,
+    LazyConstant,
+    Value,
+    View,
+    ViewAxis,
+)
+from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis, constant_part, part_of
+from device_agents.emulated_npu.compiler.graph.regions import Interval
+from device_agents.emulated_npu.compiler.splitting.split_axes import (
+    CannotSplit,
+    SplitKind,
+    cut_axis_of,
+    equal_parts,
+    parts_along,
+)
 from device_agents.emulated_npu.unit_commands import MAX_RANK, PLAIN, Activation, Binary, Function, Reduction, Settings
 
-Slices = tuple[tuple[Layer, ...], ...]
+Slices = tuple[tuple[HardwareLayer, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -31,7 +44,7 @@ class LayerSplit:
     A phase may have fewer entries than there are cores. `values` are new ones, and no others.
     """
 
-    kind: Kind | None
+    kind: SplitKind | None
     phases: tuple[Slices, ...]
     values: Mapping[str, Value]
 
@@ -49,12 +62,12 @@ class SplitGraph:
     phases: tuple[int, ...]
 
 
-def unsplit(layer: Layer) -> LayerSplit:
+def unsplit(layer: HardwareLayer) -> LayerSplit:
     """All of a layer on the first core."""
     return LayerSplit(None, (((layer,),),), {})
 
 
-def split_layer(layer: Layer, values: Mapping[str, Value], kind: Kind, parts: int) -> LayerSplit:
+def split_layer(layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKind, parts: int) -> LayerSplit:
     """A layer in at most `parts` slices, as equal as can be (`equal_parts` says why).
 
     Raises CannotSplit where the layer has no such axis, works along it, or has one index of it.
@@ -69,10 +82,10 @@ def split_layer(layer: Layer, values: Mapping[str, Value], kind: Kind, parts: in
     return LayerSplit(kind, (slices,), {})
 
 
-def split_graph(graph: Graph, choose: Callable[[Layer], LayerSplit]) -> SplitGraph:
+def split_graph(graph: Graph, choose: Callable[[HardwareLayer], LayerSplit]) -> SplitGraph:
     """A graph with every layer split as `choose` says."""
     values = dict(graph.values)
-    layers: list[Layer] = []
+    layers: list[HardwareLayer] = []
     cores: list[int] = []
     origins: list[int] = []
     phases: list[int] = []
@@ -91,14 +104,14 @@ def split_graph(graph: Graph, choose: Callable[[Layer], LayerSplit]) -> SplitGra
     return SplitGraph(replace(graph, values=values, layers=tuple(layers)), tuple(cores), tuple(origins), tuple(phases))
 
 
-def _named(part: Layer, kind: Kind, interval: Interval) -> Layer:
+def _named(part: HardwareLayer, kind: SplitKind, interval: Interval) -> HardwareLayer:
     return replace(part, name=f"{part.name} [{kind} {interval[0]}:{interval[1]}]")
 
 
 # --- input channels -------------------------------------------------------------------------------------------------
 
 
-def _by_inputs(layer: Layer, values: Mapping[str, Value], parts: int) -> LayerSplit:
+def _by_inputs(layer: HardwareLayer, values: Mapping[str, Value], parts: int) -> LayerSplit:
     """Partial products over parts of the input channels, then their sum with residual and activation.
 
     Scale and shift come before the sum: they are linear, so that every part is scaled and one of them shifted.
@@ -125,7 +138,7 @@ def _by_inputs(layer: Layer, values: Mapping[str, Value], parts: int) -> LayerSp
     return LayerSplit("inputs", (products, _split_sums(sums, axis, parts)), new)
 
 
-def _partial_value(layer: Layer, values: Mapping[str, Value], count: int) -> Value:
+def _partial_value(layer: HardwareLayer, values: Mapping[str, Value], count: int) -> Value:
     """One axis more than the output has, the first, along which the partial results lie one behind the other."""
     rank = len(layer.output.axes)
     # As feature maps and matrices lie: channels or columns innermost.
@@ -135,7 +148,7 @@ def _partial_value(layer: Layer, values: Mapping[str, Value], count: int) -> Val
     return Value(name, (count, *layer.output.shape), dtype, (0, *(axis + 1 for axis in order)), "activation")
 
 
-def _product(layer: Layer, partial: Value, place: int, interval: Interval) -> Layer:
+def _product(layer: HardwareLayer, partial: Value, place: int, interval: Interval) -> HardwareLayer:
     low, high = interval
     first = views.sliced(layer.inputs[0], len(layer.inputs[0].axes) - 1 if layer.matrix else 1, low, high - low)
     others = tuple(views.sliced(view, len(view.axes) - 2, low, high - low) for view in layer.inputs[1:])
@@ -154,7 +167,7 @@ def _product(layer: Layer, partial: Value, place: int, interval: Interval) -> La
     return _named(part, "inputs", interval)
 
 
-def _unshifted(scale_shift: Constant) -> Constant:
+def _unshifted(scale_shift: LazyConstant) -> LazyConstant:
     name = f"{scale_shift.name}[unshifted]"
     return derived(
         name,
@@ -165,7 +178,7 @@ def _unshifted(scale_shift: Constant) -> Constant:
     )
 
 
-def _summing(layer: Layer, partial: Value, new: dict[str, Value]) -> tuple[Layer, ...]:
+def _summing(layer: HardwareLayer, partial: Value, new: dict[str, Value]) -> tuple[HardwareLayer, ...]:
     """The layers that make the output of the partial results, before they are split."""
     settings = layer.settings
     epilogue = Settings(activation=settings.activation, alpha=settings.alpha, beta=settings.beta, mode=int(Binary.ADD))
@@ -191,28 +204,32 @@ def _summing(layer: Layer, partial: Value, new: dict[str, Value]) -> tuple[Layer
 
 @dataclass(frozen=True)
 class _Summing:
-    whole_layer: Layer
+    whole_layer: HardwareLayer
     partial: Value
 
-    def reduction(self, target: View) -> Layer:
+    def reduction(self, target: View) -> HardwareLayer:
         """The sum over the first axis of the partial results."""
         source = views.whole(self.partial.name, self.partial.shape)
         return self.layer(
             Function.REDUCE, (source,), views.with_axis(target, 0), Settings(axes=1, mode=int(Reduction.SUM))
         )
 
-    def layer(self, function: Function, inputs: tuple[View, ...], output: View, settings: Settings = PLAIN) -> Layer:
+    def layer(
+        self, function: Function, inputs: tuple[View, ...], output: View, settings: Settings = PLAIN
+    ) -> HardwareLayer:
         """A layer that stands beside the products: `nodes` are theirs."""
         origin = self.whole_layer
-        return Layer(origin.index, f"{origin.name} {function.name.lower()}", (), function, inputs, output, settings)
+        return HardwareLayer(
+            origin.index, f"{origin.name} {function.name.lower()}", (), function, inputs, output, settings
+        )
 
 
-def _summing_axis(layer: Layer) -> int:
+def _summing_axis(layer: HardwareLayer) -> int:
     """The axis of the output by which the sum is divided: the longest one, outermost first."""
     return max(range(len(layer.output.axes)), key=lambda axis: layer.output.axes[axis].size)
 
 
-def _split_sums(sums: tuple[Layer, ...], axis: int, parts: int) -> Slices:
+def _split_sums(sums: tuple[HardwareLayer, ...], axis: int, parts: int) -> Slices:
     """Every core makes its part of all the layers; a reduction has one axis more in front."""
     intervals = equal_parts(sums[-1].output.axes[axis + (sums[-1].function is Function.REDUCE)].size, parts)
     return tuple(

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from command_cases import compute, load, moved, programs, store
 from hypothesis import given, settings
 
-from device_agents.emulated_npu.compiler.codegen.rolling import Loop, Node, Straight, advance, roll, unroll
+from device_agents.emulated_npu.compiler.codegen.rolling import CodePart, Loop, Straight, advance, roll, unroll
 from device_agents.emulated_npu.unit_commands import Command, Item, Queue, Wait
 
 
-def _shape(nodes: Sequence[Node]) -> list[object]:
+def _shape(nodes: Sequence[CodePart]) -> list[object]:
     """Numbers of items, and (count, shape of the body) for loops."""
     return [len(node.entries) if isinstance(node, Straight) else (node.count, _shape(node.body)) for node in nodes]
 
@@ -35,7 +35,7 @@ def test_rolling_never_grows_and_advance_peels_iterations(items: list[Item]) -> 
             assert unroll(peeled) == unroll([node])
 
 
-def _size(nodes: Sequence[Node]) -> int:
+def _size(nodes: Sequence[CodePart]) -> int:
     return sum(len(node.entries) if isinstance(node, Straight) else _size(node.body) for node in nodes)
 
 

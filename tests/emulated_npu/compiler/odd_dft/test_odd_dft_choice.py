@@ -10,9 +10,9 @@ from networks_on_npu import TOLERANCE, NetworkCase, execute, network_of, relativ
 from odd_dft_networks import EDGE, by_dft, convolution, error_of
 from small_models import node, values
 
-from device_agents.emulated_npu.compiler.graph.odd_blocks import Blocks
-from device_agents.emulated_npu.compiler.odd_dft.levels import Levels, largest_length, levels
-from device_agents.emulated_npu.compiler.odd_dft.obstacles import Direct, direct_convolutions
+from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
+from device_agents.emulated_npu.compiler.odd_dft.levels import CacheLevels, largest_length, levels
+from device_agents.emulated_npu.compiler.odd_dft.obstacles import DirectConvolution, direct_convolutions
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, UnsupportedOperator
@@ -80,7 +80,7 @@ def test_convolutions_that_stay_direct(
     """What the DFT cannot compute the forced one leaves as it is, and the reason is known."""
     compiled = by_dft(convolution(shape, weights, **attributes))
     assert not compiled.graph.dft
-    assert direct_convolutions(compiled.graph) == (Direct("y", reason),)
+    assert direct_convolutions(compiled.graph) == (DirectConvolution("y", reason),)
 
 
 def test_machines_of_other_types() -> None:
@@ -163,12 +163,12 @@ def test_the_buffers_limit_the_blocks() -> None:
 
 def test_what_the_last_level_cache_holds() -> None:
     """Blocks lie there wherever they fit; with little room, kernel DFTs and what is written between do not."""
-    blocks = Blocks(15, (5, 5), (56, 56), 16, 16)
-    assert list(levels(blocks, EDGE)) == [Levels(True, True, True, True), Levels(True, True, True, False)]
+    blocks = OddBlocks(15, (5, 5), (56, 56), 16, 16)
+    assert list(levels(blocks, EDGE)) == [CacheLevels(True, True, True, True), CacheLevels(True, True, True, False)]
     small = replace(EDGE, llc=replace(EDGE.llc, bytes=320_000))  # 70 x 70 x 16 floats are 313,600 bytes
-    assert list(levels(blocks, small)) == [Levels(True, False, False, False)]
+    assert list(levels(blocks, small)) == [CacheLevels(True, False, False, False)]
     none = replace(EDGE, llc=replace(EDGE.llc, bytes=310_000))
-    assert list(levels(blocks, none)) == [Levels(False, False, False, False)]
+    assert list(levels(blocks, none)) == [CacheLevels(False, False, False, False)]
 
 
 def test_tiles_that_would_divide_columns_of_blocks_are_passed_over() -> None:

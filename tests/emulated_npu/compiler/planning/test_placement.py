@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View, ViewAxis
+from device_agents.emulated_npu.compiler.graph.regions import Region
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
 from device_agents.emulated_npu.compiler.planning.placement import (
     Buffer,
@@ -18,7 +19,6 @@ from device_agents.emulated_npu.compiler.planning.placement import (
     region_operand,
     view_operand,
 )
-from device_agents.emulated_npu.compiler.planning.regions import Region
 from device_agents.emulated_npu.execution.memory import Memories
 from device_agents.emulated_npu.unit_commands import DataType, Space
 

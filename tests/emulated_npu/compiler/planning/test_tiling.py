@@ -15,9 +15,9 @@ from networks_on_npu import WINDOWS, NetworkCase, random_networks
 from onnx import load_model_from_string
 from small_models import model, node, values
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, View
 from device_agents.emulated_npu.compiler.graph.importer import import_model
-from device_agents.emulated_npu.compiler.planning.regions import Region
+from device_agents.emulated_npu.compiler.graph.regions import Region
 from device_agents.emulated_npu.compiler.planning.tiling import Cut, Geometry, HaloMode, NotTileable, Tile, cut_chain
 from device_agents.emulated_npu.unit_commands import Function
 
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 # --- what a layer reads, straight from the definitions ---------------------------------------------------------------
 
 
-def _window_reads(layer: Layer, axis: int, outputs: range) -> set[int]:
+def _window_reads(layer: HardwareLayer, axis: int, outputs: range) -> set[int]:
     """Indices along a spatial axis of the input that outputs depend on."""
     place = axis - len(layer.output.axes) + 3
     kernel, stride, dilation, pad = (
@@ -39,7 +39,7 @@ def _window_reads(layer: Layer, axis: int, outputs: range) -> set[int]:
     return {index for index in touched if 0 <= index < size}
 
 
-def _reads(layer: Layer, place: int, region: Region) -> list[set[int]]:
+def _reads(layer: HardwareLayer, place: int, region: Region) -> list[set[int]]:
     """For every axis of the view `layer.reads[place]` the indices that a region of the output depends on."""
     view = layer.reads[place]
     found = []
@@ -84,7 +84,7 @@ def _mask(region: Region, shape: tuple[int, ...]) -> Array:
 # --- chains ----------------------------------------------------------------------------------------------------------
 
 
-def _chain_to(graph: Graph) -> list[Layer]:
+def _chain_to(graph: Graph) -> list[HardwareLayer]:
     """The layers that the last one depends on."""
     needed = {graph.layers[-1].output.value}
     kept = []

@@ -12,14 +12,14 @@ from networks_on_npu import small_machine
 from scratchpad import Scratchpad
 from small_models import model, node, values
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
-from device_agents.emulated_npu.compiler.planning.slicing import slice_outputs
 from device_agents.emulated_npu.compiler.planning.weights import (
     WeightBlock,
     cut_weights,
     gather_loads,
     pack_weights,
+    slice_outputs,
     weight_operand,
 )
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 
 @st.composite
-def convolutions(draw: st.DrawFn) -> tuple[Layer, Array]:
+def convolutions(draw: st.DrawFn) -> tuple[HardwareLayer, Array]:
     """A convolution, dense or in groups, at times with a bias, and its weights (M, C / groups, kh, kw)."""
     groups = draw(st.sampled_from((1, 1, 2, 3)))
     inputs, outputs = draw(st.integers(1, 20)), draw(st.integers(1, 20))
@@ -45,7 +45,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Layer, Array]:
     return layer, weights
 
 
-def _blocks(layer: Layer, budget: int, array: tuple[int, int]) -> tuple[WeightBlock, ...] | None:
+def _blocks(layer: HardwareLayer, budget: int, array: tuple[int, int]) -> tuple[WeightBlock, ...] | None:
     try:
         return cut_weights(layer, small_machine(array=array), budget)
     except DoesNotFit as error:
@@ -55,7 +55,7 @@ def _blocks(layer: Layer, budget: int, array: tuple[int, int]) -> tuple[WeightBl
 
 @given(convolutions(), st.integers(16, 6000), st.sampled_from(((4, 4), (2, 8), (16, 3))))
 @settings(max_examples=100, deadline=None)
-def test_every_weight_lies_in_one_block(case: tuple[Layer, Array], budget: int, array: tuple[int, int]) -> None:
+def test_every_weight_lies_in_one_block(case: tuple[HardwareLayer, Array], budget: int, array: tuple[int, int]) -> None:
     """Blocks divide output channels by input channels, within the budget, one after the other."""
     layer, weights = case
     blocks = _blocks(layer, budget, array)
@@ -77,7 +77,7 @@ def test_every_weight_lies_in_one_block(case: tuple[Layer, Array], budget: int, 
 
 @given(convolutions(), st.integers(200, 6000))
 @settings(max_examples=60, deadline=None)
-def test_packed_bytes_are_what_operands_see(case: tuple[Layer, Array], budget: int) -> None:
+def test_packed_bytes_are_what_operands_see(case: tuple[HardwareLayer, Array], budget: int) -> None:
     """Loaded as they are packed, the operand of a block shows (kernel..., channels, outputs) of the weights."""
     layer, weights = case
     blocks = _blocks(layer, budget, (4, 4))
@@ -98,7 +98,7 @@ def test_packed_bytes_are_what_operands_see(case: tuple[Layer, Array], budget: i
 
 @given(convolutions(), st.integers(16, 6000), st.integers(0, 3000))
 @settings(max_examples=60, deadline=None)
-def test_loads_take_all_blocks_in_order(case: tuple[Layer, Array], budget: int, most: int) -> None:
+def test_loads_take_all_blocks_in_order(case: tuple[HardwareLayer, Array], budget: int, most: int) -> None:
     """Blocks that are fetched together lie together and are as large as allowed, unless they are one alone."""
     blocks = _blocks(case[0], budget, (4, 4))
     if blocks is None:
@@ -112,7 +112,7 @@ def test_loads_take_all_blocks_in_order(case: tuple[Layer, Array], budget: int, 
 
 @given(convolutions(), st.integers(16, 6000))
 @settings(max_examples=60, deadline=None)
-def test_slices_are_the_layer(case: tuple[Layer, Array], budget: int) -> None:
+def test_slices_are_the_layer(case: tuple[HardwareLayer, Array], budget: int) -> None:
     """A layer divided by its output channels: weights and outputs of the parts side by side are the whole."""
     layer, weights = case
     parts = slice_outputs(layer, small_machine(), budget)

@@ -16,28 +16,28 @@ from onnx import NodeProto
 from reference_graph import run_graph
 from small_models import node, values
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import compile_graph
-from device_agents.emulated_npu.compiler.splitting.axes import KINDS, CannotSplit, Kind, equal_parts
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_graph, split_layer, unsplit
+from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS, CannotSplit, SplitKind, equal_parts
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.unit_commands import Activation, Function
 
 Array = np.ndarray[Any, Any]
 
 
-def _with(graph: Graph, layer: Layer, split: LayerSplit) -> Graph:
+def _with(graph: Graph, layer: HardwareLayer, split: LayerSplit) -> Graph:
     """The graph with one layer split."""
     return split_graph(graph, lambda one: split if one is layer else unsplit(one)).graph
 
 
-def _choosing(graph: Graph, kind: Kind, parts: int) -> tuple[Graph, int]:
+def _choosing(graph: Graph, kind: SplitKind, parts: int) -> tuple[Graph, int]:
     """Every layer split by the kind where it can be, and how many are."""
     count = 0
 
-    def choose(layer: Layer) -> LayerSplit:
+    def choose(layer: HardwareLayer) -> LayerSplit:
         nonlocal count
         try:
             split = split_layer(layer, graph.values, kind, parts)
@@ -61,7 +61,7 @@ def test_slices_together_are_the_layer(data: st.DataObject) -> None:
     """Of random networks every layer in slices writes everything once, and the results are those of the layers."""
     network = data.draw(random_networks() | random_networks(WINDOWS, 5, 16))
     graph = import_model(network.model)
-    kind, parts = data.draw(st.sampled_from(KINDS)), data.draw(st.integers(2, 8))
+    kind, parts = data.draw(st.sampled_from(SPLIT_KINDS)), data.draw(st.integers(2, 8))
     split, count = _choosing(graph, kind, parts)
     if not count:
         event(f"no layer by {kind}")
@@ -76,7 +76,7 @@ def test_compiled_slices_compute_what_the_layers_do(data: st.DataObject) -> None
     """The slices as layers of one program have the values of the network."""
     network = data.draw(random_networks())
     graph = import_model(network.model)
-    split, _ = _choosing(graph, data.draw(st.sampled_from(KINDS)), data.draw(st.integers(2, 8)))
+    split, _ = _choosing(graph, data.draw(st.sampled_from(SPLIT_KINDS)), data.draw(st.integers(2, 8)))
     outputs = execute(compile_graph(split, find_machine("edge")), network)
     assert relative_error(outputs, network.expected) <= 1e-4
 
@@ -206,7 +206,7 @@ def test_each_function_by_each_kind(name: str) -> None:
     graph = import_model(case.network.model)
     (*_, layer) = (layer for layer in graph.layers if layer.function is case.function)
     possible = []
-    for kind in KINDS:
+    for kind in SPLIT_KINDS:
         for parts in (2, 3, 8):
             try:
                 split = split_layer(layer, graph.values, kind, parts)
@@ -223,7 +223,7 @@ def test_each_function_by_each_kind(name: str) -> None:
     assert list(dict.fromkeys(possible)) == case.kinds.split()
 
 
-def _convolution(**attributes: Any) -> tuple[Graph, Layer]:
+def _convolution(**attributes: Any) -> tuple[Graph, HardwareLayer]:
     case = _Case(Function.CONVOLVE, [node("Conv", "x w", "y", **attributes)], (1, 8, 14, 14), "", _w(10, 8, 3, 3))
     graph = import_model(case.network.model)
     return graph, graph.layers[0]
@@ -307,7 +307,7 @@ def test_windows_that_see_only_padding_belong_to_the_slice_before() -> None:
 
 
 @pytest.mark.parametrize("kind", ["batch", "rows", "outputs", "inputs"])
-def test_a_vector_is_refused_or_split(kind: Kind) -> None:
+def test_a_vector_is_refused_or_split(kind: SplitKind) -> None:
     """A layer with inputs of one axis, which has no channels and is no product, has the kinds that it can have."""
     network = network_of([node("Add", "x b", "y")], {"x": values((12,), 1)}, {"b": values((12,), 2)}, ["y"])
     graph = import_model(network.model)

@@ -6,19 +6,19 @@ from collections.abc import Mapping
 
 from device_agents.emulated_npu.compiler.graph.constants import ChannelStep
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, View
 from device_agents.emulated_npu.compiler.graph.operators.padding import pad_by_zeros
-from device_agents.emulated_npu.compiler.graph.operators.windows import read_window
-from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.compiler.graph.operators.window_attributes import read_window
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Function
 
 
-def bias_step(bias: Constant, factor: float = 1.0) -> ChannelStep:
+def bias_step(bias: LazyConstant, factor: float = 1.0) -> ChannelStep:
     """x -> x + factor bias."""
     return ChannelStep((bias,), lambda scale, shift, values: (scale, shift + factor * values))
 
 
-def convolution(build: Builder, node: Node) -> None:
+def convolution(build: Builder, node: OnnxNode) -> None:
     """Conv: out = weights * x + bias; depthwise where every channel is a group of its own."""
     source = build.view(node.inputs[0])
     weights = build.parameter(node.inputs[1], "weight")
@@ -41,7 +41,7 @@ def convolution(build: Builder, node: Node) -> None:
         draft.steps.append(bias_step(build.parameter(node.inputs[2], "bias")))
 
 
-def _check_shapes(build: Builder, node: Node, source: View, weights: Constant) -> None:
+def _check_shapes(build: Builder, node: OnnxNode, source: View, weights: LazyConstant) -> None:
     """Raises UnsupportedOperator where groups, channels, kernel and bias contradict each other."""
     groups, channels = node.attribute("group", 1), source.shape[1] if len(source.axes) > 1 else 0
     if groups < 1:

@@ -10,7 +10,7 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import FLOATS, converted, scalar_of
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function
 
 _INTEGER_BOUNDS = {
@@ -29,7 +29,7 @@ class _Unary:
     alpha: tuple[str, float] = ("", 0.0)
     beta: tuple[str, float] = ("", 0.0)
 
-    def __call__(self, build: Builder, node: Node) -> None:
+    def __call__(self, build: Builder, node: OnnxNode) -> None:
         alpha, beta = (node.attribute(*parameter) for parameter in (self.alpha, self.beta))
         build.map(build.view(node.inputs[0]), build.result(), self.activation, alpha, beta)
 
@@ -81,12 +81,12 @@ _BINARY = {
 _VARIADIC = {"Sum": Binary.ADD, "Mean": Binary.ADD, "Max": Binary.MAXIMUM, "Min": Binary.MINIMUM}
 
 
-def _gelu(build: Builder, node: Node) -> None:
+def _gelu(build: Builder, node: OnnxNode) -> None:
     tanh = (node.attribute("approximate") or b"none") == b"tanh"
     build.map(build.view(node.inputs[0]), build.result(), Activation.GELU_TANH if tanh else Activation.GELU)
 
 
-def clip(build: Builder, node: Node) -> None:
+def clip(build: Builder, node: OnnxNode) -> None:
     """Clip: bounds are attributes or inputs; those that are computed are a maximum and a minimum."""
     source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
     lowest, highest = _INTEGER_BOUNDS.get(kind.dtype, (float("-inf"), float("inf")))
@@ -116,7 +116,7 @@ def linear(op: str, scalar: float, scalar_first: bool) -> tuple[float, float] | 
     return None
 
 
-def _arithmetic(build: Builder, node: Node) -> None:
+def _arithmetic(build: Builder, node: OnnxNode) -> None:
     """Two operands; a scalar that is known is part of the layer's settings."""
     kind = build.type(node.outputs[0])
     for place, other in ((1, 0), (0, 1)):
@@ -131,7 +131,7 @@ def _arithmetic(build: Builder, node: Node) -> None:
     build.binary(_BINARY[node.op], first, second, build.result())
 
 
-def _variadic(build: Builder, node: Node) -> None:
+def _variadic(build: Builder, node: OnnxNode) -> None:
     """Sum, Mean, Max, Min of any number of operands, one after the other."""
     kind = build.type(node.outputs[0])
     total, *rest = (build.view(name) for name in node.inputs)
@@ -148,7 +148,7 @@ def _variadic(build: Builder, node: Node) -> None:
         build.map(total, build.result(), Activation.SCALE, 1 / count, 0.0)
 
 
-def power(build: Builder, node: Node) -> None:
+def power(build: Builder, node: OnnxNode) -> None:
     """Pow; squares and roots by a known exponent are simpler functions."""
     source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
     constant = build.constant(node.inputs[1])
@@ -174,22 +174,22 @@ def _as_type(build: Builder, tensor: str, dtype: DataType) -> View:
     return target
 
 
-def _modulo(build: Builder, node: Node) -> None:
+def _modulo(build: Builder, node: OnnxNode) -> None:
     if node.attribute("fmod", 0):
         raise unsupported(node, "The sign of its result is that of the dividend (fmod)")
     build.binary(Binary.MODULO, build.view(node.inputs[0]), build.view(node.inputs[1]), build.result())
 
 
-def _prelu(build: Builder, node: Node) -> None:
+def _prelu(build: Builder, node: OnnxNode) -> None:
     build.binary(Binary.PRELU, build.view(node.inputs[0]), build.view(node.inputs[1]), build.result())
 
 
-def _where(build: Builder, node: Node) -> None:
+def _where(build: Builder, node: OnnxNode) -> None:
     output = build.result()
     build.layer(Function.WHERE, [views.expanded(build.view(name), output.shape) for name in node.inputs], output)
 
 
-def _cast(build: Builder, node: Node) -> None:
+def _cast(build: Builder, node: OnnxNode) -> None:
     source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
     if build.dtype(source) == kind.dtype:
         build.bind(node.outputs[0], source)

@@ -11,7 +11,7 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import derived, linear_step, reshaped_constant, transposed
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Activation, Binary, Function
 
 
@@ -34,7 +34,7 @@ def _exchanged(view: View) -> View:
     return views.permuted(view, (*range(rank - 2), rank - 1, rank - 2))
 
 
-def gemm(build: Builder, node: Node) -> None:
+def gemm(build: Builder, node: OnnxNode) -> None:
     """Gemm: alpha A B + beta C; C is added by a layer of its own until folding."""
     first = build.view(node.inputs[0])
     if node.attribute("transA", 0):
@@ -66,7 +66,7 @@ def _scaled(build: Builder, tensor: str, factor: float) -> View:
     return scaled
 
 
-def matmul(build: Builder, node: Node) -> None:
+def matmul(build: Builder, node: OnnxNode) -> None:
     """MatMul of any ranks, batches broadcast; vectors get a second axis of size 1."""
     first = build.view(node.inputs[0])
     if len(first.axes) == 1:

@@ -10,11 +10,11 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import Array, derived
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Function
 
 
-def _same(build: Builder, node: Node) -> None:
+def _same(build: Builder, node: OnnxNode) -> None:
     """Identity, and Dropout at inference."""
     if any(name in build.source.readers or name in build.source.outputs for name in node.outputs[1:] if name):
         raise unsupported(node, "Its second output, the mask, is not known")
@@ -23,13 +23,13 @@ def _same(build: Builder, node: Node) -> None:
     build.bind(node.outputs[0], build.view(node.inputs[0]))
 
 
-def _reshape(build: Builder, node: Node) -> None:
+def _reshape(build: Builder, node: OnnxNode) -> None:
     """Reshape, Flatten, Squeeze, Unsqueeze: the shapes say it all."""
     output = node.outputs[0]
     build.bind(output, build.reshape(build.view(node.inputs[0]), build.type(output).shape, output))
 
 
-def _transpose(build: Builder, node: Node) -> None:
+def _transpose(build: Builder, node: OnnxNode) -> None:
     source = build.view(node.inputs[0])
     permutation = node.attribute("perm") or tuple(reversed(range(len(source.axes))))
     if sorted(permutation) != list(range(len(source.axes))):
@@ -37,11 +37,11 @@ def _transpose(build: Builder, node: Node) -> None:
     build.bind(node.outputs[0], views.permuted(source, permutation))
 
 
-def _expand(build: Builder, node: Node) -> None:
+def _expand(build: Builder, node: OnnxNode) -> None:
     build.bind(node.outputs[0], views.expanded(build.view(node.inputs[0]), build.type(node.outputs[0]).shape))
 
 
-def _slice(build: Builder, node: Node) -> None:
+def _slice(build: Builder, node: OnnxNode) -> None:
     """Slice with bounds from attributes (opset 9) or constant inputs; steps may be negative."""
     source = build.view(node.inputs[0])
     rank = len(source.axes)
@@ -64,7 +64,7 @@ def _slice(build: Builder, node: Node) -> None:
     build.bind(node.outputs[0], source)
 
 
-def _split(build: Builder, node: Node) -> None:
+def _split(build: Builder, node: OnnxNode) -> None:
     source = build.view(node.inputs[0])
     axis = node.attribute("axis", 0) % len(source.axes)
     start = 0
@@ -79,7 +79,7 @@ def _split(build: Builder, node: Node) -> None:
         start += size
 
 
-def _concat(build: Builder, node: Node) -> None:
+def _concat(build: Builder, node: OnnxNode) -> None:
     """The operands are written in place by those that make them, where that can be."""
     output = build.result()
     axis = node.attribute("axis", 1) % len(output.axes)
@@ -90,7 +90,7 @@ def _concat(build: Builder, node: Node) -> None:
         start += part.shape[axis]
 
 
-def _tile(build: Builder, node: Node) -> None:
+def _tile(build: Builder, node: OnnxNode) -> None:
     """A view in which every axis is preceded by one that repeats, merged by copies."""
     source = build.view(node.inputs[0])
     output = build.type(node.outputs[0]).shape
@@ -98,7 +98,7 @@ def _tile(build: Builder, node: Node) -> None:
     build.bind(node.outputs[0], build.repeated(source, repeats, 0, output, node.outputs[0]))
 
 
-def _gather(build: Builder, node: Node) -> None:
+def _gather(build: Builder, node: OnnxNode) -> None:
     """Gather: a slice where the indices are constant and evenly spaced, else a layer that picks rows."""
     source = build.view(node.inputs[0])
     axis = node.attribute("axis", 0) % len(source.axes)
@@ -132,13 +132,13 @@ def _evenly_spaced(indices: Array, size: int) -> tuple[int, int] | None:
     return int(flat[0]), int(steps[0]) if len(steps) else 1
 
 
-def _check_indices(node: Node, indices: Array, size: int) -> None:
+def _check_indices(node: OnnxNode, indices: Array, size: int) -> None:
     wrong = indices[(indices < -size) | (indices >= size)]
     if wrong.size:
         raise unsupported(node, f"Its index {int(wrong.flat[0])} is outside an axis of {size} elements")
 
 
-def _row_numbers(build: Builder, node: Node, size: int) -> View:
+def _row_numbers(build: Builder, node: OnnxNode, size: int) -> View:
     """Indices; negative ones among constants count from the end."""
     tensor = node.inputs[1]
     constant = build.constant(tensor)
@@ -153,7 +153,7 @@ def _row_numbers(build: Builder, node: Node, size: int) -> View:
     return build.constant_view(derived(name, constant.shape, constant.dtype, (constant,), count))
 
 
-def _depth_to_space(build: Builder, node: Node) -> None:
+def _depth_to_space(build: Builder, node: OnnxNode) -> None:
     source, block = build.view(node.inputs[0]), node.attribute("blocksize")
     batch, channels, height, width = source.shape
     depth = channels // block**2
@@ -164,14 +164,16 @@ def _depth_to_space(build: Builder, node: Node) -> None:
     _shuffled(build, node, source, shape, permutation)
 
 
-def _space_to_depth(build: Builder, node: Node) -> None:
+def _space_to_depth(build: Builder, node: OnnxNode) -> None:
     source, block = build.view(node.inputs[0]), node.attribute("blocksize")
     batch, channels, height, width = source.shape
     shape = (batch, channels, height // block, block, width // block, block)
     _shuffled(build, node, source, shape, (0, 3, 5, 1, 2, 4))
 
 
-def _shuffled(build: Builder, node: Node, source: View, shape: tuple[int, ...], permutation: tuple[int, ...]) -> None:
+def _shuffled(
+    build: Builder, node: OnnxNode, source: View, shape: tuple[int, ...], permutation: tuple[int, ...]
+) -> None:
     """Axes are divided, permuted and merged again."""
     name = node.outputs[0]
     divided = build.reshape(source, shape, f"{name}.divided", "divided")

@@ -9,7 +9,7 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import batch_normalisation_step
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
 
 
@@ -18,7 +18,7 @@ def axes_mask(axes: Sequence[int], rank: int) -> int:
     return sum(1 << axis for axis in {axis % rank for axis in axes})
 
 
-def _batch(build: Builder, node: Node) -> None:
+def _batch(build: Builder, node: OnnxNode) -> None:
     """BatchNormalization at inference: one step along channels, of a layer of its own until folding."""
     if node.attribute("training_mode", 0) or any(node.outputs[1:]) or not node.attribute("spatial", 1):
         raise unsupported(node, "It is in training mode, or normalises every element by itself")
@@ -38,12 +38,12 @@ def normalize(build: Builder, source: View, output: View, axes: Sequence[int], e
     build.layer(Function.NORMALIZE, inputs, output, settings)
 
 
-def _reshaped_factors(build: Builder, node: Node, shape: Sequence[int]) -> list[View]:
+def _reshaped_factors(build: Builder, node: OnnxNode, shape: Sequence[int]) -> list[View]:
     """Scale and bias with further axes of size 1."""
     return [build.divided(build.view(name), shape) for name in node.inputs[1:3]]
 
 
-def _axis(node: Node, rank: int) -> int:
+def _axis(node: OnnxNode, rank: int) -> int:
     """The first normalised axis; shape inference does not look at it."""
     axis: int = node.attribute("axis", -1)
     if not -rank <= axis < rank:
@@ -51,7 +51,7 @@ def _axis(node: Node, rank: int) -> int:
     return axis % rank
 
 
-def _layer(build: Builder, node: Node) -> None:
+def _layer(build: Builder, node: OnnxNode) -> None:
     if any(node.outputs[1:]):
         raise unsupported(node, "Its mean and deviation are not known as outputs")
     source = build.view(node.inputs[0])
@@ -61,14 +61,14 @@ def _layer(build: Builder, node: Node) -> None:
     normalize(build, source, build.result(), axes, node.attribute("epsilon", 1e-5), factors)
 
 
-def _recognised(build: Builder, node: Node) -> None:
+def _recognised(build: Builder, node: OnnxNode) -> None:
     """A layer normalisation that the file spells out."""
     factors = [build.view(name) for name in node.inputs[1:]]
     source = build.view(node.inputs[0])
     normalize(build, source, build.result(), node.attribute("axes"), node.attribute("epsilon"), factors)
 
 
-def _instance(build: Builder, node: Node) -> None:
+def _instance(build: Builder, node: OnnxNode) -> None:
     source = build.view(node.inputs[0])
     rank = len(source.axes)
     if rank < 3:
@@ -77,7 +77,7 @@ def _instance(build: Builder, node: Node) -> None:
     normalize(build, source, build.result(), range(2, rank), node.attribute("epsilon", 1e-5), factors)
 
 
-def _group(build: Builder, node: Node) -> None:
+def _group(build: Builder, node: OnnxNode) -> None:
     """Groups of channels are an axis of a view; scale and bias are given for channels, or (opset 18) for groups."""
     source, groups = build.view(node.inputs[0]), node.attribute("num_groups")
     batch, channels, *spatial = source.shape
@@ -91,7 +91,7 @@ def _group(build: Builder, node: Node) -> None:
     normalize(build, divided, output, range(2, len(shape)), node.attribute("epsilon", 1e-5), factors)
 
 
-def _root_mean_square(build: Builder, node: Node) -> None:
+def _root_mean_square(build: Builder, node: OnnxNode) -> None:
     """x / sqrt(mean of squares + epsilon) * scale, by simpler layers."""
     source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
     rank = len(source.axes)
@@ -112,7 +112,7 @@ def _root_mean_square(build: Builder, node: Node) -> None:
 
 
 def _softmax(log: int) -> Handler:
-    def handler(build: Builder, node: Node) -> None:
+    def handler(build: Builder, node: OnnxNode) -> None:
         """Softmax along an axis; before opset 13 along all axes from it on."""
         source = build.view(node.inputs[0])
         rank = len(source.axes)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Function, Settings
 
 
-def pad_amounts(build: Builder, node: Node, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def pad_amounts(build: Builder, node: OnnxNode, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Elements added (negative: taken away) before and after each axis."""
     pads = node.attribute("pads") or build.required(node.input(1), "padding").tolist()
     axes = build.required(node.input(3), "axes").tolist() if node.input(3) else list(range(rank))
@@ -21,7 +21,7 @@ def pad_amounts(build: Builder, node: Node, rank: int) -> tuple[tuple[int, ...],
     return tuple(before), tuple(after)
 
 
-def pad(build: Builder, node: Node) -> None:
+def pad(build: Builder, node: OnnxNode) -> None:
     """Pad: by a constant, or by the tensor's own elements (edge, reflect, wrap)."""
     source = build.view(node.inputs[0])
     before, after = pad_amounts(build, node, len(source.axes))
@@ -42,7 +42,7 @@ def pad(build: Builder, node: Node) -> None:
         raise unsupported(node, f"Mode {mode[:40]!r} is not known")
 
 
-def _cropped(node: Node, source: View, before: Sequence[int], after: Sequence[int]) -> View:
+def _cropped(node: OnnxNode, source: View, before: Sequence[int], after: Sequence[int]) -> View:
     for axis, (first, last) in enumerate(zip(before, after, strict=True)):
         if first < 0 or last < 0:
             size = source.shape[axis] + min(0, first) + min(0, last)
@@ -91,7 +91,7 @@ _MIRRORS: Mapping[str, Callable[[View, int, int, bool], View]] = {"edge": _edge,
 
 def _pad_by_itself(
     build: Builder,
-    node: Node,
+    node: OnnxNode,
     source: View,
     pads: tuple[Sequence[int], Sequence[int]],
     mirror: Callable[[View, int, int, bool], View],

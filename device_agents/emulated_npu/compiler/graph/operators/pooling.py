@@ -8,20 +8,20 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.padding import pad_by_zeros
-from device_agents.emulated_npu.compiler.graph.operators.windows import (
+from device_agents.emulated_npu.compiler.graph.operators.window_attributes import (
     MAX_SPATIAL_AXES,
     MAX_WINDOW,
     Window,
     read_window,
     triple,
 )
-from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Function, Reduction, Settings
 
 COUNT_PADDING = 1
 
 
-def max_pool(build: Builder, node: Node) -> None:
+def max_pool(build: Builder, node: OnnxNode) -> None:
     """MaxPool without indices."""
     if len(node.outputs) > 1 and node.outputs[1]:
         raise unsupported(node, "Its second output, the indices, is not known")
@@ -30,7 +30,7 @@ def max_pool(build: Builder, node: Node) -> None:
         build.layer(Function.POOL_MAX, [source], build.result(), window.settings())
 
 
-def average_pool(build: Builder, node: Node) -> None:
+def average_pool(build: Builder, node: OnnxNode) -> None:
     """AveragePool, counting the padding or not."""
     source, window = _read(build, node)
     if _as_slice(build, node, source, window):
@@ -46,7 +46,7 @@ def average_pool(build: Builder, node: Node) -> None:
     build.layer(Function.POOL_AVERAGE, [source], output, window.settings())
 
 
-def _read(build: Builder, node: Node) -> tuple[View, Window]:
+def _read(build: Builder, node: OnnxNode) -> tuple[View, Window]:
     source = build.view(node.inputs[0])
     window = read_window(node, node.attribute("kernel_shape"), source.shape[2:])
     if any(
@@ -74,7 +74,7 @@ def _overhangs(window: Window, source: View, output: View) -> bool:
     )
 
 
-def _as_slice(build: Builder, node: Node, source: View, window: Window) -> bool:
+def _as_slice(build: Builder, node: OnnxNode, source: View, window: Window) -> bool:
     """Pooling with a window of one element only picks elements: a view.
 
     A result of the network has to be written all the same, and pooling does that in parts that follow the layer
@@ -92,7 +92,7 @@ def _as_slice(build: Builder, node: Node, source: View, window: Window) -> bool:
 
 
 def _global_pool(function: Function, reduction: Reduction) -> Handler:
-    def handler(build: Builder, node: Node) -> None:
+    def handler(build: Builder, node: OnnxNode) -> None:
         source = build.view(node.inputs[0])
         spatial = source.shape[2:]
         if len(spatial) <= MAX_SPATIAL_AXES and max(spatial, default=1) <= MAX_WINDOW:
@@ -104,7 +104,7 @@ def _global_pool(function: Function, reduction: Reduction) -> Handler:
     return handler
 
 
-def local_response_normalisation(build: Builder, node: Node) -> None:
+def local_response_normalisation(build: Builder, node: OnnxNode) -> None:
     """LRN across channels."""
     axes = len(build.type(node.inputs[0]).shape)
     if axes < 2 or node.attribute("size") < 1:

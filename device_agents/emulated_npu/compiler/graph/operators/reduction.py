@@ -8,7 +8,7 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
-from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
 
 _REDUCTIONS = {
@@ -23,7 +23,7 @@ _REDUCTIONS = {
 }
 
 
-def _axes(build: Builder, node: Node, rank: int) -> tuple[int, ...]:
+def _axes(build: Builder, node: OnnxNode, rank: int) -> tuple[int, ...]:
     """The axes to reduce, from the attribute or the input; all, or none, where none are given."""
     given = node.attribute("axes")
     if given is None and node.input(1):
@@ -39,7 +39,7 @@ def _kept(build: Builder, source: View, axes: tuple[int, ...]) -> View:
     return views.divided(build.result(), shape)
 
 
-def _reduce(build: Builder, node: Node) -> None:
+def _reduce(build: Builder, node: OnnxNode) -> None:
     source = build.view(node.inputs[0])
     axes = _axes(build, node, len(source.axes))
     if not axes:
@@ -49,7 +49,7 @@ def _reduce(build: Builder, node: Node) -> None:
     build.layer(Function.REDUCE, [source], _kept(build, source, axes), settings)
 
 
-def _log_sum(build: Builder, node: Node) -> None:
+def _log_sum(build: Builder, node: OnnxNode) -> None:
     source = build.view(node.inputs[0])
     axes = _axes(build, node, len(source.axes))
     output = _kept(build, source, axes)
@@ -59,7 +59,7 @@ def _log_sum(build: Builder, node: Node) -> None:
     build.map(total, output, Activation.LOG)
 
 
-def _log_sum_exp(build: Builder, node: Node) -> None:
+def _log_sum_exp(build: Builder, node: OnnxNode) -> None:
     """With the maximum taken out, so that nothing overflows."""
     source = build.view(node.inputs[0])
     dtype, axes = build.dtype(source), _axes(build, node, len(source.axes))
@@ -75,7 +75,7 @@ def _log_sum_exp(build: Builder, node: Node) -> None:
     build.binary(Binary.ADD, logarithm, largest, output)
 
 
-def _argmax(build: Builder, node: Node) -> None:
+def _argmax(build: Builder, node: OnnxNode) -> None:
     if node.attribute("select_last_index", 0):
         raise unsupported(node, "It asks for the last of several equal elements")
     source = build.view(node.inputs[0])

@@ -12,7 +12,7 @@ from device_agents.emulated_npu.compiler.graph.constants import Array, known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.interpolation import Interpolation, matrix, nearest_indices
-from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Function
 
 _COORDINATES = frozenset(
@@ -30,12 +30,12 @@ class _Axis:
     scale: float
 
 
-def _text(node: Node, name: str, default: str) -> str:
+def _text(node: OnnxNode, name: str, default: str) -> str:
     given = node.attribute(name)
     return given.decode() if given else default
 
 
-def _interpolation(build: Builder, node: Node) -> Interpolation:
+def _interpolation(build: Builder, node: OnnxNode) -> Interpolation:
     mode = _text(node, "mode", "nearest")
     if node.op == "Upsample" or build.source.opset < 11:
         coordinates, rounding = "asymmetric", "floor"
@@ -51,7 +51,7 @@ def _interpolation(build: Builder, node: Node) -> Interpolation:
     )
 
 
-def _axes(build: Builder, node: Node, source: View) -> list[_Axis]:
+def _axes(build: Builder, node: OnnxNode, source: View) -> list[_Axis]:
     """The axes to be sampled anew, with the scales that the node gives or that follow from the sizes."""
     rank, target = len(source.axes), build.type(node.outputs[0]).shape
     places = [axis % rank for axis in node.attribute("axes") or range(rank)]
@@ -63,7 +63,7 @@ def _axes(build: Builder, node: Node, source: View) -> list[_Axis]:
     ]
 
 
-def _scales(build: Builder, node: Node, sizes: list[tuple[int, int]]) -> list[float]:
+def _scales(build: Builder, node: OnnxNode, sizes: list[tuple[int, int]]) -> list[float]:
     attribute = node.attribute("scales")
     if attribute is not None:
         return [float(scale) for scale in attribute]
@@ -79,7 +79,7 @@ def _scales(build: Builder, node: Node, sizes: list[tuple[int, int]]) -> list[fl
     return [min(ratios) if policy == "not_larger" else max(ratios)] * len(ratios)
 
 
-def resize(build: Builder, node: Node) -> None:
+def resize(build: Builder, node: OnnxNode) -> None:
     """Axes that repeat elements, or skip some, move data only; all others are matrix products."""
     source, how = build.view(node.inputs[0]), _interpolation(build, node)
     repeats: dict[int, int] = {}

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
+from device_agents.emulated_npu.compiler.graph.regions import Region, intersection, is_empty
 from device_agents.emulated_npu.compiler.planning.placement import Buffer
-from device_agents.emulated_npu.compiler.planning.regions import Region, intersection, is_empty
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
 _EXTERNAL = (Space.DDR, Space.LLC)
 
 
 @dataclass(frozen=True)
-class Place:
+class ReceivedValue:
     """A value in memory, by which operands that lie in it are told apart exactly."""
 
     value: Value
@@ -42,7 +42,7 @@ def sends_of(commands: Iterable[Command]) -> list[Command]:
 
 
 def with_receives(
-    commands: Sequence[Command], arriving: Mapping[int, Sequence[Operand]], places: Iterable[Place]
+    commands: Sequence[Command], arriving: Mapping[int, Sequence[Operand]], places: Iterable[ReceivedValue]
 ) -> list[Command]:
     """The commands with a RECEIVE for every message; `places` are the values that messages bring.
 
@@ -64,19 +64,19 @@ def with_receives(
 class _Inbox:
     """The messages of a core that have not been taken yet."""
 
-    def __init__(self, arriving: Mapping[int, Sequence[Operand]], places: Sequence[Place]) -> None:
+    def __init__(self, arriving: Mapping[int, Sequence[Operand]], places: Sequence[ReceivedValue]) -> None:
         self._arriving = arriving
         self._taken = dict.fromkeys(arriving, 0)
         self._places = sorted(places, key=lambda place: (place.buffer.space, place.buffer.address))
         self._starts = [(place.buffer.space, place.buffer.address) for place in self._places]
-        found: dict[int, dict[int, list[_Message]]] = {}
+        found: dict[int, dict[int, list[_Arrival]]] = {}
         for sender, targets in arriving.items():
             for number, target in enumerate(targets):
                 place = self._place_of(target)
-                message = _Message(number, *_span(target), _region(target, self._places[place]))
+                message = _Arrival(number, *_span(target), _region(target, self._places[place]))
                 found.setdefault(place, {}).setdefault(sender, []).append(message)
         self._messages = {
-            place: {sender: _Messages(messages) for sender, messages in senders.items()}
+            place: {sender: _Arrivals(messages) for sender, messages in senders.items()}
             for place, senders in found.items()
         }
         self._known: dict[Operand, list[tuple[int, int]]] = {}
@@ -117,7 +117,7 @@ class _Inbox:
 
 
 @dataclass(frozen=True)
-class _Message:
+class _Arrival:
     """A message by its number, the bytes between its first and its last, and its region where that is known."""
 
     number: int
@@ -126,10 +126,10 @@ class _Message:
     region: Region | None
 
 
-class _Messages:
+class _Arrivals:
     """Messages of one sender about one value, by address."""
 
-    def __init__(self, messages: Sequence[_Message]) -> None:
+    def __init__(self, messages: Sequence[_Arrival]) -> None:
         self._messages = sorted(messages, key=lambda message: message.low)
         self._lows = [message.low for message in self._messages]
         self._highs = list(accumulate((message.high for message in self._messages), max))
@@ -153,7 +153,7 @@ def _span(operand: Operand) -> tuple[int, int]:
     return operand.address + low, operand.address + high
 
 
-def _region(operand: Operand, place: Place) -> Region | None:
+def _region(operand: Operand, place: ReceivedValue) -> Region | None:
     """The smallest region of a value that holds an operand; None where the operand walks across its axes."""
     buffer, shape = place.buffer, place.value.shape
     order = [axis for axis in place.value.order if shape[axis] > 1]

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment, group_machines
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.many_cores.assignment import Assignment, Group
-from device_agents.emulated_npu.many_cores.sharing import group_machines
-from device_agents.emulated_npu.many_cores.workload import NetworkNodes
+from device_agents.emulated_npu.many_cores.network_nodes import NetworkNodes
 from device_agents.emulated_npu.partition.balanced import StageTimes
 from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup, Fabric, parse_groups
 from device_agents.emulated_npu.partition.result import CorePartition
@@ -111,5 +110,5 @@ def assignment_of(partition: CorePartition, nodes: NetworkNodes) -> Assignment:
     groups = []
     for part in partition.sub_structures:
         layers = tuple(layer for node in part.nodes for layer in nodes.layers[node])
-        groups.append(Group(partition.groups[part.group].cores, layers))
+        groups.append(GroupAssignment(partition.groups[part.group].cores, layers))
     return Assignment(tuple(groups))

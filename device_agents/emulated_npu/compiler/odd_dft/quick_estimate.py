@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer
-from device_agents.emulated_npu.compiler.graph.odd_blocks import Blocks
-from device_agents.emulated_npu.compiler.odd_dft.levels import Levels, Sizes
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
+from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
+from device_agents.emulated_npu.compiler.odd_dft.levels import CacheLevels, DftSizes
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing import closed_form
 from device_agents.emulated_npu.timing.cost import CostModel
@@ -15,7 +15,7 @@ from device_agents.emulated_npu.unit_commands import PLAIN, Command, Descriptor,
 
 
 @dataclass(frozen=True)
-class Estimates:
+class DftEstimates:
     """Times in picoseconds on one machine, each step as one command of each unit."""
 
     costs: CostModel
@@ -25,7 +25,7 @@ class Estimates:
         """The machine."""
         return self.costs.machine
 
-    def direct_ps(self, layer: Layer) -> int:
+    def direct_ps(self, layer: HardwareLayer) -> int:
         """The convolution directly, moving everything once through DDR and overlapping nothing: it takes about that."""
         outputs, channels, *kernel = layer.fixed_weights.shape
         pixels = math.prod(layer.output.shape) // outputs
@@ -39,9 +39,9 @@ class Estimates:
         moved = sum(math.prod(view.shape) for view in (layer.output, *layer.reads))
         return compute_ps + self._move_ps((moved + math.prod(layer.fixed_weights.shape)), Space.DDR)
 
-    def transform_ps(self, blocks: Blocks, levels: Levels) -> int:
+    def transform_ps(self, blocks: OddBlocks, levels: CacheLevels) -> int:
         """The convolution by DFT, the loads of long steps overlapping their computing."""
-        sizes = Sizes.of(blocks, self.machine)
+        sizes = DftSizes.of(blocks, self.machine)
         item = self.machine.data_type.bytes
         channels, outputs = blocks.groups * blocks.channels, blocks.groups * blocks.outputs
         in_ps = self._move_ps(channels * math.prod(blocks.map_size), Space.DDR)
@@ -66,37 +66,37 @@ class Estimates:
         longer_ps, shorter_ps = max(compute_ps, move_ps), min(compute_ps, move_ps)
         return longer_ps + (shorter_ps // 2 if held_bytes <= self.machine.nb_bytes else 0)
 
-    def _all_bytes(self, blocks: Blocks) -> int:
+    def _all_bytes(self, blocks: OddBlocks) -> int:
         return (blocks.half + 1) * blocks.counts[0] * self._row_bytes(blocks)
 
-    def fetches_once(self, blocks: Blocks) -> bool:
+    def fetches_once(self, blocks: OddBlocks) -> bool:
         """Whether NB holds one line of all blocks from its DFT to its inverse: kernel DFTs are fetched once then."""
         return blocks.counts[0] * self._row_bytes(blocks) <= self.machine.nb_bytes
 
-    def _row_bytes(self, blocks: Blocks) -> int:
+    def _row_bytes(self, blocks: OddBlocks) -> int:
         """What one line of one row of blocks takes in NB from its DFT to its inverse, what comes and goes twice."""
         channels, outputs = blocks.groups * blocks.channels, blocks.groups * blocks.outputs
         moved = 4 * (blocks.padded[0] * channels // blocks.counts[0] + blocks.valid[0] * outputs)
         held = blocks.length * (4 * outputs + 2 * max(channels, outputs))
         return blocks.counts[1] * (moved + held) * self.machine.data_type.bytes
 
-    def _passes(self, blocks: Blocks) -> int:
+    def _passes(self, blocks: OddBlocks) -> int:
         """How often the kernel DFTs are fetched for a picture: for as many rows of blocks as NB holds at a time."""
         rows = max(1, self.machine.nb_bytes // self._row_bytes(blocks))
         return closed_form.ceil_div(blocks.counts[0], rows)
 
-    def _spilled_ps(self, blocks: Blocks) -> int:
+    def _spilled_ps(self, blocks: OddBlocks) -> int:
         """Moving the transforms and the products, too, where NB does not hold one row of blocks."""
         if self._row_bytes(blocks) <= self.machine.nb_bytes:
             return 0
         both = blocks.groups * (blocks.channels + blocks.outputs)
         return self._move_ps(2 * blocks.stored * math.prod(blocks.counts) * both, Space.DDR)
 
-    def _rows_ps(self, blocks: Blocks) -> int:
+    def _rows_ps(self, blocks: OddBlocks) -> int:
         rows = blocks.padded[0] * blocks.counts[1] * blocks.groups * blocks.channels
         return self._matrix_ps(rows, (1, 1, 1, blocks.length, 2 * (blocks.half + 1)))
 
-    def _lines_ps(self, blocks: Blocks) -> int:
+    def _lines_ps(self, blocks: OddBlocks) -> int:
         """DFT across the lines, product, inverse across the lines."""
         number, lines = math.prod(blocks.counts), blocks.half + 1
         length, pair = blocks.length, Settings(kernel=(1, 1, 2))
@@ -111,7 +111,7 @@ class Estimates:
             products_ps = bins * self._matrix_ps(2 * number, (1, 1, 1, blocks.channels, 2 * blocks.outputs))
         return 2 * forward + 2 * backward + products_ps + self._vector_ps(2 * bins * number * blocks.outputs)
 
-    def _outputs_ps(self, blocks: Blocks) -> int:
+    def _outputs_ps(self, blocks: OddBlocks) -> int:
         pixels = blocks.map_size[0] * blocks.counts[1] * blocks.groups * blocks.outputs
         return self._matrix_ps(pixels, (1, 1, 2, blocks.half, blocks.valid[1]), Settings(kernel=(1, 1, 2)))
 

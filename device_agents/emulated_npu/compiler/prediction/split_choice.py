@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.planning.chain_planner import Planner
 from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces, placeholders
-from device_agents.emulated_npu.compiler.splitting.axes import KINDS, CannotSplit
+from device_agents.emulated_npu.compiler.prediction.split_times import SplitPredictor
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, group_machines
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_layer, unsplit
+from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS, CannotSplit
 from device_agents.emulated_npu.compiler.steps import rooms_of
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.many_cores.split_prediction import SplitPredictor
 from device_agents.emulated_npu.unit_commands import Space
 
 ONE, BEST = "one", "best"
@@ -22,7 +23,7 @@ ONE, BEST = "one", "best"
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SplitCandidate:
     """One way to split a layer, and how long that is predicted to take alone, from memory to memory."""
 
     split: LayerSplit
@@ -38,21 +39,21 @@ class Candidate:
 class LayerChoice:
     """The ways to split a layer, the fastest first by prediction; and why it cannot be split in the others, by kind."""
 
-    layer: Layer
-    candidates: tuple[Candidate, ...]
+    layer: HardwareLayer
+    candidates: tuple[SplitCandidate, ...]
     refused: Mapping[str, str]
 
     @property
-    def best(self) -> Candidate:
+    def best(self) -> SplitCandidate:
         """The one that is predicted to be fastest."""
         return self.candidates[0]
 
-    def of_kind(self, name: str) -> Candidate | None:
+    def of_kind(self, name: str) -> SplitCandidate | None:
         """The candidate of a kind, or ONE."""
         return next((one for one in self.candidates if one.name == name), None)
 
     @property
-    def fallback(self) -> Candidate:
+    def fallback(self) -> SplitCandidate:
         """What stands in for a kind that the layer does not have: all of it on one core, if it fits there."""
         return self.of_kind(ONE) or self.best
 
@@ -72,20 +73,25 @@ def choose_splits(
 
 
 def _choice(
-    layer: Layer, graph: Graph, machine: Machine, cores: int, predictor: SplitPredictor, spaces: Mapping[str, Space]
+    layer: HardwareLayer,
+    graph: Graph,
+    machine: Machine,
+    cores: int,
+    predictor: SplitPredictor,
+    spaces: Mapping[str, Space],
 ) -> LayerChoice:
     found = [unsplit(layer)]
     refused: dict[str, str] = {}
-    for kind in KINDS if cores > 1 else ():
+    for kind in SPLIT_KINDS if cores > 1 else ():
         try:
             found.append(split_layer(layer, graph.values, kind, cores))
         except CannotSplit as error:
             refused[kind] = error.why
-    candidates: list[Candidate] = []
+    candidates: list[SplitCandidate] = []
     for split in found:
         own_spaces = choose_spaces(replace(graph, values=split.values), machine)
         try:
-            candidates.append(Candidate(split, predictor.predicted_ps(split, graph, {**spaces, **own_spaces})))
+            candidates.append(SplitCandidate(split, predictor.predicted_ps(split, graph, {**spaces, **own_spaces})))
         except DoesNotFit as error:
             if split.kind is None and len(found) == 1:
                 raise
@@ -118,3 +124,20 @@ def chained_splits(
                 found_ps, found = best[start][0] + chain_ps, dict(best[start][1])
         best.append((found_ps, found))
     return best[-1][1]
+
+
+def predicted_splits(
+    graph: Graph, machine: Machine, assignment: Assignment, options: Options
+) -> Mapping[int, LayerSplit]:
+    """The splits that are predicted to be fastest, for the layers of groups of several cores, by index.
+
+    Layers that are not split may be chained, which counts. Raises DoesNotFit for a layer that fits on its group in no
+    way.
+    """
+    found: dict[int, LayerSplit] = {}
+    machines = group_machines(machine, [group.cores for group in assignment.groups])
+    for group, own in zip(assignment.groups, machines, strict=True):
+        if len(group.cores) > 1:
+            choices = choose_splits(graph, own, len(group.cores), options, layers=group.layers)
+            found.update(chained_splits(choices, graph, own, options))
+    return found

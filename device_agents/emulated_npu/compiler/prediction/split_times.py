@@ -6,7 +6,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Graph, Layer, Value, whole_value
+from device_agents.emulated_npu.compiler.graph.hardware_graph import (
+    Graph,
+    HardwareLayer,
+    LazyConstant,
+    Value,
+    whole_value,
+)
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.external_memory import placeholders
 from device_agents.emulated_npu.compiler.planning.lowering import Externals
@@ -56,7 +62,9 @@ class SplitPredictor:
             total_ps += max(map(sum, self._phase_ps(cores, whole, spaces)))
         return total_ps
 
-    def _phase_ps(self, cores: Sequence[Sequence[Layer]], graph: Graph, spaces: Mapping[str, Space]) -> list[list[int]]:
+    def _phase_ps(
+        self, cores: Sequence[Sequence[HardwareLayer]], graph: Graph, spaces: Mapping[str, Space]
+    ) -> list[list[int]]:
         """The time of every layer of every core."""
         keys = [[self._known(layer, graph, spaces) for layer in layers] for layers in cores]
         shares = []
@@ -65,13 +73,13 @@ class SplitPredictor:
             shares.append(sum(works) / max(works) if any(works) else 1.0)
         return [[self._slice_ps(key, shares[0], shares[1]) for key in each] for each in keys]
 
-    def _known(self, layer: Layer, graph: Graph, spaces: Mapping[str, Space]) -> object:
+    def _known(self, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]) -> object:
         key = slice_key(layer, graph.values, spaces)
         if key not in self._slices:
             self._slices[key] = self._planned(layer, graph, spaces)
         return key
 
-    def _planned(self, layer: Layer, graph: Graph, spaces: Mapping[str, Space]) -> _Slice:
+    def _planned(self, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]) -> _Slice:
         name = layer.output.value
         touched = {view.value for view in (*layer.reads, layer.output)}
         part = replace(
@@ -116,7 +124,7 @@ def _shared(memory: Memory, share: float) -> Memory:
     return replace(memory, bytes_per_s=memory.bytes_per_s / share)
 
 
-def slice_key(layer: Layer, values: Mapping[str, Value], spaces: Mapping[str, Space]) -> object:
+def slice_key(layer: HardwareLayer, values: Mapping[str, Value], spaces: Mapping[str, Space]) -> object:
     """Equal for slices that take the same time: names, constants and where views begin make no difference."""
     seen: dict[str, int] = {}
     operands: list[object] = []
@@ -129,5 +137,5 @@ def slice_key(layer: Layer, values: Mapping[str, Value], spaces: Mapping[str, Sp
     return kind, constants, tuple(operands)
 
 
-def _constant_key(constant: Constant | None) -> object:
+def _constant_key(constant: LazyConstant | None) -> object:
     return None if constant is None else (constant.shape, constant.dtype)

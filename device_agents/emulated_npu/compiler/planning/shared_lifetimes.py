@@ -16,39 +16,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, View
+from device_agents.emulated_npu.compiler.graph.regions import Region, intersection, is_empty, value_region, whole
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
-from device_agents.emulated_npu.compiler.planning.regions import Region, intersection, is_empty, value_region, whole
-from device_agents.emulated_npu.machine import Machine
 
 NEVER = -1
 
 
-def group_machines(machine: Machine, groups: Sequence[Sequence[int]]) -> list[Machine]:
-    """The machine as each of several groups of cores has it: its share of the memories of its chip.
-
-    The share is that of its cores among those in use on the chip, in size and, for predictions, in bandwidth: in the
-    steady state of a pipeline all of them work all the time.
-    """
-    chips = [machine.cores.chip_of(cores[0]) for cores in groups]
-    in_use: Counter[int] = Counter()
-    for chip, cores in zip(chips, groups, strict=True):
-        in_use[chip] += len(cores)
-    return [_share(machine, len(cores), in_use[chip]) for chip, cores in zip(chips, groups, strict=True)]
-
-
-def _share(machine: Machine, cores: int, in_use: int) -> Machine:
-    llc, ddr = (
-        replace(memory, bytes=memory.bytes * cores // in_use, bytes_per_s=memory.bytes_per_s * cores / in_use)
-        for memory in (machine.llc, machine.ddr)
-    )
-    return replace(machine, llc=llc, ddr=ddr)
-
-
 @dataclass(frozen=True)
-class Access:
+class PhaseAccess:
     """A core uses a region of a value in a phase; the accesses of a phase come after those of the phases before."""
 
     core: int
@@ -58,7 +36,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Tell:
+class Notification:
     """By phase `heard` a core has told `peer` of something, who knows then that it is done with phases up to `done`."""
 
     core: int
@@ -67,7 +45,7 @@ class Tell:
     heard: int
 
 
-def turns(
+def shared_lifetimes(
     parts: Sequence[Graph], phases: Sequence[int], chains: Sequence[Sequence[ChainPlan]]
 ) -> Mapping[str, tuple[int, int]]:
     """From when to when each value that cores of a group compute, other than results, needs its place, in phases.
@@ -75,8 +53,8 @@ def turns(
     `parts` are the graphs of the cores, `chains` what they run, `phases` those of all layers by index. All that a chain
     does belongs to the phase of its first layer; no other core computes anything in those of the others.
     """
-    written: list[Access] = []
-    read: list[Access] = []
+    written: list[PhaseAccess] = []
+    read: list[PhaseAccess] = []
     steps: Counter[tuple[int, int]] = Counter()
     for core, (part, own) in enumerate(zip(parts, chains, strict=True)):
         phase_of: dict[int, int] = {}
@@ -86,10 +64,10 @@ def turns(
             steps[core, first] += plan.passes + len(plan.layers) - 1
         for layer in part.layers:
             phase = phase_of[layer.index]
-            written.append(Access(core, phase, layer.output.value, _region(layer.output)))
-            read.extend(Access(core, phase, view.value, _region(view)) for view in layer.reads)
+            written.append(PhaseAccess(core, phase, layer.output.value, _region(layer.output)))
+            read.extend(PhaseAccess(core, phase, view.value, _region(view)) for view in layer.reads)
     step_by_step = {place for place, count in steps.items() if count > 1}
-    spans = last_phases((*written, *read), tells(written, read, step_by_step), step_by_step)
+    spans = last_phases((*written, *read), notifications(written, read, step_by_step), step_by_step)
     results = {name for part in parts for name in part.outputs}
     return {name: spans[name] for name in {access.value: None for access in written} if name not in results}
 
@@ -98,18 +76,18 @@ def _region(view: View) -> Region:
     return value_region(view, whole(view.shape))
 
 
-def tells(
-    writes: Sequence[Access], reads: Sequence[Access], step_by_step: Container[tuple[int, int]]
-) -> tuple[Tell, ...]:
+def notifications(
+    writes: Sequence[PhaseAccess], reads: Sequence[PhaseAccess], step_by_step: Container[tuple[int, int]]
+) -> tuple[Notification, ...]:
     """What cores learn of each other as they read what others have written in phases before.
 
     The writes of a core are in order. `step_by_step` are cores and phases in which they store, and tell of, something
     before they have fetched everything.
     """
-    readers: dict[str, list[Access]] = defaultdict(list)
+    readers: dict[str, list[PhaseAccess]] = defaultdict(list)
     for read in reads:
         readers[read.value].append(read)
-    found: dict[Tell, None] = {}
+    found: dict[Notification, None] = {}
     last = {(write.core, write.phase): write for write in writes}
     for write in writes:
         for read in readers[write.value]:
@@ -120,16 +98,16 @@ def tells(
                 place = (write.core, write.phase)
                 is_all = place not in step_by_step or (common == write.region and write is last[place])
                 done = write.phase if is_all else write.phase - 1
-                found[Tell(write.core, done, read.core, read.phase)] = None
+                found[Notification(write.core, done, read.core, read.phase)] = None
     return tuple(found)
 
 
 def last_phases(
-    accesses: Iterable[Access], told: Sequence[Tell], step_by_step: Container[tuple[int, int]]
+    accesses: Iterable[PhaseAccess], told: Sequence[Notification], step_by_step: Container[tuple[int, int]]
 ) -> Mapping[str, tuple[int, int]]:
     """For every value the first phase in which it is written, and the last in which nothing else may be in its place.
 
-    `accesses` are all reads and writes, `step_by_step` as in `tells`.
+    `accesses` are all reads and writes, `step_by_step` as in `notifications`.
     """
     everything = list(accesses)
     cores = sorted({access.core for access in everything})
@@ -162,9 +140,11 @@ def _last_phase(uses: Mapping[int, int], known: Iterable[tuple[int, int, Mapping
     return last
 
 
-def _knowledge(cores: Sequence[int], end: int, told: Sequence[Tell]) -> Mapping[tuple[int, int], Mapping[int, int]]:
+def _knowledge(
+    cores: Sequence[int], end: int, told: Sequence[Notification]
+) -> Mapping[tuple[int, int], Mapping[int, int]]:
     """For a core and a phase: up to which phase it knows each core to be done, by what it was told before the phase."""
-    by_phase: dict[int, list[Tell]] = defaultdict(list)
+    by_phase: dict[int, list[Notification]] = defaultdict(list)
     for tell in told:
         by_phase[tell.heard].append(tell)
     now: dict[int, Mapping[int, int]] = {core: dict.fromkeys(cores, NEVER) for core in cores}

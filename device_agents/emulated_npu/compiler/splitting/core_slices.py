@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer
-from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment
+from device_agents.emulated_npu.compiler.splitting.division import CoreLayers
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, SplitGraph, split_graph, unsplit
-from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.many_cores.assignment import Assignment
-from device_agents.emulated_npu.many_cores.sharing import group_machines
-from device_agents.emulated_npu.many_cores.split_choice import chained_splits, choose_splits
-from device_agents.emulated_npu.many_cores.stages import Share
 
 
 @dataclass(frozen=True)
-class SharedOut:
+class SlicedNetwork:
     """A network whose layers are split over the cores of their groups.
 
     `groups` are the layers of each core, by their place in the graph of slices; a core that has nothing to do has none.
@@ -24,7 +20,7 @@ class SharedOut:
     """
 
     split: SplitGraph
-    groups: tuple[tuple[Share, ...], ...]
+    groups: tuple[tuple[CoreLayers, ...], ...]
     phases: tuple[int, ...]
 
     @property
@@ -33,27 +29,10 @@ class SharedOut:
         return self.split.graph
 
 
-def predicted_splits(
-    graph: Graph, machine: Machine, assignment: Assignment, options: Options
-) -> Mapping[int, LayerSplit]:
-    """The splits that are predicted to be fastest, for the layers of groups of several cores, by index.
-
-    Layers that are not split may be chained, which counts. Raises DoesNotFit for a layer that fits on its group in no
-    way.
-    """
-    found: dict[int, LayerSplit] = {}
-    machines = group_machines(machine, [group.cores for group in assignment.groups])
-    for group, own in zip(assignment.groups, machines, strict=True):
-        if len(group.cores) > 1:
-            choices = choose_splits(graph, own, len(group.cores), options, layers=group.layers)
-            found.update(chained_splits(choices, graph, own, options))
-    return found
-
-
-def share_out(graph: Graph, assignment: Assignment, splits: Mapping[int, LayerSplit]) -> SharedOut:
+def share_out(graph: Graph, assignment: Assignment, splits: Mapping[int, LayerSplit]) -> SlicedNetwork:
     """Every layer on the cores of its group, split as given by its index, or all of it on the first core."""
 
-    def choose(layer: Layer) -> LayerSplit:
+    def choose(layer: HardwareLayer) -> LayerSplit:
         return splits.get(layer.index) or unsplit(layer)
 
     split = split_graph(graph, choose)
@@ -69,9 +48,9 @@ def share_out(graph: Graph, assignment: Assignment, splits: Mapping[int, LayerSp
             for place in slices[layer]:
                 own[split.cores[place]].append(place)
                 phases[place] = steps.setdefault(split.phases[place], len(steps))
-        groups.append(tuple(Share(core, tuple(layers)) for core, layers in zip(group.cores, own, strict=True)))
+        groups.append(tuple(CoreLayers(core, tuple(layers)) for core, layers in zip(group.cores, own, strict=True)))
     split = replace(split, graph=replace(split.graph, alone=_slices(split, splits)))
-    return SharedOut(split, tuple(groups), tuple(phases))
+    return SlicedNetwork(split, tuple(groups), tuple(phases))
 
 
 def _slices(split: SplitGraph, splits: Mapping[int, LayerSplit]) -> frozenset[int]:

@@ -6,20 +6,20 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, Value
-from device_agents.emulated_npu.compiler.planning.regions import (
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
+from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
+from device_agents.emulated_npu.compiler.graph.regions import (
     Interval,
     can_cut,
     is_windowed,
     multiplier,
     window_interval,
 )
-from device_agents.emulated_npu.compiler.planning.slicing import channel_axis
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.unit_commands import Function
 
-Kind = Literal["batch", "rows", "outputs", "inputs"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+SplitKind = Literal["batch", "rows", "outputs", "inputs"]
+SPLIT_KINDS: tuple[SplitKind, ...] = get_args(SplitKind)
 
 _RANK_WITH_BATCH = 3
 
@@ -28,7 +28,7 @@ class CannotSplit(EmulatorError):
     """A layer has no such axis, or works along it."""
 
 
-def cut_axis_of(layer: Layer, values: Mapping[str, Value], kind: Kind) -> int:
+def cut_axis_of(layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKind) -> int:
     """The axis of the output that a split of `kind` (not "inputs") divides; raises CannotSplit.
 
     - batch: the pictures of a map; of a product of several matrices the axis with most of them; else the first axis
@@ -47,11 +47,11 @@ def cut_axis_of(layer: Layer, values: Mapping[str, Value], kind: Kind) -> int:
     return axis
 
 
-def _has_multiplier_along(layer: Layer, axis: int) -> bool:
+def _has_multiplier_along(layer: HardwareLayer, axis: int) -> bool:
     return axis == 1 and multiplier(layer) > 1
 
 
-def _axis(layer: Layer, values: Mapping[str, Value], kind: Kind) -> int | None:
+def _axis(layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKind) -> int | None:
     rank = len(layer.output.axes)
     if is_windowed(layer) or layer.function is Function.LRN:
         return {"batch": 0, "outputs": channel_axis(layer)}.get(kind, _longest(layer, range(2, rank)))
@@ -69,12 +69,12 @@ def _axis(layer: Layer, values: Mapping[str, Value], kind: Kind) -> int | None:
     return batch if kind == "batch" else _longest(layer, (a for a in range(rank) if a not in (batch, innermost)))
 
 
-def _longest(layer: Layer, axes: Iterable[int]) -> int | None:
+def _longest(layer: HardwareLayer, axes: Iterable[int]) -> int | None:
     """The longest of some axes, the outermost of equally long ones."""
     return max(axes, key=lambda axis: layer.output.axes[axis].size, default=None)
 
 
-def _innermost(layer: Layer, values: Mapping[str, Value]) -> int | None:
+def _innermost(layer: HardwareLayer, values: Mapping[str, Value]) -> int | None:
     """The axis of the output that lies innermost in memory, of those that vary."""
     order = values[layer.output.value].order
     varying = [axis for axis, walked in enumerate(layer.output.axes) if walked.size != 1]
@@ -85,7 +85,7 @@ def _innermost(layer: Layer, values: Mapping[str, Value]) -> int | None:
     )
 
 
-def parts_along(layer: Layer, axis: int, parts: int) -> tuple[Interval, ...]:
+def parts_along(layer: HardwareLayer, axis: int, parts: int) -> tuple[Interval, ...]:
     """At most `parts` intervals of the output's `axis`, as equal as possible; fewer on shorter axes.
 
     The outputs of an input channel of a depthwise multiplier stay together. Of a grouped convolution every part is

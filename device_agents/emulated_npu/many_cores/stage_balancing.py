@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.many_cores.mapping import assignment_of, stage_times
-from device_agents.emulated_npu.many_cores.streaming import TimedSystem, time_system
+from device_agents.emulated_npu.many_cores.core_groups import assignment_of, stage_times
+from device_agents.emulated_npu.many_cores.network_nodes import NetworkNodes
+from device_agents.emulated_npu.many_cores.pipeline_timing import TimedSystem, time_system
 from device_agents.emulated_npu.many_cores.system import compile_system
-from device_agents.emulated_npu.many_cores.workload import NetworkNodes
 from device_agents.emulated_npu.partition.balanced import balanced_partition
 from device_agents.emulated_npu.partition.groups import CoreGroup
 from device_agents.emulated_npu.partition.result import CorePartition
@@ -22,7 +22,7 @@ _PS_PER_MS = 1e9
 
 
 @dataclass(frozen=True)
-class Ground:
+class PartitionTask:
     """What partitions of a network on a machine are made from; one core takes `single_core_ps` for an input.
 
     `inputs` and `limit_ps` as in `time_system`.
@@ -39,7 +39,7 @@ class Ground:
 
 
 @dataclass(frozen=True)
-class Placed:
+class TimedPartition:
     """A partition as it runs; `predicted_ps` are the times of its stages as they were expected before any run."""
 
     partition: CorePartition
@@ -47,15 +47,15 @@ class Placed:
     timed: TimedSystem
 
 
-def place(ground: Ground, partition: CorePartition) -> Placed:
+def compile_and_time(ground: PartitionTask, partition: CorePartition) -> TimedPartition:
     """Compiles and times a partition; raises as `compile_system` and `time_system`."""
     system = compile_system(ground.graph, ground.machine, assignment_of(partition, ground.nodes), ground.options)
     timed = time_system(system, ground.single_core_ps, ground.inputs, ground.limit_ps)
     predicted = partition.loads_by(stage_times(ground.nodes, ground.traversal, partition.groups, ground.machine))
-    return Placed(partition, predicted, timed)
+    return TimedPartition(partition, predicted, timed)
 
 
-def place_balanced(ground: Ground, groups: Sequence[CoreGroup]) -> Placed:
+def balance_stages(ground: PartitionTask, groups: Sequence[CoreGroup]) -> TimedPartition:
     """The balanced partition, or one with a shorter interval that corrected predictions lead to.
 
     Shares of one core's run know nothing of where chains end in the stages, of sending, and of what cores of a group
@@ -71,7 +71,7 @@ def place_balanced(ground: Ground, groups: Sequence[CoreGroup]) -> Placed:
     return replace(best, partition=replace(best.partition, events=(event.format(*intervals_ms),)))
 
 
-def _rounds(ground: Ground, groups: Sequence[CoreGroup]) -> Iterator[Placed]:
+def _rounds(ground: PartitionTask, groups: Sequence[CoreGroup]) -> Iterator[TimedPartition]:
     """Partitions that differ: by prediction, and corrected by the run of the one before."""
     known = set()
     nodes = ground.nodes
@@ -82,12 +82,12 @@ def _rounds(ground: Ground, groups: Sequence[CoreGroup]) -> Iterator[Placed]:
         if stages in known:
             return
         known.add(stages)
-        placed = place(ground, partition)
+        placed = compile_and_time(ground, partition)
         yield placed
         nodes = _scaled(nodes, placed, partition.loads_by(times))
 
 
-def _scaled(nodes: NetworkNodes, placed: Placed, expected_ps: Sequence[float]) -> NetworkNodes:
+def _scaled(nodes: NetworkNodes, placed: TimedPartition, expected_ps: Sequence[float]) -> NetworkNodes:
     """The nodes with times that sum, by stage, to what the stage took instead of what was expected."""
     times = list(nodes.times_ps)
     for number, part in enumerate(placed.partition.sub_structures):

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, View
+from device_agents.emulated_npu.compiler.graph.producers import layer_producers
 from device_agents.emulated_npu.compiler.planning.chain import depthwise_bytes, element_type, packed_bytes
 from device_agents.emulated_npu.compiler.planning.placement import buffer_bytes
 from device_agents.emulated_npu.compiler.planning.weights import uses_weight_buffer
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.many_cores.producers import layer_producers
 from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload, WorkloadNode
 from device_agents.emulated_npu.timing.simulation import Timing
 from device_agents.emulated_npu.unit_commands import Command, Queue
@@ -85,7 +85,7 @@ def _busy_ps(timing: Timing, count: int) -> list[int]:
 
 
 def _storage(
-    graph: Graph, machine: Machine, layers: Sequence[Layer], producers: Sequence[frozenset[int]]
+    graph: Graph, machine: Machine, layers: Sequence[HardwareLayer], producers: Sequence[frozenset[int]]
 ) -> tuple[int, int, int, int]:
     """Bytes that come in, go out, stay, and come from other nodes."""
     own = {layer.index for layer in layers}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
-from device_agents.emulated_npu.compiler.planning.regions import Region, intersection, is_empty, value_region, whole
+from device_agents.emulated_npu.compiler.graph.regions import Region, intersection, is_empty, value_region, whole
 
 
 def layer_producers(graph: Graph) -> tuple[frozenset[int], ...]:

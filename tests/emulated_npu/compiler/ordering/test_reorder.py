@@ -6,8 +6,8 @@ from command_cases import commands, compute, conflicting_pairs, load, store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.compiler.codegen.hazards import COMPUTE, LOAD, stream_of
-from device_agents.emulated_npu.compiler.codegen.reorder import hoist_loads
+from device_agents.emulated_npu.compiler.ordering.hazards import COMPUTE, LOAD, stream_of
+from device_agents.emulated_npu.compiler.ordering.reorder import hoist_loads
 from device_agents.emulated_npu.unit_commands import Command
 
 

@@ -35,6 +35,7 @@ from systems_of_cores import (
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_graph
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.splitting.layer_split import split_layer
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.execution.interleaving import Order
@@ -42,12 +43,11 @@ from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
-from device_agents.emulated_npu.many_cores import placing
-from device_agents.emulated_npu.many_cores.assignment import Assignment, Group
-from device_agents.emulated_npu.many_cores.mapping import contended, fabric_of, form_groups
-from device_agents.emulated_npu.many_cores.running import run_system, run_system_on_stream
+from device_agents.emulated_npu.many_cores import stage_balancing as placing
+from device_agents.emulated_npu.many_cores.core_groups import contended, fabric_of, form_groups
+from device_agents.emulated_npu.many_cores.network_nodes import network_nodes
 from device_agents.emulated_npu.many_cores.system import CompiledSystem, compile_system
-from device_agents.emulated_npu.many_cores.workload import network_nodes
+from device_agents.emulated_npu.many_cores.system_run import run_system, run_system_on_stream
 from device_agents.emulated_npu.partition.greedy import partition_by_score
 from device_agents.emulated_npu.partition.score import ShareScore
 from device_agents.emulated_npu.partition.split_walk import SplitRule
@@ -242,7 +242,7 @@ def test_groups_on_chips(chips: int) -> None:
     network = _convolutions(4)
     layers = ((0,), (1,), (2, 3))
     machine = with_cores(small_machine(), 6 // chips, chips)
-    groups = [Group((core,), own) for core, own in zip((5, 0, 3), layers, strict=True)]
+    groups = [GroupAssignment((core,), own) for core, own in zip((5, 0, 3), layers, strict=True)]
     compiled = compiled_for(network, machine, Assignment((groups[2], groups[0], groups[1])))
     checked_run(network, compiled)
     assert [group.stage for group in compiled.groups] == [2, 0, 1]
@@ -337,7 +337,7 @@ def test_a_group_is_sent_what_its_cores_read_once() -> None:
     """A payload counts as written by the core that it is sent to alone, though all of the group wait for it."""
     network = _convolutions(4)
     graph = import_model(network.model)
-    groups = Assignment((Group((0,), (0, 1)), Group((1, 2), (2, 3))))
+    groups = Assignment((GroupAssignment((0,), (0, 1)), GroupAssignment((1, 2), (2, 3))))
     rows = {place: split_layer(graph.layers[place], graph.values, "rows", 2) for place in (2, 3)}
     compiled = compile_system(graph, MACHINE, groups, DIRECT, splits=rows)
     assert compiled.groups[1].received_bytes == 6144
@@ -361,7 +361,7 @@ def test_inputs_one_after_the_other(cores: tuple[tuple[int, ...], ...], order: O
     network = _crossing_two_stages()
     graph = import_model(network.model)
     assert len(graph.layers) == 3
-    groups = tuple(Group(own, (place,)) for place, own in enumerate(cores))
+    groups = tuple(GroupAssignment(own, (place,)) for place, own in enumerate(cores))
     parts = len(cores[0])
     rows = {each.index: split_layer(each, graph.values, "rows", parts) for each in graph.layers if parts > 1}
     compiled = compile_system(graph, MACHINE, Assignment(groups), DIRECT, splits=rows)
@@ -433,11 +433,11 @@ def test_whole_networks(name: str, count: int) -> None:
     here = compile_graph(graph, crowded, DIRECT)
     nodes = network_nodes(graph, crowded, time_program(here.program, crowded).timing)
     alone_ps = time_program(compiled.program, machine).timing.makespan_ps
-    ground = placing.Ground(graph, machine, DIRECT, nodes, traverse(nodes.graph), alone_ps)
+    ground = placing.PartitionTask(graph, machine, DIRECT, nodes, traverse(nodes.graph), alone_ps)
     by_score = partition_by_score(nodes.graph, ground.traversal, groups, SplitRule(ShareScore()))
     stream = [network.inputs, {each: array[..., ::-1].copy() for each, array in network.inputs.items()}]
     expected = [execute(compiled, replace(network, inputs=inputs)) for inputs in stream]
-    for placed in (placing.place(ground, by_score), placing.place_balanced(ground, groups)):
+    for placed in (placing.compile_and_time(ground, by_score), placing.balance_stages(ground, groups)):
         assert len(placed.timed.compiled.groups) == count
         assert {group.chip for group in placed.timed.compiled.groups} == set(range(min(4, count)))
         found = run_system_on_stream(placed.timed.compiled, network.weights, stream)

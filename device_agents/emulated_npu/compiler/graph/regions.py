@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Layer, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, View
 from device_agents.emulated_npu.unit_commands import Function
 
 Interval = tuple[int, int]
@@ -47,39 +47,39 @@ def is_empty(region: Region) -> bool:
     return any(high <= low for low, high in region)
 
 
-def is_windowed(layer: Layer) -> bool:
+def is_windowed(layer: HardwareLayer) -> bool:
     """Whether the layer slides a window over spatial axes (a matrix product does not)."""
     return layer.function in _WINDOWED and not layer.matrix
 
 
-def multiplier(layer: Layer) -> int:
+def multiplier(layer: HardwareLayer) -> int:
     """Output channels for every input channel of a depthwise convolution; 1 for all other layers."""
     if layer.function is not Function.DEPTHWISE:
         return 1
     return layer.output.axes[1].size // layer.inputs[0].axes[1].size
 
 
-def window(layer: Layer, axis: int) -> tuple[int, int, int, int]:
+def window(layer: HardwareLayer, axis: int) -> tuple[int, int, int, int]:
     """Kernel, stride, dilation and leading padding of a windowed layer along a spatial axis."""
     place = axis - len(layer.output.axes) + 3
     settings = layer.settings
     return settings.kernel[place], settings.stride[place], settings.dilation[place], settings.pad[place]
 
 
-def window_interval(layer: Layer, axis: int, interval: Interval) -> Interval:
+def window_interval(layer: HardwareLayer, axis: int, interval: Interval) -> Interval:
     """What a windowed layer would read along a spatial axis, padding included (it may lie outside the input)."""
     kernel, stride, dilation, pad = window(layer, axis)
     return interval[0] * stride - pad, (interval[1] - 1) * stride - pad + (kernel - 1) * dilation + 1
 
 
-def can_cut(layer: Layer, axis: int) -> bool:
+def can_cut(layer: HardwareLayer, axis: int) -> bool:
     """Whether the layer computes parts of its output along `axis` each by itself."""
     if layer.function in _ALONG_AXES and layer.settings.axes >> axis & 1:
         return False
     return axis != 1 or (layer.function is not Function.LRN and multiplier(layer) == 1)
 
 
-def read_axis(layer: Layer, place: int, axis: int) -> int | None:
+def read_axis(layer: HardwareLayer, place: int, axis: int) -> int | None:
     """The axis of the view `layer.reads[place]` that an axis of the output walks along; None: all of it is read."""
     if layer.residual is not None and place == len(layer.inputs):
         return axis
@@ -97,7 +97,7 @@ def read_axis(layer: Layer, place: int, axis: int) -> int | None:
     return axis
 
 
-def read_interval(layer: Layer, place: int, axis: int, interval: Interval) -> Interval:
+def read_interval(layer: HardwareLayer, place: int, axis: int, interval: Interval) -> Interval:
     """What `layer.reads[place]` is read of, along the axis that `read_axis` names, for an interval of the output."""
     if interval[1] <= interval[0]:
         return EMPTY
@@ -109,7 +109,7 @@ def read_interval(layer: Layer, place: int, axis: int, interval: Interval) -> In
     return interval
 
 
-def read_region(layer: Layer, place: int, region: Region) -> Region:
+def read_region(layer: HardwareLayer, place: int, region: Region) -> Region:
     """The region of the view `layer.reads[place]` that a region of the output needs."""
     view = layer.reads[place]
     needed = list(whole(view.shape))
@@ -125,7 +125,7 @@ def read_region(layer: Layer, place: int, region: Region) -> Region:
     return tuple(needed)
 
 
-def group_channels(layer: Layer, channels: Interval) -> Interval:
+def group_channels(layer: HardwareLayer, channels: Interval) -> Interval:
     """The input channels that output channels of a grouped convolution read."""
     per_input = layer.inputs[0].axes[1].size // layer.groups
     per_output = layer.output.axes[1].size // layer.groups
@@ -144,7 +144,7 @@ def value_region(view: View, region: Region) -> Region:
     return tuple((first, last + 1) for first, last in zip(low, high, strict=True))
 
 
-def axis_reader(layer: Layer, place: int, axis: int, target: int) -> Callable[[Interval], Interval]:
+def axis_reader(layer: HardwareLayer, place: int, axis: int, target: int) -> Callable[[Interval], Interval]:
     """How an interval of the output along `axis` maps to one of the value behind `layer.reads[place]`.
 
     `target` is the axis of the view that `read_axis` names; the other axes are read whole.

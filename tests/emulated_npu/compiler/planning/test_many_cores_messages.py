@@ -15,14 +15,14 @@ from scratchpad import Array, dense
 from systems_of_cores import with_cores
 
 from device_agents.emulated_npu.compiler.codegen.emit import emit
-from device_agents.emulated_npu.compiler.codegen.synchronise import synchronise
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
+from device_agents.emulated_npu.compiler.graph.regions import Region
+from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
+from device_agents.emulated_npu.compiler.planning.messages import ReceivedValue, with_receives
 from device_agents.emulated_npu.compiler.planning.placement import Buffer, dense_strides, region_operand
-from device_agents.emulated_npu.compiler.planning.regions import Region
 from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
 from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_cores, run_stream
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
-from device_agents.emulated_npu.many_cores.messages import Place, with_receives
 from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Operand, Space
 
 FLOAT = DataType.FLOAT32
@@ -31,7 +31,7 @@ FLOAT = DataType.FLOAT32
 
 
 @st.composite
-def _places(draw: st.DrawFn) -> list[Place]:
+def _places(draw: st.DrawFn) -> list[ReceivedValue]:
     """Values of up to four axes in any order, one behind the other in two memories."""
     found = []
     free = dict.fromkeys((Space.DDR, Space.LLC), 0)
@@ -40,13 +40,13 @@ def _places(draw: st.DrawFn) -> list[Place]:
         order = tuple(draw(st.permutations(range(len(shape)))))
         space = draw(st.sampled_from((Space.DDR, Space.LLC)))
         buffer = Buffer(space, free[space], FLOAT, (0,) * len(shape), dense_strides(shape, order, 4))
-        found.append(Place(Value(f"v{number}", shape, FLOAT, order, "received"), buffer))
+        found.append(ReceivedValue(Value(f"v{number}", shape, FLOAT, order, "received"), buffer))
         free[space] += 4 * int(np.prod(shape)) + 64
     return found
 
 
 @st.composite
-def _operands(draw: st.DrawFn, places: Sequence[Place]) -> tuple[Operand, tuple[int, Region]]:
+def _operands(draw: st.DrawFn, places: Sequence[ReceivedValue]) -> tuple[Operand, tuple[int, Region]]:
     """A region of one of the values, with its axes in memory order."""
     number = draw(st.integers(0, len(places) - 1))
     place = places[number]
@@ -112,7 +112,7 @@ def test_interleaved_parts_are_told_apart() -> None:
     """A load of some channels does not wait for the others, though their bytes lie between each other."""
     shape, order = (1, 8, 5, 5), (0, 2, 3, 1)
     buffer = Buffer(Space.LLC, 1024, FLOAT, (0, 0, 0, 0), dense_strides(shape, order, 4))
-    place = Place(Value("v", shape, FLOAT, order, "received"), buffer)
+    place = ReceivedValue(Value("v", shape, FLOAT, order, "received"), buffer)
 
     def channels(low: int, high: int) -> Operand:
         return region_operand(buffer, ((0, 1), (low, high), (0, 5), (0, 5)), order)

@@ -1,4 +1,4 @@
-"""Parts of a layer: what computes an interval of its output, and slices whose weights fit the weight buffer."""
+"""Parts of a layer: the layer that computes an interval of the output alone."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import derived
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Layer, View
-from device_agents.emulated_npu.compiler.planning.regions import (
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, View
+from device_agents.emulated_npu.compiler.graph.regions import (
     Region,
     is_windowed,
     multiplier,
@@ -16,31 +16,27 @@ from device_agents.emulated_npu.compiler.planning.regions import (
     whole,
     window_interval,
 )
-from device_agents.emulated_npu.compiler.planning.weights import output_channels, reduced_channels, stored_taps
-from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Function
 
 
-def slice_outputs(layer: Layer, machine: Machine, budget_bytes: int) -> tuple[Layer, ...]:
-    """Layers of at most `budget_bytes` of weights each that together are the layer; itself if it cannot be divided."""
-    if layer.weights is None or layer.groups != 1:
-        return (layer,)
-    column_bytes = stored_taps(layer, machine) * reduced_channels(layer) * machine.data_type.bytes + 8
-    columns = machine.mfu.columns
-    count = budget_bytes // column_bytes // columns * columns
-    channels = output_channels(layer)
-    if count == 0 or count >= channels:
-        return (layer,)
-    axis = channel_axis(layer)
-    return tuple(part_of(layer, axis, low, min(low + count, channels)) for low in range(0, channels, count))
-
-
-def channel_axis(layer: Layer) -> int:
+def channel_axis(layer: HardwareLayer) -> int:
     """The axis of the output that weights and scales of a layer belong to."""
     return len(layer.output.axes) - 1 if layer.matrix else 1
 
 
-def part_of(layer: Layer, axis: int, low: int, high: int) -> Layer:
+def reduced_channels(layer: HardwareLayer) -> int:
+    """Input channels that one output channel sums over."""
+    if layer.matrix:
+        return layer.inputs[0].axes[-1].size
+    return layer.inputs[0].axes[1].size // layer.groups
+
+
+def output_channels(layer: HardwareLayer) -> int:
+    """Output channels (columns of a matrix product)."""
+    return layer.output.axes[channel_axis(layer)].size
+
+
+def part_of(layer: HardwareLayer, axis: int, low: int, high: int) -> HardwareLayer:
     """The layer that computes the indices [low, high) of the output's `axis` as the whole layer does, and no others.
 
     The layer must be able to compute them by themselves (`can_cut`; a depthwise multiplier by whole input channels, a
@@ -68,7 +64,7 @@ def part_of(layer: Layer, axis: int, low: int, high: int) -> Layer:
     )
 
 
-def _input_part(layer: Layer, place: int, region: Region) -> View:
+def _input_part(layer: HardwareLayer, place: int, region: Region) -> View:
     """What is read of an input for a region of the output."""
     view = layer.inputs[place]
     needed = list(read_region(layer, place, region))
@@ -84,7 +80,7 @@ def _input_part(layer: Layer, place: int, region: Region) -> View:
     return view
 
 
-def _padded_part(layer: Layer, part: Layer, axis: int, low: int, high: int) -> Layer:
+def _padded_part(layer: HardwareLayer, part: HardwareLayer, axis: int, low: int, high: int) -> HardwareLayer:
     """With the padding that its first window sees before the first index that it reads."""
     first, last = window_interval(layer, axis, (low, high))
     start = max(0, first)
@@ -95,7 +91,7 @@ def _padded_part(layer: Layer, part: Layer, axis: int, low: int, high: int) -> L
     return replace(part, settings=replace(layer.settings, pad=(pad[0], pad[1], pad[2])))
 
 
-def constant_part(constant: Constant, axis: int, low: int, high: int) -> Constant:
+def constant_part(constant: LazyConstant, axis: int, low: int, high: int) -> LazyConstant:
     """Indices [low, high) of an axis of a constant; all of it is itself."""
     if (low, high) == (0, constant.shape[axis]):
         return constant

@@ -22,15 +22,15 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.pipeline import compile_graph
 from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces
-from device_agents.emulated_npu.compiler.splitting.axes import KINDS, CannotSplit
+from device_agents.emulated_npu.compiler.planning.shared_lifetimes import PhaseAccess, last_phases, notifications
+from device_agents.emulated_npu.compiler.prediction.split_choice import choose_splits
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_layer
+from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS, CannotSplit
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_cores
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine, find_machine
-from device_agents.emulated_npu.many_cores.assignment import Assignment, Group
-from device_agents.emulated_npu.many_cores.sharing import Access, last_phases, tells
-from device_agents.emulated_npu.many_cores.split_choice import choose_splits
 from device_agents.emulated_npu.many_cores.split_study import kendall_tau_b, study_splits
 from device_agents.emulated_npu.many_cores.split_verification import layer_ps, network_ps
 from device_agents.emulated_npu.many_cores.system import CompiledSystem, compile_system
@@ -46,7 +46,7 @@ def _drawn_splits(draw: Callable[..., Any], graph: Graph, sizes: Mapping[int, in
     """Any kind of split that each layer has, or none; `sizes` are the cores of the layer's group."""
     found = {}
     for layer in graph.layers:
-        kind, cores = draw(st.sampled_from((*KINDS, None))), sizes[layer.index]
+        kind, cores = draw(st.sampled_from((*SPLIT_KINDS, None))), sizes[layer.index]
         try:
             if kind is not None and cores > 1:
                 found[layer.index] = split_layer(layer, graph.values, kind, draw(st.integers(2, cores)))
@@ -64,7 +64,7 @@ def test_split_networks_compute_what_one_core_does(data: st.DataObject) -> None:
     machine = with_cores(data.draw(machines_for(network)), 8)
     end, count = data.draw(st.integers(0, len(graph.layers) - 1)), data.draw(st.integers(2, 5))
     layers = tuple(range(len(graph.layers)))
-    groups = (Group(tuple(range(count)), layers[end:]), Group((7, 6), layers[:end]))
+    groups = (GroupAssignment(tuple(range(count)), layers[end:]), GroupAssignment((7, 6), layers[:end]))
     sizes = {place: len(group.cores) for group in groups for place in group.layers}
     splits = _drawn_splits(data.draw, graph, sizes)
     try:
@@ -92,18 +92,18 @@ def _in_order(
 # --- memory that cores share ----------------------------------------------------------------------------------------
 
 
-def _shared_values(random: Random) -> tuple[list[Access], list[Access], int]:
+def _shared_values(random: Random) -> tuple[list[PhaseAccess], list[PhaseAccess], int]:
     """Writes and reads of values by some cores: value v is written in phase v, and read in the phases after it."""
     cores, count = random.randint(2, 3), random.randint(3, 8)
     writes, reads = [], []
     for phase in range(count):
         bounds = sorted(random.sample(range(1, 8), random.randint(0, cores - 1)))
         for core, (low, high) in enumerate(zip([0, *bounds], [*bounds, 8], strict=True)):
-            writes.append(Access(core, phase, f"v{phase}", ((low, high),)))
+            writes.append(PhaseAccess(core, phase, f"v{phase}", ((low, high),)))
             for source in random.sample(range(max(0, phase - 3), phase), min(phase, random.randint(0, 2))):
                 first = random.randint(0, 7)
                 part = random.choice(((0, 8), (first, first + 1), (low, high)))
-                reads.append(Access(core, phase, f"v{source}", (part,)))
+                reads.append(PhaseAccess(core, phase, f"v{source}", (part,)))
     return writes, reads, cores
 
 
@@ -118,7 +118,7 @@ def test_an_address_is_written_again_when_all_have_read(seed: int) -> None:
     random = Random(seed)
     writes, reads, cores = _shared_values(random)
     step_by_step = {(write.core, write.phase) for write in writes if random.random() < 0.5}
-    spans = last_phases((*writes, *reads), tells(writes, reads, step_by_step), step_by_step)
+    spans = last_phases((*writes, *reads), notifications(writes, reads, step_by_step), step_by_step)
     steps = [_steps(core, writes, reads, step_by_step) for core in range(cores)]
     done: set[tuple[int, int, str, str]] = set()
     place = [0] * cores
@@ -139,7 +139,7 @@ _Step = tuple[tuple[int, int, str, str], list[tuple[int, int, str, str]]]
 
 
 def _steps(
-    core: int, writes: Sequence[Access], reads: Sequence[Access], step_by_step: set[tuple[int, int]]
+    core: int, writes: Sequence[PhaseAccess], reads: Sequence[PhaseAccess], step_by_step: set[tuple[int, int]]
 ) -> list[_Step]:
     """What a core does, in order, each with what it waits for: fetch, begin to write and end of each value."""
     found: list[_Step] = []
@@ -166,7 +166,7 @@ def _can(step: _Step, done: set[tuple[int, int, str, str]]) -> bool:
 
 def _check_free(
     step: tuple[int, int, str, str],
-    accesses: Sequence[Access],
+    accesses: Sequence[PhaseAccess],
     spans: Mapping[str, tuple[int, int]],
     done: set[tuple[int, int, str, str]],
 ) -> None:
@@ -180,18 +180,23 @@ def _check_free(
 def test_one_core_after_the_other_gives_places_back_at_once() -> None:
     """What one core alone uses needs its place until it has been read; with nothing told others keep theirs."""
     whole = ((0, 8),)
-    writes = [Access(0, 0, "a", whole), Access(0, 1, "b", whole), Access(0, 2, "c", whole), Access(1, 3, "d", whole)]
-    reads = [Access(0, 1, "a", whole), Access(0, 2, "b", whole)]
-    alone = last_phases((*writes[:3], *reads), tells(writes, reads, frozenset()), frozenset())
+    writes = [
+        PhaseAccess(0, 0, "a", whole),
+        PhaseAccess(0, 1, "b", whole),
+        PhaseAccess(0, 2, "c", whole),
+        PhaseAccess(1, 3, "d", whole),
+    ]
+    reads = [PhaseAccess(0, 1, "a", whole), PhaseAccess(0, 2, "b", whole)]
+    alone = last_phases((*writes[:3], *reads), notifications(writes, reads, frozenset()), frozenset())
     assert alone == {"a": (0, 1), "b": (1, 2), "c": (2, 2)}
     # Core 1 writes d in phase 3 and has been told nothing: it may be there before core 0 has begun.
-    both = last_phases((*writes, *reads), tells(writes, reads, frozenset()), frozenset())
+    both = last_phases((*writes, *reads), notifications(writes, reads, frozenset()), frozenset())
     assert both == {"a": (0, 3), "b": (1, 3), "c": (2, 3), "d": (3, 3)}
     # It reads c before it writes d, and so knows that core 0 is done with phase 2.
-    reads.append(Access(1, 3, "c", whole))
-    assert last_phases((*writes, *reads), tells(writes, reads, frozenset()), frozenset())["a"] == (0, 1)
+    reads.append(PhaseAccess(1, 3, "c", whole))
+    assert last_phases((*writes, *reads), notifications(writes, reads, frozenset()), frozenset())["a"] == (0, 1)
     # Not so if it stores parts of d before it has fetched all of c.
-    assert last_phases((*writes, *reads), tells(writes, reads, {(1, 3)}), {(1, 3)})["a"] == (0, 3)
+    assert last_phases((*writes, *reads), notifications(writes, reads, {(1, 3)}), {(1, 3)})["a"] == (0, 3)
 
 
 # --- choice ---------------------------------------------------------------------------------------------------------
@@ -235,7 +240,7 @@ def test_candidates_are_what_layers_can(graph: Graph, edge: Machine) -> None:
     """Every layer has all of it on one core, and every kind is either a candidate or refused with a reason."""
     for choice in choose_splits(graph, edge, 4):
         names = [candidate.name for candidate in choice.candidates]
-        assert sorted((*names, *choice.refused)) == sorted(("one", *KINDS))
+        assert sorted((*names, *choice.refused)) == sorted(("one", *SPLIT_KINDS))
         assert all(choice.refused.values())
         predicted = [candidate.predicted_ps for candidate in choice.candidates]
         assert predicted == sorted(predicted)
@@ -355,7 +360,7 @@ def test_what_is_not_split_may_be_chained(edge: Machine) -> None:
     nodes[0].input[0] = "x"
     network = network_of(nodes, x, {"w": values((8, 8, 1, 1), 1)}, ["t5"])
     graph = import_model(network.model)
-    group = Assignment((Group((0, 1, 2, 3), tuple(range(5))),))
+    group = Assignment((GroupAssignment((0, 1, 2, 3), tuple(range(5))),))
     compiled = compile_system(graph, edge, group)
     first, *others = _layers_of(compiled)
     assert sum(first) == 5 and max(first) > 1 and others == [[], [], []]

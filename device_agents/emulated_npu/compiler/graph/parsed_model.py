@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
 from device_agents.emulated_npu.compiler.graph import constants
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant
+from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
 from device_agents.emulated_npu.emulator_errors import InvalidModel, UnsupportedOperator
 from device_agents.emulated_npu.unit_commands import DataType
 
@@ -35,7 +35,7 @@ _OF_SHAPES = frozenset({"Shape", "Size"})
 
 
 @dataclass(frozen=True)
-class TensorType:
+class ValueType:
     """Shape and element type of a tensor."""
 
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class TensorType:
 
 
 @dataclass(frozen=True)
-class Node:
+class OnnxNode:
     """One ONNX node, or several recognised as one operator; `names` are those of all it stands for.
 
     An absent optional input or output has the name "".
@@ -66,16 +66,16 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Source:
+class ParsedModel:
     """A model: `nodes` in topological order, without those that are constant or unused (`free`, by name).
 
     `other_types` names the element types of tensors that have none of ours.
     """
 
-    nodes: tuple[Node, ...]
-    types: Mapping[str, TensorType]
+    nodes: tuple[OnnxNode, ...]
+    types: Mapping[str, ValueType]
     other_types: Mapping[str, str]
-    constants: Mapping[str, Constant]
+    constants: Mapping[str, LazyConstant]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     opset: int
@@ -83,31 +83,31 @@ class Source:
     node_count: int
 
     @functools.cached_property
-    def readers(self) -> Mapping[str, list[Node]]:
+    def readers(self) -> Mapping[str, list[OnnxNode]]:
         """The nodes that read each tensor, once for every time they do."""
-        found: dict[str, list[Node]] = {}
+        found: dict[str, list[OnnxNode]] = {}
         for node in self.nodes:
             for name in node.inputs:
                 found.setdefault(name, []).append(node)
         return found
 
     @functools.cached_property
-    def producers(self) -> Mapping[str, Node]:
+    def producers(self) -> Mapping[str, OnnxNode]:
         """The node that writes each tensor."""
         return {name: node for node in self.nodes for name in node.outputs if name}
 
-    def with_nodes(self, nodes: Sequence[Node]) -> Source:
+    def with_nodes(self, nodes: Sequence[OnnxNode]) -> ParsedModel:
         """The same model made of other nodes."""
         return replace(self, nodes=tuple(nodes))
 
 
-def unsupported(node: Node, why: str) -> UnsupportedOperator:
+def unsupported(node: OnnxNode, why: str) -> UnsupportedOperator:
     """The error for a node that cannot be compiled, to be raised."""
     step = "Export the network without it, or with fixed shapes and constant parameters"
     return UnsupportedOperator(f"Node {node.name[:80]!r} ({node.op}) cannot be compiled", why, step)
 
 
-def untyped(tensor: str, element_type: str, node: Node | None) -> InvalidModel:
+def untyped(tensor: str, element_type: str, node: OnnxNode | None) -> InvalidModel:
     """The error, to be raised, for a tensor without a type; `element_type` is the name of one that is not ours."""
     place = f" at node {node.name[:80]!r} ({node.op})" if node is not None else ""
     what = f"Tensor {tensor[:80]!r}{place} cannot be compiled"
@@ -117,7 +117,7 @@ def untyped(tensor: str, element_type: str, node: Node | None) -> InvalidModel:
     return InvalidModel(what, "Its shape is not known before the network runs", "Export with fixed shapes")
 
 
-def read_source(model: bytes | ModelProto, known_operators: frozenset[str]) -> Source:
+def parse_model(model: bytes | ModelProto, known_operators: frozenset[str]) -> ParsedModel:
     """Reads a model.
 
     Raises UnsupportedOperator for a node that is neither constant nor of `known_operators`, before anything else;
@@ -130,7 +130,7 @@ def read_source(model: bytes | ModelProto, known_operators: frozenset[str]) -> S
     names = _unique_names(proto.graph)
     _check_operators(proto.graph, names, known_operators)
     types, others = _types(proto)
-    reader = _Reader(proto, opset, names, types, others)
+    reader = _ModelReader(proto, opset, names, types, others)
     reader.run()
     return reader.source()
 
@@ -173,21 +173,21 @@ def _is_constant(node: NodeProto, constant: Set[str]) -> bool:
     return node.op_type in _OF_SHAPES or all(not name or name in constant for name in node.input)
 
 
-def _types(proto: ModelProto) -> tuple[dict[str, TensorType], dict[str, str]]:
+def _types(proto: ModelProto) -> tuple[dict[str, ValueType], dict[str, str]]:
     """Types of all tensors whose shape is known before the network runs; names of element types that are not ours."""
     try:
         inferred = shape_inference.infer_shapes(_without_weights(proto), strict_mode=True, data_prop=True).graph
     except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
         why = str(error).strip().splitlines()[0][:300]
         raise InvalidModel("The model is not valid ONNX", why) from error
-    types: dict[str, TensorType] = {}
+    types: dict[str, ValueType] = {}
     others = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     for value in (*inferred.input, *inferred.value_info, *inferred.output):
         tensor = value.type.tensor_type
         static = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
         if static and tensor.elem_type in _DATA_TYPES:
             shape = tuple(dim.dim_value for dim in tensor.shape.dim)
-            types[value.name] = TensorType(shape, _DATA_TYPES[tensor.elem_type])
+            types[value.name] = ValueType(shape, _DATA_TYPES[tensor.elem_type])
         others[value.name] = tensor.elem_type
     strange = {name: kind for name, kind in others.items() if kind and kind not in _DATA_TYPES}
     return types, {name: TensorProto.DataType.Name(kind).lower() for name, kind in strange.items()}
@@ -216,7 +216,7 @@ def _without_weights(proto: ModelProto) -> ModelProto:
     return light
 
 
-class _Reader:
+class _ModelReader:
     """Visits the nodes once: constants are described, the others kept."""
 
     def __init__(
@@ -224,7 +224,7 @@ class _Reader:
         proto: ModelProto,
         opset: int,
         names: Sequence[str],
-        types: Mapping[str, TensorType],
+        types: Mapping[str, ValueType],
         others: Mapping[str, str],
     ) -> None:
         self._graph = proto.graph
@@ -232,8 +232,8 @@ class _Reader:
         self._names = names
         self._types = dict(types)
         self._others = others
-        self._constants: dict[str, Constant] = {}
-        self._nodes: list[Node] = []
+        self._constants: dict[str, LazyConstant] = {}
+        self._nodes: list[OnnxNode] = []
         self._free: list[str] = []
 
     def run(self) -> None:
@@ -246,9 +246,9 @@ class _Reader:
                 self._free.append(name)
                 continue
             attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-            self._nodes.append(Node(node.op_type, name, (name,), tuple(node.input), tuple(node.output), attributes))
+            self._nodes.append(OnnxNode(node.op_type, name, (name,), tuple(node.input), tuple(node.output), attributes))
 
-    def source(self) -> Source:
+    def source(self) -> ParsedModel:
         outputs = tuple(dict.fromkeys(value.name for value in self._graph.output))
         inputs = tuple(value.name for value in self._graph.input if value.name not in self._constants)
         for name in (*inputs, *outputs):
@@ -256,7 +256,7 @@ class _Reader:
                 user = next((node for node in self._nodes if name in (*node.inputs, *node.outputs)), None)
                 raise untyped(name, self._others.get(name, ""), user)
         nodes = self._used(outputs)
-        return Source(
+        return ParsedModel(
             nodes=nodes,
             types=self._types,
             other_types=self._others,
@@ -268,13 +268,13 @@ class _Reader:
             node_count=len(self._graph.node),
         )
 
-    def _set(self, constant: Constant) -> None:
+    def _set(self, constant: LazyConstant) -> None:
         self._constants[constant.name] = constant
-        self._types[constant.name] = TensorType(constant.shape, constant.dtype)
+        self._types[constant.name] = ValueType(constant.shape, constant.dtype)
 
-    def _used(self, outputs: Sequence[str]) -> tuple[Node, ...]:
+    def _used(self, outputs: Sequence[str]) -> tuple[OnnxNode, ...]:
         needed = set(outputs)
-        kept: list[Node] = []
+        kept: list[OnnxNode] = []
         for node in reversed(self._nodes):
             if needed.isdisjoint(node.outputs):
                 self._free.append(node.name)
@@ -290,7 +290,7 @@ class _Reader:
             if not name:
                 continue
             if name not in self._types:
-                kept = Node(node.op_type, node.name or node.op_type, (), (), (), {})
+                kept = OnnxNode(node.op_type, node.name or node.op_type, (), (), (), {})
                 raise untyped(name, self._others.get(name, ""), kept)
             kind = self._types[name]
             array = self._shape_value(node) if node.op_type in _OF_SHAPES else _constant_value(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.graph.source import Node, unsupported
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Settings, Triple
 
 MAX_SPATIAL_AXES = 3
@@ -61,7 +61,7 @@ def triple(sizes: Sequence[int], filler: int) -> Triple:
     return first, second, third
 
 
-def read_window(node: Node, kernel: Sequence[int], spatial: Sequence[int]) -> Window:
+def read_window(node: OnnxNode, kernel: Sequence[int], spatial: Sequence[int]) -> Window:
     """The window of a node with that kernel over a map of `spatial` size; raises UnsupportedOperator beyond 3 axes."""
     count = len(spatial)
     if not 1 <= count <= MAX_SPATIAL_AXES:

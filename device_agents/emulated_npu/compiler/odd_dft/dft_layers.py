@@ -26,8 +26,8 @@ import numpy as np
 
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import derived
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Constant, Layer, View, ViewAxis
-from device_agents.emulated_npu.compiler.graph.odd_blocks import Blocks
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, View, ViewAxis
+from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
 from device_agents.emulated_npu.compiler.graph.views import UNIT
 from device_agents.emulated_npu.compiler.odd_dft import matrices
 from device_agents.emulated_npu.compiler.odd_dft.outputs import inverse_rows, picture_of
@@ -35,7 +35,7 @@ from device_agents.emulated_npu.compiler.odd_dft.rewriting import PARTS, Rewriti
 from device_agents.emulated_npu.unit_commands import PLAIN, Binary, Function, Settings
 
 
-def transform(layer: Layer, blocks: Blocks) -> Rewriting:
+def transform(layer: HardwareLayer, blocks: OddBlocks) -> Rewriting:
     """The layers of a convolution of stride and dilation 1 in two dimensions; the last stands for its nodes."""
     made = Rewriting(layer, blocks)
     length = blocks.length
@@ -53,7 +53,7 @@ def transform(layer: Layer, blocks: Blocks) -> Rewriting:
     return made
 
 
-def kernel_shape(blocks: Blocks) -> tuple[int, int, int, int, int]:
+def kernel_shape(blocks: OddBlocks) -> tuple[int, int, int, int, int]:
     """(lines, results, groups, input channels, 2 outputs): all real parts of a row, then all imaginary ones."""
     return blocks.half + 1, blocks.length, blocks.groups, blocks.channels, 2 * blocks.outputs
 
@@ -241,7 +241,7 @@ class _Part:
         made.add(f"inverse DFT of {self.what}", Function.CONVOLVE, [source], target, PARTS, weights, shift)
         return name
 
-    def _shift(self, pair: Constant) -> View:
+    def _shift(self, pair: LazyConstant) -> View:
         """The shift of every channel, for every column of blocks, as it is added to all rows."""
         blocks, columns = self.made.blocks, self.made.blocks.counts[1]
         across = columns * pair.shape[1]

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Value
-from device_agents.emulated_npu.compiler.planning.regions import (
+from device_agents.emulated_npu.compiler.graph.regions import (
     Region,
     intersection,
     is_empty,
@@ -14,11 +14,11 @@ from device_agents.emulated_npu.compiler.planning.regions import (
     value_region,
     whole,
 )
-from device_agents.emulated_npu.many_cores.assignment import stage_numbers
+from device_agents.emulated_npu.compiler.splitting.assignment import stage_numbers
 
 
 @dataclass(frozen=True)
-class Share:
+class CoreLayers:
     """What one core computes: its layers, by their place in the graph, in the order in which they run."""
 
     core: int
@@ -40,7 +40,7 @@ class Crossing:
 
 
 @dataclass(frozen=True)
-class Stage:
+class GroupGraph:
     """What one core group runs: the graph of each core, and one of all that the memory of the group holds.
 
     `graph` has the setup of the group. `number` is its stage in the pipeline. `depth` is for how many inputs at a time
@@ -57,10 +57,10 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class Division:
     """A network divided into stages, one for each group in the order of the groups, and what crosses between cores."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[GroupGraph, ...]
     crossings: tuple[Crossing, ...]
 
     def crossings_from(self, core: int) -> tuple[Crossing, ...]:
@@ -68,13 +68,13 @@ class Pipeline:
         return tuple(crossing for crossing in self.crossings if crossing.writer == core)
 
 
-def divide(graph: Graph, groups: Sequence[Sequence[Share]]) -> Pipeline:
+def divide(graph: Graph, groups: Sequence[Sequence[CoreLayers]]) -> Division:
     """Stages of a graph whose layers are shared out to the cores of each group; groups do not wait for each other."""
     return _Division(graph, groups).pipeline()
 
 
 class _Division:
-    def __init__(self, graph: Graph, groups: Sequence[Sequence[Share]]) -> None:
+    def __init__(self, graph: Graph, groups: Sequence[Sequence[CoreLayers]]) -> None:
         self._graph, self._groups = graph, groups
         self._group_of = {share.core: number for number, group in enumerate(groups) for share in group}
         # Regions by value and core, each once.
@@ -87,7 +87,7 @@ class _Division:
                         regions = table.setdefault(view.value, {}).setdefault(share.core, {})
                         regions[value_region(view, whole(view.shape))] = None
 
-    def pipeline(self) -> Pipeline:
+    def pipeline(self) -> Division:
         crossings = {name: tuple(self._crossings(name)) for name in self._written}
         homes = self._homes(self._numbers(crossings))
         for name, core in homes.items():
@@ -98,7 +98,7 @@ class _Division:
         numbers = self._numbers(crossings)
         found = tuple(crossing for several in crossings.values() for crossing in several)
         stages = tuple(self._stage(index, numbers, found, homes) for index in range(len(self._groups)))
-        return Pipeline(stages, found)
+        return Division(stages, found)
 
     def _crossings(self, name: str) -> Iterable[Crossing]:
         read = self._read.get(name, {})
@@ -129,7 +129,7 @@ class _Division:
 
     def _stage(
         self, index: int, numbers: Sequence[int], crossings: Sequence[Crossing], homes: Mapping[str, int]
-    ) -> Stage:
+    ) -> GroupGraph:
         shares = self._groups[index]
         arriving = [one for one in crossings if one.group == index]
         passed = [
@@ -150,7 +150,7 @@ class _Division:
         parts = tuple(self._part(share, values, shared.get(share.core, set()), home) for share in shares)
         graph = _together(parts)
         graph = replace(graph, setup=setup_of(self._graph.setup, graph.values))
-        return Stage(tuple(share.core for share in shares), numbers[index], depth, graph, parts, slots)
+        return GroupGraph(tuple(share.core for share in shares), numbers[index], depth, graph, parts, slots)
 
     @staticmethod
     def _as_here(value: Value, received: bool, at_home: bool) -> Value:
@@ -159,7 +159,7 @@ class _Division:
             return value
         return replace(value, kind=kind, is_output=at_home)
 
-    def _part(self, share: Share, values: Mapping[str, Value], shared: set[str], home: set[str]) -> Graph:
+    def _part(self, share: CoreLayers, values: Mapping[str, Value], shared: set[str], home: set[str]) -> Graph:
         layers = tuple(self._graph.layers[place] for place in share.layers)
         touched = {view.value for layer in layers for view in (*layer.reads, layer.output)}
         return replace(

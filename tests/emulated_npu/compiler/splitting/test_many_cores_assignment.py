@@ -10,16 +10,16 @@ from small_models import node, values
 from systems_of_cores import assignments, groups_of, with_cores
 
 from device_agents.emulated_npu.compiler.graph.importer import import_model
-from device_agents.emulated_npu.many_cores.assignment import (
+from device_agents.emulated_npu.compiler.graph.producers import layer_producers
+from device_agents.emulated_npu.compiler.splitting.assignment import (
     Assignment,
-    Group,
+    GroupAssignment,
     InvalidAssignment,
     check_assignment,
     circle_of,
     group_names,
     stage_numbers,
 )
-from device_agents.emulated_npu.many_cores.producers import layer_producers
 
 MACHINE = with_cores(small_machine(), 2, 2)
 
@@ -38,33 +38,49 @@ WHOLE = (0, 1, 2, 3)
     ("groups", "what", "why"),
     [
         ((), "The assignment has no groups", "at least one"),
-        ((Group((), WHOLE),), "Group 0 (cores ) has no cores", "its layers run nowhere"),
-        ((Group((4,), WHOLE),), "Group 0 (core 4) names core 4", "has 4 cores, 0 to 3"),
-        ((Group((-1,), WHOLE),), "Group 0 (core -1) names core -1", "has 4 cores, 0 to 3"),
+        ((GroupAssignment((), WHOLE),), "Group 0 (cores ) has no cores", "its layers run nowhere"),
+        ((GroupAssignment((4,), WHOLE),), "Group 0 (core 4) names core 4", "has 4 cores, 0 to 3"),
+        ((GroupAssignment((-1,), WHOLE),), "Group 0 (core -1) names core -1", "has 4 cores, 0 to 3"),
         (
-            (Group((0,), (0, 1)), Group((1, 0), (2, 3))),
+            (GroupAssignment((0,), (0, 1)), GroupAssignment((1, 0), (2, 3))),
             "Core 0 is named by Group 0 (core 0) and by Group 1 (cores 1, 0)",
             "a core runs one program",
         ),
-        ((Group((1, 2), WHOLE),), "Group 0 (cores 1, 2) lies on the chips 0, 1", "one chip, which has 2 cores"),
-        ((Group((0,), WHOLE), Group((1,), ())), "Group 1 (core 1) has no layers", "2 groups share 4 layers"),
-        ((Group((0,), (0, 1, 2, 4)),), "Group 0 (core 0) names layer 4", "has 4 hardware layers, 0 to 3"),
-        ((Group((0,), (0, 1, 1, 2, 3)),), "Layer 1 (b) is named 2 times", "every layer runs once"),
-        ((Group((0,), (0, 1)), Group((1,), (1, 2, 3))), "Layer 1 (b) is named 2 times", "every layer runs once"),
-        ((Group((0,), (0, 1)), Group((1,), (3,))), "Layer 2 (c) is in no group", "1 of 4 layers are in none"),
         (
-            (Group((0,), (0, 3, 1, 2)),),
+            (GroupAssignment((1, 2), WHOLE),),
+            "Group 0 (cores 1, 2) lies on the chips 0, 1",
+            "one chip, which has 2 cores",
+        ),
+        (
+            (GroupAssignment((0,), WHOLE), GroupAssignment((1,), ())),
+            "Group 1 (core 1) has no layers",
+            "2 groups share 4 layers",
+        ),
+        ((GroupAssignment((0,), (0, 1, 2, 4)),), "Group 0 (core 0) names layer 4", "has 4 hardware layers, 0 to 3"),
+        ((GroupAssignment((0,), (0, 1, 1, 2, 3)),), "Layer 1 (b) is named 2 times", "every layer runs once"),
+        (
+            (GroupAssignment((0,), (0, 1)), GroupAssignment((1,), (1, 2, 3))),
+            "Layer 1 (b) is named 2 times",
+            "every layer runs once",
+        ),
+        (
+            (GroupAssignment((0,), (0, 1)), GroupAssignment((1,), (3,))),
+            "Layer 2 (c) is in no group",
+            "1 of 4 layers are in none",
+        ),
+        (
+            (GroupAssignment((0,), (0, 3, 1, 2)),),
             "Group 0 (core 0) runs layer 3 (y) before layer 1",
             "layer 1 (b) computes what it reads",
         ),
         (
-            (Group((0,), (0, 1, 3)), Group((1,), (2,))),
+            (GroupAssignment((0,), (0, 1, 3)), GroupAssignment((1,), (2,))),
             "The groups 0, 1 wait for each other",
             "c in group 1 reads a of group 0; y in group 0 reads c of group 1",
         ),
     ],
 )
-def test_what_is_wrong_is_named(groups: tuple[Group, ...], what: str, why: str) -> None:
+def test_what_is_wrong_is_named(groups: tuple[GroupAssignment, ...], what: str, why: str) -> None:
     """Groups, cores and layers by number and name, with the limit."""
     with pytest.raises(InvalidAssignment) as caught:
         check_assignment(Assignment(groups), GRAPH, MACHINE)
@@ -81,7 +97,7 @@ def test_possible_assignments(layers: tuple[tuple[int, ...], ...]) -> None:
 
 def test_groups_are_called_by_number_and_cores() -> None:
     """As they are in messages."""
-    names = group_names(Assignment((Group((3,), (0,)), Group((0, 1), (1, 2, 3)))))
+    names = group_names(Assignment((GroupAssignment((3,), (0,)), GroupAssignment((0, 1), (1, 2, 3)))))
     assert names == ("Group 0 (core 3)", "Group 1 (cores 0, 1)")
 
 

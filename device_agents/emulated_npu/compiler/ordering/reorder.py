@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from device_agents.emulated_npu.compiler.codegen.hazards import COMPUTE, LOAD, SEPARATE, STORE, dependencies, stream_of
+from device_agents.emulated_npu.compiler.ordering.hazards import COMPUTE, LOAD, SEPARATE, STORE, dependencies, stream_of
 from device_agents.emulated_npu.unit_commands import Command, Function
 
 

@@ -5,41 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Layer, Value
-from device_agents.emulated_npu.compiler.graph.odd_blocks import Blocks, Transformed
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, Value
+from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks, TransformedConvolution
+from device_agents.emulated_npu.compiler.odd_dft.dft_layers import transform
 from device_agents.emulated_npu.compiler.odd_dft.kernel import transform_kernels
-from device_agents.emulated_npu.compiler.odd_dft.layers import transform
-from device_agents.emulated_npu.compiler.odd_dft.levels import Levels
+from device_agents.emulated_npu.compiler.odd_dft.levels import CacheLevels
 
 
 @dataclass(frozen=True)
-class Plan:
+class DftPlan:
     """How one convolution is computed: the length of its blocks, and what lies in the last-level cache."""
 
     length: int
-    levels: Levels
+    levels: CacheLevels
 
 
-def blocks_of(layer: Layer, length: int) -> Blocks:
+def blocks_of(layer: HardwareLayer, length: int) -> OddBlocks:
     """The blocks of a convolution for a length."""
     outputs, channels, *kernel = layer.fixed_weights.shape
     pictures, _, *size = layer.output.shape
-    return Blocks(
+    return OddBlocks(
         length, (kernel[0], kernel[1]), (size[0], size[1]), channels, outputs // layer.groups, layer.groups, pictures
     )
 
 
-def rewritten(graph: Graph, plans: Mapping[int, Plan]) -> Graph:
+def rewritten(graph: Graph, plans: Mapping[int, DftPlan]) -> Graph:
     """The graph with the layers of these indices computed by DFT; their kernels are transformed in its setup."""
     if not plans:
         return graph
     values: dict[str, Value] = dict(graph.values)
     before: dict[str, Value] = {}
-    layers: list[Layer] = []
-    setup: list[Layer] = []
+    layers: list[HardwareLayer] = []
+    setup: list[HardwareLayer] = []
     staged: set[str] = set()
     cached: set[str] = set()
-    dft: list[Transformed] = []
+    dft: list[TransformedConvolution] = []
     for layer in graph.layers:
         plan = plans.get(layer.index)
         if plan is None:
@@ -48,7 +48,7 @@ def rewritten(graph: Graph, plans: Mapping[int, Plan]) -> Graph:
         made = transform(layer, blocks_of(layer, plan.length))
         kernels = transform_kernels(layer, made.blocks, made.values[made.roles["kernels"][0]])
         dft.append(
-            Transformed(
+            TransformedConvolution(
                 layer.name,
                 made.blocks,
                 range(len(layers), len(layers) + len(made.layers)),
@@ -75,5 +75,5 @@ def rewritten(graph: Graph, plans: Mapping[int, Plan]) -> Graph:
     )
 
 
-def _numbered(layers: list[Layer]) -> tuple[Layer, ...]:
+def _numbered(layers: list[HardwareLayer]) -> tuple[HardwareLayer, ...]:
     return tuple(replace(layer, index=index) for index, layer in enumerate(layers))

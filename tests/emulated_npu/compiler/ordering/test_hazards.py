@@ -6,7 +6,7 @@ from command_cases import commands, compute, conflicting_pairs, dense, load, sto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.compiler.codegen.hazards import Conflicts, dependencies, stream_of
+from device_agents.emulated_npu.compiler.ordering.hazards import Conflicts, dependencies, stream_of
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from device_agents.emulated_npu.compiler.codegen.hazards import SEPARATE, dependencies
+from device_agents.emulated_npu.compiler.ordering.hazards import SEPARATE, dependencies
 from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait
 
 SEMAPHORE_OF_POSTER = {Queue.IO: 0, Queue.CP: 1}

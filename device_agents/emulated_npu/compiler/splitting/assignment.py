@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
+from device_agents.emulated_npu.compiler.graph.producers import layer_producers
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.many_cores.producers import layer_producers
 
 
 class InvalidAssignment(EmulatorError):
@@ -17,7 +17,7 @@ class InvalidAssignment(EmulatorError):
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupAssignment:
     """Cores of one chip, and the layers (indices into the graph's) that they compute, in the order of their run."""
 
     cores: tuple[int, ...]
@@ -28,7 +28,7 @@ class Group:
 class Assignment:
     """Every layer of a network in one group of cores."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[GroupAssignment, ...]
 
 
 def group_names(assignment: Assignment) -> tuple[str, ...]:
@@ -36,8 +36,29 @@ def group_names(assignment: Assignment) -> tuple[str, ...]:
     return tuple(f"Group {number} ({_cores(group)})" for number, group in enumerate(assignment.groups))
 
 
-def _cores(group: Group) -> str:
+def _cores(group: GroupAssignment) -> str:
     return f"core{'s' if len(group.cores) != 1 else ''} {', '.join(map(str, group.cores))}"
+
+
+def group_machines(machine: Machine, groups: Sequence[Sequence[int]]) -> list[Machine]:
+    """The machine as each of several groups of cores has it: its share of the memories of its chip.
+
+    The share is that of its cores among those in use on the chip, in size and, for predictions, in bandwidth: in the
+    steady state of a pipeline all of them work all the time.
+    """
+    chips = [machine.cores.chip_of(cores[0]) for cores in groups]
+    in_use: Counter[int] = Counter()
+    for chip, cores in zip(chips, groups, strict=True):
+        in_use[chip] += len(cores)
+    return [_share(machine, len(cores), in_use[chip]) for chip, cores in zip(chips, groups, strict=True)]
+
+
+def _share(machine: Machine, cores: int, in_use: int) -> Machine:
+    llc, ddr = (
+        replace(memory, bytes=memory.bytes * cores // in_use, bytes_per_s=memory.bytes_per_s * cores / in_use)
+        for memory in (machine.llc, machine.ddr)
+    )
+    return replace(machine, llc=llc, ddr=ddr)
 
 
 def check_assignment(assignment: Assignment, graph: Graph, machine: Machine) -> None:

@@ -1,0 +1,1 @@
+"""Stage 5: the order of the commands of one core, with their synchronisation."""

@@ -1,0 +1,1 @@
+"""Predicted times of candidates, by which the compiler chooses between them."""
