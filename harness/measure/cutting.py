@@ -17,7 +17,8 @@ from harness.network.context import place_of
 from harness.network.fusion_rules import DEFAULT_RULES, FusionRule, learn_rules
 from harness.network.layers import cut
 from harness.network.network import Network
-from harness.network.runtime_graph.formats import RuntimeGraph, read_runtime_chains, read_runtime_graph
+from harness.network.runtime_graph.formats import read_runtime_chains, read_runtime_graph
+from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.chain_plan import plan_chains
 from harness.probe.probe import Probe, network_probe
 from harness.probe.probe_plan import CutNetwork

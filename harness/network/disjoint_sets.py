@@ -1,35 +1,35 @@
-"""A partition of things into groups that only ever grow together."""
+"""Disjoint sets (union-find). SciPy has one too, but importing it takes 0.3 s."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
-Thing = TypeVar("Thing", bound=Hashable)
+Item = TypeVar("Item", bound=Hashable)
 
 
-class DisjointSets(Generic[Thing]):
-    """Every thing starts as a group of its own; `join` makes one of two. A group goes by one of its things."""
+class DisjointSets(Generic[Item]):
+    """Sets of items that only grow; each item starts in a set of its own."""
 
-    def __init__(self, things: Iterable[Thing]) -> None:
-        self._leader = {thing: thing for thing in things}
+    def __init__(self, items: Iterable[Item]) -> None:
+        self._parent = {item: item for item in items}
 
-    def find(self, thing: Thing) -> Thing:
-        """The thing that its group goes by."""
-        while self._leader[thing] != thing:
-            self._leader[thing] = self._leader[self._leader[thing]]
-            thing = self._leader[thing]
-        return thing
+    def find(self, item: Item) -> Item:
+        """Return the item that represents the set of `item`."""
+        while self._parent[item] != item:
+            self._parent[item] = self._parent[self._parent[item]]
+            item = self._parent[item]
+        return item
 
-    def join(self, things: Iterable[Thing]) -> None:
-        """Makes one group of the groups of these things."""
-        leaders = [self.find(thing) for thing in things]
-        for leader in leaders[1:]:
-            self._leader[self.find(leader)] = self.find(leaders[0])
+    def join(self, items: Iterable[Item]) -> None:
+        """Merge the sets of these items into one."""
+        roots = [self.find(item) for item in items]
+        for root in roots[1:]:
+            self._parent[self.find(root)] = self.find(roots[0])
 
-    def groups(self) -> tuple[tuple[Thing, ...], ...]:
-        """The groups in the order of their first things."""
-        members: dict[Thing, list[Thing]] = {}
-        for thing in self._leader:
-            members.setdefault(self.find(thing), []).append(thing)
+    def groups(self) -> tuple[tuple[Item, ...], ...]:
+        """Return the sets, ordered by their first items."""
+        members: dict[Item, list[Item]] = {}
+        for item in self._parent:
+            members.setdefault(self.find(item), []).append(item)
         return tuple(tuple(group) for group in members.values())

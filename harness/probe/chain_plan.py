@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from harness.network.disjoint_sets import DisjointSets
 from harness.network.layers import Layer
 from harness.network.network import Network
-from harness.network.runtime_graph.formats import RuntimeGraph
+from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.borders import border_bytes, weight_bytes
 from harness.probe.chain_windows import window_null, window_probe
 from harness.probe.probe import Probe

@@ -13,7 +13,7 @@ from harness.network.fusion_rules import FusionRule
 from harness.network.key import LayerKey
 from harness.network.layers import Layer
 from harness.network.network import Network, TensorType
-from harness.network.runtime_graph.formats import RuntimeGraph
+from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.auxiliary import AuxiliaryKind, Layout
 from harness.probe.batches import NODE_BYTES, SESSION_BYTES, Batch, Visits, batched, pools
 from harness.probe.calibration import calibration_probes

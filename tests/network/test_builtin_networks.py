@@ -16,7 +16,8 @@ from harness.network.layers import cut
 from harness.network.models import BUILTIN_NAMES, load_network
 from harness.network.network import Network
 from harness.network.read import read_model
-from harness.network.runtime_graph.formats import RuntimeGraph, read_runtime_graph
+from harness.network.runtime_graph.formats import read_runtime_graph
+from harness.network.runtime_graph.reported import RuntimeGraph
 
 every_network = pytest.mark.parametrize("name", BUILTIN_NAMES)
 TOLD = ("resnet50", "mobilenetv2", "squeezenet", "resnet18", "bert_mini", "dscnn")

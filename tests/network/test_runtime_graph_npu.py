@@ -18,7 +18,8 @@ from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.fusion_rules import FusionRule, learn_rules, match_all
 from harness.network.layers import cut
 from harness.network.network import Network
-from harness.network.runtime_graph.formats import RuntimeGraph, read_runtime_graph
+from harness.network.runtime_graph.formats import read_runtime_graph
+from harness.network.runtime_graph.reported import RuntimeGraph
 
 FORMAT = "emulated-npu"
 

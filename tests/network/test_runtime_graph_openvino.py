@@ -19,7 +19,8 @@ from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.fusion_rules import learn_rules
 from harness.network.layers import cut
 from harness.network.network import Network
-from harness.network.runtime_graph.formats import RuntimeGraph, read_runtime_graph
+from harness.network.runtime_graph.formats import read_runtime_graph
+from harness.network.runtime_graph.reported import RuntimeGraph
 
 FORMAT = "openvino"
 CONV: Mapping[str, Any] = {"pads": [1, 1, 1, 1]}

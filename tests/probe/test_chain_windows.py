@@ -22,7 +22,8 @@ from harness.network.fusion_rules import learn_rules
 from harness.network.layers import Layer, cut
 from harness.network.models import load_network
 from harness.network.network import Network, TensorType
-from harness.network.runtime_graph.formats import RuntimeGraph, read_runtime_chains, read_runtime_graph
+from harness.network.runtime_graph.formats import read_runtime_chains, read_runtime_graph
+from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.batches import Batch
 from harness.probe.chain_plan import ChainProbes, plan_chains
 from harness.probe.chain_windows import materialise, window_null, window_probe

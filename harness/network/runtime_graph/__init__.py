@@ -1,1 +1,1 @@
-"""Which nodes a runtime executes as one, read from the graph that it reports; one module per runtime."""
+"""Graphs that runtimes report: which nodes they execute as one. One module per runtime, registered in `formats`."""

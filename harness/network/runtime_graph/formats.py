@@ -1,51 +1,53 @@
-"""What a runtime made of a network: which nodes it executes as one, read from the format of its backend."""
+"""The formats in which runtimes report their graphs. Adding a runtime takes one module and one line in `FORMATS`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from harness.errors import ProtocolError
 from harness.network.assemble import EmittedNames
 from harness.network.network import Network
-from harness.network.runtime_graph.emulated_npu import read_chains, read_npu
+from harness.network.runtime_graph.emulated_npu import read_npu, read_npu_chains
 from harness.network.runtime_graph.onnxruntime import read_onnxruntime
 from harness.network.runtime_graph.openvino import read_openvino
-
-_TELLS_CHAINS = "emulated-npu"
+from harness.network.runtime_graph.reported import RuntimeGraph
 
 
 @dataclass(frozen=True)
-class RuntimeGraph:
-    """What a runtime made of a network.
+class GraphFormat:
+    """How to read one format.
 
-    `groups` are indices of nodes executed as one and cover every node; `blocked` are tensors kept in a
-    layout of the runtime's own. `chains` are indices of nodes whose layers hand over on chip, empty where the device
-    tells none, and `views` indices of nodes that it executes for nothing.
+    `read` reads the graph of a whole network. `read_chains` reads only the chains and views of a model that holds
+    part of a network; it is None if the runtime has no chains.
     """
 
-    groups: tuple[frozenset[int], ...]
-    blocked: frozenset[str]
-    chains: tuple[frozenset[int], ...] = ()
-    views: frozenset[int] = frozenset()
+    read: Callable[[Network, EmittedNames, bytes], RuntimeGraph]
+    read_chains: Callable[[EmittedNames, bytes], RuntimeGraph] | None = None
 
 
-def read_runtime_graph(network: Network, names: EmittedNames, form: str, content: bytes) -> RuntimeGraph:
-    """Reads what the runtime revealed of a model.
+FORMATS: Mapping[str, GraphFormat] = {
+    "onnxruntime": GraphFormat(read_onnxruntime),
+    "openvino": GraphFormat(read_openvino),
+    "emulated-npu": GraphFormat(read_npu, read_npu_chains),
+}
 
-    `names` tells which tensors and nodes of the network stand behind those of the model that was sent.
-    Raises ProtocolError for a format this version does not read, and for content that contradicts itself.
+
+def read_runtime_graph(network: Network, names: EmittedNames, format_name: str, content: bytes) -> RuntimeGraph:
+    """Return the graph that a runtime reports for a network.
+
+    `names` maps the tensors and nodes of the model that was sent to those of the network. Raises ProtocolError for an
+    unknown format and for content that contradicts itself.
     """
-    readers = {"onnxruntime": read_onnxruntime, "openvino": read_openvino, "emulated-npu": read_npu}
-    if form not in readers:
-        raise ProtocolError(f"The device describes its graph as {form[:40]!r}", next_step="Update harness")
-    groups, blocked = readers[form](network, names, content)
-    return replace(read_runtime_chains(names, form, content), groups=groups, blocked=blocked)
+    if format_name not in FORMATS:
+        raise ProtocolError(f"The device reports its graph as {format_name[:40]!r}", next_step="Update harness")
+    return FORMATS[format_name].read(network, names, content)
 
 
-def read_runtime_chains(names: EmittedNames, form: str, content: bytes) -> RuntimeGraph:
-    """Reads the chains of a model that holds some of the network's nodes and others beside them.
+def read_runtime_chains(names: EmittedNames, format_name: str, content: bytes) -> RuntimeGraph:
+    """Return the chains and views of a model that holds some nodes of a network and others beside them.
 
-    `groups` and `blocked` are left empty. Raises ProtocolError for content that contradicts itself.
+    `groups` and `blocked` are empty. Raises ProtocolError for content that contradicts itself.
     """
-    chains, views = read_chains(names, content) if form == _TELLS_CHAINS else ((), frozenset[int]())
-    return RuntimeGraph((), frozenset(), chains, views)
+    read = FORMATS[format_name].read_chains if format_name in FORMATS else None
+    return RuntimeGraph((), frozenset()) if read is None else read(names, content)

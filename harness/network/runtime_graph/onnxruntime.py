@@ -1,12 +1,12 @@
-"""Which nodes ONNX Runtime fused, read from the graph it made of a network."""
+"""Nodes that ONNX Runtime fused, from its optimised graph of a network."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.errors import ProtocolError
 from harness.network.assemble import EmittedNames
 from harness.network.network import Network, Node
+from harness.network.runtime_graph.reported import RuntimeGraph, unreadable
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
@@ -17,13 +17,8 @@ _BLOCKED_PREFIX = "reorder"
 _RESIDUAL_INPUT = 3
 
 
-def read_onnxruntime(
-    network: Network, names: EmittedNames, content: bytes
-) -> tuple[tuple[frozenset[int], ...], frozenset[str]]:
-    """Groups of nodes executed as one, and the blocked tensors, from the optimised graph of ONNX Runtime.
-
-    Raises ProtocolError where the content is no such graph.
-    """
+def read_onnxruntime(network: Network, names: EmittedNames, content: bytes) -> RuntimeGraph:
+    """Read groups and blocked tensors; raises ProtocolError if the content is not an optimised ONNX graph."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -31,14 +26,12 @@ def read_onnxruntime(
         graph = onnx.load_model_from_string(content).graph
         surviving, blocked = _surviving(network, names, graph)
     except (DecodeError, UnicodeDecodeError, TypeError, AttributeError) as error:
-        raise ProtocolError(
-            "The graph that the device describes cannot be read", next_step="Update the agent"
-        ) from error
-    return _groups(network, surviving), frozenset(blocked)
+        raise unreadable() from error
+    return RuntimeGraph(_groups(network, surviving), frozenset(blocked))
 
 
 def _surviving(network: Network, names: EmittedNames, graph: GraphProto) -> tuple[set[str], set[str]]:
-    """Tensors of the network that exist in the runtime's graph, each the end of a group, and the blocked ones."""
+    """Return the network's tensors that the runtime's graph still has (each ends a group), and the blocked ones."""
     surviving, blocked = set(network.outputs), set[str]()
     nodes = {node.index: node for node in network.nodes}
     for node in graph.node:
@@ -55,10 +48,10 @@ def _surviving(network: Network, names: EmittedNames, graph: GraphProto) -> tupl
 
 
 def _end_of_blocked(network: Network, names: EmittedNames, node: NodeProto) -> list[str]:
-    """The result of an operator of the blocked layout.
+    """Return the result of an operator in the blocked layout, an empty list if its name is unknown.
 
-    That pass of ONNX Runtime renames results but names the operator after the result it replaces, and
-    then draws a following residual add and activation in.
+    ONNX Runtime's layout pass renames results. It names the operator after the result that it replaces, and then
+    fuses a following residual add and activation into the operator.
     """
     suffix = next((suffix for suffix in _NCHWC_SUFFIXES if node.name.endswith(suffix)), None)
     result = names.tensors.get(node.name.removesuffix(suffix)) if suffix else None
@@ -73,7 +66,7 @@ def _end_of_blocked(network: Network, names: EmittedNames, node: NodeProto) -> l
 
 
 def _end_of_renamed(network: Network, first: Node, node: NodeProto) -> list[str]:
-    """The results of an operator that kept the name of a node of the network while its results got new ones."""
+    """Return the network's results of an operator that kept its node's name but whose results were renamed."""
     if node.op_type == first.op:
         return [name for name in first.outputs if name]
     if node.op_type == "QuickGelu":  # x * Sigmoid(x), named after the product
@@ -88,7 +81,7 @@ def _next(network: Network, tensor: str, ops: set[str]) -> str | None:
 
 
 def _groups(network: Network, surviving: set[str]) -> tuple[frozenset[int], ...]:
-    """Each surviving result with everything before it that did not survive."""
+    """Group each surviving result with everything before it that did not survive."""
     owner: dict[int, int] = {}
     for node in network.nodes:
         if not surviving.isdisjoint(node.outputs):

@@ -1,0 +1,69 @@
+"""What a device reports about the graph that it runs, as a value and as JSON that is checked before use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import ProtocolError
+from harness.network.assemble import EmittedNames
+
+NodeName = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+@dataclass(frozen=True)
+class RuntimeGraph:
+    """A network as a runtime executes it. Nodes are given by their indices in the network.
+
+    `groups` are the nodes executed as one; they cover every node of the network. `blocked` are the tensors kept in a
+    layout of the runtime's own. `chains` are the nodes whose layers exchange their data on chip, empty if the device
+    reports none. `views` are nodes that take no time.
+    """
+
+    groups: tuple[frozenset[int], ...]
+    blocked: frozenset[str]
+    chains: tuple[frozenset[int], ...] = ()
+    views: frozenset[int] = frozenset()
+
+
+class Reported(BaseModel):
+    """A part of a report: strict types, no unknown fields."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class ReportedLayer(Reported):
+    """A layer of the runtime and the nodes of the model that it executes."""
+
+    name: Annotated[str, Field(max_length=1000)]
+    nodes: tuple[NodeName, ...]
+
+
+Report = TypeVar("Report", bound=Reported)
+
+
+def parse_report(form: type[Report], content: bytes) -> Report:
+    """Return the report in `content`; raises ProtocolError if it is malformed."""
+    try:
+        return form.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part)[:40] for part in first["loc"])
+        raise unreadable(f"{field}: {first['msg'][:200]}") from None
+
+
+def node_indices(names: EmittedNames, nodes: Iterable[str]) -> frozenset[int]:
+    """Return the indices of reported nodes; raises ProtocolError for a node that was not sent."""
+    nodes = tuple(nodes)
+    unknown = next((name for name in nodes if name not in names.nodes), None)
+    if unknown is not None:
+        raise unreadable(f"It names a node {unknown[:40]!r} that was not sent")
+    return frozenset(names.nodes[name] for name in nodes)
+
+
+def unreadable(why: str = "") -> ProtocolError:
+    """Return the error for a report that contradicts itself or the model that was sent."""
+    return ProtocolError("The graph that the device reports cannot be read", why=why, next_step="Update the agent")
