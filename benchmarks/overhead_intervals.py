@@ -19,7 +19,6 @@ from device_agents.backends import LoadRequest
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from device_agents.emulated_npu.host import HostModel
 from device_agents.emulated_npu.machine import Host, load_preset
-from harness.device.session import Sample
 from harness.latency.calibrate import overhead_of_samples
 from harness.latency.overhead import Overhead
 from harness.measure.policy import RepeatPolicy, unsettled, visit_order
@@ -27,6 +26,7 @@ from harness.measure.summary import summarise
 from harness.probe.calibration import calibration_probes
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe, reference_probe
+from harness.samples import Sample
 
 CLOCK = "device"
 LARGEST_BYTES = 602_112

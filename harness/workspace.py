@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,14 @@ class Workspace:
     def reports(self) -> Path:
         """Reports written by commands."""
         return self.root / "reports"
+
+
+AnyWorkspace = Workspace | str | os.PathLike[str] | None
+
+
+def as_workspace(given: AnyWorkspace) -> Workspace:
+    """Return the workspace in a folder, or the one around the current folder for None; raises ConfigurationError."""
+    return given if isinstance(given, Workspace) else find_workspace(None if given is None else Path(given))
 
 
 def find_workspace(start: Path | None = None) -> Workspace:

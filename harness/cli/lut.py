@@ -11,6 +11,7 @@ import typer
 from harness.cli import options
 from harness.cli.output import interval_ms, milliseconds, note, percent, print_json, print_table
 from harness.errors import LutNotFound, UsageError
+from harness.settings import DEFAULT_DEVICE
 from harness.text import printable
 from harness.workspace import find_workspace
 
@@ -33,7 +34,7 @@ Table = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a table, o
 
 @app.command()
 def build(
-    device: options.DeviceName = "cpu01",
+    device: options.DeviceName = DEFAULT_DEVICE,
     method: Annotated[
         str, typer.Option("--method", help="Estimator of layer latencies: joint, chain, difference or regression.")
     ] = "joint",

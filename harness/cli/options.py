@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from harness.errors import UsageError
+from harness.settings import DEFAULT_DEVICE
 from harness.text import duration_s
 
 MODELS_HELP = "ONNX files, or builtin:NAME (builtin:resnet50, builtin:mobilenetv2, …)."
@@ -20,7 +21,8 @@ OptionalModels = Annotated[
 Models = Annotated[list[str], typer.Argument(metavar="MODEL.onnx …", help=MODELS_HELP)]
 DeviceName = Annotated[str, typer.Option("--device", "-d", help="Name of the device; see `harness devices list`.")]
 DeviceNames = Annotated[
-    str | None, typer.Option("--device", "-d", metavar="NAME[,NAME…]", help="Names of devices (default cpu01).")
+    str | None,
+    typer.Option("--device", "-d", metavar="NAME[,NAME…]", help=f"Names of devices (default {DEFAULT_DEVICE})."),
 ]
 Groups = Annotated[
     list[str] | None, typer.Option("--group", help="All devices of a group of devices.toml; may be repeated.")
@@ -29,7 +31,8 @@ Everything = Annotated[
     bool, typer.Option("--all", help="All devices of devices.toml, or the built-in ones where it lists none.")
 ]
 OptionalDevice = Annotated[
-    str | None, typer.Option("--device", "-d", help="Name of the device whose newest table is used (default cpu01).")
+    str | None,
+    typer.Option("--device", "-d", help=f"Device whose newest table is used (default {DEFAULT_DEVICE})."),
 ]
 LutFolder = Annotated[
     Path | None, typer.Option("--lut", help="Folder of a table, in place of the newest one of --device.")

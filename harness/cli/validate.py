@@ -11,6 +11,7 @@ import typer
 from harness.cli import options
 from harness.cli.output import interval_ms, milliseconds, note, percent, print_json, print_table
 from harness.cli.progress import show_progress, stop_on_interrupt
+from harness.settings import DEFAULT_DEVICE
 from harness.workspace import find_workspace
 
 WORST_LAYERS = 5
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def validate(
     models: options.Models,
-    device: options.DeviceName = "cpu01",
+    device: options.DeviceName = DEFAULT_DEVICE,
     lut: options.LutFolder = None,
     naive: Annotated[
         bool, typer.Option("--naive", help="Time every layer alone as well, and show the plain sum.")

@@ -18,6 +18,7 @@ from harness.errors import (
     ProtocolError,
     WorkerDied,
 )
+from harness.samples import Sample
 
 RESUME = "Run the same command again; it resumes where it stopped"
 
@@ -29,16 +30,6 @@ class Visit:
     probe: str
     warmup: int
     runs: int
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One timed run. `cpu_ns` and `device_ns` are None where the device cannot tell them."""
-
-    wall_ns: int
-    cpu_ns: int | None
-    device_ns: int | None
-    preemptions: int
 
 
 @dataclass(frozen=True)

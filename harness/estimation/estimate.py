@@ -14,7 +14,7 @@ from harness.lut.table import Entry, Lut
 from harness.measure.summary import Z_95
 from harness.network.context import context_of, place_of
 from harness.network.layers import Layer, cut
-from harness.network.models import load_networks
+from harness.network.models import Models, load_networks
 from harness.network.network import FreeNode, Network
 from harness.predictor.coverage import Coverage
 from harness.predictor.described import describe
@@ -23,7 +23,7 @@ from harness.predictor.layer_descriptions import LayerFeatures
 from harness.predictor.predictor import Prediction
 from harness.predictor.sums import stderr_of_sum
 from harness.probe.overhead_terms import OverheadTerms
-from harness.workspace import Workspace
+from harness.workspace import AnyWorkspace, as_workspace
 
 COVERAGE_CLASSES = ("measured", "interpolated", "extrapolated", "unknown")
 
@@ -68,15 +68,18 @@ class NetworkEstimate:
 
 
 def estimate(
-    models: Sequence[str],
+    models: Models,
     *,
     device: str | None = None,
-    lut: Path | None = None,
-    workspace: Workspace | None = None,
+    lut: str | Path | None = None,
+    workspace: AnyWorkspace = None,
     dims: Mapping[str, int] | None = None,
 ) -> tuple[NetworkEstimate, ...]:
-    """Estimates networks from the newest table of `device`, or from the table in the folder `lut`."""
-    table = open_table(device, lut, workspace)
+    """Estimate networks from the newest table of `device`, or from the table in the folder `lut`.
+
+    `models` is a path, `builtin:NAME`, an `onnx.ModelProto`, or a list of these.
+    """
+    table = open_table(device, None if lut is None else Path(lut), as_workspace(workspace))
     return tuple(estimate_network(network, table) for network in load_networks(models, dims))
 
 

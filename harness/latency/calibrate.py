@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from harness.device.session import Sample
 from harness.latency.drift import SLOW_DRIFT, level_error, level_factors, levelled
 from harness.latency.overhead import Overhead, fit_overhead
 from harness.measure.summary import summarise
 from harness.probe.overhead_terms import OverheadTerms
+from harness.samples import Sample
 
 
 def overhead_of_samples(

@@ -14,8 +14,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from harness.device.session import Sample
 from harness.measure.summary import STUDENT_95, Z_95, seconds_of
+from harness.samples import Sample
 
 SLOW_DRIFT = 0.005
 """Relative standard deviation of a device's speed from one campaign to the next, where nothing is known of it: an

@@ -24,7 +24,8 @@ from harness.measure.journal import Campaign, Journal
 from harness.measure.summary import summarise
 from harness.network.fusion_rules import FusionRule
 from harness.probe.probe_plan import LayerProbes
-from harness.workspace import Workspace, find_workspace
+from harness.settings import DEFAULT_DEVICE
+from harness.workspace import AnyWorkspace, Workspace, as_workspace
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -33,9 +34,9 @@ DEFAULT_METHOD: Method = "joint"
 
 
 def build_lut(
-    device: str,
+    device: str = DEFAULT_DEVICE,
     *,
-    workspace: Workspace | None = None,
+    workspace: AnyWorkspace = None,
     method: Method = DEFAULT_METHOD,
     note: Callable[[str], None] = lambda _: None,
 ) -> Lut:
@@ -46,7 +47,7 @@ def build_lut(
     campaigns that are left out. Raises LutNotFound without any campaign, CampaignIncomplete without a
     complete one, and IllConditionedDesign.
     """
-    place = workspace or find_workspace()
+    place = as_workspace(workspace)
     if not place.journal.exists():
         raise _nothing_measured(place, device)
     with Journal(place.journal) as journal:

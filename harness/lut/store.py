@@ -29,12 +29,12 @@ from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.correlation import unpack
 from harness.lut.table import Entry, Lut
 from harness.network.fusion_rules import FusionRule
+from harness.settings import DEFAULT_DEVICE
 from harness.text import read_file
 from harness.version import VERSION
 from harness.workspace import Workspace, find_workspace
 
 SCHEMA_VERSION = 2
-DEFAULT_DEVICE = "cpu01"
 ENTRIES, MANIFEST, CORRELATION, PREDICTOR = "entries.csv", "manifest.json", "correlation.bin", "predictor.onnx"
 MAX_FILE_BYTES = 1 << 28
 MAX_ENTRIES = 10_000

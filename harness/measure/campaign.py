@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from harness.device.session import AgentSession, ProbePayload, Sample, Series, Visit
+from harness.device.session import AgentSession, ProbePayload, Series, Visit
 from harness.errors import BackendError, Interrupted, WorkerDied
 from harness.measure.journal import Campaign, Journal, Place
 from harness.measure.policy import REFERENCE_EVERY, RepeatPolicy, unsettled, visit_order
@@ -16,6 +16,7 @@ from harness.measure.summary import Measurement, summarise
 from harness.probe.batches import Batch, probe_of
 from harness.probe.probe import Probe
 from harness.probe.probe_plan import ProbePlan
+from harness.samples import Sample
 
 CHECKED_PASSES = 2
 DEADLY = 3

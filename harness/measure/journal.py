@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.device.session import Sample
 from harness.errors import JournalError, LeaseLost
 from harness.measure.database import open_durable, opening_step, transaction
 from harness.measure.schema import SCHEMA_VERSION, bring_up_to_date, version_at
@@ -21,6 +20,7 @@ from harness.probe.chain_plan import ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
 from harness.probe.probe_plan import LayerProbes, ProbePlan
+from harness.samples import Sample
 
 PENDING = "the golden probe was not measured after it; run the same command again"
 """Why a campaign is kept out until its device has shown that it is as it was."""

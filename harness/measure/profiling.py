@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from harness.device.holder import holder
 from harness.device.inventory import Device, find_device, load_inventory
-from harness.device.session import AgentSession, Sample, Visit, open_session
+from harness.device.session import AgentSession, Visit, open_session
 from harness.errors import BackendError, CampaignIncomplete
 from harness.measure.campaign import CampaignRun
 from harness.measure.cutting import cut_as_probed, cut_as_reported, put_network, with_chains
@@ -25,6 +25,7 @@ from harness.network.zoo import NAMES as REFERENCE_NETWORKS
 from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
 from harness.probe.probe import network_probe
 from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
+from harness.samples import Sample
 from harness.workspace import Workspace, find_workspace
 
 DEFAULT_CACHE_BYTES = 512 << 10

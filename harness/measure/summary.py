@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.device.session import Sample
+from harness.samples import Sample
 
 MIN_CLEAN_SHARE = 0.5
 Z_95 = 1.959964

@@ -1,15 +1,22 @@
-"""Networks by reference: a path, or `builtin:NAME` for one that comes with harness or its dependencies."""
+"""Networks by reference: a path, `builtin:NAME` for one that ships with harness, or a model in memory."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Union
 
 from harness.errors import InvalidNetwork, UsageError
 from harness.network import zoo
 from harness.network.network import Network
 from harness.network.prepare import prepare, read_network
-from harness.network.read import check_model
+from harness.network.read import check_model, parse_model
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 BUILTIN_PREFIX = "builtin:"
 LIGHT_FILES = {
@@ -26,11 +33,54 @@ LIGHT_FILES = {
 """Files of the `onnx` wheel's `backend/test/data/light` folder, read as they are."""
 
 BUILTIN_NAMES = (*LIGHT_FILES, *zoo.NAMES)
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def load_networks(references: Sequence[str], dims: Mapping[str, int] | None = None) -> list[Network]:
-    """Reads networks; raises UsageError for a dimension in `dims` that none of them has."""
-    networks = [load_network(reference, dims) for reference in references]
+@dataclass(frozen=True)
+class ModelContent:
+    """A network held in memory: the bytes of its ONNX file, and the name that results carry."""
+
+    name: str
+    content: bytes = field(repr=False)
+
+
+ModelReference = str | ModelContent
+"""A path, `builtin:NAME` or a network in memory, as requests hold it."""
+Model = Union[ModelReference, os.PathLike[str], "ModelProto"]
+Models = Model | Sequence[Model]
+
+
+def model_references(models: Models) -> tuple[ModelReference, ...]:
+    """Return one network, or a list of networks, as references that can be compared and sent to another process.
+
+    Raises UsageError for anything other than a path, `builtin:NAME` or an `onnx.ModelProto`.
+    """
+    if isinstance(models, Sequence) and not isinstance(models, str):
+        return tuple(map(_reference, models))
+    return (_reference(models),)
+
+
+def _reference(model: Model) -> ModelReference:
+    if isinstance(model, (str, ModelContent)):
+        return model
+    if isinstance(model, os.PathLike):
+        return os.fspath(model)
+    if not hasattr(model, "SerializeToString"):
+        step = "Give a path, builtin:NAME, an onnx.ModelProto, or a list of these"
+        raise UsageError(f"{type(model).__name__} is not a network", next_step=step)
+    from google.protobuf.message import EncodeError
+
+    name = _UNSAFE.sub("_", model.graph.name)[:80].strip("._") or "network"
+    try:
+        return ModelContent(name, model.SerializeToString(deterministic=True))
+    except (ValueError, EncodeError) as error:
+        step = "Save it with its weights as external data, and give the path"
+        raise InvalidNetwork(f"{name} is too large to hold in memory", why=str(error)[:300], next_step=step) from error
+
+
+def load_networks(models: Models, dims: Mapping[str, int] | None = None) -> list[Network]:
+    """Read networks; raises UsageError for a dimension in `dims` that none of them has."""
+    networks = [load_network(reference, dims) for reference in model_references(models)]
     known = {name for network in networks for name in network.symbols}
     unknown = sorted(set(dims or ()) - known)
     if unknown:
@@ -41,23 +91,24 @@ def load_networks(references: Sequence[str], dims: Mapping[str, int] | None = No
     return networks
 
 
-def load_network(reference: str, dims: Mapping[str, int] | None = None) -> Network:
-    """Reads the network that a path or `builtin:NAME` refers to; see `read_network` for what it raises.
+def load_network(model: Model, dims: Mapping[str, int] | None = None) -> Network:
+    """Read one network; raises the errors of `read_network`.
 
-    Dimensions in `dims` that it does not have are passed over: they may be another network's.
+    Dimensions in `dims` that the network does not have are ignored: they may belong to another network.
     """
+    reference = _reference(model)
+    if isinstance(reference, ModelContent):
+        return prepare(parse_model(reference.name, reference.name, reference.content), dims or {})
     if not reference.startswith(BUILTIN_PREFIX):
         return read_network(Path(reference), dims)
     name = reference.removeprefix(BUILTIN_PREFIX)
     if name in LIGHT_FILES:
-        from dataclasses import replace
-
         return replace(read_network(_light_folder() / LIGHT_FILES[name], dims), name=name)
     if name not in zoo.NAMES:
         step = f"Built in are: {', '.join(BUILTIN_NAMES)}"
         raise InvalidNetwork(f"There is no built-in network {name[:40]!r}", next_step=step)
-    model = zoo.build(name)
-    return prepare(check_model(name, model, model.SerializeToString(deterministic=True)), dims or {})
+    built = zoo.build(name)
+    return prepare(check_model(name, built, built.SerializeToString(deterministic=True)), dims or {})
 
 
 def _light_folder() -> Path:

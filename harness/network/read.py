@@ -37,9 +37,6 @@ def read_model(path: Path) -> ModelFile:
     Raises InvalidNetwork (unreadable, truncated, not ONNX, reaches outside its folder) and
     UnsupportedNetwork (operators or opsets outside the standard).
     """
-    import onnx
-    from google.protobuf.message import DecodeError
-
     shown = printable(str(path), 200)
     try:
         content = read_file(path, MAX_FILE_BYTES)
@@ -47,6 +44,17 @@ def read_model(path: Path) -> ModelFile:
         step = "A network of more than 2 GB keeps its weights as external data"
         why = getattr(error, "strerror", None) or str(error)
         raise InvalidNetwork(f"{shown} cannot be read", why=why, next_step=step if "larger" in why else "") from error
+    return parse_model(printable(path.stem, 200), shown, content, path.parent)
+
+
+def parse_model(name: str, shown: str, content: bytes, folder: Path | None = None) -> ModelFile:
+    """Parse and check the bytes of an ONNX file; `shown` names it in errors, `folder` may hold its external data.
+
+    Raises as `read_model` does.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
     try:
         model = onnx.load_model_from_string(content)
     except DecodeError as error:
@@ -55,8 +63,8 @@ def read_model(path: Path) -> ModelFile:
     if not model.HasField("graph") or not model.graph.node:
         raise InvalidNetwork(f"{shown} holds no network", why="Its graph has no nodes")
     _check_text(shown, model)
-    check_external_data(model, path.parent)
-    return check_model(printable(path.stem, 200), model, content)
+    check_external_data(model, folder)
+    return check_model(name, model, content)
 
 
 def check_model(name: str, model: ModelProto, content: bytes) -> ModelFile:
@@ -74,7 +82,7 @@ def check_model(name: str, model: ModelProto, content: bytes) -> ModelFile:
     return ModelFile(name, model, hashlib.sha256(content).hexdigest())
 
 
-def check_external_data(model: ModelProto, folder: Path) -> None:
+def check_external_data(model: ModelProto, folder: Path | None) -> None:
     """External initializers must lie, whole, in plain files inside the model's folder; nothing else may be external."""
     from onnx import TensorProto
 
@@ -95,7 +103,7 @@ def _attribute_tensors(node: NodeProto) -> Iterator[TensorProto]:
         yield from (attribute.t, *attribute.tensors, *(part for one in sparse for part in (one.values, one.indices)))
 
 
-def _check_external_tensor(tensor: TensorProto, folder: Path) -> None:
+def _check_external_tensor(tensor: TensorProto, folder: Path | None) -> None:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
 
@@ -103,6 +111,8 @@ def _check_external_tensor(tensor: TensorProto, folder: Path) -> None:
         what = f"External data of tensor {tensor.name[:80]!r} is refused"
         return InvalidNetwork(what, why=why, next_step="Keep external data in plain files beside the model")
 
+    if folder is None:
+        raise refuse("The network is held in memory, without a folder")
     plain = location.isprintable() and "\\" not in location and ".." not in Path(location).parts
     if not location or os.path.isabs(location) or not plain:
         raise refuse(f"Its location {location[:80]!r} is not a relative path inside the model's folder")

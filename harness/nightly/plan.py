@@ -29,6 +29,7 @@ from typing import Literal
 
 from harness.network.models import BUILTIN_NAMES, BUILTIN_PREFIX
 from harness.nightly.planfile import DaskForm, NightlyForm, PlanForm, SetForm, invalid, read_plan_file
+from harness.settings import SLOWDOWN_THRESHOLD
 
 PLAN_FILE = "nightly.toml"
 
@@ -76,7 +77,7 @@ class NightPlan:
     max_age_s: float = 7 * 86400.0
     day_begins: time = time(12)
     keep: int = 14
-    threshold: float = 0.01
+    threshold: float = SLOWDOWN_THRESHOLD
     scheduler: str | None = None
     tls: tuple[Path, Path, Path] | None = None
     retries: int = 1

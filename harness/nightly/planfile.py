@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from harness.errors import ConfigurationError
 from harness.fleet.cluster.access import dask_address
+from harness.settings import SLOWDOWN_THRESHOLD
 from harness.text import duration_s, in_words_of_toml, read_file
 
 _MAX_BYTES = 1 << 20
@@ -77,7 +78,7 @@ class NightlyForm(_Settings):
     max_age: _Duration = 7 * 86400.0
     day_begins: Annotated[time, BeforeValidator(time_of_day)] = time(12)
     keep: Annotated[int, Field(ge=1, le=365)] = 14
-    threshold: Annotated[float, BeforeValidator(_share)] = 0.01
+    threshold: Annotated[float, BeforeValidator(_share)] = SLOWDOWN_THRESHOLD
     engine: Literal["local"] | DaskForm = "local"
     retries: Annotated[int, Field(ge=0, le=10)] = 1
 

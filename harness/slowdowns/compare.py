@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.measure.significance import holm
+from harness.settings import SLOWDOWN_THRESHOLD
 from harness.slowdowns.adjustment import NULLS, FreedNight, Reference, free, reference_of
 from harness.slowdowns.findings import Comparison, Finding, fingerprint_changes
 from harness.slowdowns.power import LEVEL, level_of_subject
@@ -21,8 +22,6 @@ from harness.slowdowns.series import WatchSeries
 from harness.slowdowns.subjects import Subject
 from harness.slowdowns.verdicts import Track, detectable, findings_of, judge
 
-THRESHOLD = 0.01
-"""The smallest change of a layer, a network or the device that is told, as a fraction."""
 _UNLIKE = 0.1
 """Probability that layers scatter by another multiple than null probes, or devices of the clock, do."""
 _UNLIKE_DEVICE = 0.005
@@ -32,7 +31,7 @@ _CHANGED = 0.1
 
 
 def compare_nights(
-    tonight: WatchSeries, earlier: Sequence[WatchSeries], *, threshold: float = THRESHOLD, level: float = LEVEL
+    tonight: WatchSeries, earlier: Sequence[WatchSeries], *, threshold: float = SLOWDOWN_THRESHOLD, level: float = LEVEL
 ) -> Comparison:
     """Compares a night with earlier ones of the same device and clock, in whatever order they are given.
 

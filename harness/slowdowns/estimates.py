@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.device.session import Sample
 from harness.measure.summary import MAD_TO_SIGMA, Measurement, seconds_of, summarise
 from harness.network.context import context_of
 from harness.network.key import LayerKey
@@ -17,6 +16,7 @@ from harness.network.layers import cut
 from harness.network.network import Network
 from harness.probe.probe import Probe
 from harness.probe.probe_plan import LayerProbes, ProbePlan
+from harness.samples import Sample
 from harness.slowdowns.overheads import HostShare, fit_host, tells_host
 
 _OWN_SAMPLES = 24

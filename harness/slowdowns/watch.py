@@ -16,12 +16,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.device.session import Sample
 from harness.measure.policy import RepeatPolicy
 from harness.network.network import Network
 from harness.probe.batches import MAX_BATCH_LOADS, MAX_BATCH_WEIGHT_BYTES, Batch, Visits, probe_of
 from harness.probe.probe import Probe, network_probe
 from harness.probe.probe_plan import LayerProbes, ProbePlan
+from harness.samples import Sample
 from harness.slowdowns.estimates import Estimates, estimate_profile, place_of
 from harness.slowdowns.overheads import varied_nulls
 from harness.slowdowns.power import LEVEL, runs_needed, smallest_change_s

@@ -21,9 +21,10 @@ from typing import Any
 
 from device_agents.backends import Backend, HasOracle, LoadRequest, Refused
 from device_agents.fingerprint import hardware
-from harness.device.replies import Sample, Series, Truth, Visit, clean, read_truth
+from harness.device.replies import Series, Truth, Visit, clean, read_truth
 from harness.device.session import AgentHello, AgentSession, ProbePayload, Purpose, Revealed
 from harness.errors import BackendError
+from harness.samples import Sample
 from harness.version import VERSION
 
 _SERIES_A_PART = 512

@@ -18,15 +18,16 @@ from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore
 from harness.measure.summary import summarise
 from harness.network.layers import Layer, cut
-from harness.network.models import load_networks
+from harness.network.models import Models, load_networks, model_references
 from harness.network.network import Network
 from harness.probe.auxiliary import DEFAULT_AUXILIARY
 from harness.probe.batches import Batch
 from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
 from harness.probe.probe_plan import ProbePlan
+from harness.settings import DEFAULT_DEVICE
 from harness.validation.oracle import OracleReport, compare_network, report_truth
 from harness.validation.whole_networks import Taken, measure_processes, whole_latency
-from harness.workspace import Workspace, find_workspace
+from harness.workspace import AnyWorkspace, as_workspace
 
 VALIDATION_POLICY = RepeatPolicy(min_rounds=6, max_rounds=20)
 DEFAULT_PROCESSES = 3
@@ -82,11 +83,11 @@ class Validation:
 
 
 def validate(
-    models: Sequence[str],
+    models: Models,
     *,
-    device: str = "cpu01",
-    lut: Path | None = None,
-    workspace: Workspace | None = None,
+    device: str = DEFAULT_DEVICE,
+    lut: str | Path | None = None,
+    workspace: AnyWorkspace = None,
     policy: RepeatPolicy = VALIDATION_POLICY,
     processes: int = DEFAULT_PROCESSES,
     naive: bool = False,
@@ -101,13 +102,14 @@ def validate(
     well, with `layers` the runtime's own profile is taken; a device that knows the truth is asked for it anyway.
     Raises CoverageError where the table does not hold a layer; nothing is measured then.
     """
-    if not models:
+    references = model_references(models)
+    if not references:
         raise UsageError("There is no network to validate", next_step="Name one or more models")
     if processes < 1:
         raise UsageError(f"{processes} processes cannot measure anything", next_step="Give 1 or more")
-    place = workspace or find_workspace()
-    table = open_table(device, lut, place)
-    networks = load_networks(models, dims)
+    place = as_workspace(workspace)
+    table = open_table(device, None if lut is None else Path(lut), place)
+    networks = load_networks(references, dims)
     estimates = [estimate_network(network, table) for network in networks]
     _check_covered(estimates, table.name)
     cases = [_case(network, cut(network, table.rules) if naive else ()) for network in networks]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from harness.device.holder import holder
 from harness.device.inventory import find_device, load_inventory
-from harness.device.session import AgentSession, Sample, Truth, open_session
+from harness.device.session import AgentSession, Truth, open_session
 from harness.errors import BackendError, LutMismatch
 from harness.measure.campaign import CampaignRun, payload_of
 from harness.measure.journal import Journal
@@ -22,6 +22,7 @@ from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer
 from harness.measure.summary import STUDENT_95, summarise
 from harness.probe.probe_plan import ProbePlan
+from harness.samples import Sample
 from harness.workspace import Workspace
 
 # The mean of a standard deviation from 2, 3, … normal values, as a part of the true one.

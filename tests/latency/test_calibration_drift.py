@@ -8,13 +8,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from harness.device.session import Sample
 from harness.latency.calibrate import overhead_of_samples
 from harness.latency.drift import SLOW_DRIFT, level_error, level_factors, levelled
 from harness.latency.overhead import COLUMNS, MODEL_NOISE, Overhead, fit_overhead, row_of
 from harness.measure.summary import Measurement
 from harness.probe.calibration import calibration_probes
 from harness.probe.overhead_terms import OverheadTerms
+from harness.samples import Sample
 
 TRUTH = {"runs": 7e-5, "input_bytes": 1e-9, "output_bytes": 7e-10, "loaded_bytes": 6e-11, "stored_bytes": 6e-11,
          "stacks": 1e-6, "stacked_rows": 8e-7, "last_bytes": 6e-10, "accesses": 1e-7}  # fmt: skip

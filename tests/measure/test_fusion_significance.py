@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.device.session import Sample
 from harness.measure.fusion import APART
 from harness.measure.significance import ShapeSaving, holm, judge, shape_saving
 from harness.measure.summary import Measurement, undisturbed
 from harness.network.fusion_rules import SIGNIFICANCE
+from harness.samples import Sample
 
 PROBES = ("first", "second", "both", "between", "first_inputs", "second_inputs")
 SHAPES = 4

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.device.session import Sample
 from harness.errors import JournalError
 from harness.measure.extract import MAX_EXTRACT_BYTES, extract
 from harness.measure.journal import PENDING, Journal, Place
@@ -25,6 +24,7 @@ from harness.measure.merge import SECOND, held_out, hold_out, merge
 from harness.probe.batches import Batch
 from harness.probe.probe import reference_probe
 from harness.probe.probe_plan import ProbePlan
+from harness.samples import Sample
 
 JOB, DEVICE = "2026-11-20/board/vision", "board"
 PROBES = {name: dataclasses.replace(reference_probe(), id=name) for name in ("p", "q")}

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.device.session import Sample
 from harness.errors import JournalError
 from harness.measure.journal import SCHEMA_VERSION, Campaign, Journal, Place
 from harness.probe.batches import Batch
 from harness.probe.probe import reference_probe
 from harness.probe.probe_plan import ProbePlan
+from harness.samples import Sample
 
 FRAME, RUNS = 7, 5
 EMPTY = ProbePlan({}, (), (Batch(()),), "r", (), "avgpool")
@@ -30,7 +30,7 @@ EMPTY = ProbePlan({}, (), (Batch(()),), "r", (), "avgpool")
 WRITER = f"""
 import dataclasses, itertools, sys
 from pathlib import Path
-from harness.device.session import Sample
+from harness.samples import Sample
 from harness.measure.journal import Journal, Place
 from harness.probe.batches import Batch
 from harness.probe.probe_plan import ProbePlan
@@ -51,7 +51,7 @@ with Journal(Path(sys.argv[1])) as journal:
 FILLER = """
 import itertools, resource, sys
 from pathlib import Path
-from harness.device.session import Sample
+from harness.samples import Sample
 from harness.errors import JournalError
 from harness.measure.journal import Journal, Place
 from harness.probe.batches import Batch

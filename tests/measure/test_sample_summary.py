@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.device.session import Sample
 from harness.measure.summary import summarise
+from harness.samples import Sample
 
 NS = st.integers(1_000, 10**10)
 

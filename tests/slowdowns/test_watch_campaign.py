@@ -14,7 +14,6 @@ import pytest
 from nullbench import build_network
 
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
-from harness.device.session import Sample
 from harness.errors import JournalError
 from harness.measure.campaign import CampaignRun, payload_of
 from harness.measure.cutting import cut_as_reported
@@ -25,6 +24,7 @@ from harness.network.models import load_network
 from harness.network.network import Network
 from harness.probe.batches import probe_of
 from harness.probe.probe_plan import ProbePlan, plan_probes
+from harness.samples import Sample
 from harness.slowdowns.compare import compare_nights
 from harness.slowdowns.power import level_of_each
 from harness.slowdowns.series import WatchSeries, read_watch

@@ -9,10 +9,10 @@ import pytest
 from nullbench import DEVICE, Bench, build_network
 
 from harness import validate
-from harness.device.session import Sample
 from harness.errors import CoverageError, LutNotFound, UsageError
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
+from harness.samples import Sample
 from harness.validation.validate import Validation
 from harness.validation.whole_networks import Taken, whole_latency
 
