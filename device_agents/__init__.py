@@ -4,4 +4,4 @@ Never imports `harness`. The supervisor and the wire need the standard library a
 numpy and the runtime of its backend. Python 3.9 or newer.
 """
 
-AGENT_VERSION = "1.0"
+AGENT_VERSION = "2.0"

@@ -242,8 +242,8 @@ class Agent:
             self._pending = None
         if frame.type == "ready":
             self._greeted = True
-            tells = [word for word in fields["tells"] if word != "oracle" or self._purpose == "validation"]
-            self._writer.write("hello", frame.id, **_greeting({**fields, "backend": self._backend, "tells": tells}))
+            reveals = [word for word in fields["reveals"] if word != "oracle" or self._purpose == "validation"]
+            self._writer.write("hello", frame.id, **_greeting({**fields, "backend": self._backend, "reveals": reveals}))
         else:
             self._writer.write(frame.type, frame.id, frame.payload, **fields)
 
@@ -409,7 +409,7 @@ def _greeting(fields: Dict[str, Any]) -> Dict[str, Any]:
         "backend": fields.get("backend"),
         "fingerprint": fields["fingerprint"],
         "clock": fields.get("clock"),
-        "tells": fields.get("tells", []),
+        "reveals": fields.get("reveals", []),
     }
 
 

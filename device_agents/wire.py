@@ -16,8 +16,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator
 
-PROTOCOL_MAJOR = 1
-PROTOCOL_MINOR = 2
+PROTOCOL_MAJOR = 2
+PROTOCOL_MINOR = 0
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PAYLOAD_BYTES = 256 * 1024 * 1024
 READ_BYTES = 64 * 1024

@@ -18,8 +18,9 @@ from dataclasses import asdict
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from device_agents import fingerprint, wire
-from device_agents.backends import Backend, HasOracle, LoadRequest, Refused, Revealed, create
+from device_agents.backends import Backend, HasOracle, LoadRequest, Refused, create
 from device_agents.shortage import disk_trouble, is_memory
+from device_agents.truth import Revealed
 
 ORACLE = "oracle"
 _FLUSH_S = 0.5
@@ -76,8 +77,8 @@ class Worker:
         if frame.type == "start":
             self._backend = create(frame.fields["backend"], frame.fields.get("options", {}))
             facts = {**fingerprint.hardware(), **self._backend.fingerprint()}
-            tells = [*self._backend.tells, *([ORACLE] if isinstance(self._backend, HasOracle) else [])]
-            self._writer.write("ready", frame.id, fingerprint=facts, clock=self._backend.clock, tells=tells)
+            reveals = [*self._backend.reveals, *([ORACLE] if isinstance(self._backend, HasOracle) else [])]
+            self._writer.write("ready", frame.id, fingerprint=facts, clock=self._backend.clock, reveals=reveals)
         elif frame.type == "put":
             revealed = self._load(frame)
             if revealed is None:

@@ -76,8 +76,8 @@ def _reply(frame: wire.Frame, run: replies.RunCheck) -> None:
 def seeds() -> list[bytes]:
     """Streams of an agent: a whole run, the truth of an oracle, and errors."""
     hello = {
-        "major": 1, "minor": 1, "agent_version": "1", "backend": "null", "fingerprint": {"cpu": "x", "runtime": "y 1"},
-        "clock": "device", "tells": ["fusion", "chains"],
+        "major": 2, "minor": 0, "agent_version": "1", "backend": "null", "fingerprint": {"cpu": "x", "runtime": "y 1"},
+        "clock": "device", "reveals": ["fusion", "chains"],
     }  # fmt: skip
     samples = json.dumps(
         {

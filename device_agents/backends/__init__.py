@@ -1,9 +1,34 @@
-"""What executes probes on a device. A backend is a class with the members of `Backend`."""
+"""The runtimes that execute probes on a device.
+
+A backend is a class with the members of `Backend`, in a module or folder of its own, and one line in BACKENDS.
+It reports everything else that agent and host need to know: its clock and what it reveals in `hello`, wrong options
+as `Refused`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Protocol, Tuple, runtime_checkable
+from importlib import import_module
+from typing import Any, Collection, Dict, List, Mapping, Optional, Protocol, Tuple, runtime_checkable
+
+from device_agents.truth import Revealed, Truth
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Where a backend's class is, and whether its devices are virtual: they compute latencies and occupy no cores."""
+
+    place: str
+    virtual: bool = False
+
+
+BACKENDS: Mapping[str, Registration] = {
+    "onnxruntime": Registration("onnxruntime.OnnxRuntimeBackend"),
+    "openvino": Registration("openvino.OpenVinoBackend"),
+    "emulated-npu": Registration("emulated_npu.EmulatedNpuBackend", virtual=True),
+    "null": Registration("null.NullBackend", virtual=True),
+    "command": Registration("command.CommandBackend"),
+}
 
 
 @dataclass(frozen=True)
@@ -18,7 +43,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """A probe as it comes over the wire: the model without its weights, and how to make these."""
+    """A probe as the host sends it: the model without its weights, and how to make weights and inputs."""
 
     probe: str
     model: bytes
@@ -28,109 +53,62 @@ class LoadRequest:
     reveal: bool = False
 
 
-@dataclass(frozen=True)
-class Revealed:
-    """What the runtime made of a model: the name of a format and the content in it."""
-
-    format: str
-    content: bytes
-
-
 class Refused(Exception):
-    """The runtime does not accept this probe; the message is the runtime's own."""
-
-
-@dataclass(frozen=True)
-class TrueOverhead:
-    """What host preprocessing, driver and transfers alone take (S1.3): a, b and c without noise."""
-
-    a_s_per_byte: float
-    b_s_per_byte: float
-    c_s: float
-
-
-@dataclass(frozen=True)
-class TrueLayer:
-    """A layer as the device executes it, with the nodes of the model that it stands for, and its true latency."""
-
-    name: str
-    nodes: Tuple[str, ...]
-    latency_s: float
-
-
-@dataclass(frozen=True)
-class Truth:
-    """What only the device itself knows of a loaded probe.
-
-    An emulated device tells it without noise; a runtime tells its own profile of the layers, and no
-    `overhead`. The latencies of the layers add up to `makespan_s`, the device's own time.
-    """
-
-    overhead: Optional[TrueOverhead]
-    makespan_s: float
-    layers: Tuple[TrueLayer, ...]
+    """The runtime does not accept a probe or an option; the message gives the runtime's reason."""
 
 
 class Backend(Protocol):
-    """One runtime with its settings, inside the worker process."""
+    """One runtime with its settings, inside the worker process.
+
+    `clock` names the clock of its samples that latencies use: "cpu", "wall" or "device". `reveals` lists what it
+    reports about its graph: "fusion" and "chains" in the answer of `load`, or "unfused" where each layer's latency
+    is independent of its neighbours, so that the host searches for no fusion.
+    """
 
     name: str
     clock: str
-    tells: Tuple[str, ...]
+    reveals: Tuple[str, ...]
 
     def fingerprint(self) -> Dict[str, str]:
-        """Runtime, its version and the settings that change latency."""
+        """Return the runtime, its version and the settings that change latency."""
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:
-        """Makes weights and inputs, loads the model and runs it once; raises Refused.
+        """Make weights and inputs, load the model and run it once; raises Refused.
 
-        Where the request asks to reveal and the backend tells, returns what the runtime made of the model.
+        Returns the runtime's graph if the request asks for it and the backend reveals fusion.
         """
 
     def unload(self, probe: str) -> None:
-        """Frees what `load` made."""
+        """Free what `load` made."""
 
     def run(self, probe: str) -> Sample:
-        """One timed run of a loaded probe."""
+        """Run a loaded probe once and time it."""
 
 
 @runtime_checkable
 class HasOracle(Protocol):
-    """A backend that also knows the truth; only sessions opened for validation may ask for it."""
+    """A backend that also reports true layer latencies; only sessions opened for validation may ask for them."""
 
     def oracle(self, probe: str) -> Truth:
-        """The truth about a loaded probe."""
+        """Return the true latencies of a loaded probe."""
 
 
 def create(name: str, options: Dict[str, Any]) -> Backend:
-    """The backend of that name; raises Refused where it is unknown, its runtime is missing or an option is wrong."""
+    """Return a new backend; raises Refused if it is unknown, its runtime is missing or an option is wrong."""
+    if name not in BACKENDS:
+        raise Refused(f"this agent has no backend {name!r}; it has {', '.join(BACKENDS)}")
+    module, _, kind = BACKENDS[name].place.rpartition(".")
     try:
-        return _create(name, options)
+        backend: Backend = getattr(import_module(f"{__name__}.{module}"), kind)(options)
     except ImportError as error:
         raise Refused(f"the runtime of backend {name!r} is not installed here: {error}") from error
     except (ValueError, TypeError) as error:
         raise Refused(f"an option of backend {name!r} is wrong: {error}") from error
+    return backend
 
 
-def _create(name: str, options: Dict[str, Any]) -> Backend:
-    if name == "onnxruntime":
-        from device_agents.backends.onnxruntime import OnnxRuntimeBackend
-
-        return OnnxRuntimeBackend(options)
-    if name == "openvino":
-        from device_agents.backends.openvino import OpenVinoBackend
-
-        return OpenVinoBackend(options)
-    if name == "null":
-        from device_agents.backends.null import NullBackend
-
-        return NullBackend(options)
-    if name == "emulated-npu":
-        from device_agents.backends.emulated_npu import EmulatedNpuBackend
-
-        return EmulatedNpuBackend(options)
-    if name == "command":
-        from device_agents.backends.command import CommandBackend
-
-        return CommandBackend(options)
-    raise Refused(f"this agent has no backend {name!r}")
+def check_option_names(backend: str, options: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise Refused if `options` has a name that the backend does not know."""
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise Refused(f"the {backend} backend has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from device_agents import arrays
-from device_agents.backends import LoadRequest, Refused, Revealed, Sample
+from device_agents.backends import LoadRequest, Refused, Sample
 from device_agents.backends.command_latency import nanoseconds
 from device_agents.backends.command_options import filled, read_options
 from device_agents.backends.command_process import MAX_OUTPUT_BYTES, Call, Launcher, ToolFailed
 from device_agents.backends.onnx_bytes import with_weights
+from device_agents.truth import Revealed
 
 _VERSION_LETTERS, _COMMAND_LETTERS = 500, 900
 _PUSH_S, _REMOVE_S, _VERSION_S = 150.0, 30.0, 30.0
@@ -48,7 +49,7 @@ class CommandBackend:
     """Calls a tool for each sample, or for each few where it tells the latencies of single runs."""
 
     name = "command"
-    tells: Tuple[str, ...] = ()
+    reveals: Tuple[str, ...] = ()
 
     def __init__(self, options: Dict[str, Any]) -> None:
         self._options = read_options(options)

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple, Union
 
-from device_agents.backends import Refused
+from device_agents.backends import Refused, check_option_names
 from device_agents.backends.command_latency import UNITS_NS, LatencyRule, latency_rule
 from device_agents.backends.command_process import find_program
 
@@ -49,9 +49,7 @@ class CommandOptions:
 
 def read_options(options: Dict[str, Any]) -> CommandOptions:
     """The options of a device; raises Refused or ValueError where one is missing, wrong or names no program."""
-    unknown = sorted(set(options) - _OPTIONS)
-    if unknown:
-        raise Refused(f"the command backend has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}")
+    check_option_names("command", options, _OPTIONS)
     run = _template(options, "run", _OF_RUN)
     if not run or not {"model", "name"} & _placeholders(run):
         raise Refused("the option run of the command backend needs an argument with {model} or {name} in it")

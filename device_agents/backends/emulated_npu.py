@@ -15,18 +15,19 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 
 import numpy as np
 
-from device_agents.backends import LoadRequest, Refused, Revealed, Sample, TrueLayer, TrueOverhead, Truth
+from device_agents.backends import LoadRequest, Refused, Sample, check_option_names
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.host import QUIET, HostModel
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
+from device_agents.truth import Revealed, TrueLayer, TrueOverhead, Truth
 
 FORMAT = "emulated-npu"
 DEFAULT_PRESET = "edge"
-_TELLS = {"": (), "fusion": ("fusion",), "fusion,chains": ("fusion", "chains")}
-_OPTIONS = {"preset", "seed", "noise", "tells", "slow"}
+_REVEALS = {"": (), "fusion": ("fusion",), "fusion,chains": ("fusion", "chains")}
+_OPTIONS = {"preset", "seed", "noise", "reveals", "slow"}
 _PRESET = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 _FACTOR = re.compile(r"[0-9]{1,3}(\.[0-9]{1,9})?\Z")
 _LONGEST_SLOW = 10_000
@@ -62,7 +63,7 @@ class EmulatedNpuBackend:
     """One machine and its host. Every run of a probe takes the NPU equally long; what differs is the host.
 
     Options: `preset` names the machine; `seed` of the host's noise; `noise` 1 as the machine describes it or
-    0 for none; `tells`: what is revealed, "fusion,chains" (default), "fusion" or "".
+    0 for none; `reveals`: what is revealed, "fusion,chains" (default), "fusion" or "".
 
     `slow` is for tests and benchmarks of those who watch a device: "SIGNATURE:FACTOR", or several of them with ";"
     between, has every hardware layer of that signature take FACTOR times as long, in whatever probe or network it
@@ -73,18 +74,19 @@ class EmulatedNpuBackend:
     clock = "device"
 
     def __init__(self, options: Dict[str, Any]) -> None:
-        unknown = sorted(set(options) - _OPTIONS)
-        if unknown:
-            raise _wrong(f"has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}")
-        preset, tells = options.get("preset", DEFAULT_PRESET), options.get("tells", "fusion,chains")
+        if "tells" in options:  # the name of `reveals` in agents before version 2
+            options = {**options, "reveals": options["tells"]}
+            del options["tells"]
+        check_option_names(self.name, options, _OPTIONS)
+        preset, reveals = options.get("preset", DEFAULT_PRESET), options.get("reveals", "fusion,chains")
         seed, noise = options.get("seed", 0), options.get("noise", 1)
-        if tells not in _TELLS:
-            raise _wrong(f"tells one of {', '.join(map(repr, _TELLS))}")
+        if reveals not in _REVEALS:
+            raise _wrong(f"reveals one of {', '.join(map(repr, _REVEALS))}")
         if type(seed) is not int or not 0 <= seed < 1 << 63:
             raise _wrong("needs a whole number that is not negative as its seed")
         if type(noise) is not int or noise not in (0, 1):
             raise _wrong("has noise 1, as the machine describes it, or 0")
-        self.tells: Tuple[str, ...] = _TELLS[tells]
+        self.reveals: Tuple[str, ...] = _REVEALS[reveals]
         self._machine = _machine(preset)
         host = self._machine.host
         self._described = host if noise else replace(host, noise=QUIET)
@@ -109,7 +111,7 @@ class EmulatedNpuBackend:
                 raise Refused(_words(error)) from error
         timed = _slowed(self._timed[digest], self._factors)
         self._probes[request.probe] = _Probe(timed, sum(map(_bytes, request.inputs)), request.output_bytes)
-        return self._revealed(timed) if request.reveal and self.tells else None
+        return self._revealed(timed) if request.reveal and self.reveals else None
 
     def unload(self, probe: str) -> None:
         """Forgets the probe; what its model takes is remembered in a few kilobytes."""
@@ -146,7 +148,7 @@ class EmulatedNpuBackend:
         told = {
             "layers": [{"name": layer.name, "nodes": layer.nodes} for layer in timed.layers],
             "free_nodes": timed.free_nodes,
-            "chains": timed.chains if "chains" in self.tells else [],
+            "chains": timed.chains if "chains" in self.reveals else [],
         }
         return Revealed(FORMAT, json.dumps(told).encode())
 

@@ -12,7 +12,8 @@ import random
 import time
 from typing import Any, Dict, Optional, Tuple
 
-from device_agents.backends import LoadRequest, Refused, Revealed, Sample
+from device_agents.backends import LoadRequest, Refused, Sample, check_option_names
+from device_agents.truth import Revealed
 
 _BYTES = {"float32": 4, "float64": 8, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
 _OPTIONS = {"a_s_per_byte", "b_s_per_byte", "c_s", "weight_s_per_byte", "noise", "seed", "slower_after", "slowdown"}
@@ -24,12 +25,10 @@ class NullBackend:
 
     name = "null"
     clock = "device"
-    tells: Tuple[str, ...] = ()
+    reveals: Tuple[str, ...] = ("unfused",)
 
     def __init__(self, options: Dict[str, Any]) -> None:
-        unknown = sorted(set(options) - _OPTIONS)
-        if unknown:
-            raise Refused(f"the null backend has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}")
+        check_option_names("null", options, _OPTIONS)
         self._a_s = _amount(options, "a_s_per_byte", 1e-10)
         self._b_s = _amount(options, "b_s_per_byte", 2e-10)
         self._c_s = _amount(options, "c_s", 1e-4)

@@ -12,12 +12,13 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # the wheels report to their vendor u
 import onnxruntime
 
 from device_agents import arrays
-from device_agents.backends import LoadRequest, Refused, Revealed, Sample, TrueLayer, Truth
+from device_agents.backends import LoadRequest, Refused, Sample, check_option_names
 from device_agents.backends.clocks import clock_of, timed
 from device_agents.backends.inputs import InputBuffer
 from device_agents.backends.onnx_bytes import chain_model
 from device_agents.backends.onnxruntime_profile import WARMUP_RUNS, read_profile, stands_for
 from device_agents.backends.profiles import makespan_s, rounds, truth_of, undisturbed_mean
+from device_agents.truth import Revealed, TrueLayer, Truth
 
 _OPTIONS = {"threads", "optimization"}
 _LEVELS = {"all", "extended", "basic", "disabled"}
@@ -40,12 +41,10 @@ class OnnxRuntimeBackend:
     """Sessions of ONNX Runtime that share one arena; times are thread CPU time beside wall time."""
 
     name = "onnxruntime"
-    tells: Tuple[str, ...] = ("fusion",)
+    reveals: Tuple[str, ...] = ("fusion",)
 
     def __init__(self, options: Dict[str, Any]) -> None:
-        unknown = sorted(set(options) - _OPTIONS)
-        if unknown:
-            raise Refused(f"the onnxruntime backend has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}")
+        check_option_names("onnxruntime", options, _OPTIONS)
         self._threads = int(options.get("threads", 1))
         self._level = str(options.get("optimization", "all"))
         if self._threads < 1 or self._level not in _LEVELS:

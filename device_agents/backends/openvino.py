@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
 from device_agents import arrays
-from device_agents.backends import LoadRequest, Refused, Revealed, Sample, TrueLayer, Truth
+from device_agents.backends import LoadRequest, Refused, Sample, check_option_names
 from device_agents.backends.clocks import clock_of, timed
 from device_agents.backends.inputs import InputBuffer
 from device_agents.backends.onnx_bytes import with_weights
 from device_agents.backends.openvino_counters import Counters
 from device_agents.backends.openvino_graph import encode, executed_nodes
 from device_agents.backends.profiles import makespan_s, rounds, truth_of, undisturbed_mean
+from device_agents.truth import Revealed, TrueLayer, Truth
 
 
 def _runtime() -> Any:
@@ -54,12 +55,10 @@ class OpenVinoBackend:
     """
 
     name = "openvino"
-    tells: Tuple[str, ...] = ("fusion",)
+    reveals: Tuple[str, ...] = ("fusion",)
 
     def __init__(self, options: Dict[str, Any]) -> None:
-        unknown = sorted(set(options) - _OPTIONS)
-        if unknown:
-            raise Refused(f"the openvino backend has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}")
+        check_option_names("openvino", options, _OPTIONS)
         self._threads = int(options.get("threads", 1))
         if self._threads < 1:
             raise Refused("threads must be 1 or more")

@@ -29,6 +29,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from device_agents.backends import BACKENDS
 from harness.errors import ConfigurationError, UnknownDevice
 from harness.text import in_words_of_toml, read_file
 
@@ -41,6 +42,12 @@ _DEVICE_KEYS = ("backend", "options", "resource", "groups", "golden_ms")
 def _plain(value: str) -> str:
     if not value or value.startswith("-") or any(character.isspace() or ord(character) < 33 for character in value):
         raise ValueError("must be text without spaces that does not begin with a dash")
+    return value
+
+
+def _backend(value: str) -> str:
+    if value not in BACKENDS:
+        raise ValueError(f"must be one of {', '.join(BACKENDS)}")
     return value
 
 
@@ -99,7 +106,7 @@ class Device(_Settings):
     """One device: what executes on it, what it occupies, and how to reach it."""
 
     name: str
-    backend: Literal["onnxruntime", "openvino", "emulated-npu", "null", "command"] = "onnxruntime"
+    backend: Annotated[str, AfterValidator(_backend)] = "onnxruntime"
     options: Mapping[str, _Integer | _Finite | str | list[str]] = Field(default_factory=dict)
     resource: Annotated[str, AfterValidator(_resource)]
     groups: Annotated[tuple[Annotated[str, AfterValidator(_group)], ...], Field(strict=False)] = ()
@@ -121,7 +128,7 @@ BUILT_IN: Mapping[str, Device] = MappingProxyType(
         "npu01-blind": Device(
             name="npu01-blind",
             backend="emulated-npu",
-            options={"preset": "edge", "tells": ""},
+            options={"preset": "edge", "reveals": ""},
             resource="npu01-blind",
         ),
         "cpu01": Device(name="cpu01", options={"threads": 1}, resource="cpu"),
@@ -182,8 +189,8 @@ def _device(path: Path, name: str, table: Any) -> Device:
         raise _invalid(path, f"{key}.transport", what, 'Use "local" or "ssh"')
     settings = {key: value for key, value in table.items() if key not in (*_DEVICE_KEYS, "transport")}
     fields = {key: table[key] for key in _DEVICE_KEYS if key in table}
-    emulated = fields.get("backend") in ("emulated-npu", "null")  # occupies only itself
-    fields.setdefault("resource", name.lstrip("._-") or "device" if emulated else "cpu")
+    virtual = str(fields.get("backend")) in BACKENDS and BACKENDS[fields["backend"]].virtual
+    fields.setdefault("resource", name.lstrip("._-") or "device" if virtual else "cpu")
     try:
         transport = _ssh(path, key, settings) if kind == "ssh" else Local.model_validate(settings)
         device = Device(name=name, transport=transport, **fields)

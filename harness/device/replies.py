@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from device_agents.truth import TrueLayer, TrueOverhead, Truth
 from harness.errors import (
     BackendError,
     DeviceBusy,
@@ -41,37 +42,6 @@ class Series:
     samples: tuple[Sample, ...]
 
 
-@dataclass(frozen=True)
-class TrueOverhead:
-    """What an emulated device takes apart from the layers: a, b and c without noise."""
-
-    a_s_per_byte: float
-    b_s_per_byte: float
-    c_s: float
-
-
-@dataclass(frozen=True)
-class TrueLayer:
-    """A layer as the device executes it: the nodes of the model that was sent, and its true latency."""
-
-    name: str
-    nodes: tuple[str, ...]
-    latency_s: float
-
-
-@dataclass(frozen=True)
-class Truth:
-    """What only the device knows of a probe: its own time and the layers that make it up.
-
-    An emulated device tells the truth, a runtime its profile of the layers; `overhead` is None where the device
-    does not know it apart.
-    """
-
-    overhead: TrueOverhead | None
-    makespan_s: float
-    layers: tuple[TrueLayer, ...]
-
-
 def clean(text: str, limit: int = 600) -> str:
     """Text from a device made safe for a terminal: no control characters, one line, its end if it is long."""
     plain = " ".join("".join(character if character.isprintable() else " " for character in text).split())
@@ -102,7 +72,7 @@ class HelloReply(_Reply):
     backend: _Word | None
     fingerprint: Annotated[dict[_Word, Annotated[str, Field(max_length=1000)]], Field(max_length=64)]
     clock: Literal["cpu", "wall", "device"] | None
-    tells: Annotated[list[_Word], Field(max_length=16)]
+    reveals: Annotated[list[_Word], Field(max_length=16)]
 
 
 class LeaseReply(_Reply):
@@ -290,6 +260,7 @@ def agent_error(device: str, fields: Mapping[str, Any]) -> DeviceError:
         return LinkLost(f"The agent on {device} gave up waiting", why=message, next_step=RESUME)
     if reply.code == "version":
         version = clean(reply.agent_version or "unknown", 40)
-        next_step = f"Install this version's agent by `harness agent install {device}`"
-        return ProtocolError(f"The agent on {device} has version {version}", why=message, next_step=next_step)
+        what = f"Agent version mismatch: the agent on {device} has version {version}"
+        next_step = f"Install the agent of this version with `harness agent install {device}`"
+        return ProtocolError(what, why=message, next_step=next_step)
     return ProtocolError(f"The agent on {device} reports {clean(reply.code, 40)}", why=message)

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from device_agents import wire
+from device_agents.truth import Revealed, Truth
 from harness.device.inventory import Device
 from harness.device.replies import (
     RESUME,
@@ -29,7 +30,6 @@ from harness.device.replies import (
     RunCheck,
     Series,
     StatusReply,
-    Truth,
     Visit,
     agent_error,
     check,
@@ -87,14 +87,6 @@ class ProbePayload:
 
 
 @dataclass(frozen=True)
-class Revealed:
-    """What the runtime made of a model: the name of a format and the content in it."""
-
-    format: str
-    content: bytes
-
-
-@dataclass(frozen=True)
 class AgentHello:
     """What the agent says about itself. `clock` names the clock of its samples that latencies should use."""
 
@@ -102,7 +94,7 @@ class AgentHello:
     backend: str
     fingerprint: Mapping[str, str]
     clock: str
-    tells: tuple[str, ...]
+    reveals: tuple[str, ...]
 
 
 class AgentSession:
@@ -143,7 +135,7 @@ class AgentSession:
     def greet(self, with_backend: bool = True, purpose: Purpose = "measurement") -> AgentHello:
         """Says hello; without a backend the agent starts no worker and can only tell its status.
 
-        A session for validation may ask the oracle where the answer's `tells` holds it; measuring never does.
+        A session for validation may ask the oracle where `reveals` of the answer lists it; measuring never does.
         """
         backend = self._device.backend if with_backend else None
         version: dict[str, Any] = {"major": wire.PROTOCOL_MAJOR, "minor": wire.PROTOCOL_MINOR, "purpose": purpose}
@@ -159,7 +151,7 @@ class AgentSession:
             raise ProtocolError(f"The agent on {self._name} answered another hello than ours")
         facts = {key: clean(value) for key, value in reply.fingerprint.items()}
         self.hello = AgentHello(
-            clean(reply.agent_version), reply.backend or "", facts, reply.clock or "", tuple(reply.tells)
+            clean(reply.agent_version), reply.backend or "", facts, reply.clock or "", tuple(reply.reveals)
         )
         return self.hello
 

@@ -34,7 +34,7 @@ def cut_as_reported(
     The default serves where nothing may be probed, and where there is nothing to find: a null device fuses nothing.
     Raises UnsupportedNetwork where the device refuses one.
     """
-    if "fusion" not in session.hello.tells:
+    if "fusion" not in session.hello.reveals:
         return [
             CutNetwork(network, cut(network, DEFAULT_RULES), _convolutional(network)) for network in networks
         ], DEFAULT_RULES

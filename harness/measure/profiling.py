@@ -33,8 +33,6 @@ DEFAULT_CACHE_BYTES = 512 << 10
 PROBES_PER_LAYER_RUN = 3.0
 """Device time of one round, as a multiple of one run of the networks: a layer is run alone and in context."""
 
-NULL_BACKEND = "null"
-
 
 @dataclass(frozen=True)
 class ProfileResult:
@@ -149,7 +147,7 @@ class Sitting:
     def _plan(self, wanted: Wanted) -> ProbePlan:
         session = self.session
         kind = wanted.auxiliary or auxiliary_for(session.hello.clock)
-        if "fusion" in session.hello.tells or session.hello.backend == NULL_BACKEND:
+        if {"fusion", "unfused"} & set(session.hello.reveals):
             cuts, rules = cut_as_reported(session, wanted.networks, self.observe, self.stop)
             cuts = with_chains(session, cuts, self.observe, self.stop)
         else:

@@ -21,8 +21,9 @@ from typing import Any
 
 from device_agents.backends import Backend, HasOracle, LoadRequest, Refused
 from device_agents.fingerprint import hardware
-from harness.device.replies import Series, Truth, Visit, clean, read_truth
-from harness.device.session import AgentHello, AgentSession, ProbePayload, Purpose, Revealed
+from device_agents.truth import Revealed, Truth
+from harness.device.replies import Series, Visit, clean, read_truth
+from harness.device.session import AgentHello, AgentSession, ProbePayload, Purpose
 from harness.errors import BackendError
 from harness.samples import Sample
 from harness.version import VERSION
@@ -43,7 +44,7 @@ class InProcessSession(AgentSession):
 
     def __post_init__(self) -> None:
         facts = {**self.fingerprint, **self.backend.fingerprint()}
-        self.hello = AgentHello(VERSION, self.backend.name, facts, self.backend.clock, tuple(self.backend.tells))
+        self.hello = AgentHello(VERSION, self.backend.name, facts, self.backend.clock, tuple(self.backend.reveals))
         self.token = next(_TOKENS)
         self._cancelled = False
 
@@ -75,10 +76,9 @@ class InProcessSession(AgentSession):
             reveal,
         )
         try:
-            revealed = self.backend.load(request)
+            return self.backend.load(request)
         except Refused as refused:
             raise BackendError("The backend refused", why=clean(str(refused))) from refused
-        return None if revealed is None else Revealed(revealed.format, revealed.content)
 
     def oracle(self, probe: str) -> Truth:
         """What the backend knows of a loaded probe; raises BackendError where it knows nothing."""

@@ -126,7 +126,7 @@ def _ask_oracle(session: AgentSession, plan: ProbePlan) -> dict[str, Truth]:
     """The truth about each whole network; nothing where the device has none to tell."""
     truths: dict[str, Truth] = {}
     wholes = [probe for probe in plan.probes.values() if probe.role == "network"]
-    for probe in wholes if "oracle" in session.hello.tells else ():
+    for probe in wholes if "oracle" in session.hello.reveals else ():
         session.put(payload_of(probe))
         truths[probe.id] = session.oracle(probe.id)
         session.drop([probe.id])

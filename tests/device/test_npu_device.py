@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from nullbench import build_network
 
+from device_agents.truth import TrueOverhead
 from harness import build_lut, profile, validate
 from harness.device.diagnose import check_device
 from harness.device.inventory import BUILT_IN, Device
-from harness.device.replies import TrueOverhead, read_truth
+from harness.device.replies import read_truth
 from harness.device.session import AgentSession, Truth, Visit, open_session
 from harness.errors import BackendError, ProtocolError
 from harness.measure.campaign import payload_of
@@ -69,7 +70,7 @@ def test_what_is_told_depends_on_device_and_purpose() -> None:
     for name in ("npu01", "npu01-blind"):
         for purpose in ("measurement", "validation"):
             with open_session(BUILT_IN[name], purpose) as opened:
-                told[name, purpose] = opened.hello.tells
+                told[name, purpose] = opened.hello.reveals
                 assert opened.hello.clock == "device"
     assert told == {
         ("npu01", "measurement"): ("fusion", "chains"),
@@ -87,13 +88,13 @@ def test_fingerprint_names_machine_and_noise() -> None:
         "preset": {"preset": "nvdla-64"},
         "seed": {"seed": 1},
         "noise": {"noise": 0},
-        "tells": {"tells": ""},
+        "reveals": {"reveals": ""},
     }
     for name, options in changes.items():
         with open_session(_device(**options)) as opened:
             facts = opened.hello.fingerprint
             settings[name] = (facts["runtime"], facts["runtime_version"], facts["settings"])
-    assert settings["tells"] == settings["plain"]
+    assert settings["reveals"] == settings["plain"]
     assert len(set(settings.values())) == 4
 
 
@@ -102,7 +103,7 @@ def test_fingerprint_names_machine_and_noise() -> None:
     [
         {"preset": "edgy"}, {"preset": "../edge"}, {"preset": "edge.toml"}, {"preset": ""}, {"preset": 3},
         {"seed": -1}, {"seed": 1.5}, {"seed": "1"}, {"noise": 2}, {"noise": 0.5}, {"noise": "1"},
-        {"tells": "chains"}, {"tells": "everything"}, {"tells": 1}, {"colour": "red"},
+        {"reveals": "chains"}, {"reveals": "everything"}, {"reveals": 1}, {"colour": "red"},
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
@@ -110,6 +111,12 @@ def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BackendError) as refused, open_session(_device(**options)):
         pass
     assert "emulated-npu" in refused.value.why or "edgy" in refused.value.why
+
+
+def test_option_of_agents_before_version_2_is_still_read() -> None:
+    """A devices.toml that names the option `reveals` by its earlier name, `tells`, opens the same device."""
+    with open_session(_device(tells="")) as blind:
+        assert blind.hello.reveals == ()
 
 
 def test_total_latency_is_the_truth(session: AgentSession, probe: Probe) -> None:
@@ -168,7 +175,7 @@ def test_fusion_and_chains_are_revealed(session: AgentSession, probe: Probe, tmp
     assert ops == {"Conv+Relu", "GlobalAveragePool", "Flatten+Gemm"}
     content = json.loads(revealed.content)
     assert sorted(index for chain in content["chains"] for index in chain) == list(range(len(content["layers"])))
-    with open_session(_device(tells="")) as blind:
+    with open_session(_device(reveals="")) as blind:
         blind.acquire("the test")
         assert blind.put(payload_of(probe), reveal=True) is None
 

@@ -27,9 +27,9 @@ def test_layers_are_told_to_validation_alone(name: str, tmp_path: Path) -> None:
     network = load_network(str(build_network(tmp_path / "chain.onnx")))
     probe = network_probe(network)
     with open_session(BUILT_IN[name]) as measuring:
-        assert measuring.hello.tells == ("fusion",)
+        assert measuring.hello.reveals == ("fusion",)
     with open_session(BUILT_IN[name], "validation") as session:
-        assert (session.hello.tells, session.hello.clock) == (("fusion", "oracle"), "cpu")
+        assert (session.hello.reveals, session.hello.clock) == (("fusion", "oracle"), "cpu")
         session.acquire("the test")
         revealed = session.put(payload_of(probe), reveal=True)
         assert revealed is not None

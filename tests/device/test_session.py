@@ -31,13 +31,13 @@ VISITS = [Visit("p", 0, 1), Visit("q", 0, 2)]
 GOOD = [{"visit": 0, "probe": "p", "samples": [[5, 4, None, 0]]}]
 GOOD += [{"visit": 1, "probe": "q", "samples": [[5, 0, 7, 1], [6, None, None, 0]]}]
 HELLO = {
-    "major": 1,
+    "major": wire.PROTOCOL_MAJOR,
     "minor": 0,
     "agent_version": "1.0",
     "backend": "null",
     "fingerprint": {"cpu": "a\x1b[31mb"},
     "clock": "device",
-    "tells": [],
+    "reveals": [],
 }
 SHORT = Deadlines(lease_ttl_s=0.4, start_s=1.0, reply_s=1.0, load_s=1.0, run_s=0.6, margin_s=0.2)
 
@@ -310,6 +310,16 @@ def test_error_frames_become_errors_of_harness(
     assert str(caught.value).isprintable()
 
 
+def test_agent_of_an_earlier_protocol_is_to_be_installed_anew(meet: Meet) -> None:
+    """The answer of an installed agent of protocol 1 ends in an error that gives both versions and the next step."""
+    refusal = {"code": "version", "message": "this agent speaks version 1 of the protocol, not 2"}
+    refusal |= {"major": 1, "agent_version": "1.0"}
+    session, peer = meet(hello=lambda peer, frame: peer.writer.write("error", frame.id, **refusal))
+    with pytest.raises(ProtocolError, match=r"version mismatch.* 1\.0.*version 1.*not 2.*harness agent install null01"):
+        session.greet()
+    assert peer.seen[0].fields["major"] == wire.PROTOCOL_MAJOR
+
+
 def test_lease_lost_without_a_request_reaches_whoever_waits(meet: Meet) -> None:
     """An error of id 0 concerns the whole session."""
     with pytest.raises(LeaseLost):
@@ -342,12 +352,12 @@ def test_no_agent_at_all_is_unreachable(meet: Meet) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"major": 2},
+        {"major": 1},
         {"major": True},
         {"backend": "other"},
         {"clock": "sundial"},
         {"clock": None},
-        {"tells": "all"},
+        {"reveals": "all"},
         {"fingerprint": {"x": 1}},
         {"fingerprint": {f"k{index}": "" for index in range(100)}},
         {"surprise": 1},

@@ -34,7 +34,7 @@ def test_hello_tells_version_backend_and_fingerprint(start_agent: Start) -> None
     """The answer to hello holds what a table needs to know about the device."""
     fields = start_agent().greet().fields
     assert (fields["major"], fields["agent_version"]) == (wire.PROTOCOL_MAJOR, AGENT_VERSION)
-    assert (fields["backend"], fields["clock"], fields["tells"]) == ("null", "device", [])
+    assert (fields["backend"], fields["clock"], fields["reveals"]) == ("null", "device", ["unfused"])
     assert fields["fingerprint"]["runtime"] == "null"
 
 
@@ -259,7 +259,7 @@ def test_malformed_frames_end_the_agent_with_an_error(start_agent: Start, data: 
         ("lease", {"resource": "x", "ttl_s": 1e9, "holder": "me"}),
         ("lease", {"resource": 3, "ttl_s": 5, "holder": "me"}),
         ("status", {"resource": "../x"}),
-        ("hello", {"major": 1, "backend": "null"}),
+        ("hello", {"major": wire.PROTOCOL_MAJOR, "backend": "null"}),
     ],
 )
 def test_bad_requests_are_refused_and_the_session_goes_on(

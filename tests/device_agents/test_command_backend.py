@@ -90,7 +90,7 @@ def loaded(settings: Mapping[str, Any], model: AssembledModel) -> Any:
 def test_the_figure_of_the_tool_is_the_sample(model: AssembledModel, folder: Path, true_ns: int) -> None:
     """On the clock that the options state; wall time is that of the call where the clock is the device's own."""
     backend = loaded(options(), model)
-    assert (backend.clock, backend.tells) == ("wall", ())
+    assert (backend.clock, backend.reveals) == ("wall", ())
     assert backend.run("p") == Sample(wall_ns=true_ns)
     backend.unload("p")
     backend = loaded(options(clock="device"), model)

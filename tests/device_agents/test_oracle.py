@@ -39,7 +39,7 @@ def test_purpose_is_settled_at_hello(start_agent: Start) -> None:
 def test_backend_without_oracle_says_so(start_agent: Start) -> None:
     """A formula has no layers to tell: an error of code backend, and no word of an oracle in its hello."""
     agent = _opened(start_agent, purpose="validation")
-    assert agent.hello.fields["tells"] == []
+    assert agent.hello.fields["reveals"] == ["unfused"]
     frame = agent.ask("oracle", token=agent.token, probe="p")
     assert (frame.type, frame.fields["code"]) == ("error", "backend")
 

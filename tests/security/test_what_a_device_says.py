@@ -211,7 +211,7 @@ def test_endless_valid_frames_are_cut_off(flood: Flood) -> None:
 
     def device() -> None:
         decoder, writer = wire.Decoder(), wire.FrameWriter(theirs.sendall)
-        hello = {"major": 1, "minor": 1, "agent_version": "1", "backend": "null", "fingerprint": {}, "tells": []}
+        hello = {"major": 2, "minor": 0, "agent_version": "1", "backend": "null", "fingerprint": {}, "reveals": []}
         try:
             while data := theirs.recv(wire.READ_BYTES):
                 for frame in decoder.feed(data):

@@ -107,7 +107,7 @@ def test_session_in_process_measures_what_the_agent_does(probe: Probe) -> None:
             revealed = session.put(payload_of(probe), reveal=True)
             series = [one for part, _ in session.run(visits) for one in part]
             taken = [(one.visit, one.probe, [sample.device_ns for sample in one.samples]) for one in series]
-            seen.append((revealed, taken, session.hello.clock, session.hello.tells))
+            seen.append((revealed, taken, session.hello.clock, session.hello.reveals))
     (revealed, taken, clock, tells), told = seen
     assert told[:3] == (revealed, taken, clock) and {*told[3]} == {*tells}
 

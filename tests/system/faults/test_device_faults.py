@@ -161,7 +161,7 @@ def test_another_version_of_the_agent(rig: Rig, sabotage: Callable[..., None]) -
     """An agent that speaks another major version is refused with the command that installs the right one."""
     rig.begin()
     error = rig.meet(
-        "agent version mismatch", lambda: sabotage(major=2), ProtocolError, after_rounds=0, mend=sabotage
+        "agent version mismatch", lambda: sabotage(major=1), ProtocolError, after_rounds=0, mend=sabotage
     )  # fmt: skip
     assert error is not None and "harness agent install" in error.next_step
 
