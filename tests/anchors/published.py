@@ -1,6 +1,6 @@
-"""Published figures beside ours: `python tests/anchors/published.py` prints the table.
+"""Published figures beside ours; `python benchmarks/emulator_anchors.py` prints them.
 
-Every figure is data in the TOML files beside this one, with its source, configuration and tolerance.
+The TOML files of this folder hold every figure with its source, configuration and tolerance.
 """
 
 from __future__ import annotations
@@ -12,17 +12,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from device_agents.emulated_npu.timing.closed_form import (
-    SheetLayer,
-    SheetMachine,
-    ValidConvolution,
-    chained_elements,
-    halo_macs,
-    layer_by_layer_elements,
-    network_cycles,
-    read_sheet,
-    weight_stationary_cycles,
-)
+from anchors.nvdla_sheet import SheetLayer, SheetMachine, network_cycles, read_sheet
+from anchors.tiled_chains import ValidConvolution, chained_elements, halo_macs, layer_by_layer_elements
+
+from device_agents.emulated_npu.timing.systolic import weight_stationary_cycles
 
 FOLDER = Path(__file__).resolve().parent
 NS_PER_S = 1_000_000_000
@@ -30,7 +23,7 @@ NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True)
 class Comparison:
-    """One published figure, ours, and by how much they may differ (in the figure's own unit)."""
+    """A published figure, ours, and the largest difference allowed, in the unit of the figure."""
 
     anchor: str
     quantity: str
@@ -40,37 +33,37 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether ours is within the tolerance."""
+        """Whether our figure is within the tolerance."""
         return abs(self.ours - self.published) <= self.tolerance
 
     @property
     def error_percent(self) -> float:
-        """Ours against the published figure."""
+        """Difference of our figure from the published one, in percent."""
         return 100 * (self.ours / self.published - 1)
 
 
 def read_anchor(name: str) -> dict[str, Any]:
-    """The content of an anchor's TOML file."""
+    """Return the content of an anchor's TOML file."""
     return tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def resnet50_sheet() -> tuple[SheetLayer, ...]:
-    """The rows of NVDLA's sheet."""
+    """Return the rows of NVDLA's sheet."""
     return read_sheet(FOLDER / read_anchor("nvdla_resnet50")["layers"])
 
 
 def sheet_machine(row: dict[str, Any], winograd: bool) -> SheetMachine:
-    """The parameters of the sheet that a row of the anchor says."""
+    """Return the parameters of the sheet for a row of the anchor."""
     return SheetMachine(row["macs"], row["buffer_kb"], Fraction(row["dram_gb_per_s"]), winograd)
 
 
 def sheet_fps(machine: SheetMachine) -> float:
-    """Frames a second of ResNet-50 by the sheet."""
+    """Return the frames per second of ResNet-50 by the sheet."""
     return NS_PER_S / float(network_cycles(resnet50_sheet(), machine))
 
 
 def nvdla_comparisons() -> Iterator[Comparison]:
-    """The sheet's cycles, the primer's table with and without Winograd, the sweep of the bandwidth."""
+    """Yield the sheet's cycles, the primer's table with and without Winograd, and the bandwidth sweep."""
     anchor = read_anchor("nvdla_resnet50")
     sheet, primer, sweep = anchor["sheet"], anchor["primer"], anchor["bandwidth"]
     cycles = network_cycles(resnet50_sheet(), sheet_machine(sheet, winograd=True))
@@ -89,14 +82,14 @@ def nvdla_comparisons() -> Iterator[Comparison]:
 
 
 def systolic_layer_cycles(layer: dict[str, Any], rows: int, columns: int) -> int:
-    """Weight-stationary cycles of a row of the ResNet-18 anchor."""
+    """Return the weight-stationary cycles of a row of the ResNet-18 anchor."""
     side = -(-(layer["size"] - layer["kernel"] + layer["stride"]) // layer["stride"])
     depth = layer["kernel"] ** 2 * layer["in_channels"]
     return weight_stationary_cycles(side * side, layer["out_channels"], depth, rows, columns)
 
 
 def systolic_comparisons() -> Iterator[Comparison]:
-    """The layers of ResNet-18 whose cycles are published, and the network."""
+    """Yield the layers of ResNet-18 whose cycles are published, and the network."""
     anchor = read_anchor("systolic_resnet18")
     cycles = {
         layer["name"]: systolic_layer_cycles(layer, anchor["rows"], anchor["columns"]) for layer in anchor["layers"]
@@ -109,12 +102,12 @@ def systolic_comparisons() -> Iterator[Comparison]:
 
 
 def fsrcnn_layers() -> list[ValidConvolution]:
-    """The layers of the halo anchor."""
+    """Return the layers of the halo anchor."""
     return [ValidConvolution(**layer) for layer in read_anchor("halo_fsrcnn")["layers"]]
 
 
 def halo_comparisons() -> Iterator[Comparison]:
-    """Multiply-adds by tile size and treatment of the halo, and external activations."""
+    """Yield multiply-adds by tile size and treatment of the halo, and external activations."""
     anchor = read_anchor("halo_fsrcnn")
     layers, size = fsrcnn_layers(), (anchor["width"], anchor["height"])
     for tile in anchor["macs"]["tiles"]:
@@ -129,18 +122,5 @@ def halo_comparisons() -> Iterator[Comparison]:
 
 
 def comparisons() -> tuple[Comparison, ...]:
-    """Every published figure that a closed form is held to."""
+    """Return every published figure that a closed form is compared with."""
     return (*nvdla_comparisons(), *systolic_comparisons(), *halo_comparisons())
-
-
-def main() -> None:
-    """Prints the table."""
-    print(f"{'anchor':10} {'quantity':38} {'published':>12} {'ours':>14} {'error':>9}")
-    for row in comparisons():
-        verdict = "" if row.agrees else "  differs"
-        figures = f"{row.published:12,.10g} {row.ours:14,.10g} {row.error_percent:+8.3f}%"
-        print(f"{row.anchor:10} {row.quantity:38} {figures}{verdict}")
-
-
-if __name__ == "__main__":
-    main()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anchors.nvdla_sheet import SheetLayer, sheet_dram_cycles, sheet_mac_cycles
 from anchors.published import read_anchor, resnet50_sheet, sheet_machine
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,6 @@ from device_agents.emulated_npu.machine import (
     preset_text,
     read_machine,
 )
-from device_agents.emulated_npu.timing.closed_form import SheetLayer, sheet_dram_cycles, sheet_mac_cycles
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Settings, Space
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment, group_machines
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.machine import Machine
@@ -14,8 +15,6 @@ from device_agents.emulated_npu.partition.balanced import StageTimes
 from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup, Fabric, parse_groups
 from device_agents.emulated_npu.partition.result import CorePartition
 from device_agents.emulated_npu.partition.traversal import Traversal, traverse, traverse_from
-
-_PS_PER_S = 10**12
 
 
 def fabric_of(machine: Machine, storage_bytes: int | None = None) -> Fabric:
@@ -101,7 +100,7 @@ def stage_times(nodes: NetworkNodes, traversal: Traversal, groups: Sequence[Core
         machine.cores.link if group.chip == following.chip else machine.cores.chip_link
         for group, following in pairwise(groups)
     )
-    per_byte = (*(_PS_PER_S / link.bytes_per_s for link in links), 0.0)
+    per_byte = (*(PS_PER_S / link.bytes_per_s for link in links), 0.0)
     return StageTimes(times, nodes.graph.cut_bytes(traversal.order), per_byte)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.timing.resources import Resource
 from device_agents.emulated_npu.timing.stream_timing import CoreTiming, StreamTiming
 
 BoundBy = Literal["io", "mfu", "vfu", "waiting", "sharing"]
 
-_PS_PER_S = 10**12
 _SATURATED_SHARE = 0.9
 _BUSY_SHARE = 0.6
 
@@ -103,7 +103,7 @@ def pipeline_report(stream: StreamTiming, alone: StreamTiming, single_core_ps: i
         cores=len(stream.cores),
         latency_ps=alone.ends_ps[0] - alone.starts_ps[0],
         interval_ps=interval_ps,
-        inputs_per_s=_PS_PER_S / interval_ps,
+        inputs_per_s=PS_PER_S / interval_ps,
         speedup=speedup,
         efficiency=speedup / len(stream.cores),
         groups=groups,

@@ -1,7 +1,7 @@
 """The parameters of a machine by the dotted keys of its file, and machines with some of them changed.
 
-Keys come from the fields of the nested dataclasses of machine.py, types, limits and contradictions from its reader,
-so that a changed machine is checked as a file is.
+Keys come from the nested dataclasses of machine/description.py; the reader of machine files checks types, limits and
+contradictions, so a changed machine is checked like a file.
 """
 
 from __future__ import annotations

@@ -17,14 +17,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from device_agents.emulated_npu.arithmetic import PS_PER_S, ceil_div
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine, Mfu
-from device_agents.emulated_npu.timing import closed_form
+from device_agents.emulated_npu.timing import systolic
 from device_agents.emulated_npu.timing.transfer_cost import Demand, Traffic, demands, external_bytes
 from device_agents.emulated_npu.timing.vector_cost import vector_operations
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Queue, Settings
-
-_PS_PER_S = 10**12
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class CommandCost:
 
 def cycle_ps(machine: Machine) -> int:
     """Picoseconds of one cycle, rounded to whole ones."""
-    return round(_PS_PER_S / machine.clock_hz)
+    return round(PS_PER_S / machine.clock_hz)
 
 
 def duration_ps(machine: Machine, command: Command) -> int:
@@ -107,7 +106,7 @@ class CostModel:
             cycles += mfu.startup_cycles
         else:
             vfu = self.machine.vfu
-            streaming = closed_form.ceil_div(vector_operations(command, vfu.special_cycles), vfu.lanes)
+            streaming = ceil_div(vector_operations(command, vfu.special_cycles), vfu.lanes)
             cycles = streaming + vfu.startup_cycles
         return CommandCost(cycles * self.cycle_ps, (cycles - streaming) * self.cycle_ps, macs(command))
 
@@ -137,29 +136,27 @@ def _matrix_cycles(mfu: Mfu, command: Command) -> tuple[int, int]:
     depth = taps * channels
     shape = (pixels, columns, depth, mfu.rows, mfu.columns)
     if mfu.dataflow == "weight-stationary":
-        folds = closed_form.ceil_div(depth, mfu.rows) * closed_form.ceil_div(columns, mfu.columns)
-        return closed_form.weight_stationary_cycles(*shape), folds * pixels
+        folds = ceil_div(depth, mfu.rows) * ceil_div(columns, mfu.columns)
+        return systolic.weight_stationary_cycles(*shape), folds * pixels
     if mfu.dataflow == "output-stationary":
-        folds = closed_form.ceil_div(pixels, mfu.rows) * closed_form.ceil_div(columns, mfu.columns)
-        return closed_form.output_stationary_cycles(*shape), folds * depth
-    folds = closed_form.ceil_div(depth, mfu.rows) * closed_form.ceil_div(pixels, mfu.columns)
-    return closed_form.input_stationary_cycles(*shape), folds * columns
+        folds = ceil_div(pixels, mfu.rows) * ceil_div(columns, mfu.columns)
+        return systolic.output_stationary_cycles(*shape), folds * depth
+    folds = ceil_div(depth, mfu.rows) * ceil_div(pixels, mfu.columns)
+    return systolic.input_stationary_cycles(*shape), folds * columns
 
 
 def _dot_product_cycles(mfu: Mfu, settings: Settings, weights: tuple[int, ...], pixels: int) -> int:
     """Cycles by what fills the rows: channels, a row of the window, or channels x strides (NVDLA's sheet)."""
     depth, height, width, channels, columns = weights
-    groups = pixels * closed_form.ceil_div(columns, mfu.columns)
+    groups = pixels * ceil_div(columns, mfu.columns)
     if mfu.packing == "row":
-        return groups * depth * height * closed_form.ceil_div(width * channels, mfu.rows)
+        return groups * depth * height * ceil_div(width * channels, mfu.rows)
     if mfu.packing == "stride":
         unfolded = math.prod(settings.stride)
         if not unfolded:
             raise ExecutionFault("CONVOLVE has a stride of zero")
-        return closed_form.ceil_div(
-            groups * depth * height * width * closed_form.ceil_div(channels * unfolded, mfu.rows), unfolded
-        )
-    return groups * depth * height * width * closed_form.ceil_div(channels, mfu.rows)
+        return ceil_div(groups * depth * height * width * ceil_div(channels * unfolded, mfu.rows), unfolded)
+    return groups * depth * height * width * ceil_div(channels, mfu.rows)
 
 
 # --- Operands ---------------------------------------------------------------------------------------------------

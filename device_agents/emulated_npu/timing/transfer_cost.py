@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from device_agents.emulated_npu.arithmetic import PS_PER_NS, PS_PER_S, ceil_div
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine, Memory
-from device_agents.emulated_npu.timing import closed_form
 from device_agents.emulated_npu.timing.resources import Resource
 from device_agents.emulated_npu.unit_commands import Command, Descriptor, Function, Operand, Queue, Space
 
-_PS_PER_S = 10**12
-_PS_PER_NS = 1000
 _EXTERNAL = (Space.DDR, Space.LLC)
 
 
@@ -148,10 +146,10 @@ def _memory_demand(machine: Machine, space: Space, runs: list[_Runs]) -> Demand:
             f"a command uses {space.name}", f"{machine.name} has none", "Compile the network for this machine"
         )
     burst = memory.burst_bytes
-    bursts_bytes = sum(run.number * closed_form.ceil_div(run.length_bytes, burst) * burst for run in runs)
-    work_ps = math.ceil(bursts_bytes * _PS_PER_S / memory.bytes_per_s)
+    bursts_bytes = sum(run.number * ceil_div(run.length_bytes, burst) * burst for run in runs)
+    work_ps = math.ceil(bursts_bytes * PS_PER_S / memory.bytes_per_s)
     moved_bytes = sum(run.number * run.length_bytes for run in runs)
-    return Demand(Resource(space), round(memory.latency_ns * _PS_PER_NS), work_ps, moved_bytes)
+    return Demand(Resource(space), round(memory.latency_ns * PS_PER_NS), work_ps, moved_bytes)
 
 
 def _link_demand(machine: Machine, command: Command, resource: Resource) -> Demand:
@@ -162,13 +160,13 @@ def _link_demand(machine: Machine, command: Command, resource: Resource) -> Dema
         raise ExecutionFault("a command sends over a link", why, "Compile the network for this machine")
     target = command.target.descriptor
     payload_bytes = target.elements * target.dtype.bytes
-    return Demand(resource, 0, math.ceil(payload_bytes * _PS_PER_S / link.bytes_per_s), payload_bytes)
+    return Demand(resource, 0, math.ceil(payload_bytes * PS_PER_S / link.bytes_per_s), payload_bytes)
 
 
 def message_ps(machine: Machine, sender: int, receiver: int) -> int:
     """How long a message is on its way: a link, or those of both chips and what joins them."""
     cores = machine.cores
-    link_ps, chip_link_ps = (round(link.latency_ns * _PS_PER_NS) for link in (cores.link, cores.chip_link))
+    link_ps, chip_link_ps = (round(link.latency_ns * PS_PER_NS) for link in (cores.link, cores.chip_link))
     return link_ps if cores.chip_of(sender) == cores.chip_of(receiver) else 2 * link_ps + chip_link_ps
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.timing.closed_form import ceil_div
+from device_agents.emulated_npu.arithmetic import ceil_div
 
 
 @dataclass(frozen=True)

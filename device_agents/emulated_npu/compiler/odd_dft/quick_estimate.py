@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
 from device_agents.emulated_npu.compiler.odd_dft.levels import CacheLevels, DftSizes
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing import closed_form
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.unit_commands import PLAIN, Command, Descriptor, Function, Operand, Settings, Space
 
@@ -83,7 +83,7 @@ class DftEstimates:
     def _passes(self, blocks: OddBlocks) -> int:
         """How often the kernel DFTs are fetched for a picture: for as many rows of blocks as NB holds at a time."""
         rows = max(1, self.machine.nb_bytes // self._row_bytes(blocks))
-        return closed_form.ceil_div(blocks.counts[0], rows)
+        return ceil_div(blocks.counts[0], rows)
 
     def _spilled_ps(self, blocks: OddBlocks) -> int:
         """Moving the transforms and the products, too, where NB does not hold one row of blocks."""

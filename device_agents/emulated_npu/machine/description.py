@@ -1,0 +1,168 @@
+"""The description of a machine: units, memories, queues and the host that drives it.
+
+The fields below are the keys of a machine file, the nested dataclasses its tables. `Range` gives the lowest and the
+highest value of a number: the limits catch a wrong unit and keep sums of picoseconds and addresses within 64 bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+from device_agents.emulated_npu.unit_commands import DataType
+
+Dataflow = Literal["dot-product", "weight-stationary", "output-stationary", "input-stationary"]
+Packing = Literal["none", "row", "stride"]
+
+
+class Range(NamedTuple):
+    """The lowest and the highest value of a number."""
+
+    low: float
+    high: float
+
+
+MAX_CORES = 65_536
+_Cycles = Annotated[int, Range(0, 1_000_000)]
+_Bytes = Annotated[int, Range(1, 2**40)]
+_BytesOrNone = Annotated[int, Range(0, 2**40)]
+_QueueDepth = Annotated[int, Range(1, 65_536)]
+_BytesPerS = Annotated[float, Range(0, 1e18)]
+_LatencyNs = Annotated[float, Range(0, 1e6)]
+_UpToAnHour = Annotated[float, Range(0, 3_600)]
+_Fraction = Annotated[float, Range(0, 1)]
+
+
+@dataclass(frozen=True)
+class Mfu:
+    """The matrix unit: a `rows` x `columns` array that does one multiply-add per element and cycle.
+
+    Rows reduce, columns are output channels. The dot-product `dataflow` has no fill time; the stationary ones follow
+    SCALE-Sim's closed forms. `packing` (dot-product only) selects what fills the rows: input channels ("none"), a row
+    of the window ("row": kernel width x channels), or channels x strides ("stride", as in NVDLA's sheet).
+    """
+
+    rows: Annotated[int, Range(1, 65_536)]
+    columns: Annotated[int, Range(1, 65_536)]
+    dataflow: Dataflow
+    packing: Packing
+    startup_cycles: _Cycles
+
+
+@dataclass(frozen=True)
+class Vfu:
+    """The vector unit: `lanes` simple operations per cycle.
+
+    A division or transcendental function occupies a lane for `special_cycles`.
+    """
+
+    lanes: Annotated[int, Range(1, 2**24)]
+    special_cycles: Annotated[int, Range(1, 1_000_000)]
+    startup_cycles: _Cycles
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A memory off the core: DDR or the last-level cache (LLC). An LLC of 0 bytes is absent."""
+
+    bytes: _BytesOrNone
+    bytes_per_s: _BytesPerS
+    latency_ns: _LatencyNs
+    burst_bytes: Annotated[int, Range(0, 65_536)]
+
+
+@dataclass(frozen=True)
+class Interconnect:
+    """A link that all its senders share; one of 0 bytes/s is absent."""
+
+    bytes_per_s: _BytesPerS
+    latency_ns: _LatencyNs
+
+
+@dataclass(frozen=True)
+class Cores:
+    """`chips` chips of `per_chip` cores each, numbered through all chips (S5.1).
+
+    `link` joins the cores of a chip; `chip_link` is the way out of each chip. Each chip has an LLC and a DDR.
+    """
+
+    per_chip: Annotated[int, Range(1, 1_024)]
+    chips: Annotated[int, Range(1, 1_024)]
+    link: Interconnect
+    chip_link: Interconnect
+
+    @property
+    def count(self) -> int:
+        """Cores on all chips."""
+        return self.per_chip * self.chips
+
+    def chip_of(self, core: int) -> int:
+        """Return the chip of a core."""
+        return core // self.per_chip
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Disturbances of the host: log-normal jitter, slow drift, rare spikes and throttling.
+
+    Jitter, drift and spike probability are fractions. After `throttle_after_s` everything takes `throttle_slowdown`
+    times as long (1: no throttling).
+    """
+
+    jitter: _Fraction
+    drift: Annotated[float, Range(0, 0.99)]
+    drift_period_s: Annotated[float, Range(1e-3, 1e9)]
+    spike_probability: _Fraction
+    spike_s: _UpToAnHour
+    throttle_after_s: Annotated[float, Range(0, 1e9)]
+    throttle_slowdown: Annotated[float, Range(1, 1_000)]
+
+
+@dataclass(frozen=True)
+class Host:
+    """The processor that drives the NPU: the costs of an inference beside the NPU's own work (S1.3)."""
+
+    preprocess_s_per_byte: _Fraction
+    postprocess_s_per_byte: _Fraction
+    dma_bytes_per_s: Annotated[float, Range(1, 1e18)]
+    dma_setup_s: _UpToAnHour
+    driver_s: _UpToAnHour
+    noise: Noise
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A core, the number of cores, and the memories of a chip.
+
+    With `shared_buffer`, NB and SB are one SRAM of `nb_bytes` that the compiler divides. The compiler carves the halo
+    buffer out of NB; `halo_bytes` is its largest size. Each core has its own buffers, units and queues; the cores of a
+    chip share `llc` and `ddr`.
+    """
+
+    name: str
+    clock_hz: Annotated[int, Range(1_000, 10**12)]
+    data_type: DataType
+    mfu: Mfu
+    vfu: Vfu
+    nb_bytes: _Bytes
+    sb_bytes: _Bytes
+    shared_buffer: bool
+    halo_bytes: _BytesOrNone
+    llc: Memory
+    ddr: Memory
+    io_queue_depth: _QueueDepth
+    cp_queue_depth: _QueueDepth
+    issue_cycles: _Cycles
+    cores: Cores
+    host: Host
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hexadecimal) of every field except the name; independent of how the file is written."""
+        canonical = dataclasses.asdict(self)
+        del canonical["name"]
+        canonical["data_type"] = self.data_type.name.lower()
+        return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()

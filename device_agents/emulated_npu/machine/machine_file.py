@@ -1,0 +1,158 @@
+"""Machine files: TOML with every key of the description and no others, and the presets in `presets/`."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import reprlib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from device_agents.emulated_npu.emulator_errors import InvalidMachine
+from device_agents.emulated_npu.machine.consistency import check_machine
+from device_agents.emulated_npu.machine.description import Machine, Range
+from device_agents.emulated_npu.unit_commands import DataType
+
+_MAX_FILE_BYTES = 65_536
+_LONGEST_INTEGER_BITS = 64
+_DATA_TYPES = {kind.name.lower(): kind for kind in (DataType.FLOAT32, DataType.FLOAT16, DataType.INT8)}
+# The last-level cache may be absent, the DDR may not.
+_NEVER_ZERO = ("ddr.bytes", "ddr.bytes_per_s", "ddr.burst_bytes")
+
+_T = TypeVar("_T")
+
+
+def parse_machine(text: str, name: str) -> Machine:
+    """Return the machine that a TOML text describes.
+
+    Raises `InvalidMachine`, naming the key: the text is not TOML, a key is unknown or missing, a value has the wrong
+    type or is out of range, or values contradict each other.
+    """
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMachine(f"Machine {name} is not TOML", str(error), "Correct its syntax") from error
+    reader = _MachineReader(name)
+    return check_machine(reader.table(Machine, {**content, "name": reader.own_name(content)}, ""))
+
+
+def read_machine(path: Path) -> Machine:
+    """Return the machine of a file; its name is the file name without the suffix.
+
+    Raises `InvalidMachine` as `parse_machine` does, and if the file cannot be read, is not text or is too large.
+    """
+    try:
+        if not path.is_file():
+            raise InvalidMachine(f"There is no machine file {path}", "", f"Presets: {', '.join(preset_names())}")
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+        if len(content) > _MAX_FILE_BYTES:
+            why = f"it is larger than {_MAX_FILE_BYTES} bytes"
+            raise InvalidMachine(f"{path} is not a machine file", why, "Name a TOML file of a machine")
+        return parse_machine(content.decode("utf-8"), path.stem)
+    except (OSError, ValueError) as error:
+        raise InvalidMachine(f"{path} cannot be read as a machine", str(error), "Name a TOML file in UTF-8") from error
+
+
+def preset_names() -> tuple[str, ...]:
+    """Return the names of the built-in machines, sorted."""
+    folder = resources.files(__package__).joinpath("presets")
+    return tuple(sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".toml")))
+
+
+def load_preset(name: str) -> Machine:
+    """Return a built-in machine; raise `InvalidMachine` for an unknown name."""
+    return parse_machine(preset_text(name), name)
+
+
+def preset_text(name: str) -> str:
+    """Return the TOML of a built-in machine, with the source of each number; raise as `load_preset`."""
+    if name not in preset_names():
+        why = f"{_suggestion(name, preset_names())}Presets: {', '.join(preset_names())}"
+        raise InvalidMachine(f"There is no machine {name!r}", why, "Name a preset or a TOML file")
+    return resources.files(__package__).joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
+
+
+def find_machine(reference: str) -> Machine:
+    """Return the preset with this name, else the machine of the file; raise `InvalidMachine` if there is neither."""
+    is_file_name = "/" in reference or reference.endswith(".toml")
+    if reference not in preset_names() and is_file_name:
+        return read_machine(Path(reference))
+    return load_preset(reference)
+
+
+def _suggestion(name: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean {near[0]}? " if near else ""
+
+
+def _shown(value: Any) -> str:
+    """Return the value as text for a message; Python refuses to print integers of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > _LONGEST_INTEGER_BITS:
+        return f"a number of {value.bit_length()} bits"
+    return reprlib.repr(value)
+
+
+@dataclass(frozen=True)
+class _MachineReader:
+    """Reads tables of TOML into the dataclasses of the description; messages name keys as dotted paths."""
+
+    machine: str
+
+    def own_name(self, content: Mapping[str, Any]) -> str:
+        """Return the name, which comes from the file name and is not a key."""
+        if "name" in content:
+            self._fail("name is no key of a machine", "A machine has the name of its file", "Remove the line")
+        return self.machine
+
+    def table(self, kind: type[_T], content: Mapping[str, Any], prefix: str) -> _T:
+        """Return a dataclass from a table with all of its fields and no others."""
+        types = get_type_hints(kind, include_extras=True)
+        known = tuple(types)
+        for key in content:
+            if key not in types:
+                why = f"{_suggestion(key, known)}Known: {', '.join(item for item in known if item != 'name')}"
+                shown = key if key.isidentifier() else _shown(key)
+                self._fail(f"{prefix}{shown} is no key of a machine", why, "Correct or remove it")
+        for key in known:
+            if key not in content:
+                self._fail(f"{prefix}{key} is missing", "", "Add it; the presets show every key with a source")
+        return kind(**{key: self._value(types[key], content[key], prefix + key) for key in known})
+
+    def _value(self, expected: Any, value: Any, key: str) -> Any:
+        if dataclasses.is_dataclass(expected):
+            if not isinstance(value, dict):
+                self._fail(f"{key} is {_shown(value)}", "It is a table", f"Write its keys under [{key}]")
+            return self.table(cast(type[Any], expected), value, f"{key}.")
+        if get_origin(expected) is Literal:
+            return self._choice(get_args(expected), value, key)
+        if get_origin(expected) is Annotated:
+            return self._number(*get_args(expected), value, key)
+        if expected is DataType:
+            return _DATA_TYPES[self._choice(tuple(_DATA_TYPES), value, key)]
+        if type(value) is not expected:
+            self._fail(f"{key} is {_shown(value)}", f"It is a {expected.__name__}", "Correct the value")
+        return value
+
+    def _choice(self, choices: tuple[str, ...], value: Any, key: str) -> str:
+        if not isinstance(value, str) or value not in choices:
+            why = f"{_suggestion(value, choices) if isinstance(value, str) else ''}It is one of {', '.join(choices)}"
+            self._fail(f"{key} is {_shown(value)}", why, "Choose one of them")
+        return str(value)
+
+    def _number(self, expected: type[int] | type[float], limits: Range, value: Any, key: str) -> float:
+        if type(value) not in ((int,) if expected is int else (int, float)):
+            noun = "a whole number" if expected is int else "a number"
+            self._fail(f"{key} is {_shown(value)}", f"It is {noun}", "Correct the value")
+        low, high = 1 if key in _NEVER_ZERO else limits.low, limits.high
+        if not low <= value <= high:  # NaN is not
+            why = f"It lies from {low:g} to {high:g}"
+            self._fail(f"{key} is {_shown(value)}", why, "Correct the value or its unit")
+        return expected(value)
+
+    def _fail(self, what: str, why: str, next_step: str) -> NoReturn:
+        raise InvalidMachine(f"Machine {self.machine}: {what}", why, next_step)

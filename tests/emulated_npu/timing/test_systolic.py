@@ -1,0 +1,42 @@
+"""Cycles of systolic arrays, against following the wavefront element by element."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_agents.emulated_npu.timing.systolic import (
+    input_stationary_cycles,
+    output_stationary_cycles,
+    weight_stationary_cycles,
+)
+
+SIZES = st.integers(1, 12)
+
+
+def _folds(size: int, array: int) -> int:
+    return len(range(0, size, array))
+
+
+@given(SIZES, SIZES, SIZES, SIZES, SIZES)
+def test_stationary_weights_take_as_long_as_their_wavefront(m: int, n: int, k: int, rows: int, columns: int) -> None:
+    """A fold loads a row a cycle; vector v then meets the weight at (i, j) i + j cycles after it enters."""
+    last = max(rows + v + i + j for v in range(m) for i in range(rows) for j in range(columns))
+    expected = _folds(k, rows) * _folds(n, columns) * (last + 1) - 1
+    assert weight_stationary_cycles(m, n, k, rows, columns) == expected
+
+
+@given(SIZES, SIZES, SIZES, SIZES, SIZES)
+def test_stationary_sums_take_as_long_as_their_wavefront(m: int, n: int, k: int, rows: int, columns: int) -> None:
+    """Product p of the sum at (i, j) is made i + j cycles after both operands enter."""
+    last = max(p + i + j for p in range(k) for i in range(rows) for j in range(columns))
+    expected = _folds(m, rows) * _folds(n, columns) * (last + 1) - 1
+    assert output_stationary_cycles(m, n, k, rows, columns) == expected
+
+
+@given(SIZES, SIZES, SIZES, SIZES, SIZES)
+def test_stationary_inputs_are_stationary_weights_of_the_transposed_product(
+    m: int, n: int, k: int, rows: int, columns: int
+) -> None:
+    """Holding the inputs of A B is holding the weights of its transpose."""
+    assert input_stationary_cycles(m, n, k, rows, columns) == weight_stationary_cycles(n, m, k, rows, columns)
