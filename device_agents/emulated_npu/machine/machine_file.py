@@ -131,7 +131,8 @@ class _MachineReader:
         if get_origin(expected) is Literal:
             return self._choice(get_args(expected), value, key)
         if get_origin(expected) is Annotated:
-            return self._number(*get_args(expected), value, key)
+            number, limits = get_args(expected)
+            return self._number(number, limits, value, key)
         if expected is DataType:
             return _DATA_TYPES[self._choice(tuple(_DATA_TYPES), value, key)]
         if type(value) is not expected:

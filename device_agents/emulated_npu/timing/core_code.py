@@ -1,7 +1,7 @@
-"""Steps of many cores as the numbers that their engine runs on: what each queue entry does, asks for and tells.
+"""The steps of many cores, translated into the numbers that their engine runs on.
 
-Everything that is the same in every run is settled here, once for each step: durations, who shares which resource,
-which message a RECEIVE takes, whose ring slots a SEND waits for.
+The translation computes, once per step, everything that is the same in every run: durations, shared resources, the
+message that a RECEIVE takes, the ring whose slots a SEND waits for.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from device_agents.emulated_npu.timing.resources import TICKET_BITS, Resource, t
 from device_agents.emulated_npu.timing.transfer_cost import Demand, demands_across, message_ps
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Wait
 
-# Kinds of steps: the number of the queue, or
+# The kind of a step is the number of its queue, or one of these.
 FENCE, NO_ITEM = 2, 3
-# What an entry does. A number from 0 on is a command by itself: in the CP queue its duration, in the IO queue the
-# ticket of the one transfer it makes and, above TICKET_BITS, the latency before that.
+# The operation of a queue entry. A value from 0 on is a simple command: in the CP queue its duration, in the IO queue
+# the ticket of its only transfer and, above TICKET_BITS, the latency before the transfer.
 WAIT, POST, TRANSFERS, SEND, RECEIVE = -1, -2, -3, -4, -5
 NONE = -1
 
 
 @dataclass(frozen=True)
 class CoreSteps:
-    """What one core does for one input: its number on the machine, its group, its steps in program order."""
+    """The work of one core for one input: its number on the machine, its group, its steps in program order."""
 
     core: int
     group: int
@@ -38,7 +38,7 @@ class CoreSteps:
 
 
 class GroupState:
-    """Cores that take the next input together, and a ring of `depth` slots for what others send them."""
+    """Cores that start the next input together, and a ring of `depth` slots for data that other groups send them."""
 
     __slots__ = ("depth", "ends_ps", "latest_ps", "members", "number", "running", "waiting")
 
@@ -48,26 +48,26 @@ class GroupState:
         self.running = 0
         self.latest_ps = 0
         self.ends_ps: list[int] = []
-        self.waiting: dict[int, list[int]] = {}  # cores whose SEND waits for the end of a run
+        self.waiting: dict[int, list[int]] = {}  # by run: cores whose SEND waits for its end
 
 
 class Channel:
-    """Messages on their way from one core to another, by the time at which they arrive."""
+    """Messages on their way from one core to another, by arrival time."""
 
     __slots__ = ("arrivals", "parked", "receiver")
 
     def __init__(self, receiver: int) -> None:
         self.receiver = receiver  # index of the core
         self.arrivals: deque[int] = deque()
-        self.parked = False  # the receiver waits for the next
+        self.parked = False  # the receiver waits for the next message
 
 
 class MessageTransfer(NamedTuple):
-    """What a SEND or RECEIVE does beside or instead of moving data.
+    """The message of a SEND or RECEIVE.
 
-    `joins`: the transfers of a SEND, as `io_ops` has a single one. `ring`: the group one of whose slots it fills.
-    `channel`: None where nobody takes the message, or nobody sends it. `delay_ps`: how long it is on its way.
-    `is_foreign`: the peer is of another group.
+    `joins`: the transfers of a SEND, encoded as in `io_ops`. `ring`: the group whose ring slot it fills. `channel`:
+    None if no core takes the message, or none sends it. `delay_ps`: the latency of the links. `is_foreign`: the peer
+    belongs to another group.
     """
 
     joins: tuple[int, ...]
@@ -78,10 +78,10 @@ class MessageTransfer(NamedTuple):
 
 
 class CoreCode:
-    """One core's steps: `kinds` and `gaps` (issue time) by step; by entry of either queue what it does (`_ops`).
+    """The translated steps of one core.
 
-    By entry as well: `_units`: semaphore and count of WAIT and POST; `transfers` of a command that makes several;
-    `messages`.
+    By step: `kinds` and `gaps` (issue time). By queue entry: the operation (`io_ops`, `cp_ops`), semaphore and count of
+    WAIT and POST (`io_units`, `cp_units`), the `transfers` of a command with several, and `messages`.
     """
 
     __slots__ = (
@@ -111,23 +111,23 @@ class CoreCode:
         self.messages: dict[int, MessageTransfer] = {}
         self.cp_ops: list[int] = []
         self.cp_units: list[tuple[int, int]] = []
-        self.semaphores: dict[int, int] = {}  # by number: its place
+        self.semaphores: dict[int, int] = {}  # index by number
         self.mfu_ps = self.vfu_ps = 0
 
     def add(self, queue: Queue, op: int, units: tuple[int, int] = (NONE, 0)) -> None:
-        """Appends an entry to a queue."""
+        """Append an entry to a queue."""
         ops, all_units = (self.io_ops, self.io_units) if queue is Queue.IO else (self.cp_ops, self.cp_units)
         ops.append(op)
         all_units.append(units)
 
     def step_of(self, queue: Queue, entry: int) -> IssuedStep:
-        """The step that is the given entry of a queue."""
+        """Return the step of a queue entry."""
         of_queue = (step for step, kind in zip(self.source.steps, self.kinds, strict=True) if kind == queue)
         return next(itertools.islice(of_queue, entry, None))
 
 
 class ResourceUse:
-    """What all cores ask of one resource in one run."""
+    """The load of all cores on one resource in one run."""
 
     __slots__ = ("moved_bytes", "work_ps")
 
@@ -136,11 +136,11 @@ class ResourceUse:
 
 
 class Translation:
-    """All cores of a stream; resources are numbered chip x 4 + Resource, tickets follow behind.
+    """All cores of a stream. Resources have the numbers chip x 4 + Resource; tickets follow after them.
 
-    `owners`, `keys` and `places`: the core, the key (resources.py) and the resource of each ticket, by ticket. Raises
-    `ExecutionFault` for a core that the machine has not, or is there twice, for a peer that runs nothing, a group
-    without depth, and a command that cannot be.
+    `owners`, `keys` and `places` hold the core, the key (resources.py) and the resource of each ticket. Raises
+    `ExecutionFault` for a core that does not exist or appears twice, a peer without a program, a group without depth,
+    and an invalid command.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class Translation:
             raise ExecutionFault(what, "that core runs nothing", "Give it steps, or name another")
         other, is_sent = self.codes[peer].group, command.function is Function.SEND
         pair = (own, command.peer) if is_sent else (command.peer, own)
-        # A message beyond what the other side sends or takes in a run has no channel: it would shift the next run's.
+        # A message that the other side does not send or take in a run has no channel: it would shift the next run's.
         way = (*pair, command.function)
         channel = self._channels.get(pair) if passed[way] < min(self._sent[pair], self._taken[pair]) else None
         passed[way] += 1
@@ -257,13 +257,15 @@ def _groups(cores: Sequence[CoreSteps], depths: Mapping[int, int]) -> dict[int, 
         depth = depths.get(each.group, 0)
         if depth < 1:
             what = f"group {each.group} has a ring of {depth} slots"
-            raise ExecutionFault(what, "what it receives for an input needs one", "Give every group a depth from 1 on")
+            raise ExecutionFault(
+                what, "data that it receives for an input needs a slot", "Give every group a depth of 1 or more"
+            )
         found.setdefault(each.group, GroupState(each.group, depth)).members.append(index)
     return found
 
 
 def _messages(cores: Iterable[CoreSteps]) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
-    """How many messages a run sends, and takes, by sender and receiver."""
+    """Count the messages that a run sends, and takes, by sender and receiver."""
     sent: Counter[tuple[int, int]] = Counter()
     taken: Counter[tuple[int, int]] = Counter()
     for each in cores:

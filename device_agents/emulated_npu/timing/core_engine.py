@@ -1,7 +1,7 @@
-"""Many cores over a stream of inputs, event by event (S2.6, S5.7).
+"""The engine for many cores over a stream of inputs, event by event (S2.6, S5.7).
 
-The cores run ahead in coroutines (core_process.py), each until it waits for something of others. Only the data phases
-of transfers are events of the engine, in one heap ordered by time; a core goes on when its last transfer has ended.
+Each core is a coroutine (core_process.py) that runs until it waits for other cores. The engine's only events are the
+data phases of transfers, in one heap ordered by time; a core continues when its last transfer has ended.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from heapq import heappop, heappush
 
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.core_code import Translation
-from device_agents.emulated_npu.timing.core_failures import standstill
 from device_agents.emulated_npu.timing.core_process import core_process
 from device_agents.emulated_npu.timing.core_stream import CoreRun, EntryTimes, StreamState, begin_input
+from device_agents.emulated_npu.timing.failures import standstill
 from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS, SharedResource
+from device_agents.emulated_npu.unit_commands import Queue
 
 _TICKETS = (1 << TICKET_BITS) - 1
 
@@ -21,7 +22,8 @@ _TICKETS = (1 << TICKET_BITS) - 1
 class StreamEngine:
     """Runs translated cores `inputs` times.
 
-    `runs` by core, `resources` as numbered in the translation; `kept`: the times of run `kept_run` by core.
+    `runs` holds the runs of each core, `resources` the shared resources as the translation numbers them, `kept` the
+    times of run `kept_run` by core.
     """
 
     def __init__(self, translation: Translation, machine: Machine, inputs: int, limit_ps: int, kept_run: int) -> None:
@@ -32,7 +34,7 @@ class StreamEngine:
         self.kept: dict[int, EntryTimes] = self._stream.kept
 
     def run(self) -> None:
-        """Until every core has ended its last run. Raises `Deadlock` and `BudgetExceeded`."""
+        """Run until every core has ended its last input. Raises `Deadlock` and `BudgetExceeded`."""
         resume = []
         for code in self._translation.codes:
             core = core_process(code, self._stream)
@@ -57,7 +59,7 @@ class StreamEngine:
                 due_ps = resource.begin(now_ps, keys[ticket])
                 if due_ps != NEVER:
                     heappush(events, (due_ps << TICKET_BITS) | places[ticket])
-            elif resource.due_ps == now_ps:  # else it has been asked sooner
+            elif resource.due_ps == now_ps:  # else an earlier event has replaced this one
                 for ended in resource.ended(now_ps):
                     index = owners[ended]
                     if pending[index] > 1:
@@ -67,5 +69,13 @@ class StreamEngine:
                 if resource.due_ps != NEVER:
                     heappush(events, (resource.due_ps << TICKET_BITS) | ticket)
         if self._stream.stops:
-            codes, stops = self._translation.codes, self._stream.stops
-            raise standstill((codes[index], len(self.runs[index]), entry) for index, entry in stops.items())
+            self._raise_standstill()
+
+    def _raise_standstill(self) -> None:
+        codes = self._translation.codes
+        raise standstill(
+            {
+                codes[index].source.core: (codes[index].step_of(Queue.IO, entry), len(self.runs[index]))
+                for index, entry in self._stream.stops.items()
+            }
+        )

@@ -1,4 +1,4 @@
-"""A stream of inputs on many cores: what its cores have in common, and what is noted of their runs."""
+"""The state that the cores of a stream of inputs share, and the record of their runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from device_agents.emulated_npu.timing.core_code import CoreCode, GroupState
 
 
 class CoreRun(NamedTuple):
-    """One run of one core, in picoseconds: `io_ps` is its transfers' time, the others what its IO queue waited for.
+    """One run of one core, in picoseconds.
 
-    `starved_ps`: a message of another group. `exchange_ps`: one of the own group. `blocked_ps`: a ring slot.
+    `io_ps` is the time of its transfers. The others are the time that its IO queue waited for a message of another
+    group (`starved_ps`), for a message of its own group (`exchange_ps`), and for a free ring slot (`blocked_ps`).
     """
 
     begin_ps: int
@@ -25,7 +26,7 @@ class CoreRun(NamedTuple):
 
 @dataclass(frozen=True)
 class EntryTimes:
-    """One run of one core: times of the entries of either queue, and when what enters none was issued."""
+    """One run of one core: times of the entries of both queues; `issued_ps` also of steps that enter no queue."""
 
     begin_ps: int
     issued_ps: tuple[list[int], list[int], list[int]]
@@ -34,14 +35,17 @@ class EntryTimes:
 
 
 class StreamState:
-    """What the cores of a stream of inputs have in common.
+    """The state that the cores of a stream of inputs share.
 
-    `events`: a heap of time and, in the lowest TICKET_BITS, the ticket of a transfer that begins its data phase (or a
-    resource, for the engine). `ready`: cores that go on, with the time that they have waited for. `pending`: how many
-    transfers of the command that a core's IO queue serves have not ended. `stops`: the entry of its IO queue at which
-    a core waits for another. `runs`: by core; `kept`: the times of run `kept_run` by core. `ahead`: the inputs that may
-    be under way at a time; `ended`: how many groups have ended each input, and when the last did; `held`: groups that
-    wait for an input to be through.
+    - `events`: a heap of times with, in the lowest TICKET_BITS, the ticket of a transfer that begins its data phase, or
+      the number of a resource to check.
+    - `ready`: cores that continue, with the time they waited for.
+    - `pending`: by core, the transfers of its current IO command that have not ended.
+    - `stops`: the IO entry at which a core waits for another core.
+    - `runs`: by core; `kept`: the times of run `kept_run` by core.
+    - `ahead`: how many inputs may be under way at a time.
+    - `ended`: by input, how many groups have ended it, and when the last did.
+    - `held`: groups that wait for all groups to end an earlier input.
     """
 
     def __init__(self, cores: int, groups: int, machine: Machine, inputs: int, limit_ps: int, kept_run: int) -> None:
@@ -58,13 +62,13 @@ class StreamState:
 
 
 def begin_input(stream: StreamState, group: GroupState, now_ps: int) -> None:
-    """All cores of a group begin their next run."""
+    """Start the next run of all cores of a group."""
     group.running = len(group.members)
     stream.ready.extend((index, now_ps) for index in group.members)
 
 
 def end_run(stream: StreamState, code: CoreCode, run: CoreRun) -> None:
-    """Notes a run; with the last core's a ring slot is free, and the group takes the next input once it may."""
+    """Record a run; the last core of a group frees a ring slot and starts the next input as soon as it may."""
     stream.runs[code.index].append(run)
     group = code.group
     group.latest_ps = max(group.latest_ps, run.end_ps)

@@ -1,12 +1,12 @@
-"""The network time of S2.6 from the static program: decoded, unrolled, never run.
+"""The network time of S2.6 from the static program: decoded and unrolled, but not run.
 
-`network time = wait time + max(sum of IO times, sum of CP times)`, where wait time is how long the queue with the
-larger sum stands idle until the end. A recurrence over the items in program order, with a control unit that
-costs nothing: what CONFIG and CONTROL instructions take is in neither sum. Depths of the queues and semaphores are
-respected; the k-th unit that is waited for, in program order, is the k-th that is posted, which is exact wherever
-one queue alone posts a semaphore and one alone waits for it, as in the compiler's programs.
+`network time = wait time + max(sum of IO times, sum of CP times)`; wait time is how long the queue with the larger sum
+is idle until the end. It is a recurrence over the items in program order. The control unit takes no time: the time of
+CONFIG and CONTROL instructions is in neither sum. Queue depths and semaphores are respected. The k-th unit taken is the
+k-th unit posted, in program order; this is exact if only one queue posts a semaphore and only one waits for it, as in
+the compiler's programs.
 
-Independent of schedule.py on purpose: each is a check of the other.
+Independent of single_core.py on purpose: each checks the other.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Formula:
 
 
 def formula(steps: Iterable[IssuedStep], machine: Machine, *, costs: CostModel | None = None) -> Formula:
-    """The formula of S2.6 for the steps of a program.
+    """Evaluate the formula of S2.6 for the steps of a program.
 
-    Raises `Deadlock` where a WAIT has no POST that can be issued, naming its instruction, and `ExecutionFault` for a
-    command that cannot be.
+    Raises `Deadlock` if a WAIT has no POST that can be issued, naming its instruction, and `ExecutionFault` for an
+    invalid command.
     """
     recurrence = _Recurrence(machine, costs or CostModel(machine))
     for step in steps:
@@ -45,7 +45,7 @@ def formula(steps: Iterable[IssuedStep], machine: Machine, *, costs: CostModel |
 
 
 class _QueueState:
-    """One queue: when it is free, when its last entries left, and what stands behind an unresolved WAIT."""
+    """One queue: when it is free, when its last entries left, and the entries from an unresolved WAIT on."""
 
     __slots__ = ("busy_ps", "free_ps", "left_ps", "pending")
 
@@ -57,7 +57,7 @@ class _QueueState:
 
 
 class _Units:
-    """The units of one semaphore in program order: when each was posted, and how many are taken."""
+    """The units of one semaphore in program order, with the times they were posted."""
 
     __slots__ = ("_last_ps", "_posts", "_spare")
 
@@ -71,7 +71,7 @@ class _Units:
         self._spare += count
 
     def take(self, count: int) -> int | None:
-        """When the last of the next `count` units was there; None where they are not posted yet."""
+        """Return when the last of the next `count` units was posted; None if not all are posted yet."""
         if count > self._spare:
             return None
         self._spare -= count
@@ -95,7 +95,7 @@ class _Recurrence:
         self._issue_ps = 0
 
     def add(self, step: IssuedStep) -> None:
-        """The next item in program order: it enters its queue once there is room, and leaves if that is known."""
+        """Add the next item in program order; it leaves its queue at once if its time is known."""
         item = step.item
         if item is None:
             return
@@ -124,16 +124,16 @@ class _Recurrence:
         return Formula(io.busy_ps, cp.busy_ps, wait_ps, wait_ps + max(io.busy_ps, cp.busy_ps))
 
     def _line_up(self, lane: _QueueState, step: IssuedStep, depth: int) -> None:
-        """Behind a WAIT whose POST is still to come: there may be no more such entries than the queue holds."""
+        """Queue an entry behind an unresolved WAIT, which must not be more entries than the queue holds."""
         behind = len(lane.pending)
         if behind >= depth:
             raise self._stuck()
-        # It takes the place of the entry that left `depth` entries ago, which was before those pending.
+        # It takes the place of the entry that left `depth` entries ago, before the pending ones.
         self._issue_ps = max(self._issue_ps, lane.left_ps[behind])
         lane.pending.append((step, self._issue_ps))
 
     def _serve(self, lane: _QueueState, item: Command | Wait | Post, issue_ps: int) -> bool:
-        """Lets an entry leave its queue; False where it is a WAIT whose units are not posted yet."""
+        """Serve an entry; return False for a WAIT whose units are not posted yet."""
         at_ps = issue_ps if issue_ps > lane.free_ps else lane.free_ps
         duration_ps = 0
         if isinstance(item, Command):
@@ -151,7 +151,7 @@ class _Recurrence:
         return True
 
     def _resume(self) -> None:
-        """After a POST: serves what stood behind the WAITs that it satisfies, and so on."""
+        """After a POST, serve the pending entries of both queues as far as possible."""
         served = True
         while served:
             served = False
@@ -165,7 +165,7 @@ class _Recurrence:
                     served = True
 
     def _duration_ps(self, command: Command) -> int:
-        # Rounds of a loop bring the same object again; the entry keeps it, so its id stays its own.
+        # A loop issues the same object again; the entry keeps it alive, so its id stays unique.
         known = self._durations.get(id(command))
         if known is None:
             known = self._durations[id(command)] = (command, self._costs.duration_ps(command))

@@ -1,11 +1,11 @@
-"""What cores share, and how: every transfer in its data phase gets the same part of the bandwidth (S2.6, S5.7).
+"""Shared resources: all transfers in their data phase get equal parts of the bandwidth (S2.6, S5.7).
 
-A resource that `n` transfers use serves each at 1/n of its rate. Its virtual time advances by 1/n of a picosecond
-for each that passes, so a transfer of `work_ps` that begins at virtual time v ends at v + work_ps whoever comes and
-goes: a heap of those ends says who is next, and an arrival or departure costs the logarithm of the users.
+A resource with `n` users serves each at 1/n of its rate. Its virtual time advances by 1/n of a picosecond per
+picosecond, so a transfer of `work_ps` that begins at virtual time v ends at v + work_ps, whichever other users come and
+go. A heap of these ends gives the next transfer to end; an arrival or departure costs the logarithm of the users.
 
-Virtual time has `FRACTION_BITS` binary places and is rounded down, ends are rounded up to whole picoseconds. With one
-user, or as many as came at the same time with equal work, both are exact.
+Virtual time has `FRACTION_BITS` binary places and is rounded down, ends are rounded up to whole picoseconds. Both are
+exact with one user, or with users that began at the same time with equal work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KEY_BITS = TICKET_BITS + FRACTION_BITS
 
 
 class Resource(enum.IntEnum):
-    """What the cores of a chip share; the memories are numbered as their spaces."""
+    """The resources that the cores of a chip share; memories have the numbers of their spaces."""
 
     DDR = 0
     LLC = 1
@@ -31,14 +31,14 @@ class Resource(enum.IntEnum):
 
 
 def transfer_key(work_ps: int, ticket: int) -> int:
-    """A transfer, as a resource takes it: its time alone, and the number (`TICKET_BITS`) that it is told by."""
+    """Return the key of a transfer: its time without other users, and the ticket that identifies it."""
     return (work_ps << _KEY_BITS) | ticket
 
 
 class SharedResource:
-    """One resource of one chip. `due_ps`: when to ask it next who has ended, NEVER while nobody uses it.
+    """One resource of one chip. `due_ps`: when to call `ended` next, NEVER while there are no users.
 
-    `busy_ps`: time in which somebody used it. Times of calls must not decrease.
+    `busy_ps`: time with at least one user. The times of calls must not decrease.
     """
 
     __slots__ = ("_at_ps", "_begun_ps", "_users", "_virtual", "busy_ps", "due_ps")
@@ -52,7 +52,7 @@ class SharedResource:
         self._begun_ps = 0
 
     def begin(self, now_ps: int, key: int) -> int:
-        """Begins a transfer; returns `due_ps` if it is sooner now, else NEVER."""
+        """Begin a transfer; return `due_ps` if it is earlier now, else NEVER."""
         users = self._users
         if not users:
             self._virtual = 0
@@ -69,18 +69,18 @@ class SharedResource:
             if due_ps < self.due_ps:
                 self.due_ps = due_ps
                 return due_ps
-        # Who would have been next ends later now. Asked at the old time, nobody will have ended.
+        # The next transfer to end now ends later. A call of `ended` at the old time returns none.
         return NEVER
 
     def ended(self, now_ps: int) -> list[int]:
-        """Tickets of the transfers that have ended by now; renews `due_ps`."""
+        """Return the tickets of the transfers that have ended by now; update `due_ps`."""
         users = self._users
         virtual = self._virtual + ((now_ps - self._at_ps) << FRACTION_BITS) // len(users)
         bound = (virtual + 1) << TICKET_BITS
         tickets = []
         while users and users[0] < bound:
             tickets.append(heappop(users) & _TICKETS)
-        if tickets:  # else the users are as many as before, and rounding once more is not needed
+        if tickets:  # else the users are the same, and another rounding is not needed
             self._virtual = virtual
             self._at_ps = now_ps
         if users:

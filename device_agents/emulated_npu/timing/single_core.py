@@ -1,19 +1,22 @@
-"""The control unit and the two queues, event by event: when every item of a program is issued, served, finished.
+"""The engine for one core, event by event: when each item of a program is issued, served and finished.
 
 The rules (S2.4, S2.6):
 
-- The control unit works in program order, `issue_cycles` for every instruction, CONFIG and CONTROL included.
-- A queue is in order and has one server. An entry leaves it when its service starts: a command when it starts to
-  run, WAIT when it is satisfied, POST when it acts. WAIT and POST are entries like commands and take no time.
-- A queue holds at most its depth of entries that were not yet served; the control unit stands while the queue
-  of its next item is full. FENCE makes it stand until both queues have drained.
-- WAIT at the head of its queue takes `count` from the semaphore as soon as it suffices; POST at the head adds.
-  Units are taken in the order of posting. Where both queues wait for one semaphore, who reached its head first takes
-  first, IO before CP at the same instant; a WAIT for more than there is does not hold up the other queue's.
+- The control unit works in program order and takes `issue_cycles` for every instruction, CONFIG and CONTROL included.
+- A queue is in order and has one server. An entry leaves the queue when its service starts: a command when it starts
+  to run, WAIT when it is satisfied, POST when it acts. WAIT and POST are entries like commands but take no time.
+- A queue holds at most its depth of unserved entries. The control unit stalls while the queue of its next item is
+  full; FENCE stalls it until both queues have drained.
+- WAIT at the head of its queue takes `count` from the semaphore as soon as the value suffices; POST at the head adds.
+  Units are taken in the order of posting. If both queues wait for one semaphore, the one that reached its head first
+  takes first, IO before CP at the same instant. A WAIT that needs more than there is does not block the other queue's.
 
 Only queue entries are events. The control unit reads no semaphore, so it runs ahead until it depends on an entry
-that is not served yet; of the two heads the earlier is served first, so semaphores change in order of time even
-where a program posts after, in program order, it waits.
+that is not served yet. The earlier of the two heads is served first, so semaphores change in order of time even
+if a program posts after, in program order, it waits.
+
+The engine for many cores (core_process.py) follows the same rules. It does not record what each time was bound by,
+and takes longer for one core and one input: see docs/performance.md.
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock
+from device_agents.emulated_npu.emulator_errors import Deadlock
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.failures import locked, over_budget
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Wait
 
 NOTHING = -1
@@ -32,13 +36,16 @@ _FENCE, _END = 2, 3
 
 @dataclass(frozen=True)
 class Schedule:
-    """Times of every step by its position in `steps`, in picoseconds, and what each was bound by.
+    """Times in picoseconds and their causes, by position in `steps`.
 
-    `issued_ps`: the control unit was done with it (FENCE: both queues have drained). `served_ps`: it left its
-    queue; `finished_ps`: it was done. `service_cause`: the step before it in its queue, or the POST that released
-    it, where that decided `served_ps`; NOTHING where its own issue did. `issue_cause`: the step whose leaving the
-    queue (of a FENCE: whose end) decided `issued_ps`; NOTHING where the control unit itself did. `released_by`: the
-    POST whose unit a WAIT took last. `last`: the step that ends last; NOTHING where the control unit does.
+    - `issued_ps`: the control unit had issued the step (FENCE: both queues had drained). `served_ps`: the step left
+      its queue. `finished_ps`: it was done.
+    - `service_cause`: the step that determined `served_ps`, either the one before it in its queue or the POST that
+      released it; NOTHING if its own issue did.
+    - `issue_cause`: the step that determined `issued_ps` by leaving a full queue (FENCE: by its end); NOTHING if the
+      control unit itself did.
+    - `released_by`: the POST whose unit a WAIT took last.
+    - `entries`: the steps of each queue. `last`: the step that ends last; NOTHING if the control unit does.
     """
 
     steps: Sequence[IssuedStep]
@@ -57,10 +64,10 @@ class Schedule:
 def schedule(
     steps: Sequence[IssuedStep], durations_ps: Sequence[int], machine: Machine, limit_ps: int, issue_ps: int
 ) -> Schedule:
-    """Runs the steps, whose commands take `durations_ps` (0 for what is no command).
+    """Run the steps; `durations_ps` holds the time of each command and 0 for other steps.
 
-    Raises `Deadlock` where nothing can go on, naming what stands at the head of either queue, and
-    `BudgetExceeded` for a run that takes longer than `limit_ps`.
+    Raises `Deadlock` if nothing can continue, naming the heads of both queues, and `BudgetExceeded` for a run
+    longer than `limit_ps`.
     """
     engine = _CoreEngine(steps, durations_ps, machine, limit_ps, issue_ps)
     engine.run()
@@ -68,7 +75,7 @@ def schedule(
 
 
 class _Semaphore:
-    """A counter that remembers who posted which unit."""
+    """A counter that records which POST added each unit."""
 
     __slots__ = ("_next", "_posters", "_taken", "_totals", "posted")
 
@@ -89,7 +96,7 @@ class _Semaphore:
         self._posters.append(poster)
 
     def take(self, count: int) -> int:
-        """Lowers it; returns who posted the last unit taken, or NOTHING where it does not suffice."""
+        """Take `count` units; return the POST of the last one, or NOTHING if there are not enough."""
         taken = self._taken + count
         if taken > self.posted:
             return NOTHING
@@ -100,7 +107,7 @@ class _Semaphore:
 
 
 class _Server:
-    """A queue and what serves it: `order` has all entries ever issued, of which `head` were served."""
+    """A queue and its server: `order` lists all entries ever issued, of which `head` were served."""
 
     __slots__ = ("blocked", "depth", "free_ps", "head", "last", "order", "queue")
 
@@ -110,7 +117,7 @@ class _Server:
         self.head = 0
         self.free_ps = 0
         self.last = NOTHING
-        self.blocked = False  # its head waits for a semaphore
+        self.blocked = False  # by a semaphore
 
 
 class _CoreEngine:
@@ -159,7 +166,7 @@ class _CoreEngine:
         )
 
     def _issue(self) -> None:
-        """Lets the control unit run until it must wait for an entry that is not served yet."""
+        """Run the control unit until it depends on an entry that is not served yet."""
         clock, position, kinds, gaps, served = self._clock, self._position, self._kinds, self._gaps, self._served
         while position < len(kinds):
             kind, at, cause = kinds[position], clock + gaps[position], NOTHING
@@ -184,11 +191,11 @@ class _CoreEngine:
             self._issue_cause[position] = cause
             position += 1
         if clock > self._limit:
-            raise self._over_budget(position - 1)
+            raise over_budget(self._steps[position - 1], self._limit)
         self._clock, self._position = clock, position
 
     def _ready_ps(self, server: _Server) -> int:
-        """When the head of the queue can be served; negative where there is none or it waits for a semaphore."""
+        """Return when the head of the queue can be served; negative if there is none or a semaphore blocks it."""
         if server.blocked or server.head == len(server.order):
             return NOTHING
         issued = self._issued[server.order[server.head]]
@@ -215,10 +222,10 @@ class _CoreEngine:
         server.free_ps, server.last = end, index
         server.head += 1
         if end > self._limit:
-            raise self._over_budget(index)
+            raise over_budget(self._steps[index], self._limit)
 
     def _wake(self, server: _Server, semaphore: int, now_ps: int) -> None:
-        """Serves the head of the other queue if it waited for the POST that has just acted."""
+        """Serve the head of the other queue if it waited for the POST that has just acted."""
         if not server.blocked:
             return
         index = server.order[server.head]
@@ -236,38 +243,18 @@ class _CoreEngine:
             found = self._semaphores[number] = _Semaphore()
         return found
 
-    def _over_budget(self, index: int) -> BudgetExceeded:
-        return BudgetExceeded(
-            f"instruction {self._steps[index].pc} ends beyond the budget of {self._limit} ps",
-            "the program loops without end, or takes longer than the budget allows",
-            "Raise the cycle budget if the program is sound",
-        )
-
     def _deadlock(self) -> Deadlock:
-        heads = [self._head_in_words(server) for server in self._servers]
-        if self._position < len(self._steps):
-            stuck = self._steps[self._position]
-            cause = "both queues to drain" if isinstance(stuck.item, Fence) else "room in the queue"
-            heads.append(f"control unit: instruction {stuck.pc} waits for {cause}")
-        return Deadlock(
-            f"deadlock: {'; '.join(heads)}",
-            "a WAIT needs a POST that never comes, or that stands behind it",
-            "Order every POST so that it can act before its WAIT blocks what it depends on",
-        )
-
-    def _head_in_words(self, server: _Server) -> str:
-        name = f"{server.queue.name} queue"
-        if server.head == len(server.order):
-            return f"{name}: empty"
-        step = self._steps[server.order[server.head]]
-        assert isinstance(step.item, Wait)  # noqa: S101  # nothing else blocks a queue
-        number = step.item.semaphore
-        value = self._semaphore(number).value
-        return f"{name}: instruction {step.pc} waits for semaphore {number} to be {step.item.count}, it is {value}"
+        steps = self._steps
+        heads = {
+            server.queue: steps[server.order[server.head]] if server.head < len(server.order) else None
+            for server in self._servers
+        }
+        stuck = steps[self._position] if self._position < len(steps) else None
+        return locked(heads, stuck, lambda number: self._semaphore(number).value)
 
 
 def _kind(step: IssuedStep) -> int:
-    """The number of the queue it goes to, or what else it is."""
+    """Return the number of the queue that the step enters, or _FENCE or _END."""
     item = step.item
     if type(item) is Command:
         return Queue.IO if item.function < Function.CONVOLVE else Queue.CP

@@ -1,16 +1,16 @@
 """The time of a stream of inputs on many cores: groups in a pipeline, shared memories and links (S2.6, S5.7).
 
-- One core's control unit, queues and semaphores are those of schedule.py: with one core, one input and no peers the
-  times are its times. Registers and semaphores start afresh with every input.
-- DDR, LLC and link of a chip, and its way out, serve all who transfer at a time at the same rate (resources.py). The
-  latency of a transfer comes before that and takes no bandwidth. A command ends when the last of its transfers does.
-- SEND occupies its IO queue until its payload has passed the link, and the memory that it is read from and written
-  to; between chips the links of both, and the sender's way out. Its message arrives the latency of the links later.
-  A SEND that moves nothing takes no time.
-- RECEIVE stands at the head of its IO queue until the next message of its peer, for the same input, has arrived.
-- A core begins the next input when all cores of its group have ended the last, and all groups the one that is two
-  for each group and two more before: nobody runs far ahead of others that do not depend on it.
-- A SEND with payload of input i to another group begins when that has ended input i - depth.
+- Each core follows the rules of single_core.py; one core with one input and no peers has the same times. Registers and
+  semaphores start afresh with every input.
+- DDR, LLC, link and chip link of a chip serve all current transfers at the same rate (resources.py). The latency of a
+  transfer comes first and takes no bandwidth. A command ends with the last of its transfers.
+- SEND occupies its IO queue until its payload has passed the link and the memories it is read from and written to;
+  between chips, the links of both chips and the sender's chip link. Its message arrives after the latency of the links.
+  A SEND without payload takes no time.
+- RECEIVE stays at the head of its IO queue until the next message of its peer, for the same input, has arrived.
+- A core begins input i when all cores of its group have ended input i - 1, and all groups have ended the input that is
+  2 x groups + 2 earlier: no group runs far ahead of groups that do not depend on it.
+- A SEND with payload for input i to another group begins when that group has ended input i - depth.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_RUN = -1
 
 @dataclass(frozen=True)
 class CoreTiming:
-    """One core: what its units work for each input, and its runs, by input."""
+    """One core: the busy time of its units per input, and its runs by input."""
 
     core: int
     group: int
@@ -56,10 +56,10 @@ class CoreTiming:
 
 @dataclass(frozen=True)
 class ResourceTiming:
-    """What all inputs together asked of one resource of a chip.
+    """The load of all inputs together on one resource of a chip.
 
-    `work_ps`: the sum of the data phases, each alone. `busy_ps`: time in which somebody used it; the same up to a
-    picosecond for each transfer, since ends are whole ones.
+    `work_ps`: the sum of the data phases without sharing. `busy_ps`: time with at least one user; it differs from
+    `work_ps` by at most a picosecond per transfer, because ends are whole picoseconds.
     """
 
     chip: int
@@ -71,10 +71,10 @@ class ResourceTiming:
 
 @dataclass(frozen=True)
 class StreamTiming:
-    """A stream of inputs. `resources`: those that are used at all, by chip.
+    """A stream of inputs. `resources`: the used ones, by chip.
 
-    `starts_ps`, `ends_ps`: of each input: when the first core of a group that receives nothing of other groups began
-    it (of any group, if all do), and when the last core of all had ended it.
+    `starts_ps` holds, by input, when the first core of a group that receives nothing from other groups began it (of any
+    group, if all receive); `ends_ps` when the last core had ended it.
     """
 
     cores: tuple[CoreTiming, ...]
@@ -84,20 +84,20 @@ class StreamTiming:
 
     @property
     def inputs(self) -> int:
-        """How many there were."""
+        """The number of inputs."""
         return len(self.ends_ps)
 
     @property
     def makespan_ps(self) -> int:
-        """When the last had ended."""
+        """When the last input had ended."""
         return self.ends_ps[-1]
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """One run of one core, by step, in picoseconds since the stream began; as `Schedule` has them for a single run.
+    """One run of one core, by step, in picoseconds since the stream began; as in `Schedule` for a single run.
 
-    `served_ps` and `finished_ps` are those of issue for what enters no queue.
+    For a step that enters no queue `served_ps` and `finished_ps` are its issue time.
     """
 
     core: int
@@ -117,11 +117,11 @@ def simulate_cores(
     limit_ps: int = NO_LIMIT_PS,
     costs: CostModel | None = None,
 ) -> StreamTiming:
-    """Runs the programs of all cores once for each input. `depths`: slots of the ring of each group.
+    """Run the programs of all cores once per input. `depths`: ring slots by group.
 
-    Raises `Deadlock`, `BudgetExceeded` for what ends after `limit_ps`, and `ExecutionFault` for a stream without
-    cores or inputs, a core that the machine has not or that is there twice, a peer that runs nothing, a group
-    without depth, and a command that cannot be; all name core and instruction where there is one.
+    Raises `Deadlock`, `BudgetExceeded` for an instruction that ends after `limit_ps`, and `ExecutionFault` for a stream
+    without cores or inputs, a core that does not exist or appears twice, a peer without a program, a group without
+    depth, and an invalid command. All name core and instruction if there is one.
     """
     translation = _translated(cores, machine, inputs, depths, costs)
     engine = StreamEngine(translation, machine, inputs, limit_ps, _NO_RUN)
@@ -161,10 +161,10 @@ def step_times(
     run: int,
     costs: CostModel | None = None,
 ) -> tuple[StepTimes, ...]:
-    """Times of every step of input `run` within a stream of so many inputs, by core; raises as `simulate_cores`."""
+    """Return the times of all steps for input `run` of a stream, by core; raise as `simulate_cores`."""
     translation = _translated(cores, machine, inputs, depths, costs)
     if not 0 <= run < inputs:
-        raise ExecutionFault(f"there is no input {run}", f"the stream has {inputs}", "Name one from 0 on")
+        raise ExecutionFault(f"there is no input {run}", f"the stream has {inputs}", "Name one of them, counted from 0")
     engine = StreamEngine(translation, machine, inputs, NO_LIMIT_PS, run)
     engine.run()
     return tuple(_by_step(code.source, code.kinds, engine.kept[index]) for index, code in enumerate(translation.codes))
@@ -195,7 +195,7 @@ def _by_step(source: CoreSteps, kinds: Sequence[int], times: EntryTimes) -> Step
 
 
 def _first_groups(cores: Sequence[CoreSteps]) -> set[int]:
-    """Groups that work and receive nothing of another group; all, where there is none."""
+    """Return the groups that work and receive nothing from another group; all groups if there is none."""
     group_of = {each.core: each.group for each in cores}
     working = {each.group for each in cores if any(isinstance(step.item, Command) for step in each.steps)}
     receiving = {
