@@ -58,6 +58,11 @@ def gravest(codes: Iterable[int]) -> int:
     return min((code for code in codes if code), key=lambda code: ranks.get(code, -1), default=0)
 
 
+def reason_of(error: Exception) -> str:
+    """Return the reason of an error of the system, without its number and path."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 class HarnessError(Exception):
     """What happened (`what`), why (`why`) and what to do about it (`next_step`)."""
 

@@ -1,34 +1,95 @@
-"""Files that others read: whole, or not there at all."""
+"""Files: read up to a limit, written whole or not at all, and tables as CSV.
+
+The `csv` module writes and reads tables. pandas takes 0.3 s of processor time to import, and commands that read or
+write a small table finish sooner than that; only `harness lut export`, which also writes Parquet, uses pandas.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import os
 import secrets
+import stat
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, reason_of
+from harness.text import printable
+
+_FORMULA_STARTS = ("=", "+", "-", "@")
+
+
+def read_file(path: Path, limit_bytes: int) -> bytes:
+    """Return the content of a regular file; raise OSError for pipes, devices, and files over the limit."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would wait for a writer
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(0, "not a plain file")
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise OSError(0, f"larger than {limit_bytes:,} bytes")
+    return content
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """To a file beside it, synced, then renamed; what is no regular file is left alone. Raises ConfigurationError."""
+    """Replace or create a file at once: readers see the old content or all of the new one.
+
+    Writes and syncs a temporary file beside the target and renames it. Raises ConfigurationError if that fails or the
+    target is not a regular file.
+    """
     target = Path(os.path.realpath(path))
-    aside = target.parent / f".writing-{secrets.token_hex(6)}{target.suffix}"
     try:
         if target.exists() and not target.is_file():
-            raise ConfigurationError(
-                f"{path} cannot be written", why="it is not a regular file", next_step="Name a file"
-            )
+            raise OSError(0, "it is not a regular file")
+        temporary = target.parent / f".writing-{secrets.token_hex(6)}{target.suffix}"
         try:
-            with aside.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(target)
+            write_synced(temporary, content)
+            temporary.replace(target)
         finally:
             with contextlib.suppress(OSError):
-                aside.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
         step = "Name a file in a folder that exists and that you may write to"
-        raise ConfigurationError(f"{path} cannot be written", why=why, next_step=step) from error
+        raise ConfigurationError(f"{path} cannot be written", why=reason_of(error), next_step=step) from error
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Create a file and wait until its content is on the disk; raise OSError if it exists or cannot be written."""
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until renames and new files in a folder are on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]], *, quoting: Literal[0, 1, 2, 3] = 0) -> str:
+    """Return a table as CSV text, each cell exactly as given; `quoting` is a constant of the `csv` module."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n", quoting=quoting)
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def spreadsheet_csv(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table as CSV text for people: no cell is a formula to a spreadsheet program."""
+    return csv_text(header, ([spreadsheet_cell(cell) for cell in row] for row in rows))
+
+
+def spreadsheet_cell(value: object) -> object:
+    """Return a cell that no spreadsheet program takes for a formula: such text gets an apostrophe in front."""
+    if not isinstance(value, str):
+        return value
+    clean = printable(value)
+    return "'" + clean if clean.lstrip().startswith(_FORMULA_STARTS) else clean

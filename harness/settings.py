@@ -1,12 +1,130 @@
-"""Defaults that several commands and functions share, each defined once."""
+"""Settings: the project's defaults, and the one reader of its TOML files with their error messages.
+
+Every error names the file and the key, says what is wrong in TOML's words, and gives the next step.
+"""
 
 from __future__ import annotations
 
+import difflib
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from harness.errors import ConfigurationError, reason_of
+from harness.files import read_file
+
+if TYPE_CHECKING:  # pydantic would double the start-up time of the command line
+    from pydantic import BaseModel, ValidationError
+    from pydantic_core import ErrorDetails
+
 DEFAULT_DEVICE = "cpu01"
-"""The device that a command or function uses if none is named."""
+"""The device of commands and functions that name none."""
 SLOWDOWN_THRESHOLD = 0.01
-"""The smallest relative change of a latency that counts as a slowdown."""
+"""The smallest relative change of a latency that counts as slower or faster."""
 SPACE_COUNT = 500
 """The most layers of a space that one profiling run measures."""
 SPACE_TARGET = 0.05
 """A space is measured until randomly drawn layers are predicted within this median relative error."""
+
+MAX_SETTINGS_BYTES = 1 << 20
+_MAX_SHOWN = 80
+
+Model = TypeVar("Model", bound="BaseModel")
+Keys = tuple["str | int", ...]
+
+
+def read_toml(path: Path, *, next_step: str = "Correct the line") -> dict[str, Any]:
+    """Read a TOML file of at most 1 MiB in UTF-8.
+
+    Raises ConfigurationError, whose next step is `next_step` if the text is not valid TOML.
+    """
+    try:
+        return tomllib.loads(read_file(path, MAX_SETTINGS_BYTES).decode("utf-8-sig"))
+    except OSError as error:
+        step = "Name a TOML file that you may read"
+        raise ConfigurationError(f"{path} cannot be read", why=reason_of(error), next_step=step) from error
+    except UnicodeDecodeError as error:
+        why = f"byte {error.start + 1} is not UTF-8 text"
+        raise ConfigurationError(f"{path} is not valid TOML", why=why, next_step="Save it as UTF-8") from error
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits is a ValueError, too
+        raise ConfigurationError(f"{path} is not valid TOML", why=str(error)[:300], next_step=next_step) from error
+
+
+def invalid_key(path: Path, key: str, what: str, next_step: str = "Correct the value") -> ConfigurationError:
+    """Return the error for one key of a settings file."""
+    return ConfigurationError(f"{path}: {key} {what}", next_step=next_step)
+
+
+def check_settings(
+    model: type[Model],
+    content: Mapping[str, Any],
+    path: Path,
+    *,
+    prefix: str = "",
+    known: Callable[[Keys], Sequence[str]] = lambda _: (),
+) -> Model:
+    """Return the model of a file's content; raise ConfigurationError for its first problem.
+
+    `prefix` is the key of the table that the content is. `known` returns the names that are valid at some keys.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise settings_error(error, content, path, prefix=prefix, known=known) from None
+
+
+def settings_error(
+    error: ValidationError,
+    content: Mapping[str, Any],
+    path: Path,
+    *,
+    prefix: str = "",
+    known: Callable[[Keys], Sequence[str]] = lambda _: (),
+) -> ConfigurationError:
+    """Return the first problem of a validation as an error about the key in the file."""
+    problems = [(_keys_of(one, content), one) for one in error.errors(include_url=False, include_input=False)]
+    first = problems[0][0]
+    alternatives = [one for one in problems if one[0][: len(first)] == first]
+    keys, problem = max(alternatives, key=lambda one: len(one[1]["loc"]))  # the one that came furthest was meant
+    key = _shown(keys, content, prefix)
+    if problem["type"] == "extra_forbidden":
+        names = known(keys[:-1])
+        near = difflib.get_close_matches(str(keys[-1]), names, n=1)
+        step = f"Did you mean {near[0]}?" if near else f"Known keys: {', '.join(names)}" if names else "Remove it"
+        return invalid_key(path, key, "is unknown", step)
+    if problem["type"] == "missing":
+        return invalid_key(path, key, "is missing", "Add it")
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message.replace("a valid tuple", "an array").replace("Tuple should", "The array should")
+    return invalid_key(path, key, message if message.startswith(("is ", "must ")) else f"is wrong: {message}")
+
+
+def _keys_of(problem: ErrorDetails, content: Any) -> Keys:
+    """The keys of the file that lead to a problem: its location without the names of types that pydantic tried."""
+    location, keys = problem["loc"], []
+    for at, part in enumerate(location):
+        is_key = isinstance(content, Mapping) and part in content
+        is_index = isinstance(content, list | tuple) and isinstance(part, int) and part < len(content)
+        if is_key or is_index:
+            content = content[part]
+            keys.append(part)
+        elif problem["type"] == "missing" and at == len(location) - 1:
+            keys.append(part)
+    return tuple(keys)
+
+
+def _shown(keys: Keys, content: Any, prefix: str) -> str:
+    """Keys as a reader finds them: tables of an array by their name or number, elements of plain arrays left out."""
+    text = prefix
+    for part in keys:
+        content = content[part] if not isinstance(content, Mapping) or part in content else None
+        if not isinstance(part, int):
+            joint = "" if not text or text.endswith(" ") else "."
+            text += joint + (part[:_MAX_SHOWN] if part.isprintable() else repr(part[:_MAX_SHOWN]))
+        elif isinstance(content, Mapping):
+            name = content.get("name")
+            text += f" {name[:_MAX_SHOWN]!r}: " if isinstance(name, str) else f" number {part + 1}: "
+    return text.removesuffix(": ")

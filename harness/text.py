@@ -1,23 +1,26 @@
-"""Text from files and devices made safe for where it goes, durations in words, files read without surprises."""
+"""Text: cleaned for where it is shown, names that are safe in paths and commands, durations and sizes in bytes.
+
+Text from files and devices may hold anything: terminal control sequences, characters that reverse the writing
+direction, lone surrogates. `printable` and `last_part` make it safe to show.
+"""
 
 from __future__ import annotations
 
-import os
 import re
-import stat
-from pathlib import Path
 
 MAX_TEXT = 2000
+SAFE_NAME_RULE = "must be 1 to 64 letters, digits, dots, dashes or underscores"
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
 _CONTROL_PICTURES = 0x2400
 _DELETE = 0x7F
-_FORMULA_STARTS = ("=", "+", "-", "@")
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([smhd]?)\Z")
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST_S = 1e8
+_BYTE_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
 def printable(text: str, limit: int = MAX_TEXT) -> str:
-    """Text on one line without control, direction or surrogate characters, not longer than the limit."""
+    """Return the text on one line, cut after `limit` characters, with visible stand-ins for unprintable ones."""
     clean = "".join(_visible(character) for character in text[: limit + 1])
     return clean if len(text) <= limit else clean[: limit - 1] + "…"
 
@@ -31,8 +34,26 @@ def _visible(character: str) -> str:
     return "\N{SYMBOL FOR DELETE}" if code == _DELETE else "\N{REPLACEMENT CHARACTER}"
 
 
+def last_part(text: str, limit: int = 600) -> str:
+    """Return the text on one line without unprintable characters; of a long one the end, where errors stand."""
+    plain = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return plain if len(plain) <= limit else "…" + plain[-limit:]
+
+
+def is_safe_name(text: str) -> bool:
+    """Return whether a text is safe as a part of paths and commands (see `SAFE_NAME_RULE`)."""
+    return _SAFE_NAME.match(text) is not None
+
+
+def safe_name(text: str) -> str:
+    """Return the text itself; raise ValueError if it is no safe name."""
+    if not is_safe_name(text):
+        raise ValueError(SAFE_NAME_RULE)
+    return text
+
+
 def duration_s(text: str) -> float:
-    """The seconds of `90`, `90s`, `10m`, `2h` or `7d`; raises ValueError."""
+    """Return the seconds of `90`, `90s`, `10m`, `2h` or `7d`; raise ValueError for other text."""
     found = _DURATION.match(text.strip())
     seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
     if not 0 < seconds < _LONGEST_S:
@@ -40,27 +61,9 @@ def duration_s(text: str) -> float:
     return seconds
 
 
-def in_words_of_toml(message: str) -> str:
-    """What pydantic says of a value, where the file knows arrays and no tuples."""
-    message = message.removeprefix("Value error, ")
-    return message.replace("a valid tuple", "an array").replace("Tuple should", "The array should")
-
-
-def spreadsheet_cell(value: object) -> object:
-    """A value for a CSV file that no spreadsheet takes for a formula."""
-    if not isinstance(value, str):
-        return value
-    clean = printable(value)
-    return "'" + clean if clean.lstrip().startswith(_FORMULA_STARTS) else clean
-
-
-def read_file(path: Path, limit_bytes: int) -> bytes:
-    """The content of a plain file; raises OSError for pipes and devices, and for files over the limit."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would wait for a writer
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(0, "not a plain file")
-        content = file.read(limit_bytes + 1)
-    if len(content) > limit_bytes:
-        raise OSError(0, f"larger than {limit_bytes:,} bytes")
-    return content
+def byte_size(count: float) -> str:
+    """Return a number of bytes in the largest unit that it reaches, with four significant digits."""
+    for unit, size in _BYTE_UNITS:
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count:g} B" if count else "0"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ConfigurationError
-from harness.text import read_file
+from harness.settings import invalid_key, read_toml
 
 MARKER = "harness.toml"
-_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -70,11 +68,8 @@ def find_workspace(start: Path | None = None) -> Workspace:
         folder = next((parent for parent in (folder, *folder.parents) if (parent / MARKER).exists()), folder)
     marker = folder / MARKER
     if marker.exists():
-        try:
-            settings = tomllib.loads(read_file(marker, _MAX_BYTES).decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
-            raise ConfigurationError(f"{marker} cannot be read", why=str(error)) from error
+        settings = read_toml(marker)
         if settings:
-            why = f"It has the unknown key {next(iter(settings))!r}; the file only marks the workspace and stays empty"
-            raise ConfigurationError(f"{marker} is invalid", why=why)
+            step = "Remove it: the file only marks the workspace and stays empty"
+            raise invalid_key(marker, repr(next(iter(settings))), "is unknown", step)
     return Workspace(folder)

@@ -12,7 +12,7 @@ import typer
 from harness.cli import options
 from harness.cli.output import interval_ms, milliseconds, note, print_json, print_table
 from harness.errors import ConfigurationError, CoverageError
-from harness.text import spreadsheet_cell
+from harness.files import spreadsheet_cell
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:

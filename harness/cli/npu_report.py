@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness.cli.npu_convolutions import convolution_fields
 from harness.cli.npu_source import CompiledModel
 from harness.cli.npu_values import Checked
-from harness.text import spreadsheet_cell
+from harness.files import spreadsheet_cell
 
 if TYPE_CHECKING:
     from device_agents.emulated_npu.compiler.planning.chain_planner import Decision

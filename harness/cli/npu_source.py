@@ -12,9 +12,9 @@ from harness.cli import options
 from harness.cli.npu_errors import errors_of_forced_choices, errors_of_user, shortened
 from harness.cli.npu_options import choose_machine
 from harness.errors import InputError, UsageError
+from harness.files import read_file
 from harness.network.assemble import ArraySpec, AssembledModel, assemble_network
 from harness.network.models import BUILTIN_PREFIX, load_networks
-from harness.text import read_file
 
 if TYPE_CHECKING:
     from device_agents.emulated_npu.compiler.options import Options

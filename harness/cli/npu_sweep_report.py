@@ -12,7 +12,8 @@ from harness.cli.npu_plot import Axis as PlotAxis
 from harness.cli.npu_plot import Mark, Series, line_plot
 from harness.cli.npu_sweep_points import Point, Sweep
 from harness.cli.output import milliseconds, print_table
-from harness.text import printable, spreadsheet_cell
+from harness.files import spreadsheet_cell
+from harness.text import printable
 
 if TYPE_CHECKING:
     from device_agents.emulated_npu.sweep.axis import Axis

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.device.inventory import Device, Ssh
-from harness.device.replies import clean
 from harness.device.session import AgentSession, open_session
 from harness.device.transports import transport_of
 from harness.errors import (
@@ -19,6 +18,7 @@ from harness.errors import (
     HarnessError,
     HostKeyError,
 )
+from harness.text import last_part
 
 _DISK_BYTES = 500 << 20
 _GOVERNORS = ("performance", "none")
@@ -39,7 +39,7 @@ def check_device(device: Device) -> tuple[Check, ...]:
     try:
         return tuple(_checks(device))
     except Exception as error:  # a check that fails is a finding, too
-        return (Check("check", False, f"{type(error).__name__}: {clean(str(error))}", "Report this as a bug"),)
+        return (Check("check", False, f"{type(error).__name__}: {last_part(str(error))}", "Report this as a bug"),)
 
 
 def _checks(device: Device) -> Iterator[Check]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from harness.device.bundle import Bundle, build_bundle
 from harness.device.inventory import Device, Ssh
-from harness.device.replies import clean
 from harness.device.ssh_client import connect, load_identity, time_limit
 from harness.errors import DeviceUnreachable, UsageError
+from harness.text import last_part
 
 if TYPE_CHECKING:
     import paramiko
@@ -80,7 +80,7 @@ def push_agent(name: str, client: paramiko.SSHClient) -> Pushed:
                 if sent:
                     _send(files, bundle)
     except (paramiko.SSHException, paramiko.SFTPError, OSError, EOFError, ValueError) as error:
-        why = clean(str(error), 200) or type(error).__name__
+        why = last_part(str(error), 200) or type(error).__name__
         next_step = (
             "The disk may be full, or this key is bound to a forced command and may not copy files: "
             "install with an identity that may, or copy the agent by hand"

@@ -21,21 +21,20 @@ from __future__ import annotations
 import difflib
 import re
 import stat
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from device_agents.backends import BACKENDS
-from harness.errors import ConfigurationError, UnknownDevice
-from harness.text import in_words_of_toml, read_file
+from harness.errors import UnknownDevice
+from harness.settings import invalid_key, read_toml, settings_error
+from harness.strict import StrictModel
+from harness.text import SAFE_NAME_RULE, is_safe_name, safe_name
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
 _RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-_MAX_BYTES = 1 << 20
 _DEVICE_KEYS = ("backend", "options", "resource", "groups", "golden_ms")
 
 
@@ -53,13 +52,7 @@ def _backend(value: str) -> str:
 
 def _resource(value: str) -> str:
     if not _RESOURCE.match(value):
-        raise ValueError("must be 1 to 64 letters, digits, dots, dashes or underscores")
-    return value
-
-
-def _group(value: str) -> str:
-    if not _NAME.match(value):
-        raise ValueError("must be 1 to 64 letters, digits, dots, dashes or underscores")
+        raise ValueError(SAFE_NAME_RULE)
     return value
 
 
@@ -76,17 +69,13 @@ _Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 _Seconds = Annotated[float, Field(gt=0, le=600, allow_inf_nan=False)]
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
-
-
-class Local(_Settings):
+class Local(StrictModel):
     """The agent runs as a subprocess on this machine."""
 
     kind: Literal["local"] = "local"
 
 
-class Ssh(_Settings):
+class Ssh(StrictModel):
     """The agent runs on another machine and is reached over SSH with an explicit key."""
 
     kind: Literal["ssh"] = "ssh"
@@ -102,14 +91,14 @@ class Ssh(_Settings):
     auth_timeout_s: _Seconds = 20.0
 
 
-class Device(_Settings):
+class Device(StrictModel):
     """One device: what executes on it, what it occupies, and how to reach it."""
 
     name: str
     backend: Annotated[str, AfterValidator(_backend)] = "onnxruntime"
     options: Mapping[str, _Integer | _Finite | str | list[str]] = Field(default_factory=dict)
     resource: Annotated[str, AfterValidator(_resource)]
-    groups: Annotated[tuple[Annotated[str, AfterValidator(_group)], ...], Field(strict=False)] = ()
+    groups: Annotated[tuple[Annotated[str, AfterValidator(safe_name)], ...], Field(strict=False)] = ()
     golden_ms: Annotated[
         tuple[_Milliseconds, _Milliseconds] | None, Field(strict=False), AfterValidator(_band_or_none)
     ] = None
@@ -121,6 +110,8 @@ class Device(_Settings):
         host = f"{self.transport.host}:{self.transport.port}" if isinstance(self.transport, Ssh) else "local"
         return f"{host}/{self.resource}"
 
+
+_SSH_KEYS = tuple(name for name in Ssh.model_fields if name != "kind")
 
 BUILT_IN: Mapping[str, Device] = MappingProxyType(
     {
@@ -144,7 +135,7 @@ def load_inventory(path: Path | None) -> Mapping[str, Device]:
     if path is not None and path.exists():
         for name, table in _tables(path).items():
             if name in BUILT_IN:
-                raise _invalid(path, f"devices.{name}", "is the name of a built-in device", "Choose another name")
+                raise invalid_key(path, f"devices.{name}", "is the name of a built-in device", "Choose another name")
             devices[name] = _device(path, name, table)
     return MappingProxyType(devices)
 
@@ -161,33 +152,31 @@ def find_device(inventory: Mapping[str, Device], name: str) -> Device:
 
 
 def _tables(path: Path) -> dict[str, Any]:
-    try:
-        content = tomllib.loads(read_file(path, _MAX_BYTES).decode("utf-8-sig"))
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read", why=error.strerror or str(error)) from error
-    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or an integer of thousands of digits
-        next_step = "Correct the line; a device may be listed only once"
-        raise ConfigurationError(f"{path} is not valid TOML", why=str(error)[:300], next_step=next_step) from error
+    content = read_toml(path, next_step="Correct the line; a device may be listed only once")
     for key in content:
         if key != "devices":
-            raise _invalid(path, key, "is unknown", "Devices are tables [devices.NAME]")
+            raise invalid_key(path, key, "is unknown", "Devices are tables [devices.NAME]")
     tables = content.get("devices", {})
     if not isinstance(tables, dict):
-        raise _invalid(path, "devices", "is not a table", "Devices are tables [devices.NAME]")
+        raise invalid_key(path, "devices", "is not a table", "Devices are tables [devices.NAME]")
     return tables
 
 
 def _device(path: Path, name: str, table: Any) -> Device:
-    key = f"devices.{name}" if _NAME.match(name) else f"devices.{name[:80]!r}"
-    if not _NAME.match(name):
-        raise _invalid(path, key, "is not a device name", "Use 1 to 64 letters, digits, dots, dashes or underscores")
+    key = f"devices.{name}" if is_safe_name(name) else f"devices.{name[:80]!r}"
+    if not is_safe_name(name):
+        raise invalid_key(path, key, "is not a device name", "Use 1 to 64 letters, digits, dots, dashes or underscores")
     if not isinstance(table, dict):
-        raise _invalid(path, key, "is not a table", f"Write [{key}]")
+        raise invalid_key(path, key, "is not a table", f"Write [{key}]")
     kind = table.get("transport", "local")
     if kind not in ("local", "ssh"):
         what = f"is {kind[:80]!r}" if isinstance(kind, str) else "is no text"
-        raise _invalid(path, f"{key}.transport", what, 'Use "local" or "ssh"')
+        raise invalid_key(path, f"{key}.transport", what, 'Use "local" or "ssh"')
     settings = {key: value for key, value in table.items() if key not in (*_DEVICE_KEYS, "transport")}
+    for setting in settings if kind == "local" else ():
+        if setting in _SSH_KEYS:
+            what = "is unknown for this transport"
+            raise invalid_key(path, f"{key}.{setting}", what, 'Add transport = "ssh", or remove the key')
     fields = {key: table[key] for key in _DEVICE_KEYS if key in table}
     virtual = str(fields.get("backend")) in BACKENDS and BACKENDS[fields["backend"]].virtual
     fields.setdefault("resource", name.lstrip("._-") or "device" if virtual else "cpu")
@@ -195,7 +184,9 @@ def _device(path: Path, name: str, table: Any) -> Device:
         transport = _ssh(path, key, settings) if kind == "ssh" else Local.model_validate(settings)
         device = Device(name=name, transport=transport, **fields)
     except ValidationError as error:
-        raise _from_pydantic(path, key, error) from None
+        raise settings_error(
+            error, table, path, prefix=key, known=lambda _: (*_DEVICE_KEYS, "transport", *_SSH_KEYS)
+        ) from None
     if isinstance(device.transport, Ssh):
         _check_identity(path, f"{key}.identity", device.transport.identity)
     return device
@@ -207,11 +198,11 @@ def _ssh(path: Path, prefix: str, settings: dict[str, Any]) -> Ssh:
         value = settings.get(key)
         if isinstance(value, str):
             if "\0" in value:
-                raise _invalid(path, f"{prefix}.{key}", "is no path: it holds a zero byte", "Correct the value")
+                raise invalid_key(path, f"{prefix}.{key}", "is no path: it holds a zero byte", "Correct the value")
             try:
                 settings[key] = path.parent.absolute() / Path(value).expanduser()
             except RuntimeError as error:  # ~USER of a user whom nobody knows
-                raise _invalid(path, f"{prefix}.{key}", f"is no path: {error}", "Correct the value") from error
+                raise invalid_key(path, f"{prefix}.{key}", f"is no path: {error}", "Correct the value") from error
     return Ssh.model_validate(settings)
 
 
@@ -222,24 +213,4 @@ def _check_identity(path: Path, key: str, identity: Path) -> None:
     except OSError:
         return
     if stat.S_IMODE(mode) & 0o077:
-        raise _invalid(path, key, f"names a private key that others can read: {identity}", f"chmod 600 {identity}")
-
-
-def _from_pydantic(path: Path, prefix: str, error: ValidationError) -> ConfigurationError:
-    """The first problem in the words of the file: its key, and what is wrong with the value."""
-    first = error.errors(include_url=False)[0]
-    place = [str(part) for part in first["loc"]]
-    if first["type"] == "extra_forbidden":
-        known = [*_DEVICE_KEYS, "transport", *(name for name in Ssh.model_fields if name != "kind")]
-        near = difflib.get_close_matches(place[-1], known, n=1)
-        next_step = f"Did you mean {near[0]}?" if near else f"Known keys: {', '.join(known)}"
-        return _invalid(path, f"{prefix}.{place[-1][:80]}", "is unknown for this transport", next_step)
-    if first["type"] == "missing":
-        return _invalid(path, f"{prefix}.{place[-1]}", "is missing", "Add it")
-    # A union names the member it tried after the key; the key is what the file shows.
-    shown = ".".join(part[:80] for part in place[:2] if part.isprintable())
-    return _invalid(path, f"{prefix}.{shown}", f"is wrong: {in_words_of_toml(first['msg'])}", "Correct the value")
-
-
-def _invalid(path: Path, key: str, what: str, next_step: str) -> ConfigurationError:
-    return ConfigurationError(f"{path}: {key} {what}", next_step=next_step)
+        raise invalid_key(path, key, f"names a private key that others can read: {identity}", f"chmod 600 {identity}")

@@ -20,6 +20,7 @@ from harness.errors import (
     WorkerDied,
 )
 from harness.samples import Sample
+from harness.text import last_part
 
 RESUME = "Run the same command again; it resumes where it stopped"
 
@@ -40,12 +41,6 @@ class Series:
     visit: int
     probe: str
     samples: tuple[Sample, ...]
-
-
-def clean(text: str, limit: int = 600) -> str:
-    """Text from a device made safe for a terminal: no control characters, one line, its end if it is long."""
-    plain = " ".join("".join(character if character.isprintable() else " " for character in text).split())
-    return plain if len(plain) <= limit else "…" + plain[-limit:]
 
 
 class _Reply(BaseModel):
@@ -163,8 +158,8 @@ def check(model: type[_Model], fields: Mapping[str, Any], device: str) -> _Model
 
 def _malformed(device: str, error: ValidationError) -> ProtocolError:
     first = error.errors(include_url=False, include_input=False)[0]
-    place = clean(".".join(str(part) for part in first["loc"]), 80)
-    return ProtocolError(f"{device} sent a malformed reply", why=f"{place}: {clean(first['msg'], 200)}")
+    place = last_part(".".join(str(part) for part in first["loc"]), 80)
+    return ProtocolError(f"{device} sent a malformed reply", why=f"{place}: {last_part(first['msg'], 200)}")
 
 
 class RunCheck:
@@ -208,7 +203,7 @@ class RunCheck:
             raise self._refused(f"visit {reply.visit} was not asked for, or arrived twice")
         visit = self._visits[reply.visit]
         if reply.probe != visit.probe:
-            raise self._refused(f"visit {reply.visit} is of another probe: {clean(reply.probe, 80)}")
+            raise self._refused(f"visit {reply.visit} is of another probe: {last_part(reply.probe, 80)}")
         if len(reply.samples) != visit.runs:
             raise self._refused(f"visit {reply.visit} has {len(reply.samples)} samples instead of {visit.runs}")
         self._seen.add(reply.visit)
@@ -226,10 +221,10 @@ def read_truth(payload: bytes, probe: str, device: str) -> Truth:
         reply = _TruthReply.model_validate_json(payload)
     except ValidationError as error:
         raise _malformed(device, error) from None
-    layers = tuple(TrueLayer(clean(layer.name, 200), layer.nodes, layer.latency_s) for layer in reply.layers)
+    layers = tuple(TrueLayer(last_part(layer.name, 200), layer.nodes, layer.latency_s) for layer in reply.layers)
     sum_s = sum(layer.latency_s for layer in layers)
     if reply.probe != probe:
-        raise ProtocolError(f"The oracle of {device} answered for another probe: {clean(reply.probe, 80)}")
+        raise ProtocolError(f"The oracle of {device} answered for another probe: {last_part(reply.probe, 80)}")
     if abs(sum_s - reply.makespan_s) > _ROUNDING * reply.makespan_s:
         why = f"They add up to {sum_s:.9g} s, the whole takes {reply.makespan_s:.9g} s"
         raise ProtocolError(f"The layers that the oracle of {device} tells are not the whole", why=why)
@@ -240,11 +235,11 @@ def read_truth(payload: bytes, probe: str, device: str) -> Truth:
 def agent_error(device: str, fields: Mapping[str, Any]) -> DeviceError:
     """The error that an error frame stands for."""
     reply = check(ErrorReply, fields, device)
-    message = clean(reply.message)
+    message = last_part(reply.message)
     if reply.tail:
-        message = f"{message}. It printed: {clean(reply.tail)}"
+        message = f"{message}. It printed: {last_part(reply.tail)}"
     if reply.code == "busy":
-        holder = clean(reply.holder or "somebody", 120)
+        holder = last_part(reply.holder or "somebody", 120)
         next_step = f"Wait until it is free, or ask `harness devices check {device}`"
         return DeviceBusy(f"{device} is in use by {holder}", next_step=next_step)
     if reply.code == "lease-lost":
@@ -259,8 +254,8 @@ def agent_error(device: str, fields: Mapping[str, Any]) -> DeviceError:
     if reply.code == "idle":
         return LinkLost(f"The agent on {device} gave up waiting", why=message, next_step=RESUME)
     if reply.code == "version":
-        version = clean(reply.agent_version or "unknown", 40)
+        version = last_part(reply.agent_version or "unknown", 40)
         what = f"Agent version mismatch: the agent on {device} has version {version}"
         next_step = f"Install the agent of this version with `harness agent install {device}`"
         return ProtocolError(what, why=message, next_step=next_step)
-    return ProtocolError(f"The agent on {device} reports {clean(reply.code, 40)}", why=message)
+    return ProtocolError(f"The agent on {device} reports {last_part(reply.code, 40)}", why=message)

@@ -33,12 +33,12 @@ from harness.device.replies import (
     Visit,
     agent_error,
     check,
-    clean,
     read_truth,
 )
 from harness.device.transport import Connection
 from harness.device.transports import transport_of
 from harness.errors import BackendError, DeviceUnreachable, HarnessError, LinkLost, ProtocolError
+from harness.text import last_part
 
 __all__ = [
     "AgentHello",
@@ -149,16 +149,16 @@ class AgentSession:
         reply = check(HelloReply, frame.fields, self._name)
         if reply.major != wire.PROTOCOL_MAJOR or reply.backend != backend or (backend and reply.clock is None):
             raise ProtocolError(f"The agent on {self._name} answered another hello than ours")
-        facts = {key: clean(value) for key, value in reply.fingerprint.items()}
+        facts = {key: last_part(value) for key, value in reply.fingerprint.items()}
         self.hello = AgentHello(
-            clean(reply.agent_version), reply.backend or "", facts, reply.clock or "", tuple(reply.reveals)
+            last_part(reply.agent_version), reply.backend or "", facts, reply.clock or "", tuple(reply.reveals)
         )
         return self.hello
 
     def acquire(self, holder: str) -> int:
         """Takes the lease of the device's resource, naming who we are; returns the fencing token."""
         fields: dict[str, Any] = {"resource": self._device.resource, "ttl_s": self._deadlines.lease_ttl_s}
-        frame = self._ask("lease", self._deadlines.reply_s, holder=clean(holder, 150), **fields)
+        frame = self._ask("lease", self._deadlines.reply_s, holder=last_part(holder, 150), **fields)
         self.token = check(LeaseReply, frame.fields, self._name).token
         self._keeper = threading.Thread(target=self._keep, name=f"heartbeat {self._name}", daemon=True)
         self._keeper.start()
@@ -247,7 +247,7 @@ class AgentSession:
             self._ask("status", self._deadlines.reply_s, resource=self._device.resource).fields,
             self._name,
         )
-        holder = None if reply.holder is None else clean(reply.holder, 200)
+        holder = None if reply.holder is None else last_part(reply.holder, 200)
         return {"state": dict(reply.state), "holder": holder, "busy": reply.busy}
 
     def close(self) -> None:
@@ -290,7 +290,7 @@ class AgentSession:
             except wire.FrameError as error:
                 raise BackendError(f"A {type} for {self._name} is too large to send", why=str(error)) from error
             except (OSError, EOFError) as error:
-                self._broken = self._lost(f"{type} could not be sent: {clean(str(error), 200)}")
+                self._broken = self._lost(f"{type} could not be sent: {last_part(str(error), 200)}")
                 raise self._broken from error
             return request
 
@@ -334,7 +334,7 @@ class AgentSession:
             self._running = False
             raise agent_error(self._name, frame.fields)
         if frame.type not in types:
-            raise ProtocolError(f"{self._name} answered {clean(frame.type, 40)!r} instead of {' or '.join(types)}")
+            raise ProtocolError(f"{self._name} answered {last_part(frame.type, 40)!r} instead of {' or '.join(types)}")
         return frame
 
     def _receive(self, timeout_s: float) -> bool:
@@ -343,14 +343,14 @@ class AgentSession:
         except TimeoutError:
             return False
         except (OSError, EOFError) as error:
-            raise self._lost(clean(str(error), 200)) from error
+            raise self._lost(last_part(str(error), 200)) from error
         if not data:
             where = "in the middle of a frame" if self._decoder.pending_bytes else "before the answer"
-            raise self._lost(f"the stream ended {where}; {clean(self._connection.diagnosis())}")
+            raise self._lost(f"the stream ended {where}; {last_part(self._connection.diagnosis())}")
         try:
             self._inbox.extend(self._decoder.feed(data))
         except wire.FrameError as error:
-            why = f"{error}; {clean(self._connection.diagnosis())}"
+            why = f"{error}; {last_part(self._connection.diagnosis())}"
             raise ProtocolError(f"{self._name} sent bytes that are no frame", why=why) from error
         return True
 

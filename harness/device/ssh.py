@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from harness.device.install import push_agent
 from harness.device.inventory import Ssh
-from harness.device.replies import clean
 from harness.device.ssh_client import CHANNEL_S, connect, time_limit
 from harness.device.transport import CLOSE_S, SEND_STALL_S, Connection
 from harness.errors import DeviceUnreachable
+from harness.text import last_part
 
 if TYPE_CHECKING:
     import paramiko
@@ -115,6 +115,6 @@ def _execute(name: str, client: paramiko.SSHClient, command: str) -> paramiko.Ch
             channel = transport.open_session(timeout=CHANNEL_S)
             channel.exec_command(command)
     except (paramiko.SSHException, OSError, EOFError) as error:
-        why = clean(str(error), 200) or type(error).__name__
+        why = last_part(str(error), 200) or type(error).__name__
         raise DeviceUnreachable(f"{name} does not start the agent", why=why) from None
     return channel

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from harness.device.hostkeys import RefuseUnknown, changed_key, known_keys
 from harness.device.inventory import Ssh
-from harness.device.replies import clean
 from harness.device.transport import SEND_STALL_S
 from harness.errors import AuthenticationError, ConfigurationError, DeviceError, DeviceUnreachable
+from harness.text import last_part
 
 if TYPE_CHECKING:
     import paramiko
@@ -82,7 +82,7 @@ def load_identity(name: str, settings: Ssh) -> paramiko.PKey:
             f"{where}: {path} cannot be read", why=error.strerror or "", next_step=next_step
         ) from None
     except (ValueError, TypeError, UnsupportedAlgorithm, paramiko.SSHException, paramiko.UnknownKeyType) as error:
-        why = clean(str(error), 200) or "It is no private key"
+        why = last_part(str(error), 200) or "It is no private key"
         next_step = "Use an ed25519 key without passphrase that a forced command confines"
         raise ConfigurationError(f"{where}: {path} cannot be used", why=why, next_step=next_step) from None
 
@@ -114,16 +114,16 @@ def _connect_once(name: str, settings: Ssh, client: paramiko.SSHClient, identity
     except paramiko.AuthenticationException as error:
         if "timeout" in str(error).lower() or "shut down" in str(error):
             raise _unreachable(
-                name, settings, f"it broke off during authentication: {clean(str(error), 200)}"
+                name, settings, f"it broke off during authentication: {last_part(str(error), 200)}"
             ) from None
         next_step = (
             f"Add the public key of {settings.identity} to ~{settings.user}/.ssh/authorized_keys on the device; "
             f"`harness agent install {name}` tells the line"
         )
         what = f"{name} refused the identity of {settings.user}@{settings.host}"
-        raise AuthenticationError(what, why=clean(str(error), 200), next_step=next_step) from None
+        raise AuthenticationError(what, why=last_part(str(error), 200), next_step=next_step) from None
     except (paramiko.SSHException, OSError, EOFError) as error:
-        why = f"it does not speak SSH, or broke off: {clean(str(error), 200) or type(error).__name__}"
+        why = f"it does not speak SSH, or broke off: {last_part(str(error), 200) or type(error).__name__}"
         raise _unreachable(name, settings, why) from None
     finally:
         if client.get_transport() is None:

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from harness.errors import ConfigurationError, UsageError
+from harness.files import spreadsheet_cell
 from harness.lut.table import Lut
-from harness.text import spreadsheet_cell
 
 FORMATS = (".csv", ".json", ".parquet")
 

@@ -24,13 +24,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound
+from harness.files import read_file
 from harness.latency.estimators import Method
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.correlation import unpack
 from harness.lut.table import Entry, Lut
 from harness.network.fusion_rules import FusionRule
 from harness.settings import DEFAULT_DEVICE
-from harness.text import read_file
 from harness.version import VERSION
 from harness.workspace import Workspace, find_workspace
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork
-from harness.text import printable, read_file
+from harness.files import read_file
+from harness.text import printable
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

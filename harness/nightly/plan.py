@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Literal
 
 from harness.network.models import BUILTIN_NAMES, BUILTIN_PREFIX
-from harness.nightly.planfile import DaskForm, NightlyForm, PlanForm, SetForm, invalid, read_plan_file
-from harness.settings import SLOWDOWN_THRESHOLD
+from harness.nightly.planfile import DaskForm, NightlyForm, PlanForm, SetForm, read_plan_file
+from harness.settings import SLOWDOWN_THRESHOLD, invalid_key
 
 PLAN_FILE = "nightly.toml"
 
@@ -95,11 +95,11 @@ def load_plan(path: Path) -> NightPlan:
 def _plan(path: Path, file: PlanForm) -> NightPlan:
     given = file.nightly
     if given.all and (given.devices or given.groups):
-        raise invalid(path, "nightly.all", "is given beside devices or groups", "Give the one or the other")
+        raise invalid_key(path, "nightly.all", "is given beside devices or groups", "Give the one or the other")
     sets: list[LayerSet] = []
     for one in file.set:
         if any(one.name == other.name for other in sets):
-            raise invalid(path, f"set {one.name!r}: name", "is given twice", "Give every set a name of its own")
+            raise invalid_key(path, f"set {one.name!r}: name", "is given twice", "Give every set a name of its own")
         sets.append(_layer_set(path, one, given))
     return NightPlan(
         path=path,
@@ -122,7 +122,9 @@ def _tls(path: Path, engine: DaskForm) -> tuple[Path, Path, Path] | None:
         return None
     for key, text in given.items():
         if text is None:
-            raise invalid(path, f"nightly.engine.{key}", "is missing beside the others", "TLS needs all three files")
+            raise invalid_key(
+                path, f"nightly.engine.{key}", "is missing beside the others", "TLS needs all three files"
+            )
     authority, certificate, key_file = (
         Path(_file(path, f"nightly.engine.{key}", text)) for key, text in given.items() if text
     )
@@ -132,15 +134,15 @@ def _tls(path: Path, engine: DaskForm) -> tuple[Path, Path, Path] | None:
 def _layer_set(path: Path, one: SetForm, plan: NightlyForm) -> LayerSet:
     key = f"set {one.name!r}"
     if bool(one.networks) == (one.space is not None):
-        raise invalid(path, key, "must have either networks or a space", 'Give networks = ["builtin:resnet50"]')
+        raise invalid_key(path, key, "must have either networks or a space", 'Give networks = ["builtin:resnet50"]')
     if one.space is not None and one.dims:
-        raise invalid(path, f"{key}: dims", "goes with networks", "A space says all sizes itself")
+        raise invalid_key(path, f"{key}: dims", "goes with networks", "A space says all sizes itself")
     own = one if one.devices or one.groups or one.all else plan
     if not (own.devices or own.groups or own.all):
         step = "Give devices, groups or all = true, here or under [nightly]"
-        raise invalid(path, key, "is for no device", step)
+        raise invalid_key(path, key, "is for no device", step)
     if own.all and (own.devices or own.groups):
-        raise invalid(path, f"{key}: all", "is given beside devices or groups", "Give the one or the other")
+        raise invalid_key(path, f"{key}: all", "is given beside devices or groups", "Give the one or the other")
     networks = tuple(_reference(path, f"{key}: networks", text) for text in one.networks)
     space = None if one.space is None else _space(path, f"{key}: space", one.space)
     runs = None if one.runs == "auto" else one.runs
@@ -168,7 +170,7 @@ def _reference(path: Path, key: str, text: str) -> str:
     if name not in BUILTIN_NAMES:
         near = difflib.get_close_matches(name, BUILTIN_NAMES, n=1)
         step = f"Did you mean {BUILTIN_PREFIX}{near[0]}?" if near else f"Built in are: {', '.join(BUILTIN_NAMES)}"
-        raise invalid(path, key, f"names {text[:60]!r}, which is not built in", step)
+        raise invalid_key(path, key, f"names {text[:60]!r}, which is not built in", step)
     return text
 
 
@@ -176,7 +178,7 @@ def _space(path: Path, key: str, text: str) -> str:
     from harness.space.space import builtin_spaces, load_space
 
     if text.startswith(BUILTIN_PREFIX) and text not in builtin_spaces():
-        raise invalid(path, key, f"names {text[:60]!r}", f"Built in are: {', '.join(builtin_spaces())}")
+        raise invalid_key(path, key, f"names {text[:60]!r}", f"Built in are: {', '.join(builtin_spaces())}")
     found = text if text.startswith(BUILTIN_PREFIX) else _file(path, key, text)
     load_space(found)
     return found
@@ -188,9 +190,9 @@ def _file(path: Path, key: str, text: str) -> str:
         found = (path.parent / Path(text).expanduser()).absolute()
         is_file = found.is_file()
     except (OSError, ValueError, RuntimeError) as error:
-        raise invalid(path, key, f"is wrong: {error}", "Correct the path") from error
+        raise invalid_key(path, key, f"is wrong: {error}", "Correct the path") from error
     if not is_file:
-        raise invalid(path, key, f"names {text[:200]!r}, which is not a file", "Paths are relative to the plan")
+        raise invalid_key(path, key, f"names {text[:200]!r}, which is not a file", "Paths are relative to the plan")
     return str(found)
 
 

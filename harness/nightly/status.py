@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from harness.errors import LutError
+from harness.files import read_file
 from harness.fleet.store import DeviceHealth, FleetStore
 from harness.lut.store import MANIFEST, latest_lut
 from harness.nightly.lock import Holder, running
-from harness.text import read_file
 from harness.workspace import Workspace
 
 _MAX_BYTES = 1 << 26

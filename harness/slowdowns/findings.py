@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.device.replies import clean
 from harness.slowdowns.subjects import Detectable, Kind, Subject
+from harness.text import last_part
 
 State = Literal["new", "step", "passed"]
 
@@ -22,7 +22,7 @@ class FingerprintChange:
     after: str
 
     def __str__(self) -> str:
-        return clean(f"{self.key} {self.before or 'unknown'} -> {self.after or 'unknown'}", 200)
+        return last_part(f"{self.key} {self.before or 'unknown'} -> {self.after or 'unknown'}", 200)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Finding:
         """The finding in one line."""
         low, high = (100 * bound for bound in self.interval)
         size = f"{abs(100 * self.change):.1f} % [{min(abs(low), abs(high)):.1f}, {max(abs(low), abs(high)):.1f}]"
-        what = f"{clean(str(self.subject), 120)} {'is' if self.state != 'passed' else 'was'} {size}"
+        what = f"{last_part(str(self.subject), 120)} {'is' if self.state != 'passed' else 'was'} {size}"
         line = f"{what} {'slower' if self.is_slower else 'faster'}, {self._when}"
         return f"{line}; likely cause: {', '.join(map(str, self.causes))}" if self.causes else line
 

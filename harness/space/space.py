@@ -18,27 +18,24 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from harness.errors import ConfigurationError
+from harness.settings import check_settings, read_toml
 from harness.space.blocks import AnyBlock
 from harness.space.configuration import Configuration
-from harness.text import read_file
+from harness.strict import StrictModel
 
 BUILTIN_PREFIX = "builtin:"
-_MAX_BYTES = 1 << 20
 _FOLDER = Path(__file__).parent
 _Positive = Annotated[int, Field(ge=1, le=1 << 50)]
 
 
-class Limits(BaseModel):
+class Limits(StrictModel):
     """Layers beyond these do not belong to the space: multiply-adds, and bytes of inputs, weights and result."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     max_macs: _Positive = 4_000_000_000
     max_bytes: _Positive = 1 << 28
@@ -49,10 +46,8 @@ class Limits(BaseModel):
         return features.macs <= self.max_macs and features.moved_bytes <= self.max_bytes
 
 
-class Space(BaseModel):
+class Space(StrictModel):
     """All layers of all blocks that are within the limits."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     limits: Limits = Limits()
     layers: Annotated[tuple[AnyBlock, ...], Field(min_length=1, max_length=100)]
@@ -76,18 +71,7 @@ def load_space(reference: str) -> Space:
         raise ConfigurationError(f"There is no built-in space {reference[:60]!r}", next_step=step)
     name = reference.removeprefix(BUILTIN_PREFIX)
     path = _FOLDER / f"{name}.toml" if reference in known else Path(reference)
-    try:
-        content = read_file(path, _MAX_BYTES).decode()
-        given: Any = tomllib.loads(content)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError, ValueError) as error:
-        raise ConfigurationError(f"The space {reference[:200]!r} cannot be read", why=str(error)[:300]) from error
+    given = read_toml(path)
     if isinstance(given.get("layers"), list):  # strict validation takes tuples for what stays as it is
         given["layers"] = tuple(given["layers"])
-    try:
-        return Space.model_validate(given)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part)[:40] for part in first["loc"])
-        why = f"{place}: {first['msg'].removeprefix('Value error, ')[:300]}"
-        step = "See docs/spaces.md for what a space file holds"
-        raise ConfigurationError(f"The space {reference[:200]!r} is invalid", why=why, next_step=step) from None
+    return check_settings(Space, given, path)

@@ -22,10 +22,11 @@ from typing import Any
 from device_agents.backends import Backend, HasOracle, LoadRequest, Refused
 from device_agents.fingerprint import hardware
 from device_agents.truth import Revealed, Truth
-from harness.device.replies import Series, Visit, clean, read_truth
+from harness.device.replies import Series, Visit, read_truth
 from harness.device.session import AgentHello, AgentSession, ProbePayload, Purpose
 from harness.errors import BackendError
 from harness.samples import Sample
+from harness.text import last_part
 from harness.version import VERSION
 
 _SERIES_A_PART = 512
@@ -78,7 +79,7 @@ class InProcessSession(AgentSession):
         try:
             return self.backend.load(request)
         except Refused as refused:
-            raise BackendError("The backend refused", why=clean(str(refused))) from refused
+            raise BackendError("The backend refused", why=last_part(str(refused))) from refused
 
     def oracle(self, probe: str) -> Truth:
         """What the backend knows of a loaded probe; raises BackendError where it knows nothing."""

@@ -68,7 +68,7 @@ def test_inventory_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        (BOARD + "prot = 2222\n", r"devices\.board\.prot is unknown .*Did you mean port"),
+        (BOARD + "prot = 2222\n", r"devices\.board\.prot is unknown\. Did you mean port"),
         (BOARD + "port = 70000\n", r"devices\.board\.port .*65535"),
         (BOARD + "port = true\n", r"devices\.board\.port"),
         (BOARD + 'port = "22"\n', r"devices\.board\.port"),
@@ -82,7 +82,7 @@ def test_inventory_cannot_be_changed() -> None:
         (BOARD + "[devices.board.options]\nthreads = [1]\n", r"devices\.board\.options\.threads"),
         (BOARD + 'backend = "abacus"\n', r"devices\.board\.backend"),
         (BOARD + 'resource = "../x"\n', r"devices\.board\.resource"),
-        ('[devices.x]\nhost = "a"\n', r"devices\.x\.host is unknown for this transport"),
+        ('[devices.x]\nhost = "a"\n', r"devices\.x\.host is unknown for this transport\. Add transport"),
         ('[devices."a/b"]\n', "is not a device name"),
         ('[devices."a\\u001b[31m"]\n', r"devices\.'a\\x1b\[31m' is not a device name"),
         ("[devices.cpu01]\n", r"devices\.cpu01 is the name of a built-in device"),

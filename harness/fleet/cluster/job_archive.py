@@ -17,12 +17,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from harness import errors
 from harness.errors import ConfigurationError, EngineError, HarnessError, InputError, UnsupportedNetwork
+from harness.files import read_file
 from harness.fleet.cluster.access import VERSIONS
 from harness.fleet.execution import Patience
 from harness.fleet.job import Failure, Job, JobOutcome
 from harness.network.models import BUILTIN_PREFIX
 from harness.network.read import read_model
-from harness.text import printable, read_file
+from harness.text import printable
 
 MAX_FILES_BYTES = 256 << 20
 """What the files of one job may take together: the scheduler keeps them in memory until the job is done."""
