@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.device.holder import holder
 from harness.device.inventory import BUILT_IN
 from harness.device.session import AgentSession, open_session
-from harness.estimation.estimate import estimate_network
+from harness.estimation.network_estimate import estimate_network
 from harness.lut.table import Lut
 from harness.measure.campaign import payload_of
 from harness.network.disjoint_sets import DisjointSets
@@ -16,7 +16,7 @@ from harness.network.models import load_networks
 from harness.network.network import Network
 from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.probe.probe import network_probe
-from harness.validation.oracle import COUNTED_SHARE
+from harness.validation.oracle_comparison import COUNTED_SHARE
 
 
 def chain_errors(device: str, table: Lut, models: Sequence[str]) -> list[float]:

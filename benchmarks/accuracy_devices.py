@@ -21,8 +21,8 @@ from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
 from harness.measure.summary import Z_95
 from harness.network.models import BUILTIN_PREFIX
-from harness.predictor.intervals import LEVEL, NORMAL_90
-from harness.validation.validate import DEFAULT_PROCESSES, NetworkValidation, Validation
+from harness.predictor.uncertainty.intervals import LEVEL, NORMAL_90
+from harness.validation.network_validation import DEFAULT_PROCESSES, NetworkValidation, Validation
 from harness.workspace import Workspace
 
 OTHER_METHODS: tuple[Method, ...] = ("difference", "regression")

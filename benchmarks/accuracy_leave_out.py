@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from accuracy_devices import REJECTED_P, TENTH, TWENTIETH, Errors, Measured, Run, p_of_90, references, say
 from accuracy_page import Reached, Section, milliseconds, percent, signed, table, yes
 
-from harness.estimation.estimate import estimate_network
+from harness.estimation.network_estimate import estimate_network
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Lut
 from harness.measure.summary import Z_95
 from harness.network.layers import cut
 from harness.network.models import load_networks
 from harness.network.network import Network
-from harness.predictor.described import describe
-from harness.predictor.intervals import NORMAL_90
+from harness.predictor.features.key_features import describe
 from harness.predictor.predictor import Predictor
+from harness.predictor.uncertainty.intervals import NORMAL_90
 
 DEVICES = ("npu01", "cpu01")
 WITHIN = {"npu01": (0.03, 14), "cpu01": (0.06, 12)}

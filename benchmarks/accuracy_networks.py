@@ -21,7 +21,7 @@ from accuracy_rows import (
     summary_rows,
 )
 
-from harness.validation.oracle import COUNTED_SHARE, LONG_LAYER_S, LayerTruth, NetworkTruth, OracleReport
+from harness.validation.oracle_comparison import COUNTED_SHARE, LONG_LAYER_S, LayerTruth, NetworkTruth, OracleReport
 
 OPENVINO_NETWORKS = ("resnet50", "mobilenetv2", "squeezenet", "efficientnet_b0", "bert_mini")
 

@@ -22,9 +22,9 @@ from device_agents.emulated_npu.host import HostModel
 from device_agents.emulated_npu.machine import load_preset
 from harness.network.models import load_networks
 from harness.network.network import Network
+from harness.predictor.features.layer_arrays import layer_arrays
+from harness.predictor.features.layer_features import TrainingExample
 from harness.predictor.fit import fit_predictor
-from harness.predictor.layer_descriptions import Sample
-from harness.predictor.work import work_of
 
 PRESET = "edge"
 DRAWS, QUICK_DRAWS = 1_000, 30
@@ -115,9 +115,9 @@ def v100_section(run: Run) -> Section:
     return Section(f"Tested on {tested:,} other rows.\n\n{table(header, rows)}", tuple(reached))
 
 
-def _boosted(train: Sequence[Sample], test: Sequence[Sample]) -> float:
+def _boosted(train: Sequence[TrainingExample], test: Sequence[TrainingExample]) -> float:
     """The share within 10 % that gradient boosting of the log latency reaches with sizes, work and bytes."""
-    known, asked = (work_of([sample.layer for sample in part]) for part in (train, test))
+    known, asked = (layer_arrays([sample.layer for sample in part]) for part in (train, test))
     boosting = HistGradientBoostingRegressor(max_iter=600, learning_rate=0.06, random_state=0)
     boosting.fit(predictor_v100.plain_columns(known), np.log([sample.latency_s for sample in train]))
     return predictor_v100.within_10_percent(boosting.predict(predictor_v100.plain_columns(asked)), test)

@@ -19,17 +19,17 @@ import numpy as np
 from scipy.stats import binomtest
 
 from harness.latency.overhead import row_of
-from harness.lut.store import read_lut
 from harness.lut.table import Entry, Lut
+from harness.lut.table_files import read_lut
 from harness.network.context import context_of
 from harness.network.layers import cut
 from harness.network.models import load_networks
 from harness.network.zoo import NAMES
-from harness.predictor.described import describe
+from harness.predictor.features.key_features import describe
+from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
 from harness.predictor.fit import fit_predictor
-from harness.predictor.intervals import LEVEL, NORMAL_90
-from harness.predictor.layer_descriptions import LayerFeatures, Sample
 from harness.predictor.sums import stderr_of_sum
+from harness.predictor.uncertainty.intervals import LEVEL, NORMAL_90
 from harness.probe.overhead_terms import OverheadTerms
 
 
@@ -75,7 +75,7 @@ def measured_networks(table: Lut) -> list[Measured]:
     return found
 
 
-def samples_of(entries: Sequence[Entry], networks: Sequence[Measured]) -> list[Sample]:
+def samples_of(entries: Sequence[Entry], networks: Sequence[Measured]) -> list[TrainingExample]:
     """What the predictor learns from, with the networks that each layer occurs in."""
     sources: dict[str, set[str]] = {}
     for network in networks:
@@ -83,7 +83,7 @@ def samples_of(entries: Sequence[Entry], networks: Sequence[Measured]) -> list[S
             sources.setdefault(signature, set()).add(network.name)
     described = [(entry, describe(entry.signature)) for entry in entries]
     return [
-        Sample(layer, entry.latency_s, entry.stderr_s, frozenset(sources.get(entry.signature, ())))
+        TrainingExample(layer, entry.latency_s, entry.stderr_s, frozenset(sources.get(entry.signature, ())))
         for entry, layer in described
         if layer is not None
     ]

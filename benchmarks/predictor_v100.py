@@ -22,25 +22,25 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests" / "predicto
 
 from v100_convolutions import split  # noqa: E402
 
-from harness.predictor.columns import feature_columns  # noqa: E402
-from harness.predictor.coverage import Coverage  # noqa: E402
+from harness.predictor.features.layer_arrays import Floats, LayerArrays, index_of, layer_arrays  # noqa: E402
+from harness.predictor.features.layer_features import LayerFeatures, TrainingExample  # noqa: E402
 from harness.predictor.fit import fit_predictor  # noqa: E402
-from harness.predictor.intervals import LEVEL  # noqa: E402
-from harness.predictor.layer_descriptions import LayerFeatures, Sample  # noqa: E402
-from harness.predictor.predictor import Prediction  # noqa: E402
-from harness.predictor.step_search import find_steps  # noqa: E402
-from harness.predictor.steps import Steps  # noqa: E402
+from harness.predictor.predictor import LayerPrediction  # noqa: E402
+from harness.predictor.roofline.device_tiling import DeviceTiling  # noqa: E402
+from harness.predictor.roofline.feature_matrix import feature_matrix  # noqa: E402
+from harness.predictor.roofline.tiling_search import find_tiling  # noqa: E402
 from harness.predictor.training import WAYS, Training  # noqa: E402
 from harness.predictor.trees import VotingTrees  # noqa: E402
-from harness.predictor.work import Floats, Work, index_of, work_of  # noqa: E402
+from harness.predictor.uncertainty.coverage import Coverage  # noqa: E402
+from harness.predictor.uncertainty.intervals import LEVEL  # noqa: E402
 
 TEST_ROWS = 15_000
 POOLED_DRAWS = 1_000
 SEEDS = {3_000: 5, 10_000: 3}
-NO_STEPS = Steps(1, 1, 1, ((1, 1, 1),))
+NO_STEPS = DeviceTiling(1, 1, 1, ((1, 1, 1),))
 
 
-def within_10_percent(log_latency: Floats, test: Sequence[Sample]) -> float:
+def within_10_percent(log_latency: Floats, test: Sequence[TrainingExample]) -> float:
     """Share of predictions within 10 % of the measured latency."""
     measured = np.array([sample.latency_s for sample in test])
     return float(np.mean(np.abs(np.exp(log_latency) / measured - 1.0) <= 0.1))
@@ -85,12 +85,12 @@ def calibration_p(held: int, rows: int) -> float:
     return float(min(1.0, 2.0 * min(law.cdf(held), law.sf(held - 1))))
 
 
-def width(found: Sequence[Prediction], coverage: Coverage) -> float:
+def width(found: Sequence[LayerPrediction], coverage: Coverage) -> float:
     """Median half width of intervals of a class, relative."""
     return statistics.median([math.sqrt(each.high_s / each.low_s) - 1.0 for each in found if each.coverage is coverage])
 
 
-def plain_columns(work: Work) -> Floats:
+def plain_columns(work: LayerArrays) -> Floats:
     """Sizes, work and bytes, without anything that was fitted."""
     derived = (work.macs, work.in_bytes, work.out_bytes, work.weight_bytes, work.moved_bytes, work.rows)
     return np.stack([*work.sizes.values(), *map(np.log, derived), np.log(work.macs / work.moved_bytes)], axis=1)
@@ -99,16 +99,19 @@ def plain_columns(work: Work) -> Floats:
 def ablation(rows: int) -> None:
     """What each part is worth, on seed 0."""
     train, test = split(0, rows, TEST_ROWS)
-    work, asked = (work_of([sample.layer for sample in part]) for part in (train, test))
+    work, asked = (layer_arrays([sample.layer for sample in part]) for part in (train, test))
     latency_s = np.array([sample.latency_s for sample in train])
     print(f"\nwhat each part is worth ({rows} rows known)\n\n| model | within 10 % |\n|---|---|")
     boosting = HistGradientBoostingRegressor(max_iter=600, learning_rate=0.06, random_state=0)
     plain = boosting.fit(plain_columns(work), np.log(latency_s)).predict(plain_columns(asked))
     print(f"| plain gradient boosting of log latency on sizes, work, bytes | {within_10_percent(plain, test):.1%} |")
-    for label, steps in (("roofline without steps", NO_STEPS), ("roofline with steps", find_steps(work, latency_s, 0))):
+    for label, steps in (
+        ("roofline without steps", NO_STEPS),
+        ("roofline with steps", find_tiling(work, latency_s, 0)),
+    ):
         training = Training(work, latency_s, np.zeros(len(work)), (frozenset(),) * len(work), steps, seed=0)
         roofline, columns, log_ratio = training.roofline()
-        asked_columns, base = feature_columns(asked, roofline)
+        asked_columns, base = feature_matrix(asked, roofline)
         for way, grow in WAYS.items():
             log_latency, mean = base.copy(), base.copy()
             for operator in sorted(set(work.operators)):

@@ -28,9 +28,9 @@ from harness.device.session import open_session  # noqa: E402
 from harness.measure.journal import Journal  # noqa: E402
 from harness.measure.policy import RepeatPolicy  # noqa: E402
 from harness.measure.progress import ignore  # noqa: E402
+from harness.predictor.features.layer_arrays import Floats  # noqa: E402
+from harness.predictor.features.layer_features import LayerFeatures, TrainingExample  # noqa: E402
 from harness.predictor.fit import fit_predictor  # noqa: E402
-from harness.predictor.layer_descriptions import LayerFeatures, Sample  # noqa: E402
-from harness.predictor.work import Floats  # noqa: E402
 from harness.probe.auxiliary import auxiliary_for  # noqa: E402
 from harness.space.committee import places_of  # noqa: E402
 from harness.space.planner import Described, Measure, Round, RoundResult, Source, choose, explore  # noqa: E402
@@ -75,13 +75,15 @@ class Rows:
         return [pool[place] for place in choose(places, np.ones(len(pool)), count, generator)]
 
 
-def errors(train: Sequence[Sample], test: Sequence[Sample]) -> Floats:
+def errors(train: Sequence[TrainingExample], test: Sequence[TrainingExample]) -> Floats:
     """Relative errors of a predictor."""
     found = fit_predictor(train).predict_all([sample.layer for sample in test])
     return np.array([abs(one.latency_s / sample.latency_s - 1) for one, sample in zip(found, test, strict=True)])
 
 
-def table(label: str, planned: Sequence[Sample], drawn: Sequence[Sample], test: Sequence[Sample]) -> None:
+def table(
+    label: str, planned: Sequence[TrainingExample], drawn: Sequence[TrainingExample], test: Sequence[TrainingExample]
+) -> None:
     """Prints the errors of both by the number of layers measured."""
     print(f"\n{label}, judged on {len(test)} layers at random\n")
     columns = ("median", "90th percentile", "within 10 %")
@@ -96,15 +98,17 @@ def table(label: str, planned: Sequence[Sample], drawn: Sequence[Sample], test: 
         print(f"| {count} | {' | '.join(cells)} |", flush=True)
 
 
-def planned_samples(source: Source[Drawn], measure: Measure[Drawn], count: int, seed: int) -> list[Sample]:
+def planned_samples(source: Source[Drawn], measure: Measure[Drawn], count: int, seed: int) -> list[TrainingExample]:
     """What the planner measures, in order, rounds shuffled so that any first part of them is fair."""
-    samples: list[Sample] = []
+    samples: list[TrainingExample] = []
 
     def noted(asked: Round[Drawn]) -> Sequence[float | None] | None:
         latencies = measure(asked)
         pairs = list(zip(asked.layers, latencies or (), strict=True))
         order = np.random.default_rng(asked.number).permutation(len(pairs))
-        samples.extend(Sample(pairs[at][0].features, found) for at in order if (found := pairs[at][1]) is not None)
+        samples.extend(
+            TrainingExample(pairs[at][0].features, found) for at in order if (found := pairs[at][1]) is not None
+        )
         return latencies
 
     explore(source, noted, count=count, target=0.0, seed=seed, observe=show)
@@ -122,10 +126,10 @@ def v100(seed: int) -> None:
 
     rows = [Row(sample.layer, sample.latency_s) for sample in measured()]
     order = np.random.default_rng(seed).permutation(len(rows))
-    test = [Sample(rows[at].features, rows[at].latency_s) for at in order[:V100_JUDGED]]
+    test = [TrainingExample(rows[at].features, rows[at].latency_s) for at in order[:V100_JUDGED]]
     known = [rows[at] for at in order[V100_JUDGED:]]
     planned = planned_samples(Rows(known), lambda asked: [row.latency_s for row in asked.layers], COUNTS[-1], seed)
-    drawn = [Sample(row.features, row.latency_s) for row in known[: COUNTS[-1]]]
+    drawn = [TrainingExample(row.features, row.latency_s) for row in known[: COUNTS[-1]]]
     table(f"V100, seed {seed}", planned, drawn, test)
 
 
@@ -145,7 +149,7 @@ def device(name: str, count: int, space: str) -> None:
             layers = tuple(source.random(JUDGED + count, generator, frozenset()))
             latencies = rounds.measure(Round(0, layers, ())) or []
             pairs = zip(layers, latencies, strict=True)
-            samples = [Sample(layer.features, found) for layer, found in pairs if found is not None]
+            samples = [TrainingExample(layer.features, found) for layer, found in pairs if found is not None]
             planned = planned_samples(source, rounds.measure, count, 0)
             table(f"{name}, {source.space.count:,} configurations", planned, samples[JUDGED:], samples[:JUDGED])
             print(f"\n{rounds.device_s:.0f} s on the device for all of them")

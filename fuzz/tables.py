@@ -19,10 +19,10 @@ from fuzz.mutation import TEXTS, json_text, mutate_bytes, mutate_json, mutate_me
 from harness.errors import LutError
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.correlation import pack
-from harness.lut.store import CORRELATION, ENTRIES, MANIFEST, PREDICTOR, publish, read_lut
 from harness.lut.table import Entry, Lut
+from harness.lut.table_files import CORRELATION, ENTRIES, MANIFEST, PREDICTOR, publish, read_lut
 from harness.network.fusion_rules import DEFAULT_RULES
-from harness.predictor.described import describe
+from harness.predictor.features.key_features import describe
 
 _PARTS = (MANIFEST, ENTRIES, CORRELATION, PREDICTOR)
 _LENGTH = struct.Struct(">I")
@@ -97,24 +97,24 @@ def _predictor(entries: tuple[Entry, ...]) -> bytes:
     """A predictor of all parts but trees, which would take seconds to grow."""
     import numpy as np
 
-    from harness.predictor.columns import feature_columns
-    from harness.predictor.coverage import Coverage, hull_of
-    from harness.predictor.intervals import ANY, Calibration
-    from harness.predictor.parameters import METADATA_KEY, Parameters, text_of
-    from harness.predictor.roofline import fit_roofline
-    from harness.predictor.steps import Steps
-    from harness.predictor.stored import model_of
+    from harness.predictor.features.layer_arrays import layer_arrays
+    from harness.predictor.roofline.device_tiling import DeviceTiling
+    from harness.predictor.roofline.feature_matrix import feature_matrix
+    from harness.predictor.roofline.roofline_fit import fit_roofline
+    from harness.predictor.stored_parameters import METADATA_KEY, Parameters, text_of
+    from harness.predictor.tree_model import model_of
     from harness.predictor.trees import NoTrees
-    from harness.predictor.work import work_of
+    from harness.predictor.uncertainty.coverage import Coverage, hull_of
+    from harness.predictor.uncertainty.intervals import ANY, Calibration
 
     found = [(describe(entry.signature), entry.latency_s) for entry in entries]
     known = {layer: latency_s for layer, latency_s in found if layer is not None}
-    work = work_of(list(known))
-    roofline = fit_roofline(work, np.array(list(known.values())), Steps(1, 1, 1), iterations=3)
+    work = layer_arrays(list(known))
+    roofline = fit_roofline(work, np.array(list(known.values())), DeviceTiling(1, 1, 1), iterations=3)
     operators = tuple(sorted(set(work.operators)))
     calibration = Calibration({ANY: 0.1}, {(ANY, coverage): 1.0 for coverage in Coverage}, 1e-7)
     parameters = Parameters(roofline, hull_of(work, operators), calibration, {ANY: 0.5})
-    columns, _ = feature_columns(work, roofline)
+    columns, _ = feature_matrix(work, roofline)
     model = model_of([NoTrees()] * len(operators), columns.shape[1], {METADATA_KEY: text_of(parameters)})
     return bytes(model.SerializeToString())
 

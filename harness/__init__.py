@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from harness import version
 
 if TYPE_CHECKING:
-    from harness.estimation.estimate import estimate
+    from harness.estimation.network_estimate import estimate
     from harness.lut.build import build_lut
     from harness.measure.profiling import profile
-    from harness.validation.validate import validate
+    from harness.validation.network_validation import validate
     from harness.workspace import Workspace
 
 __version__ = version.VERSION
@@ -21,9 +21,9 @@ __all__ = ["Workspace", "__version__", "build_lut", "estimate", "profile", "vali
 
 _HOMES = {
     "build_lut": "harness.lut.build",
-    "estimate": "harness.estimation.estimate",
+    "estimate": "harness.estimation.network_estimate",
     "profile": "harness.measure.profiling",
-    "validate": "harness.validation.validate",
+    "validate": "harness.validation.network_validation",
     "Workspace": "harness.workspace",
 }
 

@@ -25,12 +25,12 @@ def demo(
     from dataclasses import asdict
 
     from harness.cli.validate import show_validation
-    from harness.estimation.estimate import estimate_network
+    from harness.estimation.network_estimate import estimate_network
     from harness.lut.build import build_lut
     from harness.measure.profiling import profile
     from harness.network.models import load_network
     from harness.report.html import write_report
-    from harness.validation.validate import validate
+    from harness.validation.network_validation import validate
 
     place = find_workspace(workspace)
     started_s = time.monotonic()

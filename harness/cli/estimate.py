@@ -16,7 +16,7 @@ from harness.files import spreadsheet_cell
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
-    from harness.estimation.estimate import NetworkEstimate
+    from harness.estimation.network_estimate import NetworkEstimate
 
 
 def estimate(
@@ -37,8 +37,8 @@ def estimate(
 
     Example: harness estimate builtin:resnet50 model.onnx --device cpu01 --layers
     """
-    from harness.estimation import estimate as networks
-    from harness.lut.store import open_table
+    from harness.estimation import network_estimate as networks
+    from harness.lut.table_files import open_table
     from harness.network.models import load_networks
 
     table = open_table(device, lut, find_workspace(workspace))

@@ -74,7 +74,7 @@ def show(
 
     Example: harness lut show --device cpu01 --limit 0
     """
-    from harness.lut.store import open_table
+    from harness.lut.table_files import open_table
 
     table = open_table(device, folder, find_workspace(workspace))
     if json:
@@ -108,7 +108,7 @@ def diff(before: Table, after: Table, workspace: options.WorkspaceFolder = None,
     Example: harness lut diff lut/cpu01/2026-01-01-0a1b2c3d lut/cpu01/2026-01-02-4e5f6a7b
     """
     from harness.lut.diff import compare
-    from harness.lut.store import open_table
+    from harness.lut.table_files import open_table
 
     place = find_workspace(workspace)
     old, new = (open_table(None, folder, place) for folder in (before, after))
@@ -150,7 +150,7 @@ def check(
 
     Example: harness lut check
     """
-    from harness.lut.store import MANIFEST, read_lut
+    from harness.lut.table_files import MANIFEST, read_lut
 
     root = find_workspace(workspace).lut
     chosen = folders or sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST}"))
@@ -181,7 +181,7 @@ def export(
     Example: harness lut export layers.csv --device cpu01
     """
     from harness.lut.export import export_entries
-    from harness.lut.store import open_table
+    from harness.lut.table_files import open_table
 
     table = open_table(device, folder, find_workspace(workspace))
     export_entries(table, output)

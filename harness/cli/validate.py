@@ -17,8 +17,8 @@ from harness.workspace import find_workspace
 WORST_LAYERS = 5
 
 if TYPE_CHECKING:
-    from harness.validation.oracle import OracleReport
-    from harness.validation.validate import Validation
+    from harness.validation.network_validation import Validation
+    from harness.validation.oracle_comparison import OracleReport
 
 
 def validate(
@@ -47,8 +47,8 @@ def validate(
     """
     place, dims = find_workspace(workspace), options.parse_dims(dim)
 
-    from harness.estimation import estimate as networks
-    from harness.validation import validate as validation
+    from harness.estimation import network_estimate as networks
+    from harness.validation import network_validation as validation
 
     with show_progress(device) as observe, stop_on_interrupt() as stop:
         result = validation.validate(
@@ -56,7 +56,7 @@ def validate(
             observe=observe, stop=stop,
         )  # fmt: skip
     if html is not None:
-        from harness.lut.store import open_table
+        from harness.lut.table_files import open_table
         from harness.network.models import load_networks
         from harness.report.html import write_report
 
@@ -107,7 +107,7 @@ def show_validation(result: Validation) -> None:
 
 def _show_oracle(report: OracleReport) -> None:
     """Fitted overhead beside the true one, and the layers that are furthest off."""
-    from harness.validation.oracle import COUNTED_SHARE
+    from harness.validation.oracle_comparison import COUNTED_SHARE
 
     print()
     rows = [

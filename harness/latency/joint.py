@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from harness.latency.chains import (
+from harness.latency.chain_latencies import (
     SIGNED,
     LayerShares,
     chain_equations,
@@ -23,7 +23,7 @@ from harness.latency.chains import (
 )  # fmt: skip
 from harness.latency.layer_latency import Latency, positive
 from harness.latency.overhead import COLUMNS, Overhead, row_of
-from harness.latency.system import Equation, Solution, solve
+from harness.latency.sparse_system import Equation, Solution, solve
 from harness.measure.summary import MAD_TO_SIGMA, Measurement
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.overhead_terms import OverheadTerms

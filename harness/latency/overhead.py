@@ -15,8 +15,8 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import IllConditionedDesign
+from harness.latency.dense_fits import robust_fits
 from harness.latency.drift import SLOW_DRIFT
-from harness.latency.nonnegative import robust_fits
 from harness.measure.summary import MAD_TO_SIGMA, Z_95, Measurement
 from harness.probe.overhead_terms import TERM_NAMES, OverheadTerms
 

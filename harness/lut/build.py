@@ -18,8 +18,8 @@ from harness.latency.joint import Place
 from harness.latency.overhead import Overhead
 from harness.lut.correlation import pack
 from harness.lut.learning import learn_predictor
-from harness.lut.store import publish
 from harness.lut.table import Entry, Lut
+from harness.lut.table_files import publish
 from harness.measure.journal import Campaign, Journal
 from harness.measure.summary import summarise
 from harness.network.fusion_rules import FusionRule

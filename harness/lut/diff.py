@@ -13,7 +13,7 @@ RELEVANT_CHANGE = 0.02
 
 
 @dataclass(frozen=True)
-class Change:
+class EntryChange:
     """A layer whose latency changed; `z` is the change in standard errors."""
 
     key: str
@@ -29,7 +29,7 @@ class Change:
 class LutChanges:
     """All changes, largest first; `total_ratio` compares the sums over the common layers."""
 
-    changed: tuple[Change, ...]
+    changed: tuple[EntryChange, ...]
     common: int
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -58,10 +58,10 @@ def compare(before: Lut, after: Lut) -> LutChanges:
     )
 
 
-def _change(before: Entry, after: Entry) -> Change:
+def _change(before: Entry, after: Entry) -> EntryChange:
     error_s = max(math.hypot(before.stderr_s, after.stderr_s), 1e-12)
     change_s = after.latency_s - before.latency_s
-    return Change(
+    return EntryChange(
         before.key, before.context, before.op, before.latency_s, after.latency_s, after.latency_s / before.latency_s,
         change_s / error_s,
     )  # fmt: skip

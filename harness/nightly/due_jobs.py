@@ -13,8 +13,8 @@ from harness.errors import LutError
 from harness.fleet.job import Job
 from harness.fleet.selection import select
 from harness.fleet.store import FleetStore
-from harness.lut.store import latest_lut, read_lut
 from harness.lut.table import Entry
+from harness.lut.table_files import latest_lut, read_lut
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.summary import Z_95

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.errors import HarnessError, LutError
 from harness.fleet.job import Failure
 from harness.lut.build import build_lut
-from harness.lut.store import latest_lut, read_lut
+from harness.lut.table_files import latest_lut, read_lut
 from harness.measure.journal import Campaign, Journal
 from harness.nightly.due_jobs import campaigns_of_nights
 from harness.nightly.outcome import Published, SetRow, bug

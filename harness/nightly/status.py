@@ -11,7 +11,7 @@ from typing import Any
 from harness.errors import LutError
 from harness.files import read_file
 from harness.fleet.store import DeviceHealth, FleetStore
-from harness.lut.store import MANIFEST, latest_lut
+from harness.lut.table_files import MANIFEST, latest_lut
 from harness.nightly.lock import Holder, running
 from harness.workspace import Workspace
 

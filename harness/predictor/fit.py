@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from harness.errors import HarnessError, UsageError
-from harness.predictor.columns import Columns
-from harness.predictor.coverage import Coverage, hull_of
-from harness.predictor.intervals import Calibration, calibrate, joined
-from harness.predictor.layer_descriptions import LayerFeatures, Sample
-from harness.predictor.parameters import METADATA_KEY, Parameters, text_of
+from harness.predictor.features.layer_arrays import index_of, layer_arrays
+from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
 from harness.predictor.predictor import Predictor
-from harness.predictor.shared import HeldOutTogether, shares_of
-from harness.predictor.step_search import find_steps
-from harness.predictor.stored import model_of
+from harness.predictor.roofline.feature_matrix import FeatureMatrix
+from harness.predictor.roofline.tiling_search import find_tiling
+from harness.predictor.stored_parameters import METADATA_KEY, Parameters, text_of
 from harness.predictor.training import JUDGED_FOLDS, WAYS, HeldOut, Training, best_way
+from harness.predictor.tree_model import model_of
 from harness.predictor.trees import Corrector
-from harness.predictor.work import index_of, work_of
+from harness.predictor.uncertainty.coverage import Coverage, hull_of
+from harness.predictor.uncertainty.intervals import Calibration, calibrate, joined
+from harness.predictor.uncertainty.network_errors import HeldOutTogether, shares_of
 
 LEAST_SAMPLES = 20
 _STORED_DIFFERENCE = 1e-4
@@ -27,12 +27,12 @@ _STRAY = 10.0
 """Scores are cut here before they are correlated."""
 
 
-def fit_predictor(samples: Sequence[Sample], *, seed: int = 0) -> Predictor:
+def fit_predictor(samples: Sequence[TrainingExample], *, seed: int = 0) -> Predictor:
     """Learns from measured layers of one device; the same samples and seed give the same predictor.
 
     A layer measured several times counts once, with its median. Raises UsageError below `LEAST_SAMPLES` layers.
     """
-    repeats: dict[LayerFeatures, list[Sample]] = defaultdict(list)
+    repeats: dict[LayerFeatures, list[TrainingExample]] = defaultdict(list)
     for sample in samples:
         repeats[sample.layer].append(sample)
     if len(repeats) < LEAST_SAMPLES:
@@ -41,7 +41,7 @@ def fit_predictor(samples: Sequence[Sample], *, seed: int = 0) -> Predictor:
             why=f"it needs at least {LEAST_SAMPLES}",
             next_step="Measure more layers",
         )
-    work = work_of(list(repeats))
+    work = layer_arrays(list(repeats))
     latency_s = np.array([np.median([sample.latency_s for sample in part]) for part in repeats.values()])
     noise = np.array([np.median([sample.stderr_s / sample.latency_s for sample in part]) for part in repeats.values()])
     sources = tuple(frozenset[str]().union(*(sample.sources for sample in part)) for part in repeats.values())
@@ -50,7 +50,7 @@ def fit_predictor(samples: Sequence[Sample], *, seed: int = 0) -> Predictor:
 
     # Threads of small systems wait for each other by spinning, which takes many times as long as one thread.
     with threadpool_limits(1):
-        training = Training(work, latency_s, noise, sources, find_steps(work, latency_s, seed, noise), seed)
+        training = Training(work, latency_s, noise, sources, find_tiling(work, latency_s, seed, noise), seed)
         return _stored(training, *_judge(training))
 
 
@@ -106,7 +106,7 @@ def _stored(
     return predictor
 
 
-def _compare(predictor: Predictor, training: Training, operator: str, grown: Corrector, columns: Columns) -> None:
+def _compare(predictor: Predictor, training: Training, operator: str, grown: Corrector, columns: FeatureMatrix) -> None:
     """The stored trees say what the grown ones say, whatever version of scikit-learn grew them."""
     own = index_of(training.work, operator)
     stored = predictor.corrections(training.work.take(own), columns[own])

@@ -11,21 +11,21 @@ from pathlib import Path
 import numpy as np
 
 from harness.errors import LutCorrupt
-from harness.predictor.columns import Columns, feature_columns
-from harness.predictor.coverage import Coverage, operator_index
-from harness.predictor.layer_descriptions import LayerFeatures
-from harness.predictor.parameters import METADATA_KEY, parameters_from
-from harness.predictor.shared import share_of
-from harness.predictor.steps import Steps
+from harness.predictor.features.layer_arrays import LayerArrays, layer_arrays
+from harness.predictor.features.layer_features import LayerFeatures
+from harness.predictor.roofline.device_tiling import DeviceTiling
+from harness.predictor.roofline.feature_matrix import FeatureMatrix, feature_matrix
+from harness.predictor.stored_parameters import METADATA_KEY, parameters_from
 from harness.predictor.trees import Corrections
-from harness.predictor.work import Work, work_of
+from harness.predictor.uncertainty.coverage import Coverage, operator_index
+from harness.predictor.uncertainty.network_errors import share_of
 
 _OPERATORS = frozenset({"Add", "Gather", "Mul", "ReduceMean", "Split", "Sub", "TopK", "TreeEnsemble"})
 """What predictors are made of; nothing in it loops or reads files."""
 
 
 @dataclass(frozen=True)
-class Prediction:
+class LayerPrediction:
     """A latency, the interval that holds it with probability `intervals.LEVEL`, and how far it had to reach.
 
     `operator` is the class that was learnt together, `shared` the share of the error's variance that all layers
@@ -80,15 +80,15 @@ class Predictor:
         return self._parameters.hull.operators
 
     @property
-    def steps(self) -> Steps:
+    def steps(self) -> DeviceTiling:
         """Where the device's latency steps up, as far as the data showed."""
         return self._parameters.roofline.steps
 
-    def predict(self, layer: LayerFeatures) -> Prediction:
+    def predict(self, layer: LayerFeatures) -> LayerPrediction:
         """The latency of one layer."""
         return self.predict_all([layer])[0]
 
-    def predict_all(self, layers: Sequence[LayerFeatures]) -> tuple[Prediction, ...]:
+    def predict_all(self, layers: Sequence[LayerFeatures]) -> tuple[LayerPrediction, ...]:
         """The latencies of many layers, much faster than one by one."""
         if not layers:
             return ()
@@ -102,22 +102,22 @@ class Predictor:
             raise _corrupt("what it predicts is no latency")
         return found
 
-    def _predictions(self, layers: Sequence[LayerFeatures]) -> tuple[Prediction, ...]:
-        work, known = work_of(layers), self._parameters
-        columns, roofline = feature_columns(work, known.roofline)
+    def _predictions(self, layers: Sequence[LayerFeatures]) -> tuple[LayerPrediction, ...]:
+        work, known = layer_arrays(layers), self._parameters
+        columns, roofline = feature_matrix(work, known.roofline)
         fix = self.corrections(work, columns)
         classes, beyond = known.hull.locate(work)
         log_latency = roofline + fix.log_ratio
         half_width = known.calibration.half_widths(work.operators, classes, fix.spread, beyond, np.exp(log_latency))
         bounds = np.exp(np.stack([log_latency, log_latency - half_width, log_latency + half_width]))
         return tuple(
-            Prediction(latency_s, low_s, high_s, place, operator, share_of(known.shares, operator))
+            LayerPrediction(latency_s, low_s, high_s, place, operator, share_of(known.shares, operator))
             for (latency_s, low_s, high_s), place, operator in zip(
                 bounds.T.tolist(), classes, work.operators, strict=True
             )
         )
 
-    def corrections(self, work: Work, columns: Columns) -> Corrections:
+    def corrections(self, work: LayerArrays, columns: FeatureMatrix) -> Corrections:
         """What the stored trees say of layers with these features."""
         operator = operator_index(self.operators, work)
         features = np.hstack([operator[:, None].astype(np.float32), columns])

@@ -6,18 +6,18 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from harness.predictor.intervals import NORMAL_90
-from harness.predictor.layer_descriptions import LayerFeatures
-from harness.predictor.predictor import Prediction
+from harness.predictor.features.layer_features import LayerFeatures
+from harness.predictor.predictor import LayerPrediction
+from harness.predictor.uncertainty.intervals import NORMAL_90
 
 _WIDEST = 1.0
 
 
-def stderr_of_sum(layers: Sequence[LayerFeatures], predictions: Sequence[Prediction]) -> float:
+def stderr_of_sum(layers: Sequence[LayerFeatures], predictions: Sequence[LayerPrediction]) -> float:
     """Standard error in seconds of the sum of predictions for the layers of one network.
 
     A layer that occurs again errs the same way again; different layers of an operator share
-    `Prediction.shared` of their variance. An interval wider than a factor of e either way counts as that.
+    `LayerPrediction.shared` of their variance. An interval wider than a factor of e either way counts as that.
     """
     counts = Counter(layers)
     shared_s: dict[str, float] = defaultdict(float)
@@ -29,6 +29,6 @@ def stderr_of_sum(layers: Sequence[LayerFeatures], predictions: Sequence[Predict
     return math.sqrt(own + sum(value**2 for value in shared_s.values()))
 
 
-def _stderr_s(found: Prediction) -> float:
+def _stderr_s(found: LayerPrediction) -> float:
     half_width = math.log(found.high_s / found.low_s) / 2.0 if found.low_s > 0.0 else math.inf
     return found.latency_s * min(half_width, _WIDEST) / NORMAL_90

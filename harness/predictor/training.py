@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.predictor.columns import Columns, feature_columns
-from harness.predictor.coverage import Coverage, hull_of
-from harness.predictor.intervals import Residuals
-from harness.predictor.roofline import Roofline, fit_roofline
-from harness.predictor.steps import Steps
+from harness.predictor.features.layer_arrays import Floats, Ints, LayerArrays, index_of
+from harness.predictor.roofline.device_tiling import DeviceTiling
+from harness.predictor.roofline.feature_matrix import FeatureMatrix, feature_matrix
+from harness.predictor.roofline.roofline_fit import Roofline, fit_roofline
 from harness.predictor.trees import Corrector, grow_boosted, grow_voting, no_trees
-from harness.predictor.work import Floats, Ints, Work, index_of
+from harness.predictor.uncertainty.coverage import Coverage, hull_of
+from harness.predictor.uncertainty.intervals import Residuals
 
 FOLDS = 10
 JUDGED_FOLDS = 3
@@ -23,7 +23,7 @@ _LEAST_JUDGED = 10
 _EXTREME_SHARE = 0.1
 _CAP = 0.5
 
-Grow = Callable[[Columns, Floats, int], Corrector]
+Grow = Callable[[FeatureMatrix, Floats, int], Corrector]
 WAYS: Mapping[str, Grow] = {"none": no_trees, "boosted": grow_boosted, "voting": grow_voting}
 """The ways of correcting a roofline."""
 
@@ -46,7 +46,7 @@ class HeldOut:
     """
 
     index: Ints
-    work: Work
+    work: LayerArrays
     latency_s: Floats
     source: str
     errors: Mapping[str, Floats]
@@ -74,17 +74,17 @@ class Training:
     `latency_s` and `noise`, the relative standard error, are (layers,); `sources` names the networks of each.
     """
 
-    work: Work
+    work: LayerArrays
     latency_s: Floats
     noise: Floats
     sources: tuple[frozenset[str], ...]
-    steps: Steps
+    steps: DeviceTiling
     seed: int
 
-    def roofline(self) -> tuple[Roofline, Columns, Floats]:
+    def roofline(self) -> tuple[Roofline, FeatureMatrix, Floats]:
         """The roofline of all layers, their features and logarithms of latency over roofline."""
         roofline = fit_roofline(self.work, self.latency_s, self.steps, noise=self.noise)
-        columns, base = feature_columns(self.work, roofline)
+        columns, base = feature_matrix(self.work, roofline)
         return roofline, columns, np.log(self.latency_s) - base
 
     def take(self, index: Ints) -> Training:
@@ -98,7 +98,7 @@ class Training:
         train = self.take(np.setdiff1d(np.arange(len(self.work)), index))
         roofline, columns, log_ratio = train.roofline()
         test = self.work.take(index)
-        test_columns, base = feature_columns(test, roofline)
+        test_columns, base = feature_matrix(test, roofline)
         errors = {name: np.log(self.latency_s[index]) - base for name in WAYS}
         spread = {name: np.zeros(index.size) for name in WAYS}
         for operator in sorted(set(test.operators)):

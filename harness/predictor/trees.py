@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.predictor.columns import Columns, rising_columns
-from harness.predictor.work import Floats
+from harness.predictor.features.layer_arrays import Floats
+from harness.predictor.roofline.feature_matrix import FeatureMatrix, rising_columns
 
 VOTES = 64
 _BOOSTS = 150
@@ -48,7 +48,7 @@ class NoTrees:
 
     trees: tuple[Tree, ...] = ()
 
-    def correct(self, columns: Columns) -> Corrections:
+    def correct(self, columns: FeatureMatrix) -> Corrections:
         """No correction, and no spread."""
         return Corrections(np.zeros(len(columns)), np.zeros(len(columns)))
 
@@ -64,7 +64,7 @@ class VotingTrees:
     trees: tuple[Tree, ...]
     forest: Any
 
-    def correct(self, columns: Columns) -> Corrections:
+    def correct(self, columns: FeatureMatrix) -> Corrections:
         """Median of the votes; the spread is half the distance between their quartiles."""
         return corrections_of(np.stack([tree.predict(columns) for tree in self.forest.estimators_], axis=1))
 
@@ -76,7 +76,7 @@ class BoostedTrees:
     trees: tuple[Tree, ...]
     model: Any
 
-    def correct(self, columns: Columns) -> Corrections:
+    def correct(self, columns: FeatureMatrix) -> Corrections:
         """The sum of the trees."""
         return Corrections(self.model.predict(columns.astype(np.float64)), np.zeros(len(columns)))
 
@@ -92,12 +92,12 @@ def corrections_of(votes: Floats) -> Corrections:
     return Corrections(middle, (ordered[:, high] - ordered[:, low]) / 2.0)
 
 
-def no_trees(columns: Columns, log_ratio: Floats, seed: int) -> NoTrees:  # noqa: ARG001 - grown like the others
+def no_trees(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> NoTrees:  # noqa: ARG001 - grown like the others
     """No trees, for operators with few layers or a perfect roofline."""
     return NoTrees()
 
 
-def grow_voting(columns: Columns, log_ratio: Floats, seed: int) -> VotingTrees:
+def grow_voting(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> VotingTrees:
     """Voting trees on logarithms of latency over roofline."""
     from sklearn.ensemble import ExtraTreesRegressor
 
@@ -105,7 +105,7 @@ def grow_voting(columns: Columns, log_ratio: Floats, seed: int) -> VotingTrees:
     return VotingTrees(tuple(_from_forest(tree.tree_) for tree in forest.estimators_), forest)
 
 
-def grow_boosted(columns: Columns, log_ratio: Floats, seed: int) -> BoostedTrees:
+def grow_boosted(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> BoostedTrees:
     """Boosted trees on logarithms of latency over roofline, rising where physics says so."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 

@@ -20,9 +20,9 @@ from harness.report.units import (
 )
 
 if TYPE_CHECKING:
-    from harness.estimation.estimate import LayerEstimate, NetworkEstimate
+    from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate
     from harness.latency.overhead import Coefficient, Overhead
-    from harness.validation.validate import NetworkValidation, Validation
+    from harness.validation.network_validation import NetworkValidation, Validation
 
 MAX_FREE_NAMES = 500
 _OVERHEAD = (

@@ -17,9 +17,9 @@ from harness.report.figures import COLOURS
 from harness.report.units import clean
 
 if TYPE_CHECKING:
-    from harness.estimation.estimate import NetworkEstimate
+    from harness.estimation.network_estimate import NetworkEstimate
     from harness.lut.table import Lut
-    from harness.validation.validate import Validation
+    from harness.validation.network_validation import Validation
 
 TEMPLATE, STYLE, SCRIPT = "template.html.j2", "report.css.j2", "report.js.j2"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.latency.nonnegative import robust_fits
+from harness.latency.dense_fits import robust_fits
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
 from harness.probe.probe_plan import ProbePlan

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.predictor.features.layer_arrays import Floats
+from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
 from harness.predictor.fit import fit_predictor
-from harness.predictor.layer_descriptions import LayerFeatures, Sample
 from harness.predictor.predictor import Predictor
-from harness.predictor.work import Floats
 
 TREES = 48
 _FEATURES_TRIED = 0.5
@@ -68,12 +68,12 @@ class Committee:
         return Opinion(said, np.hypot(other.disagreement, said - other.log_latency))
 
 
-def learn_committee(samples: Sequence[Sample], seed: int) -> Committee:
+def learn_committee(samples: Sequence[TrainingExample], seed: int) -> Committee:
     """The committee of some measured layers; raises UsageError where they are too few for a predictor."""
     return Committee(fit_predictor(samples, seed=seed), learn_trees(samples, seed))
 
 
-def learn_trees(samples: Sequence[Sample], seed: int) -> Trees:
+def learn_trees(samples: Sequence[TrainingExample], seed: int) -> Trees:
     """The trees alone, in a fraction of a second."""
     from sklearn.ensemble import ExtraTreesRegressor
 

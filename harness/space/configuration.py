@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.predictor.layer_descriptions import LayerFeatures, Pair, convolution, matrix_product, window
+from harness.predictor.features.layer_features import LayerFeatures, Pair, convolution, matrix_product, window
 
 NO_ACTIVATION = "none"
 

@@ -8,9 +8,9 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from harness.predictor.features.layer_arrays import Floats, Ints
+from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
 from harness.predictor.fit import LEAST_SAMPLES
-from harness.predictor.layer_descriptions import LayerFeatures, Sample
-from harness.predictor.work import Floats, Ints
 from harness.space.committee import Hypotheses, learn_committee, places_of
 
 DEFAULT_COUNT = 500
@@ -88,7 +88,7 @@ class SpaceResult:
 Measure = Callable[[Round[Layer]], Sequence[float | None] | None]
 """Latencies of a round's layers in seconds, None for refused ones; None altogether where the budget does not allow
 the round."""
-Learn = Callable[[Sequence[Sample], int], Hypotheses]
+Learn = Callable[[Sequence[TrainingExample], int], Hypotheses]
 
 
 def explore(
@@ -105,7 +105,7 @@ def explore(
 
     The same source, seed and latencies give the same rounds. Raises what `source` and `measure` raise.
     """
-    samples: list[Sample] = []
+    samples: list[TrainingExample] = []
     tried: set[Layer] = set()
     results: list[RoundResult] = []
     plan = first_round(source, min(count, max(_LEAST_FIRST, round(count * _FIRST_SHARE))), seed)
@@ -182,9 +182,9 @@ def _parts(places: Floats, weight: Floats, index: Ints, count: int) -> list[Ints
     return _parts(places, weight, order[:cut], left) + _parts(places, weight, order[cut:], count - left)
 
 
-def _samples(layers: Sequence[Described], latencies: Sequence[float | None]) -> list[Sample]:
+def _samples(layers: Sequence[Described], latencies: Sequence[float | None]) -> list[TrainingExample]:
     pairs = zip(layers, latencies, strict=True)
-    return [Sample(layer.features, latency) for layer, latency in pairs if latency is not None]
+    return [TrainingExample(layer.features, latency) for layer, latency in pairs if latency is not None]
 
 
 def _judged(plan: Round[Layer], latencies: Sequence[float | None], hypotheses: Hypotheses | None) -> RoundResult:

@@ -13,7 +13,7 @@ from nullbench import Bench, build_network
 
 from harness import estimate
 from harness.errors import LutMismatch, LutNotFound
-from harness.estimation.estimate import NetworkEstimate, estimate_network
+from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.latency.overhead import COLUMNS, row_of
 from harness.lut.table import Z_95, Lut
 from harness.measure.policy import RepeatPolicy

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.latency.chains import SIGNED, ChainLatencies, chain_equations, chain_latencies, shares
+from harness.latency.chain_latencies import SIGNED, ChainLatencies, chain_equations, chain_latencies, shares
 from harness.latency.layer_latency import Latency
 from harness.latency.overhead import COLUMNS
-from harness.latency.system import Equation, Solution, solve
+from harness.latency.sparse_system import Equation, Solution, solve
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 

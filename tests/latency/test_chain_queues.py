@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from harness.latency.queues import Parts, Work, parts_of
+from harness.latency.chain_queues import ChainLayers, Parts, parts_of
 
 SMALL_S, LARGE_S, POWER = 1 / 60e9, 1 / 17e9, 5.0
 LARGE_FROM = 1_000_000
@@ -17,7 +17,7 @@ LARGE_FROM = 1_000_000
 class Campaign:
     """Chains of layers, what their layers do, and what part of its chain each one takes."""
 
-    work: Work
+    work: ChainLayers
     chains_s: np.ndarray
     parts: np.ndarray
 
@@ -39,7 +39,7 @@ def campaign(count: int, seed: int, error: float) -> Campaign:
     parts = decides * compute / computed[chain]
     parts += np.divide((1 - decides) * moved, transferred[chain], where=moved > 0, out=np.zeros(len(chain)))
     context = np.hypot(compute * np.exp(error * draw.standard_normal(len(chain))), LARGE_S * weights)
-    return Campaign(Work(chain, context, borders, weights), total, parts)
+    return Campaign(ChainLayers(chain, context, borders, weights), total, parts)
 
 
 def found_in(known: Campaign) -> Parts:
@@ -60,11 +60,11 @@ def test_a_chain_that_moves_much_is_parted_by_what_it_moves() -> None:
     known = campaign(120, 2, 0.1)
     owner, borders = [*known.work.chain, 120, 120], [*known.work.borders, (), (5_000_000, 5_000_000)]
     context = np.append(known.work.context_s, [1e-4, 1e-5])
-    work = Work(owner, context, borders, np.append(known.work.weight_bytes, [0.0, 0.0]))
+    work = ChainLayers(owner, context, borders, np.append(known.work.weight_bytes, [0.0, 0.0]))
     chains_s = np.append(known.chains_s, 1e7 * LARGE_S)
     found = parts_of(work, chains_s, 0.01 * chains_s)
     assert found.parts[-1] > 0.95
-    by_context = parts_of(Work(owner, context, [()] * len(owner), 0 * context), chains_s, 0.01 * chains_s)
+    by_context = parts_of(ChainLayers(owner, context, [()] * len(owner), 0 * context), chains_s, 0.01 * chains_s)
     assert by_context.parts[-2:] == pytest.approx([10 / 11, 1 / 11])
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from harness.errors import IllConditionedDesign
-from harness.latency.system import Equation, Solution, solve
+from harness.latency.sparse_system import Equation, Solution, solve
 
 SEEDS = st.integers(0, 2**32 - 1)
 

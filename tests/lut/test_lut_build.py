@@ -9,7 +9,7 @@ from nullbench import Bench, StopAfter, build_network
 
 from harness.errors import CampaignIncomplete, Interrupted, LutNotFound
 from harness.lut.diff import compare
-from harness.lut.store import latest_lut, read_lut
+from harness.lut.table_files import latest_lut, read_lut
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 

@@ -18,8 +18,8 @@ from test_lut_store import entry, table
 from harness.errors import ConfigurationError, UsageError
 from harness.lut.diff import compare
 from harness.lut.export import export_entries
-from harness.lut.store import publish
 from harness.lut.table import Entry
+from harness.lut.table_files import publish
 
 LAYERS = [entry(f"layer {n}", latency_s=1e-4 * (n + 1), stderr_s=1e-6 * (n + 1)) for n in range(50)]
 

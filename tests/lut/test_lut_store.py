@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 from harness.errors import HarnessError, LutCorrupt, LutError, LutMismatch, LutNotFound
 from harness.latency.estimators import METHODS
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
-from harness.lut.store import ENTRIES, MANIFEST, latest_lut, publish, read_lut
 from harness.lut.table import Entry, Lut
+from harness.lut.table_files import ENTRIES, MANIFEST, latest_lut, publish, read_lut
 from harness.network.fusion_rules import DEFAULT_RULES
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=30)
@@ -40,7 +40,7 @@ import dataclasses, itertools, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_lut_store import entry, table
-from harness.lut.store import publish
+from harness.lut.table_files import publish
 entries = [entry(f"layer {n}") for n in range(2000)]
 print("ready", flush=True)
 for number in itertools.count():

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from harness.network.layers import cut
 from harness.network.models import load_networks
-from harness.predictor.described import describe
-from harness.predictor.layer_descriptions import LayerFeatures, classes_of, code_of
+from harness.predictor.features.key_features import describe
+from harness.predictor.features.layer_features import LayerFeatures, classes_of, code_of
 
 _WINDOW = "dilations=1,1;group={group};kernel_shape={k},{k};pads={p},{p},{p},{p};strides={s},{s}"
 _NORM = "BatchNormalization(t0,c:float32[8],c:float32[8],c:float32[8],c:float32[8]){}"

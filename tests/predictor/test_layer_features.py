@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import UsageError
-from harness.predictor.layer_descriptions import Sample, convolution, matrix_product, window
+from harness.predictor.features.layer_features import TrainingExample, convolution, matrix_product, window
 
 
 def test_a_convolution_by_hand() -> None:
@@ -56,4 +56,4 @@ def test_impossible_layers_are_refused(wrong: dict[str, object]) -> None:
 def test_a_sample_needs_a_time(latency_s: float) -> None:
     """What was not measured is no sample."""
     with pytest.raises(UsageError, match="no time"):
-        Sample(matrix_product(rows=1, depth=1, columns=1), latency_s)
+        TrainingExample(matrix_product(rows=1, depth=1, columns=1), latency_s)

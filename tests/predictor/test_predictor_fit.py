@@ -13,12 +13,12 @@ import v100_convolutions
 from scipy.stats import binomtest
 
 from harness.errors import LutCorrupt, UsageError
-from harness.predictor.coverage import Coverage
+from harness.predictor.features.layer_features import TrainingExample, matrix_product
 from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
-from harness.predictor.intervals import LEVEL
-from harness.predictor.layer_descriptions import Sample, matrix_product
-from harness.predictor.parameters import METADATA_KEY
 from harness.predictor.predictor import Predictor
+from harness.predictor.stored_parameters import METADATA_KEY
+from harness.predictor.uncertainty.coverage import Coverage
+from harness.predictor.uncertainty.intervals import LEVEL
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +27,14 @@ def machine() -> Predictor:
     return fit_predictor(tiled_machine.measured(100, seed=1))
 
 
-def within(predictor: Predictor, samples: list[Sample], share: float) -> float:
+def within(predictor: Predictor, samples: list[TrainingExample], share: float) -> float:
     """How many predictions are within `share` of the measured latency."""
     predicted = predictor.predict_all([sample.layer for sample in samples])
     errors = [abs(each.latency_s / sample.latency_s - 1.0) for each, sample in zip(predicted, samples, strict=True)]
     return float(np.mean(np.array(errors) <= share))
 
 
-def held(predictor: Predictor, samples: list[Sample]) -> int:
+def held(predictor: Predictor, samples: list[TrainingExample]) -> int:
     """How many intervals hold the measured latency."""
     predicted = predictor.predict_all([sample.layer for sample in samples])
     return sum(each.low_s <= sample.latency_s <= each.high_s for each, sample in zip(predicted, samples, strict=True))
@@ -103,7 +103,9 @@ def test_networks_are_held_out_whole() -> None:
     measured = tiled_machine.measured(60, seed=1)
     drift = [1.3, 0.7, 1.0]  # each network's layers are off together, as if something of it were not described
     samples = [
-        Sample(sample.layer, sample.latency_s * drift[place % 3], 0.01 * sample.latency_s, frozenset({f"n{place % 3}"}))
+        TrainingExample(
+            sample.layer, sample.latency_s * drift[place % 3], 0.01 * sample.latency_s, frozenset({f"n{place % 3}"})
+        )
         for place, sample in enumerate(measured)
     ]
     predictor = fit_predictor(samples)

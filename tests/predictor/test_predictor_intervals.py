@@ -9,10 +9,10 @@ import pytest
 import tiled_machine
 from scipy.stats import binomtest
 
-from harness.predictor.coverage import Coverage, hull_of
-from harness.predictor.intervals import ANY, LEVEL, Residuals, calibrate, conformal_quantile
-from harness.predictor.layer_descriptions import convolution
-from harness.predictor.work import work_of
+from harness.predictor.features.layer_arrays import layer_arrays
+from harness.predictor.features.layer_features import convolution
+from harness.predictor.uncertainty.coverage import Coverage, hull_of
+from harness.predictor.uncertainty.intervals import ANY, LEVEL, Residuals, calibrate, conformal_quantile
 
 LONG_S = 1e-3
 """All of them take as long: only relative errors count."""
@@ -74,17 +74,17 @@ def test_further_out_is_never_narrower() -> None:
 def test_coverage_classes() -> None:
     """Learnt layers are inside, gaps are edges, larger ones and new operators are outside."""
     layers = [layer for layer in tiled_machine.random_layers(200, seed=5) if layer.operator == "Conv"]
-    hull = hull_of(work_of(layers), ("Conv",))
+    hull = hull_of(layer_arrays(layers), ("Conv",))
 
     def conv(channels: int, operator_kernel: int = 1) -> object:
         return convolution(
             batch=1, in_channels=channels, out_channels=64, size=(20, 20), kernel=(operator_kernel, operator_kernel)
         )
 
-    known, beyond = hull.locate(work_of(layers[:20]))
+    known, beyond = hull.locate(layer_arrays(layers[:20]))
     assert set(known) == {Coverage.INSIDE}
     assert not beyond.any()
     pool = next(layer for layer in tiled_machine.random_layers(50, seed=6) if layer.operator == "MaxPool")
-    classes, beyond = hull.locate(work_of([conv(1024), conv(20, 2), pool]))  # type: ignore[list-item]
+    classes, beyond = hull.locate(layer_arrays([conv(1024), conv(20, 2), pool]))  # type: ignore[list-item]
     assert classes == [Coverage.OUTSIDE, Coverage.EDGE, Coverage.OUTSIDE]
     assert beyond.tolist() == pytest.approx([2.0, 0.0, 1.0])  # 256 channels were the most; one for the operator

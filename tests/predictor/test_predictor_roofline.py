@@ -1,4 +1,4 @@
-"""Steps and the roofline that is fitted with them."""
+"""DeviceTiling and the roofline that is fitted with them."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ import tiled_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.predictor.layer_descriptions import LayerFeatures, matrix_product
-from harness.predictor.roofline import Roofline, fit_roofline
-from harness.predictor.step_search import find_steps
-from harness.predictor.steps import Steps
-from harness.predictor.work import work_of
+from harness.predictor.features.layer_arrays import layer_arrays
+from harness.predictor.features.layer_features import LayerFeatures, matrix_product
+from harness.predictor.roofline.device_tiling import DeviceTiling
+from harness.predictor.roofline.roofline_fit import Roofline, fit_roofline
+from harness.predictor.roofline.tiling_search import find_tiling
 
-EXACT = Steps(tiled_machine.UNITS, tiled_machine.DEPTH, 1, ((64, 64, 1),))
+EXACT = DeviceTiling(tiled_machine.UNITS, tiled_machine.DEPTH, 1, ((64, 64, 1),))
 
 
 @pytest.fixture(scope="module")
 def roofline() -> Roofline:
     """Fitted to 200 layers of the made-up machine, with its own steps."""
     samples = tiled_machine.measured(200, seed=1)
-    work = work_of([sample.layer for sample in samples])
+    work = layer_arrays([sample.layer for sample in samples])
     return fit_roofline(work, np.array([sample.latency_s for sample in samples]), EXACT)
 
 
 def test_waves_by_hand() -> None:
     """130 rows and 65 columns are 3 x 2 tiles of 64 x 64: one wave of 12 units, two of 4 and of 2 x 2."""
-    work = work_of([matrix_product(rows=130, depth=33, columns=65)])
-    assert Steps(12, 16, 1, ((64, 64, 1),)).waves(work).tolist() == [[1.0]]
-    assert Steps(4, 16, 1, ((64, 64, 1),)).waves(work).tolist() == [[2.0]]
-    assert Steps(2, 16, 1, ((64, 64, 2),)).waves(work).tolist() == [[2.0]]
-    assert Steps(4, 16, 1).turns(work).tolist() == [3.0]
-    assert Steps(4, 16, 32).turns(work).tolist() == [4.0]  # 33 padded to 64
+    work = layer_arrays([matrix_product(rows=130, depth=33, columns=65)])
+    assert DeviceTiling(12, 16, 1, ((64, 64, 1),)).waves(work).tolist() == [[1.0]]
+    assert DeviceTiling(4, 16, 1, ((64, 64, 1),)).waves(work).tolist() == [[2.0]]
+    assert DeviceTiling(2, 16, 1, ((64, 64, 2),)).waves(work).tolist() == [[2.0]]
+    assert DeviceTiling(4, 16, 1).turns(work).tolist() == [3.0]
+    assert DeviceTiling(4, 16, 32).turns(work).tolist() == [4.0]  # 33 padded to 64
 
 
 def test_padded_work_by_hand() -> None:
     """Two waves of four 64 x 64 tiles and three depth steps of 16, over the work asked for."""
-    work = work_of([matrix_product(rows=130, depth=33, columns=65)])
-    padded = Steps(4, 16, 1, ((64, 64, 1),)).padded_work(work)
+    work = layer_arrays([matrix_product(rows=130, depth=33, columns=65)])
+    padded = DeviceTiling(4, 16, 1, ((64, 64, 1),)).padded_work(work)
     assert np.exp(padded) == pytest.approx(2 * 4 * 64 * 64 * 48 / (130 * 33 * 65))
 
 
 def test_the_roofline_learns_the_machine(roofline: Roofline) -> None:
     """With the right steps the roofline alone is near layers it has not seen, most within 5 %."""
     layers = tiled_machine.random_layers(300, seed=2)
-    predicted = roofline.terms(work_of(layers)).latency
+    predicted = roofline.terms(layer_arrays(layers)).latency
     error = np.abs(predicted - np.log([tiled_machine.latency_s(layer) for layer in layers]))
     assert np.median(error) < 0.03
     assert np.mean(error < 0.1) > 0.8
@@ -63,22 +63,22 @@ def test_more_work_is_never_faster(roofline: Roofline, layer: LayerFeatures, siz
     grown = {size: (getattr(layer, size) + (size == "extra_operands")) * factor}
     if layer.groups > 1 and size == "out_channels":
         grown |= {"in_channels": layer.in_channels * factor, "groups": layer.groups * factor}
-    small, large = roofline.terms(work_of([layer, replace(layer, **grown)])).latency
+    small, large = roofline.terms(layer_arrays([layer, replace(layer, **grown)])).latency
     assert large >= small - 1e-12
 
 
 def test_an_unknown_operator_gets_the_constants_of_the_device(roofline: Roofline) -> None:
     """The roofline of an operator without samples is finite and that of its work."""
     layer = replace(matrix_product(rows=40, depth=256, columns=256), operator="Gemm")
-    latency = roofline.terms(work_of([layer])).latency[0]
+    latency = roofline.terms(layer_arrays([layer])).latency[0]
     assert np.exp(latency) == pytest.approx(tiled_machine.latency_s(layer), rel=0.5)
 
 
 def test_units_are_found_from_the_data() -> None:
     """Twelve units and their square tiles are found among a thousand units and thirty tiles."""
     samples = tiled_machine.measured(250, seed=4)
-    work = work_of([sample.layer for sample in samples])
-    steps = find_steps(work, np.array([sample.latency_s for sample in samples]), seed=0)
+    work = layer_arrays([sample.layer for sample in samples])
+    steps = find_tiling(work, np.array([sample.latency_s for sample in samples]), seed=0)
     assert steps.units in (6, 12)  # two tiles a unit on 6 units are one tile a unit on 12
     assert any(rows == columns == tiled_machine.TILE for rows, columns, _ in steps.tiles)
 
@@ -90,13 +90,13 @@ def test_a_class_never_seen_leans_on_coarser_ones() -> None:
     layers = [replace(sample.layer, operator=paths[sample.layer.operator]) for sample in measured]
     slower = [3.0 if layer.operator.startswith("mac/product") else 1.0 for layer in layers]
     latency_s = np.array([sample.latency_s for sample in measured]) * slower
-    roofline = fit_roofline(work_of(layers), latency_s, EXACT)
+    roofline = fit_roofline(layer_arrays(layers), latency_s, EXACT)
     convolutions = [layer for layer in layers if layer.operator.startswith("mac/conv")]
-    expected = roofline.terms(work_of(convolutions)).latency
+    expected = roofline.terms(layer_arrays(convolutions)).latency
 
     def away(operator: str) -> float:
         unseen = [replace(layer, operator=operator) for layer in convolutions]
-        return float(np.median(np.abs(roofline.terms(work_of(unseen)).latency - expected)))
+        return float(np.median(np.abs(roofline.terms(layer_arrays(unseen)).latency - expected)))
 
     assert away("mac/conv/dense/Swish") < 0.2
     assert away("mac/conv/dense/Swish") < away("mac/conv/grouped/Relu") < away("mac/product/weights/plain")
@@ -105,7 +105,7 @@ def test_a_class_never_seen_leans_on_coarser_ones() -> None:
 def test_noisy_measurements_count_less() -> None:
     """Layers ten times too long, and known to be that uncertain, do not move the roofline."""
     measured = tiled_machine.measured(120, seed=1)
-    work = work_of([sample.layer for sample in measured])
+    work = layer_arrays([sample.layer for sample in measured])
     latency_s = np.array([sample.latency_s for sample in measured])
     wild = np.arange(120) % 3 == 0
     fitted = fit_roofline(work, np.where(wild, 10.0 * latency_s, latency_s), EXACT, noise=np.where(wild, 10.0, 0.01))

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.predictor.columns import Columns
-from harness.predictor.stored import model_of
+from harness.predictor.roofline.feature_matrix import FeatureMatrix
+from harness.predictor.tree_model import model_of
 from harness.predictor.trees import Corrector, Tree, VotingTrees, grow_boosted, grow_voting, no_trees
 
 FEATURES = 5
 
 
-def learnt(count: int, seed: int) -> tuple[Columns, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+def learnt(count: int, seed: int) -> tuple[FeatureMatrix, np.ndarray[tuple[int], np.dtype[np.float64]]]:
     """Layers with few different values per feature, so that thresholds meet them."""
     generator = np.random.default_rng(seed)
     columns = generator.choice([0.1, 0.2, 1 / 3, 1e9], (count, FEATURES)).astype(np.float32)
@@ -24,7 +24,7 @@ def learnt(count: int, seed: int) -> tuple[Columns, np.ndarray[tuple[int], np.dt
 
 
 def run(
-    model: onnx.ModelProto, operator: list[float], columns: Columns
+    model: onnx.ModelProto, operator: list[float], columns: FeatureMatrix
 ) -> list[np.ndarray[tuple[int], np.dtype[np.float64]]]:
     """Correction and spread according to ONNX Runtime."""
     session = onnxruntime.InferenceSession(model.SerializeToString())

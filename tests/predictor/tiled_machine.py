@@ -6,7 +6,13 @@ import math
 
 import numpy as np
 
-from harness.predictor.layer_descriptions import LayerFeatures, Sample, convolution, matrix_product, window
+from harness.predictor.features.layer_features import (
+    LayerFeatures,
+    TrainingExample,
+    convolution,
+    matrix_product,
+    window,
+)
 
 UNITS, TILE, DEPTH = 12, 64, 16
 LAUNCH_S, TURN_S, BYTE_S = 5e-6, 4e-7, 2e-11
@@ -45,8 +51,10 @@ def random_layers(count: int, seed: int) -> list[LayerFeatures]:
     return list(found)
 
 
-def measured(count: int, seed: int) -> list[Sample]:
+def measured(count: int, seed: int) -> list[TrainingExample]:
     """Random layers with their latency and 1 % of noise."""
     noise = np.random.default_rng(seed).normal(1.0, 0.01, count)
     layers = random_layers(count, seed)
-    return [Sample(layer, latency_s(layer) * factor) for layer, factor in zip(layers, noise.tolist(), strict=True)]
+    return [
+        TrainingExample(layer, latency_s(layer) * factor) for layer, factor in zip(layers, noise.tolist(), strict=True)
+    ]

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.predictor.layer_descriptions import Sample, convolution
+from harness.predictor.features.layer_features import TrainingExample, convolution
 
 _FILE = Path(__file__).resolve().parent / "data" / "v100_conv_fp16.txt.xz"
 _HALF_BYTES = 2
 
 
 @cache
-def measured() -> tuple[Sample, ...]:
+def measured() -> tuple[TrainingExample, ...]:
     """All rows that were measured, in the order of the file."""
     with lzma.open(_FILE, "rt", encoding="ascii") as lines:
         rows = [line.strip().lstrip("{").split("} ") for line in lines]
     return tuple(_sample(layer, float(milliseconds)) for layer, milliseconds in rows if float(milliseconds) > 0.0)
 
 
-def split(seed: int, *counts: int) -> list[list[Sample]]:
+def split(seed: int, *counts: int) -> list[list[TrainingExample]]:
     """Random parts of these sizes without a row in common."""
     samples = measured()
     order = np.random.default_rng(seed).permutation(len(samples))
@@ -30,7 +30,7 @@ def split(seed: int, *counts: int) -> list[list[Sample]]:
     return [[samples[place] for place in order[end - count : end]] for count, end in zip(counts, ends, strict=True)]
 
 
-def _sample(text: str, milliseconds: float) -> Sample:
+def _sample(text: str, milliseconds: float) -> TrainingExample:
     kind, *numbers = text.split(",")
     batch, in_channels, height, width, out_channels, kernel, stride, elementwise = map(int, numbers)
     layer = convolution(
@@ -45,4 +45,4 @@ def _sample(text: str, milliseconds: float) -> Sample:
         extra_operands=elementwise,
         element_bytes=_HALF_BYTES,
     )
-    return Sample(layer, milliseconds / 1e3)
+    return TrainingExample(layer, milliseconds / 1e3)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.estimation.estimate import LayerEstimate, NetworkEstimate
+from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.table import Lut
 from harness.network.network import FreeNode
-from harness.validation.validate import NetworkValidation, Validation
+from harness.validation.network_validation import NetworkValidation, Validation
 
 
 def make_table(device: str = "board", **fingerprint: str) -> Lut:

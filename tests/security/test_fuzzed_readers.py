@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fuzz import devices, frames, networks, tables
 from fuzz.target import HANG_S, NAMES, target
 from harness.errors import LutCorrupt
-from harness.lut.store import MAX_ENTRIES, read_lut
+from harness.lut.table_files import MAX_ENTRIES, read_lut
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = {"frames": 300, "tables": 200, "devices": 400, "networks": 250}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from harness.predictor.layer_descriptions import LayerFeatures
+from harness.predictor.features.layer_features import LayerFeatures
 from harness.space.configuration import Configuration
 from harness.space.planner import Round
 from harness.space.space import Space

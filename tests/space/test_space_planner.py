@@ -9,7 +9,7 @@ import pytest
 from stepping_machine import SPACE, latency_s, measure
 
 from harness.errors import ConfigurationError
-from harness.predictor.layer_descriptions import Sample
+from harness.predictor.features.layer_features import TrainingExample
 from harness.space.committee import learn_committee, learn_trees, places_of
 from harness.space.configuration import Configuration
 from harness.space.planner import Round, RoundResult, SpaceResult, choose, explore
@@ -125,7 +125,7 @@ def test_choices_go_where_hypotheses_disagree_and_never_to_one_place_alone() -> 
 def test_trees_disagree_most_at_a_step() -> None:
     """Between the layers on either side of a step they disagree more than elsewhere: the next choice halves it."""
     layers = spread_layers(SPACE, 150, 0)
-    trees = learn_trees([Sample(layer.features, latency_s(layer.features)) for layer in layers], 0)
+    trees = learn_trees([TrainingExample(layer.features, latency_s(layer.features)) for layer in layers], 0)
     pool = [layer.features for layer in random_layers(SPACE, 1000, np.random.default_rng(0))]
     additions = np.array([layer.operator == "move/map/Add" for layer in pool])
     opinion = trees.opinion(pool).disagreement
@@ -136,7 +136,7 @@ def test_trees_disagree_most_at_a_step() -> None:
 def test_the_committee_says_what_the_predictor_says() -> None:
     """Its best guess is that of the predictor, which the table will hold; trees add to the disagreement only."""
     layers = [layer.features for layer in spread_layers(SPACE, 40, 0)]
-    committee = learn_committee([Sample(layer, latency_s(layer)) for layer in layers], 0)
+    committee = learn_committee([TrainingExample(layer, latency_s(layer)) for layer in layers], 0)
     said = np.log([one.latency_s for one in committee.predictor.predict_all(layers)])
     opinion = committee.opinion(layers)
     assert np.allclose(opinion.log_latency, said)

@@ -13,7 +13,7 @@ from harness.errors import CoverageError, LutNotFound, UsageError
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.samples import Sample
-from harness.validation.validate import Validation
+from harness.validation.network_validation import Validation
 from harness.validation.whole_networks import Taken, whole_latency
 
 

@@ -12,13 +12,13 @@ from nullbench import build_network
 
 from device_agents.truth import TrueLayer, TrueOverhead, Truth
 from harness.errors import ProtocolError
-from harness.estimation.estimate import LayerEstimate
+from harness.estimation.network_estimate import LayerEstimate
 from harness.latency.overhead import Coefficient, Overhead
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import Layer, cut
 from harness.network.models import load_network
 from harness.probe.probe import network_probe
-from harness.validation.oracle import LayerTruth, NetworkTruth, compare_network, report_truth
+from harness.validation.oracle_comparison import LayerTruth, NetworkTruth, compare_network, report_truth
 
 OPS = ["Conv+Relu", "Conv+Relu", "Conv+Relu", "GlobalAveragePool", "Flatten", "Gemm"]
 

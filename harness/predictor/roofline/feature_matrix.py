@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.predictor.roofline import Roofline
-from harness.predictor.work import Floats, Work
+from harness.predictor.features.layer_arrays import Floats, LayerArrays
+from harness.predictor.roofline.roofline_fit import Roofline
 
 _CHANNEL_WIDTHS = (8, 16, 32, 64, 128, 256)
 _PIXEL_WIDTHS = (2, 4, 6, 8)
@@ -14,14 +14,14 @@ _LOGARITHMS = ("batch", "in_channels", "out_channels", "in_height", "in_width", 
 _HARDLY = -10.0
 _PLAIN = ("kernel_height", "kernel_width", "stride_height", "stride_width", "extra_operands", "element_bytes")
 
-Columns = NDArray[np.float32]
+FeatureMatrix = NDArray[np.float32]
 """Single precision, (layers, features): thresholds then mean the same here and in the stored form."""
 
 
-def feature_columns(work: Work, roofline: Roofline) -> tuple[Columns, Floats]:
+def feature_matrix(work: LayerArrays, roofline: Roofline) -> tuple[FeatureMatrix, Floats]:
     """Features of layers, and the logarithm of their roofline in seconds.
 
-    Terms of the roofline enter relative to the roofline. Columns that increase latency by the laws of
+    RooflineTerms of the roofline enter relative to the roofline. FeatureMatrix that increase latency by the laws of
     physics when nothing else changes come last, see `rising_columns`.
     """
     terms = roofline.terms(work)
@@ -62,7 +62,7 @@ def _filled(size: Floats, width: int) -> Floats:
     return np.asarray(size / (np.ceil(size / width) * width))
 
 
-def _share_inside(work: Work, axis: str) -> Floats:
+def _share_inside(work: LayerArrays, axis: str) -> Floats:
     """Share of kernel positions that lie on the image and not on its padding, along one axis."""
     size, taps = work.sizes[f"in_{axis}"], work.sizes[f"kernel_{axis}"]
     count, stride = work.sizes[f"out_{axis}"], work.sizes[f"stride_{axis}"]

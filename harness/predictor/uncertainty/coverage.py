@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from harness.predictor.work import Floats, Ints, Work
+from harness.predictor.features.layer_arrays import Floats, Ints, LayerArrays
 
 _EDGE_QUANTILE = 0.95
 _BLOCK = 256
@@ -47,7 +47,7 @@ class Hull:
     high: Floats
     near: Floats
 
-    def locate(self, work: Work) -> tuple[list[Coverage], Floats]:
+    def locate(self, work: LayerArrays) -> tuple[list[Coverage], Floats]:
         """Coverage of each layer, and by how many doublings it lies beyond the hull, (layers,)."""
         operator = operator_index(self.operators, work)
         known = operator >= 0
@@ -59,7 +59,7 @@ class Hull:
         return [Coverage(name) for name in classes], beyond
 
 
-def hull_of(work: Work, operators: tuple[str, ...]) -> Hull:
+def hull_of(work: LayerArrays, operators: tuple[str, ...]) -> Hull:
     """The hull of learnt layers; `operators` must name all of theirs."""
     place, owner = places_of(work), operator_index(operators, work)
     own = [place[owner == index] for index in range(len(operators))]
@@ -70,13 +70,13 @@ def hull_of(work: Work, operators: tuple[str, ...]) -> Hull:
     return Hull(operators, place, owner, low, high, np.minimum(near, _APART / 2))
 
 
-def operator_index(operators: tuple[str, ...], work: Work) -> Ints:
+def operator_index(operators: tuple[str, ...], work: LayerArrays) -> Ints:
     """Index of each layer's operator, -1 where it is none of `operators`."""
     known = {name: index for index, name in enumerate(operators)}
     return np.array([known.get(name, -1) for name in work.operators], dtype=np.int64)
 
 
-def places_of(work: Work) -> Floats:
+def places_of(work: LayerArrays) -> Floats:
     """Layers as places whose axes are doublings, window axes counting more, (layers, axes)."""
     sizes = work.sizes
     axes = [sizes["batch"], sizes["in_channels"], sizes["out_channels"], sizes["groups"]]

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.latency.chain_queues import ChainLayers, parts_of
 from harness.latency.layer_latency import Latency
 from harness.latency.overhead import COLUMNS, row_of
-from harness.latency.queues import Work, parts_of
-from harness.latency.system import Solution
+from harness.latency.sparse_system import Solution
 from harness.measure.summary import Measurement
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
@@ -143,7 +143,7 @@ def shares(latencies: ChainLatencies, layers: Mapping[tuple[str, str], Latency])
         return LayerShares((), (), np.zeros(0), np.zeros((0, 0)))
     owners = [at for at, chain in enumerate(chains) for _ in chain.places]
     in_context = [_in_context(chain, layers, whole_s) for chain, whole_s in zip(chains, latencies.values, strict=True)]
-    work = Work(
+    work = ChainLayers(
         owners,
         np.concatenate([context_s for context_s, _ in in_context]),
         [sizes for chain in chains for sizes in chain.borders or [()] * len(chain.places)],

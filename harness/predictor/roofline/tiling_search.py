@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.predictor.roofline import Roofline, fit_roofline
-from harness.predictor.steps import ALL_TILES, Steps
-from harness.predictor.work import Floats, Ints, Work
+from harness.predictor.features.layer_arrays import Floats, Ints, LayerArrays
+from harness.predictor.roofline.device_tiling import ALL_TILES, DeviceTiling
+from harness.predictor.roofline.roofline_fit import Roofline, fit_roofline
 
 _MOST_SAMPLES = 2000
 _MOST_UNITS = 1024
@@ -25,7 +25,7 @@ _MOST_FOLDS = 4
 _HALF_LOSS = 0.1
 
 
-def find_steps(work: Work, latency_s: Floats, seed: int, noise: Floats | None = None) -> Steps:
+def find_tiling(work: LayerArrays, latency_s: Floats, seed: int, noise: Floats | None = None) -> DeviceTiling:
     """The steps whose roofline is nearest to layers that it was not fitted to.
 
     Units are searched on a grid of quarter octaves, then finer and with better fits about the best; depth and
@@ -37,7 +37,7 @@ def find_steps(work: Work, latency_s: Floats, seed: int, noise: Floats | None = 
     judge, strict = (_Judge(work, latency_s, order, count, noise) for count in (_ITERATIONS, _STRICT_ITERATIONS))
     exponents = range(int(_PER_OCTAVE * np.log2(_MOST_UNITS)) + 1)
     coarse = sorted({round(2 ** (exponent / _PER_OCTAVE)) for exponent in exponents})
-    best = judge.best([Steps(units, 32, 8, _SEARCHED_TILES) for units in coarse])
+    best = judge.best([DeviceTiling(units, 32, 8, _SEARCHED_TILES) for units in coarse])
     for spread in _REFINEMENTS:
         step = max(1, round(spread * best.units))
         near = (best.units - step, best.units, best.units + step)
@@ -47,10 +47,10 @@ def find_steps(work: Work, latency_s: Floats, seed: int, noise: Floats | None = 
     return judge.best([judge.pruned(replace(best, tiles=ALL_TILES)), *_streamed()])
 
 
-def _streamed() -> list[Steps]:
+def _streamed() -> list[DeviceTiling]:
     """One unit that takes pixel after pixel: vector units and systolic arrays."""
     sizes = itertools.product(_STREAMED_DEPTHS, _STREAMED_COLUMNS)
-    return [Steps(1, depth, 1, ((1, columns, 1),)) for depth, columns in sizes]
+    return [DeviceTiling(1, depth, 1, ((1, columns, 1),)) for depth, columns in sizes]
 
 
 class _Judge:
@@ -60,20 +60,20 @@ class _Judge:
     """
 
     def __init__(
-        self, work: Work, latency_s: Floats, order: Ints, iterations: int, noise: Floats | None = None
+        self, work: LayerArrays, latency_s: Floats, order: Ints, iterations: int, noise: Floats | None = None
     ) -> None:
         count = max(1, min(_MOST_FOLDS, _MOST_SAMPLES // order.size))
         parts = [order[place :: max(count, 2)] for place in range(count)]
         self._folds = [(np.setdiff1d(order, part), part) for part in parts]
         self._work, self._latency_s, self._iterations = work, latency_s, iterations
         self._noise = np.zeros(len(work)) if noise is None else noise
-        self._errors: dict[Steps, float] = {}
+        self._errors: dict[DeviceTiling, float] = {}
 
-    def best(self, candidates: list[Steps]) -> Steps:
+    def best(self, candidates: list[DeviceTiling]) -> DeviceTiling:
         """The candidate with the least mean loss."""
         return min(candidates, key=self._loss)
 
-    def pruned(self, steps: Steps) -> Steps:
+    def pruned(self, steps: DeviceTiling) -> DeviceTiling:
         """Without the tiles that are hardly ever the fastest."""
         fastest = []
         for fitted, held_out in self._folds:
@@ -84,17 +84,17 @@ class _Judge:
         kept = tuple(tile for tile, part in zip(steps.tiles, share, strict=True) if part >= _LEAST_SHARE)
         return replace(steps, tiles=kept)
 
-    def _loss(self, steps: Steps) -> float:
+    def _loss(self, steps: DeviceTiling) -> float:
         if steps not in self._errors:
             self._errors[steps] = float(np.mean(np.concatenate([self._losses(steps, *fold) for fold in self._folds])))
         return self._errors[steps]
 
-    def _losses(self, steps: Steps, fitted: Ints, held_out: Ints) -> Floats:
+    def _losses(self, steps: DeviceTiling, fitted: Ints, held_out: Ints) -> Floats:
         """Between 0 and 1, half at an error of `_HALF_LOSS`: strays say nothing about steps."""
         predicted = self._fit(steps, fitted).terms(self._work.take(held_out)).latency
         error = np.abs(predicted - np.log(self._latency_s[held_out]))
         return np.asarray(error / (error + np.hypot(_HALF_LOSS, self._noise[held_out])))
 
-    def _fit(self, steps: Steps, index: Ints) -> Roofline:
+    def _fit(self, steps: DeviceTiling, index: Ints) -> Roofline:
         work, latency_s, noise = self._work.take(index), self._latency_s[index], self._noise[index]
         return fit_roofline(work, latency_s, steps, noise=noise, iterations=self._iterations)

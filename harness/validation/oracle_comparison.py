@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from harness.device.session import Truth
 from harness.errors import ProtocolError
-from harness.estimation.estimate import LayerEstimate
+from harness.estimation.network_estimate import LayerEstimate
 from harness.latency.overhead import Overhead
 from harness.network.assemble import EmittedNames
 from harness.network.disjoint_sets import DisjointSets

@@ -11,9 +11,7 @@ import math
 from collections.abc import Sequence
 
 from harness.network.network import ITEM_BYTES
-from harness.predictor.layer_descriptions import LayerFeatures, Pair
-from harness.predictor.layer_descriptions import window as window_layer
-from harness.predictor.signature import (
+from harness.predictor.features.key_parser import (
     CONVOLUTIONS,
     COPIES,
     VIEWS,
@@ -26,6 +24,8 @@ from harness.predictor.signature import (
     parse_signature,
     windowed,
 )
+from harness.predictor.features.layer_features import LayerFeatures, Pair
+from harness.predictor.features.layer_features import window as window_layer
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm"})
 _FOLDED = frozenset({"BatchNormalization", "Affine"})

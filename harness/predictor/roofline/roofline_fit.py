@@ -19,9 +19,9 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
 
-from harness.predictor.layer_descriptions import classes_of
-from harness.predictor.steps import Steps
-from harness.predictor.work import Floats, Work
+from harness.predictor.features.layer_arrays import Floats, LayerArrays
+from harness.predictor.features.layer_features import classes_of
+from harness.predictor.roofline.device_tiling import DeviceTiling
 
 _CHOICE = 12.0
 _HUBER = 0.05
@@ -36,7 +36,7 @@ _NOTHING = -200.0
 
 
 @dataclass(frozen=True)
-class Terms:
+class RooflineTerms:
     """Logarithms of seconds: the roofline and what it is made of; `tiles` is (layers, tiles), the others (layers,)."""
 
     latency: Floats
@@ -55,12 +55,12 @@ class Roofline:
     `overlap` is the logarithm of p - 1.
     """
 
-    steps: Steps
+    steps: DeviceTiling
     names: tuple[str, ...]
     table: Floats
     overlap: float
 
-    def terms(self, work: Work) -> Terms:
+    def terms(self, work: LayerArrays) -> RooflineTerms:
         """The roofline of some layers; names that were not seen add no offset."""
         place = {name: index for index, name in enumerate(self.names)}
         constants = _membership(work, place) @ self.table
@@ -68,7 +68,7 @@ class Roofline:
 
 
 def fit_roofline(
-    work: Work, latency_s: Floats, steps: Steps, *, noise: Floats | None = None, iterations: int = 400
+    work: LayerArrays, latency_s: Floats, steps: DeviceTiling, *, noise: Floats | None = None, iterations: int = 400
 ) -> Roofline:
     """Fits the roofline of `steps` to measured latencies; `noise` is the relative standard error of each."""
     names = tuple(dict.fromkeys([_DEVICE, *sorted({name for level in _levels(work) for name in level})]))
@@ -104,7 +104,7 @@ def fit_roofline(
 class _Inputs:
     """What the roofline of some layers is computed from."""
 
-    def __init__(self, steps: Steps, work: Work) -> None:
+    def __init__(self, steps: DeviceTiling, work: LayerArrays) -> None:
         self.waves = steps.waves(work)
         self.turns = self.waves * steps.turns(work)[:, None]
         self.area = np.array([rows * columns * together for rows, columns, together in steps.tiles], dtype=np.float64)
@@ -115,7 +115,7 @@ class _Inputs:
 
 @dataclass(frozen=True)
 class _State:
-    terms: Terms
+    terms: RooflineTerms
     gradient: Floats
     overlap: Floats
 
@@ -144,11 +144,11 @@ def _forward(inputs: _Inputs, constants: Floats, overlap: float) -> _State:
     weight *= (run_share * share[:, 0])[:, None] / total / (starts + turns)
     sides = np.column_stack([run_share[:, None] * share[:, 1:], 1.0 - run_share])
     by_overlap = run_share * ((share * parts).sum(axis=1) - joined) * (power - 1.0) / power
-    terms = Terms(latency, kernel, memory, weights, tiles)
+    terms = RooflineTerms(latency, kernel, memory, weights, tiles)
     return _State(terms, np.hstack([weight * starts, weight * turns, sides]), by_overlap)
 
 
-def _start(inputs: _Inputs, work: Work, latency_s: Floats) -> Floats:
+def _start(inputs: _Inputs, work: LayerArrays, latency_s: Floats) -> Floats:
     """Constants to start from: the best rates and the shortest times in the data."""
     shortest_s = float(np.quantile(latency_s, _SLOWEST))
     mac_s = 1.0 / float(np.quantile(work.macs / latency_s, _FASTEST))
@@ -158,13 +158,13 @@ def _start(inputs: _Inputs, work: Work, latency_s: Floats) -> Floats:
     return np.concatenate([start, np.log(inputs.turn_macs * mac_s), sides])
 
 
-def _levels(work: Work) -> list[tuple[str, ...]]:
+def _levels(work: LayerArrays) -> list[tuple[str, ...]]:
     """For each layer the names whose offsets it has: the device, classes from coarse to fine, its variant."""
     variants = [" ".join(map(str, variant)) for variant in work.variants]
     return [(_DEVICE, *classes_of(path), variant) for path, variant in zip(work.paths, variants, strict=True)]
 
 
-def _membership(work: Work, place: dict[str, int]) -> csr_matrix:
+def _membership(work: LayerArrays, place: dict[str, int]) -> csr_matrix:
     """Which layer has which names, (layers, names)."""
     pairs = [
         (layer, place[name])

@@ -93,7 +93,7 @@ class LayerFeatures:
 
 
 @dataclass(frozen=True)
-class Sample:
+class TrainingExample:
     """A measured layer.
 
     `stderr_s` is the standard error of its latency. `sources` names the networks that it occurs in: layers of

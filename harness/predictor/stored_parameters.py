@@ -11,10 +11,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from harness.predictor.coverage import Coverage, Hull
-from harness.predictor.intervals import Calibration
-from harness.predictor.roofline import Roofline
-from harness.predictor.steps import Steps
+from harness.predictor.roofline.device_tiling import DeviceTiling
+from harness.predictor.roofline.roofline_fit import Roofline
+from harness.predictor.uncertainty.coverage import Coverage, Hull
+from harness.predictor.uncertainty.intervals import Calibration
 
 METADATA_KEY = "harness.predictor"
 _VERSION = 2
@@ -123,7 +123,7 @@ def parameters_from(text: str) -> Parameters:
     steps, roofline, hull, calibration = content.steps, content.roofline, content.hull, content.calibration
     return Parameters(
         Roofline(
-            Steps(steps.units, steps.depth, steps.channels, steps.tiles),
+            DeviceTiling(steps.units, steps.depth, steps.channels, steps.tiles),
             roofline.names,
             np.array(roofline.table, dtype=np.float64),
             roofline.overlap,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.predictor.intervals import ANY
-from harness.predictor.work import Floats
+from harness.predictor.features.layer_arrays import Floats
+from harness.predictor.uncertainty.intervals import ANY
 
 _LEAST_PAIRS = 100
 UNKNOWN_SHARE = 1.0

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.predictor.coverage import Coverage
-from harness.predictor.work import Floats
+from harness.predictor.features.layer_arrays import Floats
+from harness.predictor.uncertainty.coverage import Coverage
 
 LEVEL = 0.9
 """Share of latencies that lie in their intervals."""

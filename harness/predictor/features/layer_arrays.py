@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.predictor.layer_descriptions import LayerFeatures, code_of
+from harness.predictor.features.layer_features import LayerFeatures, code_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -22,7 +22,7 @@ _SIZES = (
 
 
 @dataclass(frozen=True)
-class Work:
+class LayerArrays:
     """Layers by column; every array has one entry per layer.
 
     `operators` are the classes that name the layers' code, `paths` their finest ones.
@@ -60,9 +60,9 @@ class Work:
         """Input channels of a group."""
         return self.sizes["in_channels"] / self.sizes["groups"]
 
-    def take(self, index: Ints) -> Work:
+    def take(self, index: Ints) -> LayerArrays:
         """The layers at these positions."""
-        return Work(
+        return LayerArrays(
             tuple(self.operators[place] for place in index),
             tuple(self.paths[place] for place in index),
             tuple(self.variants[place] for place in index),
@@ -77,14 +77,14 @@ class Work:
         )
 
 
-def work_of(layers: Sequence[LayerFeatures]) -> Work:
+def layer_arrays(layers: Sequence[LayerFeatures]) -> LayerArrays:
     """The columns of some layers."""
     table = np.array([_sizes(layer) for layer in layers], dtype=np.float64).reshape(len(layers), len(_SIZES))
 
     def column(name: str) -> Floats:
         return np.array([getattr(layer, name) for layer in layers], dtype=np.float64)
 
-    return Work(
+    return LayerArrays(
         operators=tuple(code_of(layer.operator) for layer in layers),
         paths=tuple(layer.operator for layer in layers),
         variants=tuple((layer.operator, *layer.kernel, *layer.stride) for layer in layers),
@@ -106,6 +106,6 @@ def _sizes(layer: LayerFeatures) -> tuple[int, ...]:
     )  # fmt: skip
 
 
-def index_of(work: Work, operator: str) -> Ints:
+def index_of(work: LayerArrays, operator: str) -> Ints:
     """Positions of an operator's layers."""
     return np.flatnonzero(np.array(work.operators) == operator)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from harness.device.session import Truth
 from harness.errors import CoverageError, UsageError
-from harness.estimation.estimate import NetworkEstimate, estimate_network
-from harness.lut.store import open_table
+from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.lut.table import Lut
+from harness.lut.table_files import open_table
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore
 from harness.measure.summary import summarise
@@ -25,7 +25,7 @@ from harness.probe.batches import Batch
 from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
 from harness.probe.probe_plan import ProbePlan
 from harness.settings import DEFAULT_DEVICE
-from harness.validation.oracle import OracleReport, compare_network, report_truth
+from harness.validation.oracle_comparison import OracleReport, compare_network, report_truth
 from harness.validation.whole_networks import Taken, measure_processes, whole_latency
 from harness.workspace import AnyWorkspace, as_workspace
 

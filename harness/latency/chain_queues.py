@@ -40,7 +40,7 @@ _TINY_S = 1e-15
 
 
 @dataclass(frozen=True)
-class Work:
+class ChainLayers:
     """What the layers of all chains do: `chain` is the index of each layer's chain, in ascending order.
 
     `context_s` is what it takes in its context; `borders` are sizes in bytes of the tensors that it moves over the
@@ -62,7 +62,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class _Sums:
+class _QueueTimes:
     """Seconds by layer at some values of the unknowns, and each queue of each chain."""
 
     compute: Array
@@ -89,7 +89,7 @@ class _Sums:
         return total
 
 
-def parts_of(work: Work, chains_s: Array, stderr_s: Array) -> Parts:
+def parts_of(work: ChainLayers, chains_s: Array, stderr_s: Array) -> Parts:
     """Fits the queues to chains of `chains_s` seconds, and parts these.
 
     A layer is as uncertain as layers have to be for the chains to be as far off as they are, beyond what is known of
@@ -111,7 +111,7 @@ def parts_of(work: Work, chains_s: Array, stderr_s: Array) -> Parts:
     return Parts(parts, np.hypot(error * parts, np.sqrt(decides * (1 - decides)) * (compute - moved)))
 
 
-def _sizes(work: Work) -> Sequence[float]:
+def _sizes(work: ChainLayers) -> Sequence[float]:
     """From where on borders may be large: between any two sizes, or some of those; all of them where few differ."""
     import numpy as np
 
@@ -122,7 +122,7 @@ def _sizes(work: Work) -> Sequence[float]:
     return [0.0, *between.tolist()]
 
 
-def _fit(work: Work, large_bytes: float, chains_s: Array, relative: Array) -> tuple[float, _Sums]:
+def _fit(work: ChainLayers, large_bytes: float, chains_s: Array, relative: Array) -> tuple[float, _QueueTimes]:
     """The cost of the best values of the unknowns for one size, and what they say."""
     import numpy as np
     from scipy.optimize import least_squares
@@ -134,14 +134,14 @@ def _fit(work: Work, large_bytes: float, chains_s: Array, relative: Array) -> tu
     usual_rate = _USUAL_MOVED * float(work.context_s.sum()) / moved_bytes
     usual = np.array([0.0, np.log(usual_rate), np.log(usual_rate), np.log(_USUAL_POWER - 1)])
 
-    def sums(unknowns: Array) -> _Sums:
+    def sums(unknowns: Array) -> _QueueTimes:
         scale, small_rate, large_rate, overlap = np.exp(unknowns)
         context = scale * work.context_s
         weights = np.minimum(large_rate * work.weight_bytes, context)
         compute = np.maximum(np.sqrt(context**2 - weights**2), _LEAST_COMPUTE * context)
         moved = small_rate * small + large_rate * large + weights + _TINY_S
         queues: tuple[Array, Array] = (member @ compute, member @ moved)
-        return _Sums(compute, moved, queues, 1 + overlap)
+        return _QueueTimes(compute, moved, queues, 1 + overlap)
 
     def misfit(unknowns: Array) -> Array:
         off = (sums(unknowns).log_total - np.log(chains_s)) / np.hypot(MODEL_ERROR, relative)

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.latency.overhead import row_of
-from harness.lut.store import open_table
 from harness.lut.table import Entry, Lut
+from harness.lut.table_files import open_table
 from harness.measure.summary import Z_95
 from harness.network.context import context_of, place_of
 from harness.network.layers import Layer, cut
 from harness.network.models import Models, load_networks
 from harness.network.network import FreeNode, Network
-from harness.predictor.coverage import Coverage
-from harness.predictor.described import describe
-from harness.predictor.intervals import NORMAL_90
-from harness.predictor.layer_descriptions import LayerFeatures
-from harness.predictor.predictor import Prediction
+from harness.predictor.features.key_features import describe
+from harness.predictor.features.layer_features import LayerFeatures
+from harness.predictor.predictor import LayerPrediction
 from harness.predictor.sums import stderr_of_sum
+from harness.predictor.uncertainty.coverage import Coverage
+from harness.predictor.uncertainty.intervals import NORMAL_90
 from harness.probe.overhead_terms import OverheadTerms
 from harness.workspace import AnyWorkspace, as_workspace
 
@@ -127,7 +127,7 @@ class _Guess:
     """A layer as the predictor sees it, and what it says of it."""
 
     layer: LayerFeatures
-    prediction: Prediction
+    prediction: LayerPrediction
 
 
 def _predicted(table: Lut, layers: Sequence[Layer]) -> dict[str, _Guess]:

@@ -1,4 +1,4 @@
-"""Steps in latency: work is done in whole tiles, and tiles in whole waves over the units of a device."""
+"""DeviceTiling in latency: work is done in whole tiles, and tiles in whole waves over the units of a device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.predictor.work import Floats, Work
+from harness.predictor.features.layer_arrays import Floats, LayerArrays
 
 WIDTHS = (32, 64, 128, 256)
 _LARGEST_TILE = 32768
@@ -22,7 +22,7 @@ ALL_TILES: tuple[Tile, ...] = tuple(
 
 
 @dataclass(frozen=True)
-class Steps:
+class DeviceTiling:
     """Where a device's latency steps up, found from its data.
 
     units: parallel units that share the tiles of a layer
@@ -36,22 +36,22 @@ class Steps:
     channels: int
     tiles: tuple[Tile, ...] = ALL_TILES
 
-    def waves(self, work: Work) -> Floats:
+    def waves(self, work: LayerArrays) -> Floats:
         """How often all units are filled, (layers, tiles)."""
         waves = [_tiles(work, rows, columns) / (self.units * together) for rows, columns, together in self.tiles]
         return np.ceil(np.stack(waves, axis=1))
 
-    def turns(self, work: Work) -> Floats:
+    def turns(self, work: LayerArrays) -> Floats:
         """Depth steps of one tile, (layers,)."""
         padded = work.taps * np.ceil(work.group_channels / self.channels) * self.channels
         return np.ceil(padded / self.depth)
 
-    def padded_work(self, work: Work) -> Floats:
+    def padded_work(self, work: LayerArrays) -> Floats:
         """Logarithm of the work done over the work asked for, (layers, tiles)."""
         area = np.array([rows * columns * together * self.units for rows, columns, together in self.tiles])
         done = self.waves(work) * area * (self.turns(work) * self.depth)[:, None]
         return np.asarray(np.log(done / work.macs[:, None]))
 
 
-def _tiles(work: Work, rows: int, columns: int) -> Floats:
+def _tiles(work: LayerArrays, rows: int, columns: int) -> Floats:
     return np.asarray(work.groups * np.ceil(work.rows / rows) * np.ceil(work.columns / columns))

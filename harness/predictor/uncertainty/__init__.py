@@ -1,0 +1,1 @@
+"""How far a prediction may be off: coverage, intervals, and errors that the layers of a network share."""
