@@ -10,16 +10,10 @@ from command_line import Harness
 from system_networks import convolutions, save
 
 
-def _make(folder: Path) -> Harness:
-    for name in ("workspace", "runtime", "home"):
-        (folder / name).mkdir(parents=True)
-    return Harness(folder / "workspace", folder / "runtime", folder / "home")
-
-
 @pytest.fixture
 def harness(tmp_path: Path) -> Harness:
     """The command line in an empty workspace."""
-    return _make(tmp_path / "harness")
+    return Harness.in_folder(tmp_path / "harness")
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +25,7 @@ def small_network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def profiled(tmp_path_factory: pytest.TempPathFactory, small_network: Path) -> Harness:
     """A workspace with a campaign and a table of the small network on null01; tests must leave it as it is."""
-    harness = _make(tmp_path_factory.mktemp("profiled"))
+    harness = Harness.in_folder(tmp_path_factory.mktemp("profiled"))
     harness("profile", "--device", "null01", small_network).assert_ok()
     harness("lut", "build", "--device", "null01").assert_ok()
     return harness

@@ -6,7 +6,6 @@ import csv
 import html.parser
 import itertools
 import os
-import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,17 +19,16 @@ Builder = Callable[[Path], Path]
 BELL = "\x1b[31m\x07red\x9b2J"
 
 
-def _limit_memory() -> None:
-    """Memory that networks as small as these must not exceed."""
-    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
+MEMORY_BYTES = 8 << 30
+"""More than a command takes for networks as small as these."""
 
 
 def _estimate(harness: Harness, network: Path) -> Outcome:
-    return harness("estimate", network, "--device", "null01", preexec_fn=_limit_memory)
+    return harness("estimate", network, "--device", "null01", memory_bytes=MEMORY_BYTES)
 
 
 def _profile(harness: Harness, network: Path) -> Outcome:
-    return harness("profile", network, "--device", "null01", preexec_fn=_limit_memory)
+    return harness("profile", network, "--device", "null01", memory_bytes=MEMORY_BYTES)
 
 
 def _write(build: Callable[[], ModelProto | bytes]) -> Builder:
@@ -265,6 +263,13 @@ def test_unusable_network_is_refused(case: str, unchanged: Harness, tmp_path: Pa
     """A network that cannot be measured ends with one clear error and exit 3, and changes nothing."""
     build, mentions = REFUSED[case]
     _estimate(unchanged, build(tmp_path)).assert_refused(3, mentions=mentions)
+
+
+@pytest.mark.parametrize("case", ["missing", "zeros", "dynamic dimension", "2^40 tiled constant", "unknown attribute"])
+def test_refusal_is_that_of_a_process(case: str, unchanged: Harness, tmp_path: Path) -> None:
+    """A command in a process of its own refuses a network with the same words and exit code as in this process."""
+    network = REFUSED[case][0](tmp_path)
+    unchanged.assert_processes_agree("estimate", network, "--device", "null01").assert_refused(3)
 
 
 @pytest.mark.parametrize(

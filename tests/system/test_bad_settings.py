@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -72,6 +71,22 @@ def test_invalid_devices_file_is_refused(case: str, harness: Harness) -> None:
     before = harness.state()
     harness("devices", "list").assert_refused(3, mentions=mentions)
     assert harness.state() == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("devices", "list"),
+        ("devices", "show", "nobody"),
+        ("profile", "--device", "null01", "--runs", "0"),
+        ("lut", "build", "--device", "null01"),
+        ("frobnicate",),
+    ],
+    ids=" ".join,
+)
+def test_outcome_is_that_of_a_process(words: tuple[str, ...], harness: Harness) -> None:
+    """A command in a process of its own ends with the same words and exit code as in this process."""
+    harness.assert_processes_agree(*words).assert_plain()
 
 
 @pytest.mark.parametrize(
@@ -304,12 +319,7 @@ def test_tables_folder_that_is_a_file_is_refused(harness: Harness, profiled: Har
 def test_full_disk_is_told(unchanged: Harness, small_network: Path) -> None:
     """A result that cannot be written because the disk is full is an error and no bug report."""
     with open("/dev/full", "w", encoding="utf-8") as full:
-        process = subprocess.run(
-            [sys.executable, "-m", "harness", "estimate", str(small_network), "--device", "null01"],
-            env=unchanged.environment, cwd=unchanged.workspace, stdout=full, stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL, timeout=TIMEOUT_S, check=False, encoding="utf-8",
-        )  # fmt: skip
-    Outcome(process.returncode, "", process.stderr).assert_refused(3)
+        unchanged.process("estimate", small_network, "--device", "null01", stdout=full).assert_refused(3)
 
 
 def test_reader_that_leaves_early_is_no_error(unchanged: Harness) -> None:
@@ -326,8 +336,8 @@ def test_reader_that_leaves_early_is_no_error(unchanged: Harness) -> None:
 def test_terminal_without_unicode_works(unchanged: Harness, small_network: Path) -> None:
     """Output to a terminal that knows ASCII only does not fail."""
     ascii_only = Harness(unchanged.workspace, unchanged.runtime, unchanged.home, {"PYTHONIOENCODING": "ascii"})
-    ascii_only("lut", "show", "--device", "null01").assert_ok()
-    ascii_only("estimate", small_network, "--device", "null01", "--layers").assert_ok()
+    ascii_only.process("lut", "show", "--device", "null01").assert_ok()
+    ascii_only.process("estimate", small_network, "--device", "null01", "--layers").assert_ok()
 
 
 # Disturbed campaigns ---------------------------------------------------------------------------------------------
@@ -340,10 +350,7 @@ PROFILES = 'settings LIKE \'%"purpose":"profile"%\''
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, small_network: Path) -> dict[str, Any]:
     """What the campaign of these tests gives when nobody disturbs it."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    for name in ("w", "r", "h"):
-        (folder / name).mkdir()
-    harness = Harness(folder / "w", folder / "r", folder / "h")
+    harness = Harness.in_folder(tmp_path_factory.mktemp("undisturbed"))
     result = _profile(harness, small_network).assert_ok().json
     return {**result, "visits": _visits(harness)}
 

@@ -8,7 +8,6 @@ import hashlib
 import io
 import json
 import os
-import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -30,10 +29,7 @@ def table(profiled: Harness, tmp_path: Path) -> Path:
 
 
 def _use(harness: Harness, table: Path, network: Path, *extra: str) -> Outcome:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-
-    return harness("estimate", network, "--lut", table, *extra, preexec_fn=limit)
+    return harness("estimate", network, "--lut", table, *extra, memory_bytes=2 << 30)
 
 
 def _append(name: str, text: bytes) -> Callable[[Path], None]:
@@ -116,6 +112,15 @@ def test_damaged_table_is_refused(case: str, unchanged: Harness, table: Path, sm
     """A table whose bytes are not those that were published is refused with exit 3."""
     DAMAGED[case](table)
     _use(unchanged, table, small_network).assert_refused(3, mentions=(table.name,))
+
+
+@pytest.mark.parametrize("case", ["edited entry", "manifest nested", "entries link to zeros"])
+def test_refusal_of_a_table_is_that_of_a_process(
+    case: str, unchanged: Harness, table: Path, small_network: Path
+) -> None:
+    """A command in a process of its own refuses a table with the same words and exit code as in this process."""
+    DAMAGED[case](table)
+    unchanged.assert_processes_agree("estimate", small_network, "--lut", table).assert_refused(3)
 
 
 def test_check_finds_damage_in_the_workspace(harness: Harness, profiled: Harness) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from command_line import TIMEOUT_S, Harness, Outcome
+from command_line import Harness, Outcome
 from system_networks import convolutions, save
 
 COMMANDS = {
@@ -82,11 +81,9 @@ def test_help_names_the_exit_codes(helps: dict[str, str]) -> None:
 )
 def test_help_imports_nothing_heavy(words: list[str], profiled: Harness) -> None:
     """Help loads no library that takes long to import."""
-    process = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "harness", *words], env=profiled.environment, capture_output=True,
-        encoding="utf-8", check=True, timeout=TIMEOUT_S, cwd=profiled.workspace,
-    )  # fmt: skip
-    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in process.stderr.splitlines() if "|" in line}
+    timed = dataclasses.replace(profiled, extra={"PYTHONPROFILEIMPORTTIME": "1"})
+    lines = timed.process(*words).stderr.splitlines()
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines if "|" in line}
     assert "harness" in loaded and "typer" in loaded
     assert not loaded & {"sklearn", "pandas", "onnxruntime", "onnx", "paramiko", "scipy", "bokeh", "numpy"}
 
@@ -102,10 +99,7 @@ def test_version_is_told(profiled: Harness) -> None:
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory, small_network: Path) -> tuple[Harness, dict[str, Outcome]]:
     """The main job on null01, with --json."""
-    folder = tmp_path_factory.mktemp("job")
-    for name in ("w", "r", "h"):
-        (folder / name).mkdir()
-    harness = Harness(folder / "w", folder / "r", folder / "h")
+    harness = Harness.in_folder(tmp_path_factory.mktemp("job"))
     outcomes = {
         "profile": harness("profile", "--device", "null01", small_network, "--json"),
         "lut build": harness("lut", "build", "--device", "null01", "--json"),
@@ -217,10 +211,8 @@ def test_table_leads_back_to_its_samples(job: Job) -> None:
     assert rows
     for row in rows:
         for probe in (row["probe"], row["baseline"]):
-            found = harness.query(
-                "SELECT count(*) FROM series JOIN samples ON id = series WHERE campaign = ? AND probe = ?",
-                int(row["campaign"]), probe,
-            )  # fmt: skip
+            sql = "SELECT count(*) FROM series JOIN samples ON id = series WHERE campaign = ? AND probe = ?"
+            found = harness.query(sql, int(row["campaign"]), probe)
             assert found[0][0] >= 1, f"{probe} has no sample"
 
 
@@ -228,11 +220,17 @@ def test_estimate_and_checks_change_nothing(job: Job, small_network: Path) -> No
     """Commands that only read leave every file of the workspace as it was."""
     harness = job[0]
     before = harness.state()
-    for words in (("estimate", small_network, "--device", "null01"), ("lut", "show", "--device", "null01"),
-                  ("lut", "check"), ("lut", "diff", harness.table, harness.table), ("devices", "list"),
-                  ("devices", "show", "cpu01"),
-                  ("profile", "--device", "null01", small_network, "--dry-run")):  # fmt: skip
-        harness(*words).assert_ok()
+    null01 = ("--device", "null01")
+    for words in (
+        ("estimate", small_network, *null01),
+        ("lut", "show", *null01),
+        ("lut", "check"),
+        ("lut", "diff", harness.table, harness.table),
+        ("devices", "list"),
+        ("devices", "show", "cpu01"),
+    ):
+        harness.assert_processes_agree(*words).assert_ok()
+    harness("profile", small_network, *null01, "--dry-run").assert_ok()
     assert harness.state() == before
 
 
@@ -278,7 +276,7 @@ def test_nothing_is_written_elsewhere(harness: Harness, small_network: Path, tmp
     temporary.mkdir()
     other = Harness(elsewhere, harness.runtime, harness.home, {"TMPDIR": str(temporary)})
     for words in (("profile", small_network, "--runs", "8"), ("lut", "build")):
-        other(*words, "--device", "null01", "--workspace", harness.workspace).assert_ok()
+        other.process(*words, "--device", "null01", "--workspace", harness.workspace).assert_ok()
     assert list(elsewhere.iterdir()) == []
     assert list(temporary.iterdir()) == [], "temporary files were left"
     assert [path.name for path in harness.home.iterdir() if path.name != ".cache"] == []
@@ -329,12 +327,12 @@ def test_same_seed_gives_the_same_samples(job: Job, harness: Harness, small_netw
 def test_real_runtime_goes_through_the_main_job(harness: Harness, tmp_path: Path) -> None:
     """The main job works on cpu01, ONNX Runtime on this machine, and its estimate is positive and measured."""
     network = save(convolutions(channels=16), tmp_path / "net.onnx")
-    profiled = harness("profile", "--device", "cpu01", network, "--runs", "8", "--json").assert_ok().json
+    profiled = harness.process("profile", "--device", "cpu01", network, "--runs", "8", "--json").assert_ok().json
     assert profiled["refused"] == 0
     rows = harness.query("SELECT min(wall_ns), min(cpu_ns) FROM samples")
     assert rows[0][0] > 0 and rows[0][1] > 0
-    harness("lut", "build", "--device", "cpu01").assert_ok()
-    (found,) = harness("validate", "--device", "cpu01", network, "--json").assert_ok().json["networks"]
+    harness.process("lut", "build", "--device", "cpu01").assert_ok()
+    (found,) = harness.process("validate", "--device", "cpu01", network, "--json").assert_ok().json["networks"]
     assert found["estimated_s"] > 0 and found["measured_s"] > 0
     assert not [path for path in harness.home.rglob("*") if "telemetry" in path.name.lower()]
 
