@@ -11,8 +11,8 @@ import typer
 
 from harness.cli import options
 from harness.cli.output import interval_ms, milliseconds, note, print_json, print_table
-from harness.errors import ConfigurationError, CoverageError
-from harness.files import spreadsheet_cell
+from harness.errors import CoverageError
+from harness.files import spreadsheet_csv, write_whole
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -140,21 +140,10 @@ def _uncovered(found: Sequence[NetworkEstimate], device: str, unknown: int) -> C
 
 
 def _write_csv(path: Path, found: Sequence[NetworkEstimate]) -> None:
-    import csv
-
     header = ("network", "layer", "op", "key", "context", "latency_s", "stderr_s", "source")
     rows = [
         (network.name, layer.name, layer.op, layer.key, layer.context, layer.latency_s, layer.stderr_s, layer.source)
         for network in found
         for layer in network.layers
     ]
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(header)
-            writer.writerows([[spreadsheet_cell(cell) for cell in row] for row in rows])
-    except OSError as error:
-        step = "Name a file in a folder that exists"
-        raise ConfigurationError(
-            f"{path} cannot be written", why=error.strerror or str(error), next_step=step
-        ) from error
+    write_whole(path, spreadsheet_csv(header, rows).encode())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harness.cli.npu_convolutions import convolution_fields
 from harness.cli.npu_source import CompiledModel
 from harness.cli.npu_values import Checked
-from harness.files import spreadsheet_cell
+from harness.files import spreadsheet_csv
 
 if TYPE_CHECKING:
     from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
@@ -225,15 +223,9 @@ def _waits(run: Run) -> Iterator[dict[str, Any]]:
 
 def layers_csv(run: Run) -> str:
     """A row for every layer and the total, with what is not known left empty."""
-    text = io.StringIO()
     rows = [_layer(run, place) for place in range(len(run.rows) - 1)]
     total = {**asdict(run.rows[-1]), "op": "", "nodes": [], "chain": None, "marginal_cycles": None}
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(total)
-    for row in (*rows, total):
-        cells = {**row, "nodes": " ".join(row["nodes"])}
-        writer.writerow([spreadsheet_cell(cell) for cell in cells.values()])
-    return text.getvalue()
+    return spreadsheet_csv(total, [{**row, "nodes": " ".join(row["nodes"])}.values() for row in (*rows, total)])
 
 
 def compile_fields(made: Made, explain: bool) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harness.cli.npu_errors import errors_of_compiler, errors_of_forced_choices, errors_of_user, shortened
 from harness.cli.output import print_table
 from harness.errors import UsageError
+from harness.files import spreadsheet_csv
 from harness.text import printable
 
 if TYPE_CHECKING:
@@ -144,9 +143,8 @@ def _network_fields(split: Split, each: StudiedNetwork) -> dict[str, Any]:
 
 def candidates_csv(split: Split) -> str:
     """A row for every candidate of every layer, and for every way to split the network (without a layer)."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("layer", "operators", "split", "predicted_cycles", "cycles", "predicted_best", "true_best"))
+    header = ("layer", "operators", "split", "predicted_cycles", "cycles", "predicted_best", "true_best")
+    rows: list[tuple[object, ...]] = []
     fields = json_fields(split)
     for layer in fields["layers"]:
         for one in layer["candidates"]:
@@ -155,14 +153,10 @@ def candidates_csv(split: Split) -> str:
                 one["split"] == layer["true_best"] if split.verified else "",
             )
             head = (layer["name"], layer["operators"], one["split"])
-            writer.writerow((*head, one["predicted_cycles"], _blank(one["cycles"]), *best))
+            rows.append((*head, one["predicted_cycles"], one["cycles"], *best))
     for one in fields["networks"]:
-        writer.writerow(("", "", one["split"], one["predicted_cycles"], _blank(one["cycles"]), "", ""))
-    return text.getvalue()
-
-
-def _blank(value: float | None) -> float | str:
-    return "" if value is None else value
+        rows.append(("", "", one["split"], one["predicted_cycles"], one["cycles"], "", ""))
+    return spreadsheet_csv(header, rows)
 
 
 # --- text -----------------------------------------------------------------------------------------------------------

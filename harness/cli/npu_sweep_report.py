@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +10,7 @@ from harness.cli.npu_plot import Axis as PlotAxis
 from harness.cli.npu_plot import Mark, Series, line_plot
 from harness.cli.npu_sweep_points import Point, Sweep
 from harness.cli.output import milliseconds, print_table
-from harness.files import spreadsheet_cell
+from harness.files import spreadsheet_csv
 from harness.text import printable
 
 if TYPE_CHECKING:
@@ -130,17 +128,12 @@ def _fields(point: Point, is_knee: bool) -> dict[str, Any]:
 
 def points_csv(sweep: Sweep) -> str:
     """A row for every point, a column for every parameter; what a machine cannot is left empty, with the reason."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for point, is_knee in _marked(lines(sweep)):
         row = _fields(point, is_knee)
         settings = row.pop("settings")
         rows.append({"machine": row.pop("machine"), **settings, **row})
-    writer.writerow(rows[0])
-    for row in rows:
-        writer.writerow([spreadsheet_cell(cell) for cell in row.values()])
-    return text.getvalue()
+    return spreadsheet_csv(rows[0], [row.values() for row in rows])
 
 
 def show(sweep: Sweep) -> None:

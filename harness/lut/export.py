@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from harness.errors import ConfigurationError, UsageError
-from harness.files import spreadsheet_cell
+from harness.errors import UsageError
+from harness.files import spreadsheet_cell, write_whole
 from harness.lut.table import Lut
 
 FORMATS = (".csv", ".json", ".parquet")
@@ -22,12 +22,11 @@ def export_entries(table: Lut, path: Path) -> None:
     frame = pandas.DataFrame([{"device": table.device, "lut": table.name, **asdict(entry)} for entry in table.entries])
     try:
         if path.suffix == ".csv":
-            frame.map(spreadsheet_cell).to_csv(path, index=False)
+            content = frame.map(spreadsheet_cell).to_csv(index=False).encode()
         elif path.suffix == ".json":
-            path.write_text(json.dumps(frame.to_dict("records"), indent=1) + "\n", encoding="utf-8")
+            content = (json.dumps(frame.to_dict("records"), indent=1) + "\n").encode()
         else:
-            frame.to_parquet(path, index=False)
+            content = frame.to_parquet(index=False)
     except ImportError as error:
         raise UsageError("Parquet needs pyarrow", next_step="pip install 'harness[parquet]'") from error
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written", why=error.strerror or str(error)) from error
+    write_whole(path, content)

@@ -12,7 +12,6 @@ import io
 import itertools
 import json
 import math
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -24,13 +23,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound
-from harness.files import read_file
+from harness.files import csv_text, read_file, sync_folder, write_synced
 from harness.latency.estimators import Method
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.correlation import unpack
 from harness.lut.table import Entry, Lut
 from harness.network.fusion_rules import FusionRule
 from harness.settings import DEFAULT_DEVICE
+from harness.strict import StrictModel
 from harness.version import VERSION
 from harness.workspace import Workspace, find_workspace
 
@@ -44,18 +44,14 @@ _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class _Coefficient(_Strict):
+class _Coefficient(StrictModel):
     value: _Amount
     stderr: _Amount
     low: _Amount
     high: _Amount
 
 
-class _Overhead(_Strict):
+class _Overhead(StrictModel):
     coefficients: dict[str, _Coefficient]
     covariance: list[list[_Number]]
     least_squares: dict[str, _Number]
@@ -69,7 +65,7 @@ class _Overhead(_Strict):
     drift: _Amount = 0.0
 
 
-class _Rule(_Strict):
+class _Rule(StrictModel):
     pattern: Annotated[str, Field(max_length=4000)]
     matched: int
     fused: int
@@ -78,7 +74,7 @@ class _Rule(_Strict):
     p_value: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
-class _Manifest(_Strict):
+class _Manifest(StrictModel):
     schema_version: Literal[2]
     tool_version: str
     device: str
@@ -125,10 +121,10 @@ def publish(lut: Lut, root: Path) -> Lut:
         aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
         try:
             for name, content in (*files.items(), (MANIFEST, manifest)):
-                _write_synced(aside / name, content)
+                write_synced(aside / name, content)
             aside.chmod(0o755)
             _rename(aside, folder)
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
@@ -242,16 +238,12 @@ def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def _entries_csv(entries: tuple[Entry, ...]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerow(_COLUMNS)
+    rows = []
     for entry in entries:
-        values = asdict(entry)
-        for name in ("latency_s", "stderr_s"):
-            values[name] = f"{values[name]:.6e}"
-        values["resolved"] = int(entry.resolved)
-        writer.writerow(values[name] for name in _COLUMNS)
-    return text.getvalue().encode()
+        times = {name: f"{getattr(entry, name):.6e}" for name in ("latency_s", "stderr_s")}
+        row = {**asdict(entry), **times, "resolved": int(entry.resolved)}
+        rows.append([row[name] for name in _COLUMNS])
+    return csv_text(_COLUMNS, rows, quoting=csv.QUOTE_NONNUMERIC).encode()
 
 
 def _manifest_json(lut: Lut, files: Mapping[str, bytes]) -> bytes:
@@ -266,21 +258,6 @@ def _manifest_json(lut: Lut, files: Mapping[str, bytes]) -> bytes:
         "sha256": _hashes(files),
     }
     return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _read(path: Path) -> bytes:

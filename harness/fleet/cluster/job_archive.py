@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -17,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from harness import errors
 from harness.errors import ConfigurationError, EngineError, HarnessError, InputError, UnsupportedNetwork
-from harness.files import read_file
+from harness.files import read_file, write_whole
 from harness.fleet.cluster.access import VERSIONS
 from harness.fleet.execution import Patience
 from harness.fleet.job import Failure, Job, JobOutcome
@@ -202,12 +200,5 @@ def _store(folder: Path, reference: str, content: bytes) -> str:
         raise ValueError(f"{reference[:80]!r} is no name of a file")
     home = folder / hashlib.sha256(content).hexdigest()
     home.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=home)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, home / name)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    write_whole(home / name, content)
     return str(home / name)
