@@ -23,6 +23,7 @@ from harness.latency.calibrate import overhead_of_samples
 from harness.latency.overhead import Overhead
 from harness.measure.policy import RepeatPolicy, unsettled, visit_order
 from harness.measure.summary import summarise
+from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.calibration import calibration_probes
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe, reference_probe
@@ -46,7 +47,10 @@ class Timed:
 def timed_probes(preset: str) -> tuple[Timed, ...]:
     """The reference probe, then the calibration probes."""
     device = EmulatedNpuBackend({"preset": preset, "noise": 0})
-    return tuple(_timed(device, probe) for probe in (reference_probe(), *calibration_probes("rowpool", LARGEST_BYTES)))
+    return tuple(
+        _timed(device, probe)
+        for probe in (reference_probe(), *calibration_probes(AuxiliaryKind.ROWPOOL, LARGEST_BYTES))
+    )
 
 
 def _timed(device: EmulatedNpuBackend, probe: Probe) -> Timed:

@@ -13,12 +13,12 @@ from harness.cli import options
 from harness.cli.output import print_json, print_table
 from harness.cli.progress import show_progress
 from harness.errors import UsageError
+from harness.probe.auxiliary import AuxiliaryChoice, AuxiliaryKind, chosen_kind
 from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:
     from harness.measure.policy import RepeatPolicy
     from harness.measure.profiling import DryRun
-    from harness.probe.auxiliary import AuxiliaryKind
 
 
 def profile(
@@ -27,8 +27,8 @@ def profile(
     group: options.Groups = None,
     everything: options.Everything = False,
     aux: Annotated[
-        str,
-        typer.Option("--aux", help="Auxiliary layer behind each layer: avgpool, rowpool, conv1x1, conv3x3 or auto."),
+        AuxiliaryChoice,
+        typer.Option("--aux", help="Auxiliary layer behind each layer; auto selects the device's default."),
     ] = "auto",
     runs: Annotated[
         str, typer.Option("--runs", help="Samples per probe, or auto: until the interval is within 1 %.")
@@ -79,13 +79,9 @@ def profile(
     from harness.device.inventory import load_inventory
     from harness.fleet.selection import select
     from harness.measure.policy import RepeatPolicy
-    from harness.probe.auxiliary import AUXILIARY_KINDS
 
     policy = RepeatPolicy(runs=run_count, budget_s=budget_s)
-    kind = next((kind for kind in AUXILIARY_KINDS if kind == aux), None)
-    if kind is None and aux != "auto":
-        choices = ", ".join(("auto", *AUXILIARY_KINDS))
-        raise UsageError(f"--aux {aux[:40]} is unknown", next_step=f"Choose from {choices}")
+    kind = chosen_kind(aux)
     names = options.parse_names("cpu01" if device is None and not group and not everything else device)
     devices = select(load_inventory(place.devices), names=names, groups=group or (), everything=everything)
     if dry_run:

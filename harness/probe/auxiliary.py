@@ -1,113 +1,87 @@
-"""Auxiliary layers: what is put behind a layer so that its result is used but hardly anything comes back (S1.1).
+"""Auxiliary layers: operators behind a layer that use its result and return little of it (S1.1).
 
-Each kind leaves a small output at little cost, whatever the rank of the tensor it is put on:
+`AuxiliaryKind` declares the kinds; adding one takes one member there. All other code asks a kind for its properties.
 
-- `avgpool`: average pooling with a 1x1 window that strides over the whole tensor, one value a channel;
-- `rowpool`: the same over every row, one value a channel and row, for devices that work beside their host:
-  they keep the layer's result on chip where the auxiliary layer can follow row by row, as a next layer would,
-  and leave rows out that nobody reads;
-- `conv1x1`: a convolution to at most eight channels at every position (a matrix product at rank 2 and 3);
-- `conv3x3`: the same with a window of three, which reads neighbours.
-
-Tensors of rank 0 and 1 get leading dimensions first, those of rank 6 and more are folded; tensors of other
-types than float32 are sliced to one element and cast, as pooling takes floats alone. A picture that the
-device keeps in its plain layout is pooled in three dimensions, one of them of size one: else pooling might
-have it reordered, and the layer would be charged for that.
+`attach` prepares the tensor first. Tensors of rank 0 and 1 get leading dimensions, those of rank 6 and more are folded.
+Tensors of other types than float32 are sliced to one element and cast, because pooling takes only floats.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
 
-from harness.network.assemble import ModelBuilder
 from harness.network.network import TensorType
 from harness.probe.overhead_terms import OverheadTerms
 
-AuxiliaryKind = Literal["avgpool", "rowpool", "conv1x1", "conv3x3"]
-AUXILIARY_KINDS: tuple[AuxiliaryKind, ...] = get_args(AuxiliaryKind)
-DEFAULT_AUXILIARY: AuxiliaryKind = "avgpool"
+if TYPE_CHECKING:
+    from harness.network.assemble import ModelBuilder
+
 OUTPUT_CHANNELS = 8
 _MAX_RANK = 5
 
-
-def auxiliary_for(clock: str) -> AuxiliaryKind:
-    """The kind for a device of this clock: one with a clock of its own works beside its host."""
-    return "rowpool" if clock == "device" else DEFAULT_AUXILIARY
-
-
 Layout = Literal["outside", "plain", "private"]
-"""How a device keeps a tensor: as it came from outside, in the plain layout, or in one of its own."""
+"""How a device keeps a tensor: as the host passed it in, in the plain layout, or in a layout of its own."""
+Operator = Callable[["ModelBuilder", str, Layout], tuple[str, OverheadTerms]]
+StridedOperator = Callable[["ModelBuilder", str, tuple[int, ...]], tuple[str, OverheadTerms]]
 
 
-def attach(
-    builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, layout: Layout = "outside"
-) -> tuple[str, OverheadTerms]:
-    """Puts an auxiliary layer behind a tensor; returns its result and what it adds to the overhead terms."""
-    source, terms = _as_float(builder, tensor)
-    shaped = _shaped(builder, source, kind, layout == "plain")
-    terms += OverheadTerms(views=int(shaped != source))
-    spatial = builder.type_of(shaped).shape[2:]
-    if kind == "avgpool":
-        result, own = pool(builder, shaped, spatial)
-        if layout == "private":  # one pixel is picked where all channels of it lie together
-            own = OverheadTerms(auxiliaries=1)
-    elif kind == "rowpool":
-        result, own = _pool_rows(builder, shaped, (1, *spatial[1:]) if len(spatial) > 1 else spatial)
-    else:
-        result, own = _convolve(builder, shaped, 1 if kind == "conv1x1" else 3)
-    return result, terms + own
+@dataclass(frozen=True)
+class AuxiliaryLayer:
+    """How to build one kind of auxiliary layer, and what it is for.
 
+    `operator` appends the layer behind a float32 tensor of rank `least_rank` to 5 and returns its result and terms.
+    `strided`, if the kind has one, returns one value per given number of elements along each spatial axis; null probes
+    use it to vary their output size. `device_memory` marks kinds for devices with a memory of their own, which run
+    beside the host: results are stored in that memory before the host reads them.
+    """
 
-def _own_terms(read: TensorType, written: TensorType) -> OverheadTerms:
-    return OverheadTerms(auxiliaries=1, auxiliary_input_bytes=read.bytes, auxiliary_output_bytes=written.bytes)
-
-
-def _shaped(builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, plain: bool) -> str:
-    """The tensor in a rank that the auxiliary layer takes."""
-    rank = len(builder.type_of(tensor).shape)
-    if rank < 2 or (rank == 2 and kind != "conv1x1"):
-        return unsqueezed(builder, tensor, tuple(range(3 - rank)))
-    if rank > _MAX_RANK:
-        return _folded(builder, tensor)
-    return unsqueezed(builder, tensor, (2,)) if rank == 4 and plain and kind == "avgpool" else tensor
+    help: str
+    operator: Operator
+    least_rank: int = 3
+    strided: StridedOperator | None = None
+    device_memory: bool = False
 
 
 def pool(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[str, OverheadTerms]:
-    """Average pooling with a 1x1 window and any strides, for null probes that vary their output size."""
+    """Append average pooling with a 1x1 window and any strides."""
     result = _pooled(builder, tensor, (1,) * len(strides), strides)
     return result, _own_terms(builder.type_of(tensor), builder.type_of(result))
 
 
 def pool_all(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[str, OverheadTerms]:
-    """Average pooling with windows as large as the strides, so that every element is read at any output size.
-
-    The strides divide the sizes.
-    """
+    """Append average pooling with windows as large as the strides, which divide the sizes: it reads every element."""
     return _pooled(builder, tensor, strides, strides), _on_chip_terms(builder.type_of(tensor))
 
 
-def _pool_rows(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[str, OverheadTerms]:
-    """What is read is what is picked, and what is picked is handed back."""
-    result = _pooled(builder, tensor, (1,) * len(strides), strides)
-    picked = builder.type_of(result)
-    return result, _on_chip_terms(picked) + OverheadTerms(stored_bytes=picked.bytes)
+def _pool_channels(builder: ModelBuilder, tensor: str, layout: Layout) -> tuple[str, OverheadTerms]:
+    """Append pooling to one value per channel.
+
+    A picture in the plain layout is pooled in three dimensions, one of them of size one. Otherwise pooling might
+    reorder the picture, and the layer would be charged for that.
+    """
+    terms = OverheadTerms()
+    if layout == "plain" and len(builder.type_of(tensor).shape) == 4:
+        tensor, terms = unsqueezed(builder, tensor, (2,)), OverheadTerms(views=1)
+    result, own = pool(builder, tensor, builder.type_of(tensor).shape[2:])
+    if layout == "private":  # all channels of the one pixel that is read lie together
+        own = OverheadTerms(auxiliaries=1)
+    return result, terms + own
 
 
-def _on_chip_terms(read: TensorType) -> OverheadTerms:
-    """Writing on chip goes along with reading; writing elsewhere is counted as stored."""
-    return OverheadTerms(auxiliaries=1, auxiliary_input_bytes=read.bytes)
-
-
-def _pooled(builder: ModelBuilder, tensor: str, window: tuple[int, ...], strides: tuple[int, ...]) -> str:
-    read = builder.type_of(tensor)
-    steps = tuple(-(-size // stride) for size, stride in zip(read.shape[2:], strides, strict=True))
-    written = TensorType(read.dtype, (*read.shape[:2], *steps))
-    attributes = {"kernel_shape": list(window), "strides": list(strides)}
-    return builder.operator("AveragePool", [tensor], written, attributes)
+def _pool_rows(builder: ModelBuilder, tensor: str, _: Layout) -> tuple[str, OverheadTerms]:
+    """Append pooling to one value per channel and row; it reads only the elements that it returns."""
+    spatial = builder.type_of(tensor).shape[2:]
+    result = _pooled(builder, tensor, (1,) * len(spatial), (1, *spatial[1:]) if len(spatial) > 1 else spatial)
+    returned = builder.type_of(result)
+    return result, _on_chip_terms(returned) + OverheadTerms(stored_bytes=returned.bytes)
 
 
 def _convolve(builder: ModelBuilder, tensor: str, window: int) -> tuple[str, OverheadTerms]:
+    """Append a convolution to at most eight channels; a matrix product for a window of one at rank 2 and 3."""
     read = builder.type_of(tensor)
     rank = len(read.shape)
     if window == 1 and rank <= 3:
@@ -122,6 +96,93 @@ def _convolve(builder: ModelBuilder, tensor: str, window: int) -> tuple[str, Ove
     attributes = {"kernel_shape": [window] * spatial, "pads": [window // 2] * (2 * spatial)}
     written = TensorType(read.dtype, (read.shape[0], channels, *read.shape[2:]))
     return builder.operator("Conv", [tensor, weight], written, attributes), _own_terms(read, written)
+
+
+class AuxiliaryKind(StrEnum):
+    """The kinds of auxiliary layers; each member is the whole declaration of its kind."""
+
+    layer: AuxiliaryLayer
+
+    def __new__(cls, name: str, layer: AuxiliaryLayer) -> AuxiliaryKind:
+        """Make a member whose value is the name alone."""
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.layer = layer
+        return member
+
+    AVGPOOL = "avgpool", AuxiliaryLayer("average pooling, one value per channel", _pool_channels, strided=pool)
+    ROWPOOL = (
+        "rowpool",
+        # Computed row by row, as the next layer in a network would be, so that the layer's result stays on chip.
+        AuxiliaryLayer("average pooling, one value per row", _pool_rows, strided=pool_all, device_memory=True),
+    )
+    CONV1X1 = (
+        "conv1x1",
+        AuxiliaryLayer("1x1 convolution", lambda builder, tensor, _: _convolve(builder, tensor, 1), least_rank=2),
+    )
+    CONV3X3 = "conv3x3", AuxiliaryLayer("3x3 convolution", lambda builder, tensor, _: _convolve(builder, tensor, 3))
+
+
+DEFAULT_AUXILIARY = AuxiliaryKind.AVGPOOL
+AUTO = "auto"
+if TYPE_CHECKING:
+    AuxiliaryChoice = str
+else:
+    AuxiliaryChoice = Literal[AUTO, *(kind.value for kind in AuxiliaryKind)]
+    """The text of an option that selects a kind; a command line shows and checks the choices."""
+
+
+def chosen_kind(choice: AuxiliaryChoice) -> AuxiliaryKind | None:
+    """Return the kind of a choice; None, for `auto`, leaves it to `auxiliary_for`."""
+    return None if choice == AUTO else AuxiliaryKind(choice)  # type: ignore[call-arg]  # the members' value is the name
+
+
+def auxiliary_for(clock: str) -> AuxiliaryKind:
+    """Return the first kind for a device of this clock; a device with a clock of its own has its own memory."""
+    return next(kind for kind in AuxiliaryKind if kind.layer.device_memory == (clock == "device"))
+
+
+def attach(
+    builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, layout: Layout = "outside"
+) -> tuple[str, OverheadTerms]:
+    """Append an auxiliary layer behind a tensor; return its result and what it adds to the overhead terms."""
+    source, terms = _as_float(builder, tensor)
+    shaped = _shaped(builder, source, kind.layer.least_rank)
+    result, own = kind.layer.operator(builder, shaped, layout)
+    return result, terms + OverheadTerms(views=int(shaped != source)) + own
+
+
+def attach_strided(
+    builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, strides: tuple[int, ...]
+) -> tuple[str, OverheadTerms]:
+    """Append an auxiliary layer that returns one value per stride if the kind can, else as `attach` does."""
+    strided = kind.layer.strided
+    return strided(builder, tensor, strides) if strided else attach(builder, tensor, kind)
+
+
+def _own_terms(read: TensorType, written: TensorType) -> OverheadTerms:
+    return OverheadTerms(auxiliaries=1, auxiliary_input_bytes=read.bytes, auxiliary_output_bytes=written.bytes)
+
+
+def _on_chip_terms(read: TensorType) -> OverheadTerms:
+    """Return the terms of a layer that writes on chip while it reads; what it stores elsewhere is counted apart."""
+    return OverheadTerms(auxiliaries=1, auxiliary_input_bytes=read.bytes)
+
+
+def _shaped(builder: ModelBuilder, tensor: str, least_rank: int) -> str:
+    """Return the tensor in a rank that the auxiliary layer takes."""
+    rank = len(builder.type_of(tensor).shape)
+    if rank < least_rank:
+        return unsqueezed(builder, tensor, tuple(range(3 - rank)))
+    return _folded(builder, tensor) if rank > _MAX_RANK else tensor
+
+
+def _pooled(builder: ModelBuilder, tensor: str, window: tuple[int, ...], strides: tuple[int, ...]) -> str:
+    read = builder.type_of(tensor)
+    steps = tuple(-(-size // stride) for size, stride in zip(read.shape[2:], strides, strict=True))
+    written = TensorType(read.dtype, (*read.shape[:2], *steps))
+    attributes = {"kernel_shape": list(window), "strides": list(strides)}
+    return builder.operator("AveragePool", [tensor], written, attributes)
 
 
 def _as_float(builder: ModelBuilder, tensor: str) -> tuple[str, OverheadTerms]:
@@ -139,7 +200,7 @@ def _as_float(builder: ModelBuilder, tensor: str) -> tuple[str, OverheadTerms]:
 
 
 def slice_leading(builder: ModelBuilder, tensor: str, shape: tuple[int, ...]) -> str:
-    """The leading part of a tensor, of the given shape."""
+    """Append a slice that takes the leading part of a tensor, of the given shape."""
     read = builder.type_of(tensor)
     written = TensorType(read.dtype, shape)
     axes, zeros = list(range(len(shape))), [0] * len(shape)
@@ -150,7 +211,7 @@ def slice_leading(builder: ModelBuilder, tensor: str, shape: tuple[int, ...]) ->
 
 
 def unsqueezed(builder: ModelBuilder, tensor: str, axes: tuple[int, ...]) -> str:
-    """The tensor with dimensions of size one put in at `axes`."""
+    """Append an operator that inserts dimensions of size one at `axes`."""
     read = builder.type_of(tensor)
     shape = list(read.shape)
     for axis in axes:
@@ -162,7 +223,7 @@ def unsqueezed(builder: ModelBuilder, tensor: str, axes: tuple[int, ...]) -> str
 
 
 def _folded(builder: ModelBuilder, tensor: str) -> str:
-    """The tensor with its trailing dimensions made one: pooling knows three spatial ones at most."""
+    """Append an operator that merges the trailing dimensions: pooling takes at most three spatial ones."""
     read = builder.type_of(tensor)
     shape = (*read.shape[: _MAX_RANK - 1], math.prod(read.shape[_MAX_RANK - 1 :]))
     return builder.operator("Reshape", [tensor, builder.constant(shape)], TensorType(read.dtype, shape))

@@ -58,7 +58,7 @@ def hand_overs(pair: NodePair, auxiliary: AuxiliaryKind) -> tuple[ProducerKind, 
     kind = pair.network.types[pair.between]
     if kind.dtype != "float32" or len(kind.shape) != 4:
         return ("abs",)
-    return ("convolution",) if auxiliary == "rowpool" else ("convolution", "abs")
+    return ("convolution",) if auxiliary.layer.device_memory else ("convolution", "abs")
 
 
 def plan_pairs(

@@ -149,7 +149,7 @@ def reference_probe() -> Probe:
     weight = builder.weight(TensorType("float32", (64, 64, 3, 3)), 576)
     window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
     result, terms = attach(
-        builder, builder.operator("Conv", [source, weight], TensorType("float32", shape), window), "avgpool"
+        builder, builder.operator("Conv", [source, weight], TensorType("float32", shape), window), AuxiliaryKind.AVGPOOL
     )
     return finish("reference", "reference", builder.build([result]), terms, None)
 

@@ -20,7 +20,7 @@ from harness.measure.progress import ignore
 from harness.measure.significance import Verdict
 from harness.network.models import load_network
 from harness.network.network import Network
-from harness.probe.auxiliary import auxiliary_for
+from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
 
 CHANNELS = 96
 NORMALISED = "Conv/dense/16(x0);BatchNormalization/16(0)"
@@ -83,7 +83,7 @@ def test_a_cpu_gives_its_fusion_away(network: Network, journal: Journal) -> None
     """What ONNX Runtime folds into a convolution is found without asking it."""
     with open_session(BUILT_IN["cpu01"]) as session:
         session.acquire("the test")
-        search = FusionSearch(session, journal, "cpu01", "avgpool", 0, False, ignore, threading.Event())
+        search = FusionSearch(session, journal, "cpu01", AuxiliaryKind.AVGPOOL, 0, False, ignore, threading.Event())
         rules = {rule.pattern: rule for rule in search.run([network])}
     assert (rules[NORMALISED].saving or 0) > 0.5
     assert not rules[APART].holds
@@ -97,7 +97,7 @@ def test_a_stopped_search_goes_on_where_it_was(network: Network, journal: Journa
         session.acquire("the test")
         for _ in range(2):
             with pytest.raises(Interrupted):
-                FusionSearch(session, journal, "cpu01", "avgpool", 0, False, ignore, stop).run([network])
+                FusionSearch(session, journal, "cpu01", AuxiliaryKind.AVGPOOL, 0, False, ignore, stop).run([network])
     assert len(journal.campaigns("cpu01")) == 1
 
 

@@ -12,6 +12,7 @@ from harness.latency.calibrate import overhead_of_samples
 from harness.latency.drift import SLOW_DRIFT, level_error, level_factors, levelled
 from harness.latency.overhead import COLUMNS, MODEL_NOISE, Overhead, fit_overhead, row_of
 from harness.measure.summary import Measurement
+from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.calibration import calibration_probes
 from harness.probe.overhead_terms import OverheadTerms
 from harness.samples import Sample
@@ -24,7 +25,7 @@ A_B_C = ("input_bytes", "output_bytes", "runs")
 @cache
 def terms() -> dict[str, OverheadTerms]:
     """The calibration probes of a device beside its host."""
-    return {probe.id: probe.terms for probe in calibration_probes("rowpool", 0)}
+    return {probe.id: probe.terms for probe in calibration_probes(AuxiliaryKind.ROWPOOL, 0)}
 
 
 @cache

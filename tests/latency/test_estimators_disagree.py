@@ -16,6 +16,7 @@ from harness.latency.layer_latency import chained
 from harness.latency.overhead import Overhead, fit_overhead, row_of
 from harness.measure.summary import Measurement
 from harness.network.key import LayerKey
+from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.calibration import calibration_probes
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe
@@ -49,7 +50,7 @@ def overhead_s(terms: OverheadTerms) -> float:
 @cache
 def calibration() -> tuple[dict[str, Probe], dict[str, Measurement], Overhead]:
     """Null probes of a device without noise, their totals, and the fit of these."""
-    probes = {probe.id: probe for probe in calibration_probes("avgpool", 200_000)}
+    probes = {probe.id: probe for probe in calibration_probes(AuxiliaryKind.AVGPOOL, 200_000)}
     totals = {name: measured(overhead_s(probe.terms), 1e-7) for name, probe in probes.items()}
     return probes, totals, fit_overhead([(probes[name].terms, one) for name, one in totals.items()])
 

@@ -20,6 +20,7 @@ from harness.latency.overhead import Overhead, fit_overhead, row_of
 from harness.measure.policy import RepeatPolicy
 from harness.measure.summary import Measurement
 from harness.network.key import LayerKey
+from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.calibration import calibration_probes
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe_plan import LayerProbes
@@ -50,7 +51,7 @@ def nulls() -> dict[str, tuple[OverheadTerms, Measurement]]:
     """Calibration probes of a device with c = 100 µs, a = 0.1 ns/B, b = 0.2 ns/B and a percent of noise."""
     draw = np.random.default_rng(1)
     found = {}
-    for probe in calibration_probes("avgpool", 200_000):
+    for probe in calibration_probes(AuxiliaryKind.AVGPOOL, 200_000):
         clean = 1e-4 + 1e-10 * probe.terms.input_bytes + 2e-10 * probe.terms.output_bytes
         total = float(clean * np.exp(0.01 * draw.standard_normal()))
         found[probe.id] = (probe.terms, Measurement(total, total / 100, total / 50, 9, 0, "device"))

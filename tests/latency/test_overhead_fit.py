@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from harness.errors import IllConditionedDesign
 from harness.latency.overhead import COLUMNS, Overhead, fit_overhead, row_of
 from harness.measure.summary import Measurement
-from harness.probe.auxiliary import AUXILIARY_KINDS, AuxiliaryKind
+from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.calibration import calibration_probes
 from harness.probe.overhead_terms import OverheadTerms
 
@@ -30,7 +30,7 @@ Nulls = list[tuple[OverheadTerms, Measurement]]
 
 
 @cache
-def design(kind: AuxiliaryKind = "avgpool") -> tuple[OverheadTerms, ...]:
+def design(kind: AuxiliaryKind = AuxiliaryKind.AVGPOOL) -> tuple[OverheadTerms, ...]:
     """The terms of the real calibration probes."""
     return tuple(probe.terms for probe in calibration_probes(kind, 600_000))
 
@@ -54,7 +54,7 @@ def totals(terms: Sequence[OverheadTerms], seed: int, noise: float, outliers: fl
     ]
 
 
-@pytest.mark.parametrize("kind", AUXILIARY_KINDS)
+@pytest.mark.parametrize("kind", AuxiliaryKind)
 def test_exact_totals_give_the_exact_coefficients(kind: AuxiliaryKind) -> None:
     """Without noise, a, b, c and the auxiliary layer's own cost come out as they went in, by both fits."""
     found = fit_overhead(totals(design(kind), 0, 0.0))
@@ -68,7 +68,7 @@ def test_exact_totals_give_the_exact_coefficients(kind: AuxiliaryKind) -> None:
 
 def test_least_squares_is_right_for_large_sizes_and_uniform_weights() -> None:
     """Megabytes beside single runs, and totals that weigh alike: the plain fit is exact all the same."""
-    terms = [probe.terms for probe in calibration_probes("avgpool", 5_000_000)]
+    terms = [probe.terms for probe in calibration_probes(AuxiliaryKind.AVGPOOL, 5_000_000)]
     exact = [(one, Measurement(measured.latency_s, 1e-3, 2e-3, 9, 0, "cpu")) for one, measured in totals(terms, 0, 0.0)]
     for nulls in (totals(terms, 0, 0.0), exact):
         found = fit_overhead(nulls)
@@ -202,7 +202,7 @@ def test_probes_without_any_output_size_are_refused() -> None:
     assert refusal([(size, 0) for size in (100, 1000, 5000, 10_000, 100_000)]).why
 
 
-@pytest.mark.parametrize("kind", AUXILIARY_KINDS)
+@pytest.mark.parametrize("kind", AuxiliaryKind)
 def test_the_calibration_set_is_well_conditioned(kind: AuxiliaryKind) -> None:
     """The probes that `profile` plans are accepted, for each auxiliary layer, with a margin."""
     assert fit_overhead(totals(design(kind), 6, 0.01)).condition < 60

@@ -16,6 +16,7 @@ from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import dry_run
 from harness.measure.progress import Progress
+from harness.probe.auxiliary import AuxiliaryKind
 
 FOUR = RepeatPolicy(runs=4)
 
@@ -132,7 +133,11 @@ def test_another_job_is_not_resumed(bench: Bench, change: str) -> None:
         bench.profile(policy=FOUR, stop=StopAfter(30))
     other = build_network(bench.root / "other.onnx", widths=(8, 24, 24))
     models = (other,) if change == "network" else ()
-    options = {"policy": {"policy": RepeatPolicy(runs=3)}, "seed": {"seed": 5}, "auxiliary": {"auxiliary": "conv1x1"}}
+    options = {
+        "policy": {"policy": RepeatPolicy(runs=3)},
+        "seed": {"seed": 5},
+        "auxiliary": {"auxiliary": AuxiliaryKind.CONV1X1},
+    }
     result = bench.profile(*models, **{"policy": FOUR, **options.get(change, {})})
     assert (result.campaign, result.resumed) == (2, False)
 

@@ -21,6 +21,7 @@ from harness.errors import JournalError
 from harness.measure.extract import MAX_EXTRACT_BYTES, extract
 from harness.measure.journal import PENDING, Journal, Place
 from harness.measure.merge import SECOND, held_out, hold_out, merge
+from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe import reference_probe
 from harness.probe.probe_plan import ProbePlan
@@ -28,7 +29,7 @@ from harness.samples import Sample
 
 JOB, DEVICE = "2026-11-20/board/vision", "board"
 PROBES = {name: dataclasses.replace(reference_probe(), id=name) for name in ("p", "q")}
-PLAN = ProbePlan(PROBES, (), (Batch(("p", "q")),), "p", (), "avgpool")
+PLAN = ProbePlan(PROBES, (), (Batch(("p", "q")),), "p", (), AuxiliaryKind.AVGPOOL)
 PLACES = tuple(Place(batch, round, at) for batch in range(2) for round in range(2) for at in range(2))
 PlaceSet = frozenset[Place]
 

@@ -19,25 +19,27 @@ import pytest
 
 from harness.errors import JournalError
 from harness.measure.journal import SCHEMA_VERSION, Campaign, Journal, Place
+from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe import reference_probe
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
 
 FRAME, RUNS = 7, 5
-EMPTY = ProbePlan({}, (), (Batch(()),), "r", (), "avgpool")
+EMPTY = ProbePlan({}, (), (Batch(()),), "r", (), AuxiliaryKind.AVGPOOL)
 # Frames of seven series with five samples each, and a campaign of twenty probes every third frame; says what returned.
 WRITER = f"""
 import dataclasses, itertools, sys
 from pathlib import Path
 from harness.samples import Sample
 from harness.measure.journal import Journal, Place
+from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe_plan import ProbePlan
 from harness.probe.probe import reference_probe
 reference = reference_probe()
 probes = {{f"p{{n}}": dataclasses.replace(reference, id=f"p{{n}}") for n in range(20)}}
-plan = ProbePlan(probes, (), ((),), "r", (), "avgpool")
+plan = ProbePlan(probes, (), ((),), "r", (), AuxiliaryKind.AVGPOOL)
 print("ready", flush=True)
 with Journal(Path(sys.argv[1])) as journal:
     for number in itertools.count():
@@ -54,12 +56,14 @@ from pathlib import Path
 from harness.samples import Sample
 from harness.errors import JournalError
 from harness.measure.journal import Journal, Place
+from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe_plan import ProbePlan
 def add(number):
     journal.add(campaign, 1, [(Place(0, number, at), "p", [Sample(1, 2, 3, 0)] * 50) for at in range(10)], {})
 with Journal(Path(sys.argv[1])) as journal:
-    campaign = journal.begin("d", ProbePlan({}, (), (Batch(()),), "r", (), "avgpool"), 0, {}, {}, "device").id
+    plan = ProbePlan({}, (), (Batch(()),), "r", (), AuxiliaryKind.AVGPOOL)
+    campaign = journal.begin("d", plan, 0, {}, {}, "device").id
     if sys.argv[2] == "limit":
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
     try:
@@ -113,7 +117,7 @@ def test_samples_come_back_as_they_were_taken(path: Path) -> None:
 def test_a_campaign_comes_back_with_its_plan(path: Path) -> None:
     """Probes with role and terms, settings, fingerprint and the marks of progress survive."""
     probe = reference_probe()
-    plan = ProbePlan({probe.id: probe}, (), (Batch((probe.id,), "warm"),), probe.id, (), "avgpool")
+    plan = ProbePlan({probe.id: probe}, (), (Batch((probe.id,), "warm"),), probe.id, (), AuxiliaryKind.AVGPOOL)
     with Journal(path) as journal:
         campaign = begin(journal, plan, settings={"b": [1, None], "a": 0.5})
         journal.refuse(campaign.id, 1, probe.id, "unknown operator")
@@ -156,7 +160,7 @@ def test_a_place_taken_twice_is_not_called_a_full_disk(path: Path) -> None:
 
 def test_resumable_finds_the_same_job_and_no_other(path: Path) -> None:
     """Only an unfinished campaign of the same device, plan, settings and fingerprint is resumed, the newest of them."""
-    other = ProbePlan({}, (), (Batch(("q",)),), "r", (), "avgpool")
+    other = ProbePlan({}, (), (Batch(("q",)),), "r", (), AuxiliaryKind.AVGPOOL)
     job: tuple[object, ...] = ("d", EMPTY.id, {"a": 1}, {"f": "1", "g": "2"})
     with Journal(path) as journal:
         begin(journal, fingerprint={"g": "2", "f": "1"})

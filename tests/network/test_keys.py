@@ -317,10 +317,11 @@ PROGRAM = """
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.models import load_network
+from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.probe_plan import CutNetwork, plan_probes
 network = load_network("builtin:dscnn")
 layers = cut(network, DEFAULT_RULES)
-plan = plan_probes([CutNetwork(network, layers, frozenset(network.types))], DEFAULT_RULES, "avgpool")
+plan = plan_probes([CutNetwork(network, layers, frozenset(network.types))], DEFAULT_RULES, AuxiliaryKind.AVGPOOL)
 print(*(layer.key for layer in layers), plan.id)
 """
 

@@ -12,12 +12,12 @@ from probe_models import graph_of, run_on_onnxruntime
 
 from harness.network.assemble import ModelBuilder
 from harness.network.network import TensorType
-from harness.probe.auxiliary import AUXILIARY_KINDS, OUTPUT_CHANNELS, AuxiliaryKind, attach, slice_leading
+from harness.probe.auxiliary import OUTPUT_CHANNELS, AuxiliaryKind, attach, slice_leading
 from harness.probe.overhead_terms import TERM_NAMES, OverheadTerms
 from harness.probe.probe import null_probe
 from harness.probe.producer import ProducerKind, produce
 
-every_kind = pytest.mark.parametrize("kind", AUXILIARY_KINDS)
+every_kind = pytest.mark.parametrize("kind", AuxiliaryKind)
 OPSETS = (7, 9, 10, 12, 13, 17)
 
 
@@ -32,7 +32,7 @@ def test_every_rank_has_an_auxiliary_layer(kind: AuxiliaryKind, rank: int) -> No
 
 
 @given(
-    st.sampled_from(AUXILIARY_KINDS),
+    st.sampled_from(AuxiliaryKind),
     st.lists(st.integers(1, 5), max_size=5),
     st.sampled_from(("float32", "float16", "float64", "int64", "int32", "uint8", "int8", "bool")),
     st.sampled_from(OPSETS),
@@ -48,10 +48,10 @@ def test_every_type_and_opset_has_one_too(kind: AuxiliaryKind, shape: list[int],
     assert (
         output.nbytes
         == model.output_bytes
-        == (terms.stored_bytes if kind == "rowpool" else terms.auxiliary_output_bytes)
+        == (terms.stored_bytes if kind == AuxiliaryKind.ROWPOOL else terms.auxiliary_output_bytes)
     )
     assert output.dtype == np.float32
-    if kind == "rowpool":
+    if kind == AuxiliaryKind.ROWPOOL:
         assert terms.auxiliary_input_bytes == output.nbytes
     elif dtype == "float32":
         assert terms.auxiliary_input_bytes == 4 * math.prod(shape)
@@ -63,7 +63,7 @@ def test_every_type_and_opset_has_one_too(kind: AuxiliaryKind, shape: list[int],
 @pytest.mark.parametrize("shape", [(1, 16, 20, 30), (2, 7, 9), (1, 3, 4, 5, 6)])
 def test_pooling_leaves_one_value_a_channel(shape: tuple[int, ...]) -> None:
     """The default auxiliary layer hands back the first value of every channel, whatever the extent."""
-    probe = null_probe([TensorType("float32", shape)], ["outside"], "avgpool", 13, "auxiliary")
+    probe = null_probe([TensorType("float32", shape)], ["outside"], AuxiliaryKind.AVGPOOL, 13, "auxiliary")
     (output,) = run_on_onnxruntime(probe.model)
     assert output.shape == (*shape[:2], *[1] * (len(shape) - 2))
 
@@ -79,7 +79,7 @@ def test_pooling_leaves_one_value_a_channel(shape: tuple[int, ...]) -> None:
 )
 def test_pooling_by_rows_keeps_every_row(shape: tuple[int, ...], left: tuple[int, ...]) -> None:
     """No row of a layer's result can be left out, and the auxiliary layer can follow the layer row by row."""
-    probe = null_probe([TensorType("float32", shape)], ["outside"], "rowpool", 13, "auxiliary")
+    probe = null_probe([TensorType("float32", shape)], ["outside"], AuxiliaryKind.ROWPOOL, 13, "auxiliary")
     (output,) = run_on_onnxruntime(probe.model)
     assert output.shape == left
 
@@ -92,12 +92,12 @@ def test_auxiliary_layers_are_the_ones_named(kind: AuxiliaryKind, shape: tuple[i
     (node,) = graph_of(probe.model).node
     window = next((list(item.ints) for item in node.attribute if item.name == "kernel_shape"), [])
     wanted = {
-        "avgpool": ("AveragePool", 1),
-        "rowpool": ("AveragePool", 1),
-        "conv1x1": ("Conv", 1),
-        "conv3x3": ("Conv", 3),
+        AuxiliaryKind.AVGPOOL: ("AveragePool", 1),
+        AuxiliaryKind.ROWPOOL: ("AveragePool", 1),
+        AuxiliaryKind.CONV1X1: ("Conv", 1),
+        AuxiliaryKind.CONV3X3: ("Conv", 3),
     }[kind]
-    if kind == "conv1x1" and len(shape) == 3:
+    if kind == AuxiliaryKind.CONV1X1 and len(shape) == 3:
         assert node.op_type == "MatMul"
     else:
         assert (node.op_type, window) == (wanted[0], [wanted[1]] * (len(shape) - 2))

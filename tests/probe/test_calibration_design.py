@@ -9,12 +9,12 @@ from probe_models import graph_of, run_on_onnxruntime
 from harness.errors import IllConditionedDesign
 from harness.latency.overhead import COLUMNS, fit_overhead, row_of
 from harness.measure.summary import Measurement
-from harness.probe.auxiliary import AUXILIARY_KINDS, AuxiliaryKind, auxiliary_for
+from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
 from harness.probe.calibration import BUSY_EDGE, calibration_probes
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe
 
-every_kind = pytest.mark.parametrize("kind", AUXILIARY_KINDS)
+every_kind = pytest.mark.parametrize("kind", AuxiliaryKind)
 every_size = pytest.mark.parametrize("largest", [0, 602_112, 4_000_000])
 TRUE = {
     "runs": 8e-6,
@@ -78,7 +78,7 @@ def test_the_design_gives_the_true_coefficients_back(kind: AuxiliaryKind, larges
     found = {name: overhead.coefficients[name].value for name in overhead.least_squares}
     assert found == pytest.approx({name: TRUE[name] for name in found}, rel=1e-3)
     beside_host = {"loaded_bytes", "stored_bytes", "accesses", "stacks", "stacked_rows", "last_bytes"}
-    assert set(COLUMNS) - set(found) == ({"auxiliary_output_bytes"} if kind == "rowpool" else beside_host)
+    assert set(COLUMNS) - set(found) == ({"auxiliary_output_bytes"} if kind == AuxiliaryKind.ROWPOOL else beside_host)
 
 
 @every_kind
@@ -93,7 +93,7 @@ def test_noise_of_one_percent_leaves_a_usable_fit(kind: AuxiliaryKind) -> None:
 
 def test_half_a_design_is_refused() -> None:
     """Probes that hand back what they were given are refused: the check that accepts the design means something."""
-    probes = [probe for probe in calibration_probes("conv1x1", 0) if " /1" in probe.label]
+    probes = [probe for probe in calibration_probes(AuxiliaryKind.CONV1X1, 0) if " /1" in probe.label]
     equal = tuple(probe for probe in probes if probe.label.startswith("null 12x"))
     with pytest.raises(IllConditionedDesign):
         fit_overhead(measured(equal))
@@ -144,7 +144,7 @@ def test_stacks_are_executed_as_stacks(kind: AuxiliaryKind, tmp_path_factory: py
 
 def test_busy_stacks_differ_in_what_they_hand_back_alone() -> None:
     """Stacks that hide loads and stores do the same computing, read all of it, and hand back 1 to 1/256 of it."""
-    every = [probe for probe in calibration_probes("rowpool", 0) if probe.terms.stacks]
+    every = [probe for probe in calibration_probes(AuxiliaryKind.ROWPOOL, 0) if probe.terms.stacks]
     heights = sorted({probe.terms.stacked_rows for probe in every})
     assert len(heights) > 1
     for rows in heights:
@@ -164,8 +164,8 @@ def test_busy_stacks_differ_in_what_they_hand_back_alone() -> None:
 
 def test_only_devices_beside_their_host_get_busy_stacks() -> None:
     """On a runtime in the host's own memory there is nothing to hide, and what cannot be told apart is not asked."""
-    assert auxiliary_for("device") == "rowpool"
-    assert auxiliary_for("cpu") == auxiliary_for("wall") == "avgpool"
-    for kind in AUXILIARY_KINDS:
+    assert auxiliary_for("device") == AuxiliaryKind.ROWPOOL
+    assert auxiliary_for("cpu") == auxiliary_for("wall") == AuxiliaryKind.AVGPOOL
+    for kind in AuxiliaryKind:
         hidden = any(probe.terms.stacks for probe in calibration_probes(kind, 0))
-        assert hidden == (kind == "rowpool")
+        assert hidden == (kind == AuxiliaryKind.ROWPOOL)

@@ -24,6 +24,7 @@ from harness.network.models import load_network
 from harness.network.network import Network, TensorType
 from harness.network.runtime_graph.formats import read_runtime_chains, read_runtime_graph
 from harness.network.runtime_graph.reported import RuntimeGraph
+from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.chain_plan import ChainProbes, plan_chains
 from harness.probe.chain_windows import materialise, window_null, window_probe
@@ -325,7 +326,7 @@ def test_chains_know_what_crosses_their_borders(small: Sequence[Planned]) -> Non
 def test_chains_are_in_the_journal_as_planned(small: Sequence[Planned], tmp_path: Path) -> None:
     """Places, windows, borders and weights of every chain are read back equal, in order."""
     chains = tuple(chain for plan in small for chain in plan.chains)
-    plan = ProbePlan({}, (), (Batch(()),), "r", (), "avgpool", chains=chains)
+    plan = ProbePlan({}, (), (Batch(()),), "r", (), AuxiliaryKind.AVGPOOL, chains=chains)
     with Journal(tmp_path / "journal.sqlite") as journal:
         assert journal.chains(journal.begin("d", plan, 0, {}, {}, "device").id) == chains
 

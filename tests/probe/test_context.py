@@ -17,6 +17,7 @@ from harness.network.fusion_rules import learn_rules
 from harness.network.layers import cut
 from harness.network.models import load_network
 from harness.network.runtime_graph.formats import read_runtime_graph
+from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.probe import network_probe
 from harness.probe.probe_plan import CutNetwork, LayerProbes, ProbePlan, plan_probes
 
@@ -61,7 +62,7 @@ def told_plan(name: str) -> ProbePlan:
     model = network_probe(network).model
     told = read_runtime_graph(network, model.names, "onnxruntime", revealed(model))
     rules = learn_rules([(network, told.groups)], "onnxruntime")
-    return plan_probes([CutNetwork(network, cut(network, rules), told.blocked)], rules, "avgpool")
+    return plan_probes([CutNetwork(network, cut(network, rules), told.blocked)], rules, AuxiliaryKind.AVGPOOL)
 
 
 def executed(plan: ProbePlan, probe: str) -> list[NodeProto]:

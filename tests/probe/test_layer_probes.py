@@ -17,7 +17,7 @@ from harness.network.key import canonical, layer_key
 from harness.network.layers import Layer, cut
 from harness.network.prepare import prepare
 from harness.network.read import check_model
-from harness.probe.auxiliary import AUXILIARY_KINDS, OUTPUT_CHANNELS, AuxiliaryKind
+from harness.probe.auxiliary import OUTPUT_CHANNELS, AuxiliaryKind
 from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
 from harness.probe.probe_plan import CutNetwork, LayerProbes, plan_probes
 
@@ -26,7 +26,7 @@ EVERY = 7
 """One layer in so many is run for real behind a convolution, every second one behind pooling."""
 
 every_network = pytest.mark.parametrize("name", NETWORKS)
-every_kind = pytest.mark.parametrize("kind", AUXILIARY_KINDS)
+every_kind = pytest.mark.parametrize("kind", AuxiliaryKind)
 
 
 def planned(name: str, kind: AuxiliaryKind) -> Iterator[tuple[Layer, LayerProbes, Probe]]:
@@ -85,7 +85,7 @@ def test_little_comes_back(name: str, kind: AuxiliaryKind) -> None:
             continue
         shape = cut_network(name).network.types[layer.graph.outputs[0]].shape
         positions = max(math.prod(shape[: max(2, len(shape) - 1)]), math.prod(shape[:1]) * math.prod(shape[2:]))
-        allowed = math.prod(shape[:2]) if kind == "avgpool" else OUTPUT_CHANNELS * positions
+        allowed = math.prod(shape[:2]) if kind == AuxiliaryKind.AVGPOOL else OUTPUT_CHANNELS * positions
         assert probe.model.output_bytes <= 4 * max(allowed, 1)
 
 
@@ -127,7 +127,7 @@ def test_a_layer_adds_nothing_but_itself(name: str, kind: AuxiliaryKind) -> None
         assert probe.terms.auxiliaries == alone.terms.auxiliaries == 1
         read = (alone.terms.auxiliary_input_bytes, alone.terms.auxiliary_output_bytes)
         seen = (probe.terms.auxiliary_input_bytes, probe.terms.auxiliary_output_bytes)
-        assert seen in ((read, (0, 0)) if kind == "avgpool" else (read,))
+        assert seen in ((read, (0, 0)) if kind == AuxiliaryKind.AVGPOOL else (read,))
         assert (probe.auxiliary, alone.auxiliary) == (kind, kind)
 
 
@@ -136,7 +136,7 @@ def test_a_layer_adds_nothing_but_itself(name: str, kind: AuxiliaryKind) -> None
 def test_probes_run_on_onnxruntime(name: str, kind: AuxiliaryKind) -> None:
     """A sample of the probes runs, with finite results of the size that the overhead regression is told."""
     plan = plan_of(name, kind)
-    sample = plan.layers[:: 2 if kind == "avgpool" else EVERY]
+    sample = plan.layers[:: 2 if kind == AuxiliaryKind.AVGPOOL else EVERY]
     ids = {probe for at in sample for probe in (at.layer, at.auxiliary, at.in_context, at.null)}
     for probe in sorted(ids):
         outputs = run_on_onnxruntime(plan.probes[probe].model)
@@ -146,7 +146,7 @@ def test_probes_run_on_onnxruntime(name: str, kind: AuxiliaryKind) -> None:
 
 def test_context_probes_have_a_producer_in_front_of_every_chip_input() -> None:
     """Where the layer reads what a neighbour wrote, its probe reads what a producer wrote."""
-    plan = plan_of("mobilenetv2", "avgpool")
+    plan = plan_of("mobilenetv2", AuxiliaryKind.AVGPOOL)
     for layer in plan.layers:
         probe = plan.probes[layer.in_context]
         inside, graph = nodes_of_layer(probe), graph_of(probe.model)
@@ -218,12 +218,17 @@ def test_plans_cover_every_layer_and_load_every_probe_once(kind: AuxiliaryKind) 
 
 def test_equal_plans_have_one_id() -> None:
     """The same networks give the same plan, by which a campaign is resumed; another auxiliary layer another."""
-    plans = [plan_probes([cut_network("dscnn")], DEFAULT_RULES, kind) for kind in ("avgpool", "avgpool", "conv1x1")]
+    plans = [
+        plan_probes([cut_network("dscnn")], DEFAULT_RULES, kind)
+        for kind in (AuxiliaryKind.AVGPOOL, AuxiliaryKind.AVGPOOL, AuxiliaryKind.CONV1X1)
+    ]
     assert plans[0].id == plans[1].id != plans[2].id
 
 
 def test_a_network_planned_twice_adds_nothing() -> None:
     """Layers that a network shares with another are probed once."""
-    once, twice = (plan_probes([cut_network("dscnn")] * count, DEFAULT_RULES, "avgpool") for count in (1, 2))
+    once, twice = (
+        plan_probes([cut_network("dscnn")] * count, DEFAULT_RULES, AuxiliaryKind.AVGPOOL) for count in (1, 2)
+    )
     assert once.probes.keys() == twice.probes.keys()
     assert once.batches == twice.batches

@@ -41,7 +41,7 @@ def contents(content: bytes) -> Counter[tuple[str, tuple[tuple[int, ...], ...]]]
     )
 
 
-@pytest.mark.parametrize("auxiliary", ["avgpool", "rowpool"])
+@pytest.mark.parametrize("auxiliary", [AuxiliaryKind.AVGPOOL, AuxiliaryKind.ROWPOOL])
 @pytest.mark.parametrize("name", NAMES)
 def test_all_but_a_saving_cancels(name: str, auxiliary: AuxiliaryKind) -> None:
     """`first` and `second` together hold exactly the operators of `both` and `between`, auxiliary layers included."""
@@ -108,9 +108,9 @@ def test_normal_form(pattern: str, normal: str) -> None:
 
 def test_equal_probes_are_there_once() -> None:
     """A pair planned twice adds nothing, and every probe is in one batch."""
-    pairs = [(pair, hand_overs(pair, "avgpool")[0]) for pair in chosen("squeezenet")]
-    once, _ = plan_pairs(pairs, "avgpool")
-    twice, planned = plan_pairs([*pairs, *((replace(pair), kind) for pair, kind in pairs)], "avgpool")
+    pairs = [(pair, hand_overs(pair, AuxiliaryKind.AVGPOOL)[0]) for pair in chosen("squeezenet")]
+    once, _ = plan_pairs(pairs, AuxiliaryKind.AVGPOOL)
+    twice, planned = plan_pairs([*pairs, *((replace(pair), kind) for pair, kind in pairs)], AuxiliaryKind.AVGPOOL)
     assert once.id == twice.id
     assert len(planned) == 2 * len(pairs)
     visited = [probe for batch in once.batches for probe in batch.loads]

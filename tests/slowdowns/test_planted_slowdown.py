@@ -21,6 +21,7 @@ from harness.measure.progress import Progress
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.models import load_network
+from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.probe import Probe, network_probe
 from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.testing.in_process import InProcessSession
@@ -143,7 +144,9 @@ def test_session_in_process_refuses_and_stops(probe: Probe) -> None:
 def test_campaign_in_process_is_a_campaign(tmp_path: Path) -> None:
     """The campaign of a plan runs on an object as on a device: complete, every probe measured, progress told."""
     network = load_network(str(build_network(tmp_path / "chain.onnx")))
-    plan = plan_probes([CutNetwork(network, cut(network, DEFAULT_RULES), frozenset())], DEFAULT_RULES, "rowpool")
+    plan = plan_probes(
+        [CutNetwork(network, cut(network, DEFAULT_RULES), frozenset())], DEFAULT_RULES, AuxiliaryKind.ROWPOOL
+    )
     session, policy = InProcessSession(EmulatedNpuBackend(dict(QUIET))), RepeatPolicy(runs=3)
     told: list[Progress] = []
     with Journal(tmp_path / "journal.sqlite") as journal:

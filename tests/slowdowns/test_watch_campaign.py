@@ -22,6 +22,7 @@ from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import ignore
 from harness.network.models import load_network
 from harness.network.network import Network
+from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import probe_of
 from harness.probe.probe_plan import ProbePlan, plan_probes
 from harness.samples import Sample
@@ -73,7 +74,7 @@ def profiled(folder: Path, model: Path) -> Iterator[Ready]:
     session = InProcessSession(backend)
     network = load_network(str(model))
     cuts, rules = cut_as_reported(session, [network], ignore, threading.Event())
-    plan = plan_probes(cuts, rules, "rowpool")
+    plan = plan_probes(cuts, rules, AuxiliaryKind.ROWPOOL)
     with Journal(folder / "journal.sqlite") as journal:
         yield Ready(backend, network, plan, journal, measured(journal, session, plan, PROFILE, "profile"))
 
