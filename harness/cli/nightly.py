@@ -17,7 +17,7 @@ from harness.cli import options
 from harness.cli.nightly_output import show_foreseen, show_night, show_status
 from harness.cli.output import note, print_error, print_json
 from harness.cli.progress import stop_on_interrupt
-from harness.errors import ConfigurationError, HarnessError, Interrupted, UsageError
+from harness.errors import ConfigurationError, HarnessError, Interrupted, UsageError, reason_of
 from harness.text import duration_s, printable
 from harness.workspace import Workspace, find_workspace
 
@@ -235,7 +235,7 @@ def _write(report: NightReport, place: Workspace, *also: Path | None) -> list[Pa
     try:
         place.reports.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        why = error.strerror or str(error)
+        why = reason_of(error)
         raise ConfigurationError(f"Reports cannot be written to {place.reports}", why=why) from error
     written: list[Path] = []
     for (suffix, content), beside in zip(

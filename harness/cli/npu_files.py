@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.cli.npu_errors import shortened
-from harness.errors import ConfigurationError
+from harness.errors import ConfigurationError, reason_of
 
 _STEP = "Name a file in a folder that exists"
 
@@ -15,7 +15,7 @@ def write_file(path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except OSError as error:
-        why = error.strerror or str(error)
+        why = reason_of(error)
         raise ConfigurationError(f"{shortened(str(path))} cannot be written", why=why, next_step=_STEP) from error
 
 

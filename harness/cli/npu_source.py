@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from harness.cli import options
 from harness.cli.npu_errors import errors_of_forced_choices, errors_of_user, shortened
 from harness.cli.npu_options import choose_machine
-from harness.errors import InputError, UsageError
+from harness.errors import InputError, UsageError, reason_of
 from harness.files import read_file
 from harness.network.assemble import ArraySpec, AssembledModel, assemble_network
 from harness.network.models import BUILTIN_PREFIX, load_networks
@@ -131,7 +131,7 @@ def read_program(path: Path) -> Program:
 
 def _unreadable(path: str, error: OSError) -> InputError:
     step = "Name an ONNX file, builtin:NAME, or a file of `harness npu compile -o`"
-    return InputError(f"{shortened(path)} cannot be read", why=error.strerror or str(error), next_step=step)
+    return InputError(f"{shortened(path)} cannot be read", why=reason_of(error), next_step=step)
 
 
 def machine_of(program: Program, preset: str | None, file: Path | None) -> Machine:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from device_agents.truth import TrueLayer, TrueOverhead, Truth
 from harness.errors import (
@@ -20,6 +20,7 @@ from harness.errors import (
     WorkerDied,
 )
 from harness.samples import Sample
+from harness.strict import StrictModel
 from harness.text import last_part
 
 RESUME = "Run the same command again; it resumes where it stopped"
@@ -43,10 +44,6 @@ class Series:
     samples: tuple[Sample, ...]
 
 
-class _Reply(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
-
-
 _Positive = Annotated[int, Field(gt=0, lt=2**63)]
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Word = Annotated[str, Field(pattern=r"\A[a-z0-9_.-]{1,64}\z")]
@@ -58,7 +55,7 @@ _SAMPLE_BYTES, _SERIES_BYTES = 128, 16 * 1024
 """More than four integers take as JSON, and more than a frame takes for one visit besides: its state and names."""
 
 
-class HelloReply(_Reply):
+class HelloReply(StrictModel):
     """Answer to hello; `clock` is None where no backend was asked for."""
 
     major: int
@@ -70,14 +67,14 @@ class HelloReply(_Reply):
     reveals: Annotated[list[_Word], Field(max_length=16)]
 
 
-class LeaseReply(_Reply):
+class LeaseReply(StrictModel):
     """Answer to lease."""
 
     token: _Positive
     ttl_s: _Finite
 
 
-class StatusReply(_Reply):
+class StatusReply(StrictModel):
     """Answer to status."""
 
     state: Annotated[dict[_Word, _Finite], Field(max_length=64)]
@@ -85,36 +82,36 @@ class StatusReply(_Reply):
     busy: bool
 
 
-class PutReply(_Reply):
+class PutReply(StrictModel):
     """Answer to put; `format` names what the payload holds where the backend revealed something."""
 
     format: _Word | None = None
 
 
-class _TrueOverheadReply(_Reply):
+class _TrueOverheadReply(StrictModel):
     a_s_per_byte: _Seconds
     b_s_per_byte: _Seconds
     c_s: _Seconds
 
 
-class _TrueLayerReply(_Reply):
+class _TrueLayerReply(StrictModel):
     name: Annotated[str, Field(max_length=1000)]
     nodes: Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(max_length=10_000)]
     latency_s: _Seconds
 
 
-class _TruthReply(_Reply):
+class _TruthReply(StrictModel):
     probe: str
     overhead: _TrueOverheadReply | None
     makespan_s: Annotated[float, Field(gt=0, le=_LONGEST_S, allow_inf_nan=False)]
     layers: Annotated[tuple[_TrueLayerReply, ...], Field(min_length=1, max_length=100_000)]
 
 
-class EmptyReply(_Reply):
+class EmptyReply(StrictModel):
     """Answer without content."""
 
 
-class EndReply(_Reply):
+class EndReply(StrictModel):
     """The end record of a run."""
 
     count: _Count
@@ -122,7 +119,7 @@ class EndReply(_Reply):
     cancelled: bool
 
 
-class ErrorReply(_Reply):
+class ErrorReply(StrictModel):
     """An error frame."""
 
     code: str
@@ -134,18 +131,18 @@ class ErrorReply(_Reply):
     agent_version: str | None = None
 
 
-class _SeriesReply(_Reply):
+class _SeriesReply(StrictModel):
     visit: _Count
     probe: str
     samples: list[tuple[_Positive, _Count | None, _Positive | None, _Count]]
 
 
-class _SamplesReply(_Reply):
+class _SamplesReply(StrictModel):
     series: Annotated[list[_SeriesReply], Field(min_length=1)]
     state: Annotated[dict[_Word, _Finite], Field(max_length=64)]
 
 
-_Model = TypeVar("_Model", bound=_Reply)
+_Model = TypeVar("_Model", bound=StrictModel)
 
 
 def check(model: type[_Model], fields: Mapping[str, Any], device: str) -> _Model:

@@ -22,7 +22,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.device.inventory import find_device, load_inventory
-from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound
+from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, reason_of
 from harness.files import csv_text, read_file, sync_folder, write_synced
 from harness.latency.estimators import Method
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
@@ -129,7 +129,7 @@ def publish(lut: Lut, root: Path) -> Lut:
             shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
         step = "Check the disk and the permissions of the folder"
-        raise LutError(f"{folder} cannot be written", why=error.strerror or str(error), next_step=step) from error
+        raise LutError(f"{folder} cannot be written", why=reason_of(error), next_step=step) from error
     return checked
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from pathlib import Path
 
-from harness.errors import ConfigurationError, UsageError
+from harness.errors import ConfigurationError, UsageError, reason_of
 from harness.files import write_whole
 from harness.workspace import Workspace
 
@@ -185,7 +185,7 @@ def write_units(installation: Installation, folder: Path, user: str | None = Non
             written.append(path)
     except OSError as error:
         step = "Name another folder by --output, or print the units by --print"
-        why = error.strerror or str(error)
+        why = reason_of(error)
         raise ConfigurationError(f"Units cannot be written to {folder}", why=why, next_step=step) from error
     return written[0], written[1]
 

@@ -9,19 +9,16 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline_fit import Roofline
 from harness.predictor.uncertainty.coverage import Coverage, Hull
 from harness.predictor.uncertainty.intervals import Calibration
+from harness.strict import StrictModel
 
 METADATA_KEY = "harness.predictor"
 _VERSION = 2
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -30,20 +27,20 @@ _Size = Annotated[int, Field(gt=0, lt=2**31)]
 _Row = tuple[_Number, ...]
 
 
-class _Steps(_Strict):
+class _Steps(StrictModel):
     units: _Size
     depth: _Size
     channels: _Size
     tiles: Annotated[tuple[tuple[_Size, _Size, _Size], ...], Field(min_length=1)]
 
 
-class _Roofline(_Strict):
+class _Roofline(StrictModel):
     names: tuple[str, ...]
     table: tuple[_Row, ...]
     overlap: _Number
 
 
-class _Hull(_Strict):
+class _Hull(StrictModel):
     operators: tuple[str, ...]
     places: tuple[_Row, ...]
     owner: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...]
@@ -52,13 +49,13 @@ class _Hull(_Strict):
     near: _Row
 
 
-class _Calibration(_Strict):
+class _Calibration(StrictModel):
     floors: dict[str, _Amount]
     quantiles: tuple[tuple[str, str, _Amount | None], ...]
     least_s: _Amount
 
 
-class _Content(_Strict):
+class _Content(StrictModel):
     schema_version: int
     steps: _Steps
     roofline: _Roofline

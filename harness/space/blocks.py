@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from harness.space.axes import DEPTHWISE, Axis, Choices, Groups, Sizes, Values, choices_of
 from harness.space.configuration import (
@@ -20,6 +20,7 @@ from harness.space.configuration import (
     Rowwise,
     padding_of,
 )
+from harness.strict import StrictModel
 
 _ONE = Values((1,))
 _PLAIN = Choices((NO_ACTIVATION,))
@@ -29,10 +30,8 @@ Activations = Annotated[Choices, choices_of(NO_ACTIVATION, "Relu", "Relu6", "Sig
 Flags = Annotated[Choices, choices_of(True, False)]
 
 
-class Block(BaseModel):
+class Block(StrictModel):
     """What all blocks have: `share` is how much of the space the block stands for, against the others."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     share: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
 

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from harness import errors
-from harness.errors import ConfigurationError, EngineError, HarnessError, InputError, UnsupportedNetwork
+from harness.errors import ConfigurationError, EngineError, HarnessError, InputError, UnsupportedNetwork, reason_of
 from harness.files import read_file, write_whole
 from harness.fleet.cluster.access import VERSIONS
 from harness.fleet.execution import Patience
@@ -190,7 +190,7 @@ def _content(path: Path) -> bytes:
     try:
         return read_file(path, MAX_FILES_BYTES)
     except OSError as error:
-        raise InputError(f"{printable(str(path), 200)} cannot be read", why=error.strerror or str(error)) from error
+        raise InputError(f"{printable(str(path), 200)} cannot be read", why=reason_of(error)) from error
 
 
 def _store(folder: Path, reference: str, content: bytes) -> str:

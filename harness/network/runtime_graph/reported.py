@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from harness.errors import ProtocolError
 from harness.network.assemble import EmittedNames
+from harness.strict import StrictModel
 
 NodeName = Annotated[str, Field(min_length=1, max_length=1000)]
 
@@ -29,10 +30,8 @@ class RuntimeGraph:
     views: frozenset[int] = frozenset()
 
 
-class Reported(BaseModel):
+class Reported(StrictModel):
     """A part of a report: strict types, no unknown fields."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
 
 class ReportedLayer(Reported):
