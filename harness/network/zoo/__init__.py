@@ -39,12 +39,12 @@ def build(name: str, seed: int = 0) -> ModelProto:
 
 
 def _builders() -> dict[str, Callable[[int], ModelProto]]:
-    from harness.network.zoo import dscnn, efficientnet, mobilenetv2, resnet, transformers
+    from harness.network.zoo import dscnn, inverted_residuals, resnet, transformers
 
     return {
-        "mobilenetv2": mobilenetv2.build_mobilenetv2,
+        "mobilenetv2": inverted_residuals.build_mobilenetv2,
         "resnet18": resnet.build_resnet18,
-        "efficientnet_b0": efficientnet.build_efficientnet_b0,
+        "efficientnet_b0": inverted_residuals.build_efficientnet_b0,
         "dscnn": dscnn.build_dscnn,
         "vit_tiny": transformers.build_vit_tiny,
         "bert_mini": transformers.build_bert_mini,

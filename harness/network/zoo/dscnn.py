@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import ModelProto
 
-from harness.network.zoo.graph_builder import GraphBuilder
+from harness.network.zoo.graph_builder import Convolution, GraphBuilder
 
 CHANNELS = 64
 BLOCKS = 4
@@ -22,27 +22,14 @@ def build_dscnn(seed: int = 0) -> ModelProto:
     graph = GraphBuilder("dscnn", seed)
     x = graph.input("input", (1, 1, 49, 10))
     # Padded to "same" with stride 2: 9 rows and 2 columns in all, the odd row at the end.
-    x = _conv_relu(graph, "conv", x, (1, CHANNELS), kernel=(10, 4), stride=2, pads=(4, 1, 5, 1))
-    both = (CHANNELS, CHANNELS)
+    stem = Convolution(1, CHANNELS, kernel=(10, 4), stride=2, pads=(4, 1, 5, 1), bias=True)
+    depthwise = Convolution(CHANNELS, CHANNELS, kernel=3, groups=CHANNELS, bias=True)
+    pointwise = Convolution(CHANNELS, CHANNELS, bias=True)
+    x = graph.conv_relu("conv", x, stem)
     for block in range(1, BLOCKS + 1):
-        x = _conv_relu(graph, f"block.{block}.depthwise", x, both, kernel=(3, 3), groups=CHANNELS, pads=(1, 1, 1, 1))
-        x = _conv_relu(graph, f"block.{block}.pointwise", x, both)
+        x = graph.conv_relu(f"block.{block}.depthwise", x, depthwise)
+        x = graph.conv_relu(f"block.{block}.pointwise", x, pointwise)
     x = graph.node("AveragePool", "avgpool", x, kernel_shape=[25, 5], strides=[25, 5])
     x = graph.gemm("fc", graph.node("Flatten", "flatten", x, axis=1), (CHANNELS, CLASSES))
     graph.output("probabilities", graph.node("Softmax", "softmax", x, axis=-1), (1, CLASSES))
     return graph.model()
-
-
-def _conv_relu(
-    graph: GraphBuilder,
-    name: str,
-    x: str,
-    channels: tuple[int, int],
-    *,
-    kernel: tuple[int, int] = (1, 1),
-    stride: int = 1,
-    groups: int = 1,
-    pads: tuple[int, int, int, int] = (0, 0, 0, 0),
-) -> str:
-    x = graph.conv(name, x, channels, kernel=kernel, stride=stride, groups=groups, pads=pads, bias=True)
-    return graph.node("Relu", f"{name}.relu", graph.batch_norm(f"{name}.bn", x, channels[1]))

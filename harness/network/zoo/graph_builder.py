@@ -1,4 +1,4 @@
-"""GraphBuilder: ONNX graphs layer by layer, as an exporter writes them.
+"""GraphBuilder: builds ONNX graphs layer by layer, as an exporter writes them.
 
 Every method appends nodes and returns the name of the tensor it produced. A node called `n` produces `n.output`;
 its weights are `n.weight`, `n.bias` and so on. Initializers are parameters and running statistics only; every other
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,12 +21,23 @@ IR_VERSION: Final = 8
 SPREAD: Final = 0.05  # standard deviation of scales around 1 and of biases and means around 0
 EMBEDDING_SPREAD: Final = 0.02  # published initialisation of token and position embeddings
 
-Size = int | tuple[int, int]
 
+@dataclass(frozen=True)
+class Convolution:
+    """A two-dimensional convolution; without `pads` it is padded by half the kernel on every side."""
 
-def pair(size: Size) -> tuple[int, int]:
-    """Return (height, width); a single number stands for both."""
-    return (size, size) if isinstance(size, int) else size
+    inputs: int
+    outputs: int
+    kernel: int | tuple[int, int] = 1
+    stride: int = 1
+    groups: int = 1
+    pads: tuple[int, int, int, int] | None = None
+    bias: bool = False
+
+    @property
+    def kernel_shape(self) -> tuple[int, int]:
+        """Height and width of the kernel."""
+        return (self.kernel, self.kernel) if isinstance(self.kernel, int) else self.kernel
 
 
 class GraphBuilder:
@@ -103,34 +115,21 @@ class GraphBuilder:
 
     # -- convolutional layers ------------------------------------------------------------------------------------
 
-    def conv(
-        self,
-        name: str,
-        x: str,
-        channels: tuple[int, int],
-        *,
-        kernel: Size = 1,
-        stride: Size = 1,
-        groups: int = 1,
-        pads: Sequence[int] | None = None,
-        bias: bool = False,
-    ) -> str:
-        """Append a Conv from channels[0] to channels[1]; by default padded by half the kernel on every side."""
-        inside, outside = channels
-        kernel, stride = pair(kernel), pair(stride)
-        shape = (outside, inside // groups, *kernel)
+    def conv(self, name: str, x: str, conv: Convolution) -> str:
+        """Append a Conv."""
+        shape = (conv.outputs, conv.inputs // conv.groups, *conv.kernel_shape)
         inputs = [x, self.he_normal(f"{name}.weight", shape, fan_in=math.prod(shape[1:]))]
-        if bias:
-            inputs.append(self.normal(f"{name}.bias", (outside,)))
+        if conv.bias:
+            inputs.append(self.normal(f"{name}.bias", (conv.outputs,)))
         return self.node(
             "Conv",
             name,
             *inputs,
             dilations=[1, 1],
-            group=groups,
-            kernel_shape=kernel,
-            pads=[size // 2 for size in kernel] * 2 if pads is None else pads,
-            strides=stride,
+            group=conv.groups,
+            kernel_shape=conv.kernel_shape,
+            pads=conv.pads or [size // 2 for size in conv.kernel_shape] * 2,
+            strides=[conv.stride] * 2,
         )
 
     def batch_norm(self, name: str, x: str, channels: int) -> str:
@@ -144,12 +143,21 @@ class GraphBuilder:
         ]
         return self.node("BatchNormalization", name, x, *inputs, epsilon=1e-5, momentum=0.9, training_mode=0)
 
-    def conv_bn(
-        self, name: str, x: str, channels: tuple[int, int], *, kernel: Size = 1, stride: Size = 1, groups: int = 1
-    ) -> str:
-        """Append a Conv without bias, called `name`, and its BatchNormalization, called `name`.bn."""
-        x = self.conv(name, x, channels, kernel=kernel, stride=stride, groups=groups)
-        return self.batch_norm(f"{name}.bn", x, channels[1])
+    def conv_bn(self, name: str, x: str, conv: Convolution) -> str:
+        """Append a Conv called `name` and its BatchNormalization, called `name`.bn."""
+        return self.batch_norm(f"{name}.bn", self.conv(name, x, conv), conv.outputs)
+
+    def conv_relu(self, name: str, x: str, conv: Convolution) -> str:
+        """Append a Conv, its BatchNormalization and a Relu, called `name`.relu."""
+        return self.node("Relu", f"{name}.relu", self.conv_bn(name, x, conv))
+
+    def conv_relu6(self, name: str, x: str, conv: Convolution) -> str:
+        """Append a Conv, its BatchNormalization and Clip(0, 6), called `name`.relu6."""
+        return self.relu6(f"{name}.relu6", self.conv_bn(name, x, conv))
+
+    def conv_swish(self, name: str, x: str, conv: Convolution) -> str:
+        """Append a Conv, its BatchNormalization and a swish, called `name`.swish."""
+        return self.swish(f"{name}.swish", self.conv_bn(name, x, conv))
 
     def global_pool_flatten(self, x: str) -> str:
         """Append GlobalAveragePool and Flatten, the way from feature maps to a classifier."""
