@@ -1,40 +1,42 @@
-"""Many unknown times from many totals: one sparse, weighted, robust, non-negative least-squares system.
+"""Many unknown times from many totals: one large sparse, weighted, robust, non-negative least-squares system.
 
-Every equation says `total = sum of amount * unknown`, with a standard error. Solved by Huber's weights around an
-active set for the bounds, on the normal matrix with columns of unit length.
+Every equation says `total = sum of amount * unknown`, with a standard error. A campaign has thousands of unknowns, of
+which each equation holds a few: the stacked dense matrices of `dense_fits` would not fit into memory.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import IllConditionedDesign
-from harness.measure.summary import MAD_TO_SIGMA
+from harness.latency.robust import huber_weights, pivot, reweight, robust_spread
 
 if TYPE_CHECKING:
     import numpy as np
     from scipy.sparse import csc_array
 
+    from harness.latency.robust import Ints, Mask
+
     Array = np.ndarray[Any, np.dtype[np.float64]]
-    Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 MAX_CONDITION = 1e4
-"""Of the weighted design with columns of unit length; beyond it the unknowns are a matter of rounding and noise."""
-HUBER = 1.345
-_REWEIGHTINGS = 30
-_PIVOTINGS = 60
+"""Of the weighted design with columns of unit length; beyond it, rounding and noise decide the unknowns."""
 _POWER_STEPS = 30
 _SHARE = 0.2
 _SPAN = 10.0
 _RIDGE = 1e-13
 _DETERMINED = 1e-6
+_FEWEST_RESIDUALS = 4
+_AGREEMENT = 1e-9
+"""Relative change of every value at which the solution is settled: short layers count as much as long ones."""
 
 
 @dataclass(frozen=True)
 class Equation:
-    """A measured total in seconds with its standard error, and how much of each unknown it holds."""
+    """A measured total in seconds with its standard error, and the amount of each unknown in it."""
 
     amounts: Mapping[str, float]
     total_s: float
@@ -45,10 +47,10 @@ class Equation:
 class Solution:
     """The unknowns by name.
 
-    `values` are never negative but for those that may be. `covariance` has the order of `names`, and is that of the
-    unknowns without their bounds. `residuals` are in standard errors, one for each equation; `redundant` tells which
-    equations others could contradict, and `scale` the robust spread of these residuals, 1 where totals scatter as much
-    as their standard errors say.
+    `values` are never negative, except those solved as signed. `covariance` has the order of `names` and ignores the
+    bounds. `residuals` are in standard errors, one for each equation; `redundant` marks the equations that others
+    could contradict. `scale` is the robust spread of the residuals of these: 1 where totals scatter as much as their
+    standard errors say.
     """
 
     names: tuple[str, ...]
@@ -60,23 +62,19 @@ class Solution:
     condition: float
 
     def index(self, name: str) -> int:
-        """Where an unknown stands; raises KeyError."""
-        return self._places[name]
+        """Return the position of an unknown; raises KeyError."""
+        return self._positions[name]
 
-    @property
-    def _places(self) -> Mapping[str, int]:
-        found = self.__dict__.get("_index")
-        if found is None:
-            found = {name: at for at, name in enumerate(self.names)}
-            object.__setattr__(self, "_index", found)
-        return found
+    @functools.cached_property
+    def _positions(self) -> Mapping[str, int]:
+        return {name: at for at, name in enumerate(self.names)}
 
 
 def solve(equations: Sequence[Equation], signed: Set[str] = frozenset()) -> Solution:
-    """Solves for all unknowns at once; those in `signed` may come out negative.
+    """Solve for all unknowns at once; those in `signed` may come out negative.
 
-    Standard errors are enlarged by `scale` where it exceeds 1. Raises IllConditionedDesign where the equations do
-    not tell unknowns apart, and names these.
+    Standard errors grow by `scale` where it exceeds 1. Raises IllConditionedDesign where the equations do not
+    determine each unknown, and names those that they cannot separate.
     """
     import numpy as np
 
@@ -84,35 +82,35 @@ def solve(equations: Sequence[Equation], signed: Set[str] = frozenset()) -> Solu
     design = _design(equations, names)
     total = np.array([equation.total_s for equation in equations])
     stderr = np.array([equation.stderr_s for equation in equations])
-    lengths = _lengths(design, stderr)
-    scaled = _weighted(design, 1 / stderr, 1 / lengths)
-    # What the probes can tell is a matter of what they hold, not of how often each was run.
-    typical = np.clip(abs(total), *(np.median(abs(total)) * np.array([1 / _SPAN, _SPAN])))
-    structure = _weighted(design, 1 / np.maximum(typical, 1e-300), np.ones(len(names)))
-    condition = _check(_unit_columns(structure), names)
-    wanted = total / stderr
-    trust = np.ones(len(total))
+    condition = _check(_structure(design, total), names)
+    lengths = np.sqrt(np.asarray((design.multiply(design)).T @ (1 / stderr**2))).ravel()
+    scaled, wanted = _scaled(design, 1 / stderr, 1 / lengths), total / stderr
     bounded = np.array([name not in signed for name in names])
-    values = np.zeros(len(names))
-    leverage = _leverage(scaled, trust)
+    leverage = _leverage(scaled)
     redundant = leverage < 1 - _DETERMINED
-    scale = 1.0
-    for _ in range(_REWEIGHTINGS):
-        weight = np.sqrt(trust)
-        before, values = values, _bounded(_rows(scaled, weight), wanted * weight, bounded, values != 0)
+
+    def weigh(values: Array) -> tuple[Array, float, Array]:
         residuals = wanted - scaled @ values
-        # A fit makes its residuals smaller than the errors are, most where an equation decides almost alone.
+        # A fit makes its residuals smaller than the errors are, most where one equation decides almost alone.
         honest = residuals / np.sqrt(np.maximum(1 - leverage, _DETERMINED))
-        scale = _spread(honest[redundant])
-        trust = np.where(redundant, np.minimum(1, HUBER * max(1.0, scale) / np.maximum(abs(honest), 1e-300)), 1.0)
-        if np.allclose(values, before, rtol=1e-9, atol=0):
-            break
-    normal = _normal(_rows(scaled, np.sqrt(trust)))
-    covariance = _inverse(normal) * max(1.0, scale) ** 2
-    return Solution(
-        names, values / lengths, covariance / np.outer(lengths, lengths),
-        residuals, redundant, scale, condition,
-    )  # fmt: skip
+        held = honest[redundant]
+        scale = float(robust_spread(held)[0]) if len(held) >= _FEWEST_RESIDUALS else 1.0
+        return residuals, scale, np.where(redundant, huber_weights(honest, max(1.0, scale)), 1.0)
+
+    def fit(trust: Array, start: Mask) -> Array:
+        weight = np.sqrt(trust)
+        return _bounded(_scaled(scaled, weight), wanted * weight, bounded, start)
+
+    first = fit(np.ones(len(total)), np.ones(len(names), bool))
+    values = reweight(
+        first[None],
+        lambda _, before: fit(weigh(before[0])[2], before[0] != 0)[None],
+        lambda found: _AGREEMENT * abs(found),
+    )[0]
+    residuals, scale, trust = weigh(values)
+    covariance = _inverse(_normal(_scaled(scaled, np.sqrt(trust)))) * max(1.0, scale) ** 2
+    covariance /= np.outer(lengths, lengths)
+    return Solution(names, values / lengths, covariance, residuals, redundant, scale, condition)
 
 
 def _design(equations: Sequence[Equation], names: Sequence[str]) -> csc_array:
@@ -130,41 +128,42 @@ def _design(equations: Sequence[Equation], names: Sequence[str]) -> csc_array:
     return csc_array((np.array(amounts, float), (rows, columns)), shape=(len(equations), len(names)))
 
 
-def _lengths(design: csc_array, stderr: Array) -> Array:
+def _structure(design: csc_array, total: Array) -> csc_array:
+    """Return the design weighted by totals, with columns of unit length.
+
+    Which unknowns the probes separate depends on what they contain, not on how often each one was run.
+    """
     import numpy as np
 
-    lengths: Array = np.sqrt(np.asarray((design.multiply(design)).T @ (1 / stderr**2))).ravel()
+    typical = np.clip(abs(total), *(np.median(abs(total)) * np.array([1 / _SPAN, _SPAN])))
+    structure = _scaled(design, 1 / np.maximum(typical, 1e-300))
+    return _scaled(structure, np.ones(len(total)), 1 / _column_lengths(structure))
+
+
+def _column_lengths(design: csc_array) -> Array:
+    import numpy as np
+
+    lengths: Array = np.sqrt(np.asarray(design.multiply(design).sum(axis=0)).ravel())
     return lengths
 
 
-def _unit_columns(design: csc_array) -> csc_array:
+def _scaled(design: csc_array, by_row: Array, by_column: Array | float = 1.0) -> csc_array:
     import numpy as np
-
-    lengths = np.sqrt(np.asarray(design.multiply(design).sum(axis=0)).ravel())
-    return _weighted(design, np.ones(design.shape[0]), 1 / lengths)
-
-
-def _weighted(design: csc_array, by_row: Array, by_column: Array) -> csc_array:
     from scipy.sparse import csc_array, diags_array
 
-    return csc_array(diags_array(by_row) @ design @ diags_array(by_column))
-
-
-def _rows(design: csc_array, by_row: Array) -> csc_array:
-    from scipy.sparse import csc_array, diags_array
-
-    return csc_array(diags_array(by_row) @ design)
+    columns = np.broadcast_to(by_column, design.shape[1:])
+    return csc_array(diags_array(by_row) @ design @ diags_array(columns))
 
 
 def _normal(design: csc_array) -> csc_array:
-    """The normal matrix, with a trace on its diagonal by which one of any weights can be factorised."""
+    """Return the normal matrix, with a ridge so small that it only keeps the factorisation from failing."""
     from scipy.sparse import csc_array, eye_array
 
     return csc_array(design.T @ design + _RIDGE * eye_array(design.shape[1]))
 
 
 def _inverse(normal: csc_array) -> Array:
-    """Dense, by one sparse factorisation; a few thousand unknowns take seconds."""
+    """Return the dense inverse by one sparse factorisation; a few thousand unknowns take seconds."""
     import numpy as np
     from scipy.sparse.linalg import splu
 
@@ -172,80 +171,67 @@ def _inverse(normal: csc_array) -> Array:
     return (inverse + inverse.T) / 2
 
 
-def _leverage(design: csc_array, trust: Array) -> Array:
-    """How much of each equation's fitted total its own measured total decides, from 0 to 1."""
+def _leverage(design: csc_array) -> Array:
+    """Return how much of each equation's fitted total its own measured total decides, from 0 to 1."""
     import numpy as np
 
-    weighted = _rows(design, np.sqrt(trust))
-    inverse = _inverse(_normal(weighted))
-    leverage: Array = np.asarray((weighted @ inverse * weighted.toarray()).sum(axis=1)).ravel()
+    leverage: Array = np.asarray((design @ _inverse(_normal(design)) * design.toarray()).sum(axis=1)).ravel()
     return np.clip(leverage, 0.0, 1.0)
 
 
-def _spread(residuals: Array) -> float:
-    """Robust standard deviation of residuals about zero; 1 where there are too few to tell."""
-    import numpy as np
+@dataclass(frozen=True)
+class _OneFit:
+    """Normal equations of one fit as a sparse matrix."""
 
-    return MAD_TO_SIGMA * float(np.median(abs(residuals))) if len(residuals) > 3 else 1.0
+    normal: csc_array
+    goal: Array
+
+    def solve(self, fits: Ints, free: Mask) -> Array:  # noqa: ARG002 - there is one fit
+        import numpy as np
+        from scipy.sparse.linalg import splu
+
+        inside, values = np.flatnonzero(free[0]), np.zeros((1, len(self.goal)))
+        if len(inside):
+            values[0, inside] = splu(self.normal[:, inside][inside, :].tocsc()).solve(self.goal[inside])
+        return values
+
+    def slope(self, fits: Ints, values: Array) -> Array:  # noqa: ARG002 - there is one fit
+        slope: Array = (self.normal @ values[0] - self.goal)[None]
+        return slope
 
 
 def _bounded(design: csc_array, wanted: Array, bounded: Mask, start: Mask) -> Array:
-    """Least squares with some values not below zero, by block pivoting: unknowns change sides until none is wrong.
-
-    `start` tells which unknowns are believed to be off their bound. Where whole blocks circle, the last unknown alone
-    changes sides, which ends (Portugal, Judice and Vicente 1994).
-    """
+    """Solve least squares with `bounded` values not below zero, from the `start` columns off their bound."""
     import numpy as np
-    from scipy.sparse.linalg import splu
 
-    normal, goal = _normal(design), design.T @ wanted
+    fit = _OneFit(_normal(design), design.T @ wanted)
     free = start | ~bounded if start.any() else np.ones(len(start), bool)
-    patience, fewest = 3, len(free) + 1
-    values = np.zeros(len(free))
-    tolerance = 1e-10 * max(1e-300, float(np.max(abs(goal), initial=0.0)))
-    for _ in range(_PIVOTINGS + len(free)):
-        values[:] = 0.0
-        if free.any():
-            inside = np.flatnonzero(free)
-            values[inside] = splu(normal[:, inside][inside, :].tocsc()).solve(goal[inside])
-        slope = normal @ values - goal
-        wrong = np.flatnonzero(bounded & ((free & (values < 0)) | (~free & (slope < -tolerance))))
-        if not len(wrong):
-            break
-        if len(wrong) < fewest:
-            patience, fewest = 3, len(wrong)
-        elif patience:
-            patience -= 1
-        else:
-            wrong = wrong[-1:]
-        free[wrong] = ~free[wrong]
-    return np.where(bounded, np.maximum(values, 0.0), values)
+    values: Array = pivot(fit, fit.goal[None], free[None], bounded)[0]
+    return values
 
 
 def _check(design: csc_array, names: Sequence[str]) -> float:
-    """The condition number of the scaled design; raises IllConditionedDesign beyond MAX_CONDITION."""
+    """Return the condition number of a design with columns of unit length; raises IllConditionedDesign."""
     import numpy as np
     from scipy.sparse.linalg import splu
 
-    columns = len(names)
     normal = _normal(design)
-    factor = splu(normal)  # the least eigenvalue by inverse iteration
+    factor = splu(normal)
     random = np.random.default_rng(0)
-    vector = random.standard_normal(columns)
-    largest = random.standard_normal(columns)
-    for _ in range(_POWER_STEPS):
+    vector = random.standard_normal(len(names))
+    largest = random.standard_normal(len(names))
+    for _ in range(_POWER_STEPS):  # the smallest eigenvalue by inverse iteration, the largest by power iteration
         vector = factor.solve(vector / np.linalg.norm(vector))
         largest = normal @ (largest / np.linalg.norm(largest))
     smallest = max(1 / float(np.linalg.norm(vector)) - _RIDGE, 0.0)
     condition = float(np.sqrt(np.linalg.norm(largest) / max(smallest, 1e-20)))
     if condition > MAX_CONDITION:
         share = abs(vector) / np.max(abs(vector))
-        together = [
-            name for name, part in sorted(zip(names, share, strict=True), key=lambda item: -item[1]) if part > _SHARE
-        ]
+        ranked = sorted(zip(names, share, strict=True), key=lambda item: -item[1])
+        together = [name for name, part in ranked if part > _SHARE]
         shown = " and ".join(together[:3]) + (f" and {len(together) - 3} more" if len(together) > 3 else "")
         raise IllConditionedDesign(
-            "The probes do not tell all layers apart",
+            "The probes do not separate all layers",
             why=f"{shown} only occur together (condition number {min(condition, 1e10):.3g})",
             next_step=f"Measure a probe that holds {together[0]} without {together[-1]}",
         )
