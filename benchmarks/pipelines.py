@@ -10,9 +10,9 @@ from pathlib import Path
 
 from device_agents.emulated_npu.compiler.options import DEFAULT
 from device_agents.emulated_npu.machine import load_preset
-from harness.cli import npu_source
-from harness.cli.npu_cores import CoreChoices, CoresRun, PartitionRun, run_on_cores
-from harness.cli.npu_plot import Axis, Series, line_plot
+from harness.emulator import loading as npu_source
+from harness.emulator.pipeline import CoreChoices, CoresRun, PartitionRun, run_on_cores
+from harness.report.line_plot import Axis, Series, line_plot
 
 NETWORKS = ("resnet50", "densenet121", "inception_v1")
 GROUPS = (2, 4, 8, 16)

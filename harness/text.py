@@ -52,6 +52,12 @@ def safe_name(text: str) -> str:
     return text
 
 
+def milliseconds(seconds: float) -> str:
+    """Return milliseconds with as many digits as a latency deserves."""
+    value = seconds * 1e3
+    return f"{value:.1f}" if value >= 1000 else f"{value:.3f}" if value >= 1 else f"{value:.4f}"
+
+
 def duration_s(text: str) -> float:
     """Return the seconds of `90`, `90s`, `10m`, `2h` or `7d`; raise ValueError for other text."""
     found = _DURATION.match(text.strip())

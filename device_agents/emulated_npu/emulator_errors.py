@@ -3,6 +3,7 @@
 ::
 
     EmulatorError
+    ├── ContradictoryOptions  two options of the compiler contradict each other
     ├── InvalidMachine       a machine description is incomplete or contradicts itself
     ├── InvalidModel         a network is not valid ONNX, or a shape is unknown before it runs
     ├── UnsupportedOperator  the compiler does not support a node of the network
@@ -23,6 +24,10 @@ class EmulatorError(Exception):
     def __init__(self, what: str, why: str = "", next_step: str = "") -> None:
         super().__init__(what)
         self.what, self.why, self.next_step = what, why, next_step
+
+
+class ContradictoryOptions(EmulatorError):
+    """Two options of the compiler contradict each other."""
 
 
 class InvalidMachine(EmulatorError):

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import options
-from harness.cli.output import interval_ms, milliseconds, note, print_json, print_table
+from harness.cli.output import interval_ms, note, print_json, print_table
 from harness.errors import CoverageError
 from harness.files import spreadsheet_csv, write_whole
+from harness.text import milliseconds
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:

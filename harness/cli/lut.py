@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import options
-from harness.cli.output import interval_ms, milliseconds, note, percent, print_json, print_table
+from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.errors import LutNotFound, UsageError
 from harness.settings import DEFAULT_DEVICE
-from harness.text import printable
+from harness.text import milliseconds, printable
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:

@@ -1,59 +1,109 @@
-"""What commands print: results to stdout, all else to stderr; nothing from a file or a device unescaped."""
+"""Print results to stdout and everything else to stderr; text from files and devices is made printable first."""
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError
-from harness.text import printable
+from harness.emulator.tables import Part, Table
+from harness.errors import ConfigurationError, HarnessError
+from harness.files import spreadsheet_csv, write_whole
+from harness.text import milliseconds, printable
 
 SCHEMA_VERSION = 1
+_LONG_WORD = re.compile(r"(\S{60})\S{81,}(\S{60})")
+_FILE_WIDTH = 100_000
+"""Columns of a table that no terminal shows: enough for every row on one line."""
 
 
 def print_json(**fields: Any) -> None:
-    """One JSON object on stdout."""
+    """Print one JSON object."""
     print(json.dumps({"schema_version": SCHEMA_VERSION, **fields}, allow_nan=False, ensure_ascii=True))
 
 
 def print_error(error: HarnessError) -> None:
-    """What happened, why, and the next step, each on a line of its own."""
-    print(f"error: {printable(error.what)}", file=sys.stderr)
-    for label, text in (("why", error.why), ("next", error.next_step)):
+    """Print what happened, why, and the next step, each on its own line."""
+    for label, text in (("error", error.what), ("  why", error.why), ("  next", error.next_step)):
         if text:
-            print(f"  {label}: {printable(text)}", file=sys.stderr)
+            shortened = _LONG_WORD.sub(r"\1…\2", text)  # names and paths have any length
+            print(f"{label}: {printable(shortened)}", file=sys.stderr)
 
 
 def note(text: str) -> None:
-    """A line beside the result."""
+    """Print a line beside the result."""
     print(printable(text), file=sys.stderr)
 
 
+def progress_note(text: str) -> None:
+    """Print a line beside the result if somebody watches a terminal."""
+    if sys.stderr.isatty():
+        note(text)
+
+
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-    """Aligned columns, the first `left` of them flush left."""
-    lines = [[printable(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    for line in lines:
-        cells = [
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+    """Print aligned columns, the first `left` of them flush left; on a terminal, long cells fold."""
+    from rich import table
+    from rich.console import Console
+    from rich.text import Text
+
+    drawn = table.Table(box=None, pad_edge=False)
+    for number, name in enumerate(header):
+        drawn.add_column(Text(printable(name)), justify="left" if number < left else "right", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(printable(cell)) for cell in row))
+    watched = sys.stdout is not None and sys.stdout.isatty()
+    console = Console(file=io.StringIO(), force_terminal=watched, width=None if watched else _FILE_WIDTH)
+    with console.capture() as captured:
+        console.print(drawn)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def milliseconds(seconds: float) -> str:
-    """Milliseconds with as many digits as a latency deserves."""
-    value = seconds * 1e3
-    return f"{value:.1f}" if value >= 1000 else f"{value:.3f}" if value >= 1 else f"{value:.4f}"
+def print_report(parts: Sequence[Part]) -> None:
+    """Print tables and labelled lines with a blank line between them; a str is the title of the next part."""
+    for number, part in enumerate(parts):
+        if number and not isinstance(parts[number - 1], str):
+            print()
+        if isinstance(part, str):
+            print(printable(part))
+        elif isinstance(part, Table):
+            print_table(part.header, part.rows, part.left)
+        else:
+            for label, text in part.lines:
+                print(f"{label:<13}{printable(text)}")
+
+
+def write_result(path: Path, content: str | bytes) -> None:
+    """Write a file whole, or to a pipe or device such as /dev/stdout; raises ConfigurationError."""
+    encoded = content.encode() if isinstance(content, str) else content
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_bytes(encoded)
+    else:
+        write_whole(path, encoded)
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as CSV; raises ConfigurationError."""
+    names = list(rows[0])
+    write_result(path, spreadsheet_csv(names, ([row[name] for name in names] for row in rows)))
+
+
+def check_folder(path: Path) -> None:
+    """Raise ConfigurationError if the folder of a result does not exist, before any work is done."""
+    if not path.parent.is_dir():
+        what, step = f"{path} cannot be written", "Name a file in a folder that exists"
+        raise ConfigurationError(what, why="There is no such folder", next_step=step)
 
 
 def percent(fraction: float) -> str:
-    """A signed percentage."""
+    """Return a signed percentage."""
     return f"{fraction:+.1%}"
 
 
 def interval_ms(bounds: tuple[float, float]) -> str:
-    """An interval in milliseconds."""
+    """Return an interval in milliseconds."""
     return f"[{milliseconds(bounds[0])}, {milliseconds(bounds[1])}]"

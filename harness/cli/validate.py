@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import options
-from harness.cli.output import interval_ms, milliseconds, note, percent, print_json, print_table
+from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.cli.progress import show_progress, stop_on_interrupt
 from harness.settings import DEFAULT_DEVICE
+from harness.text import milliseconds
 from harness.workspace import find_workspace
 
 WORST_LAYERS = 5

@@ -65,7 +65,7 @@ def compare(points: Sequence[Point]) -> str:
     low, high, log = _bounds(every, unit)
     labels = f"measured, {unit.symbol}", f"estimated, {unit.symbol}"
     scale: Scale = "log" if log else "linear"
-    plot = _figure(380, labels, (scale, scale), (low, high), (low, high))
+    plot = base_figure(380, labels, (scale, scale), (low, high), (low, high))
     ends = [low, high]
     plot.varea(x=ends, y1=[0.9 * end for end in ends], y2=[1.1 * end for end in ends], fill_color=RULE, fill_alpha=0.55)
     plot.line(ends, ends, line_color=TEXT, line_dash="dashed", line_alpha=0.8)
@@ -75,7 +75,7 @@ def compare(points: Sequence[Point]) -> str:
         for point, x, _ in scaled if point.kind == "estimate"
     ]  # fmt: skip
     _marks(plot, scaled, whiskers)
-    return _json(plot)
+    return figure_json(plot)
 
 
 def rows(points: Sequence[Point], label: str, seconds: bool) -> str:
@@ -92,7 +92,7 @@ def rows(points: Sequence[Point], label: str, seconds: bool) -> str:
         low, high = (smallest - margin) / unit.seconds, (largest + margin) / unit.seconds
     scales: tuple[Scale, Scale] = ("log" if log else "linear", "linear")
     labels = f"{label}, {unit.symbol}", ""
-    plot = _figure(70 + 30 * len(names), labels, scales, (low, high), (0.4, len(names) + 0.6))
+    plot = base_figure(70 + 30 * len(names), labels, scales, (low, high), (0.4, len(names) + 0.6))
     plot.yaxis.ticker = list(heights.values())
     plot.yaxis.major_label_overrides = {height: tick(name) for name, height in heights.items()}
     plot.ygrid.visible = False
@@ -105,7 +105,7 @@ def rows(points: Sequence[Point], label: str, seconds: bool) -> str:
         for point, _, y in scaled if point.kind == "estimate"
     ]  # fmt: skip
     _marks(plot, scaled, whiskers)
-    return _json(plot)
+    return figure_json(plot)
 
 
 def bars(layers: Sequence[Bar]) -> str:
@@ -119,7 +119,7 @@ def bars(layers: Sequence[Bar]) -> str:
     top = 1.05 * max((height for _, _, height in drawn), default=0.0) or 1.0
     label = f"latency, {unit.symbol}" if step == 1 else f"latency of {step} layers, {unit.symbol}"
     spans = (0.5, len(layers) + 0.5), (0.0, top)
-    plot = _figure(240, ("layer, in order of execution", label), ("linear", "linear"), *spans)
+    plot = base_figure(240, ("layer, in order of execution", label), ("linear", "linear"), *spans)
     plot.xgrid.visible = False
     for known, colour, alpha in ((True, ACCENT, 0.9), (False, WARNING, 0.3)):
         chosen = [item for item in drawn if all(bar.latency_s is not None for bar in item[1]) == known]
@@ -132,14 +132,14 @@ def bars(layers: Sequence[Bar]) -> str:
             "text": [text for _, text in said],
         })  # fmt: skip
         glyphs = plot.vbar(x="x", top="top", width="width", source=source, color=colour, alpha=alpha, line_width=0)
-        _hover(plot, glyphs, "vline")
-    return _json(plot)
+        hover(plot, glyphs, "vline")
+    return figure_json(plot)
 
 
-def tick(name: str) -> str:
-    """A short label that BokehJS cannot take for a formula."""
+def tick(name: str, limit: int = MAX_TICK) -> str:
+    """Return a short label that BokehJS cannot take for a formula."""
     plain = clean(name).replace("$", "\N{FULLWIDTH DOLLAR SIGN}").replace("\\", "\N{FULLWIDTH REVERSE SOLIDUS}")
-    return plain if len(plain) <= MAX_TICK else plain[: MAX_TICK - 1] + ELLIPSIS
+    return plain if len(plain) <= limit else plain[: limit - 1] + ELLIPSIS
 
 
 def _said(at: int, group: Sequence[Bar], height: float, unit: Unit) -> tuple[str, str]:
@@ -159,7 +159,7 @@ def _bounds(values: Sequence[float], unit: Unit) -> tuple[float, float, bool]:
     return low / unit.seconds, high / unit.seconds, log
 
 
-def _figure(
+def base_figure(
     height: int,
     labels: tuple[str, str],
     scales: tuple[Scale, Scale],
@@ -219,16 +219,18 @@ def _marks(
         glyphs = plot.scatter(
             x="x", y="y", source=source, marker=marker, size=10, line_color=colour, fill_color=colour, fill_alpha=alpha
         )
-        _hover(plot, glyphs, "mouse")
+        hover(plot, glyphs, "mouse")
 
 
-def _hover(plot: plotting.figure, glyphs: GlyphRenderer[Any], mode: Literal["mouse", "vline"]) -> None:
+def hover(plot: plotting.figure, glyphs: GlyphRenderer[Any], mode: Literal["mouse", "vline"]) -> None:
+    """Show the columns `name` and `text` of the glyphs under the mouse."""
     from bokeh.models import HoverTool
 
     plot.add_tools(HoverTool(renderers=[glyphs], tooltips=_TOOLTIP, mode=mode, visible=False))
 
 
-def _json(plot: plotting.figure) -> str:
+def figure_json(plot: plotting.figure) -> str:
+    """Return the figure as the JSON that the page embeds."""
     from bokeh.embed import json_item
 
     return json.dumps(json_item(plot), allow_nan=False, separators=(",", ":"))

@@ -8,7 +8,7 @@ import importlib.resources
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.files import write_whole
 from harness.report import content
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.lut.table import Lut
     from harness.validation.network_validation import Validation
 
-TEMPLATE, STYLE, SCRIPT = "template.html.j2", "report.css.j2", "report.js.j2"
+TEMPLATE, FIGURE_TEMPLATE, STYLE, SCRIPT = "template.html.j2", "figure.html.j2", "report.css.j2", "report.js.j2"
 
 
 def write_report(
@@ -35,21 +35,11 @@ def write_report(
 
 
 def render(table: Lut, estimates: Sequence[NetworkEstimate], validation: Validation | None = None) -> str:
-    """The page as text."""
-    from jinja2 import Environment, StrictUndefined
-
-    from harness import __version__
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["inline_json"] = _inline_json
+    """Return the page as text."""
     pairs = content.pair(estimates, validation)
     names = [network.name for pair in pairs for network in pair if network]
-    script = environment.from_string(_resource(SCRIPT)).render(colours=_inline_json(json.dumps(COLOURS)))
-    scripts = tuple(text.replace("\r\n", "\n") for text in (*_bokeh(), script))
-    return environment.from_string(_resource(TEMPLATE)).render(
-        policy=_policy(scripts),
-        style=_trusted(_resource(STYLE)),
-        scripts=[_trusted(script) for script in scripts],
+    return _page(
+        TEMPLATE,
         device=clean(table.device),
         facts=_facts(table),
         networks=content.networks_table(pairs, table.clock),
@@ -61,7 +51,30 @@ def render(table: Lut, estimates: Sequence[NetworkEstimate], validation: Validat
         fit=content.fit_facts(table.overhead),
         fingerprint=[(clean(name), clean(value, 2000)) for name, value in sorted(table.fingerprint.items())],
         commands=commands(table, names, validation is not None),
+    )
+
+
+def write_figure(path: Path, title: str, figure: str) -> None:
+    """Write a page with one figure of `figures` or `line_plot`; raises ConfigurationError if it cannot be written."""
+    write_whole(path, _page(FIGURE_TEMPLATE, title=clean(title), figure=figure).encode("utf-8"))
+
+
+def _page(template: str, **fields: Any) -> str:
+    """Return a page of a template with everything that it needs inside it."""
+    from jinja2 import Environment, StrictUndefined
+
+    from harness import __version__
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["inline_json"] = _inline_json
+    script = environment.from_string(_resource(SCRIPT)).render(colours=_inline_json(json.dumps(COLOURS)))
+    scripts = tuple(text.replace("\r\n", "\n") for text in (*_bokeh(), script))
+    return environment.from_string(_resource(template)).render(
+        policy=_policy(scripts),
+        style=_trusted(_resource(STYLE)),
+        scripts=[_trusted(script) for script in scripts],
         version=__version__,
+        **fields,
     )
 
 

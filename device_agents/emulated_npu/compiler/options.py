@@ -1,9 +1,16 @@
-"""What a user may force; everything else the compiler chooses by predicted time."""
+"""The compiler's options, each declared once as a field of `Options`.
+
+A field states the name, the choices (a Literal), the default and the help text. The command line builds its options
+from the fields, and error messages take the names from them. A new option needs one field here, and the code of the
+compiler that reads it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from device_agents.emulated_npu.emulator_errors import ContradictoryOptions
 
 HaloChoice = Literal["auto", "retain", "retain-columns", "recompute", "refetch"]
 ChainChoice = Literal["auto", "layers", "whole"]
@@ -11,30 +18,87 @@ ResidencyChoice = Literal["auto", "weights", "features", "smaller"]
 ConvolutionChoice = Literal["auto", "direct", "odd-dft"]
 LevelChoice = Literal["auto", "llc", "ddr"]
 
+FIXES_LAYERS = "fixes_layers"
+"""Trait of options that fix how layers are cut or chained: with them, `auto` computes convolutions directly."""
+
+TAKES_MEMORY = "takes_memory"
+"""Trait of options that may be the reason why something does not fit into a memory."""
+
+
+def option(default: Any, help_text: str, *traits: str, **presentation: Any) -> Any:
+    """Declare an option as a dataclass field.
+
+    `presentation`: min and max of a number, the metavar, a `flag` that differs from the field's name, or a
+    `completion` function that lists the possible values.
+    """
+    return field(default=default, metadata={"help": help_text, "traits": traits, **presentation})
+
+
+def flag(options: Any, name: str) -> str:
+    """Return the command-line flag of a field: --dft-block, or --no-reorder for a switch that is on by default."""
+    declared = next(each for each in fields(options) if each.name == name)
+    negated = "no-" if declared.default is True else ""
+    return str(declared.metadata.get("flag") or f"--{negated}{name.replace('_', '-')}")
+
 
 @dataclass(frozen=True)
 class Options:
-    """Choices for experiments (S3.7, S3.8).
+    """What a user may fix for experiments; the compiler chooses everything else by predicted time."""
 
-    `chains`: where chains end: by predicted time, after every layer, or nowhere. `halo`: kept in the auxiliary
-    buffer in both directions or along a row of tiles alone, computed again, or fetched again (layer by layer).
-    `tile`: height and width of the tiles of a chain's last output. `residency`: what stays on chip while the other
-    streams past in a layer that has not room for both: weights, features, or the smaller of them. `reorder`: loads
-    are hoisted over computes. `fences`: nothing of a layer begins before all of the layer before it has ended, and
-    every layer is a chain. `conv_algorithm`: how convolutions are computed: each as predicted to be faster, directly,
-    or by DFT of odd blocks wherever that is possible (S4.7); `dft_block`: the length of all blocks, an odd number;
-    `dft_kernels`: the memory that keeps the DFTs of the kernels (S4.5).
-    """
+    chains: ChainChoice = option(
+        "auto",
+        "Where chains of layers end: where predicted to be fastest, after every layer, or nowhere.",
+        FIXES_LAYERS,
+        TAKES_MEMORY,
+    )
+    halo: HaloChoice = option(
+        "auto",
+        "Halo between tiles: kept on chip (retain), kept within a row of tiles (retain-columns), computed again, or"
+        " fetched again, which ends chains after every layer.",
+        FIXES_LAYERS,
+        TAKES_MEMORY,
+    )
+    tile: tuple[int, int] | None = option(
+        None, "Height and width of the tiles of a chain's last output, such as 18x16.", FIXES_LAYERS, TAKES_MEMORY
+    )
+    residency: ResidencyChoice = option(
+        "auto",
+        "What stays on chip in a layer that has no room for both weights and features.",
+        FIXES_LAYERS,
+        TAKES_MEMORY,
+    )
+    reorder: bool = option(True, "Keep loads in their order; do not hoist them over computation.")
+    fences: bool = option(False, "Start each layer only after the previous one has ended.", FIXES_LAYERS)
+    conv_algorithm: ConvolutionChoice = option(
+        "auto", "How convolutions are computed: whichever is predicted to be faster, directly, or by DFT.", TAKES_MEMORY
+    )
+    dft_block: int | None = option(
+        None, "Length of the DFT's blocks, an odd number (default: the fastest as predicted).", TAKES_MEMORY
+    )
+    dft_kernels: LevelChoice = option("auto", "Memory that holds the DFTs of the kernels.", TAKES_MEMORY)
 
-    chains: ChainChoice = "auto"
-    halo: HaloChoice = "auto"
-    tile: tuple[int, int] | None = None
-    residency: ResidencyChoice = "auto"
-    reorder: bool = True
-    fences: bool = False
-    conv_algorithm: ConvolutionChoice = "auto"
-    dft_block: int | None = None
-    dft_kernels: LevelChoice = "auto"
+    def given(self, trait: str) -> tuple[str, ...]:
+        """Return the flags of the options with this trait that differ from their defaults."""
+        changed = (each for each in fields(self) if getattr(self, each.name) != each.default)
+        return tuple(flag(self, each.name) for each in changed if trait in each.metadata["traits"])
+
+    def check(self) -> None:
+        """Raise ContradictoryOptions if two options contradict each other."""
+        if self.halo == "refetch" and self.chains == "whole":
+            why = "Refetching runs every layer by itself, which is the opposite of one chain"
+            raise ContradictoryOptions("--halo refetch contradicts --chains whole", why, "Leave one of them out")
+        given = [f"--dft-block {self.dft_block}"] * (self.dft_block is not None)
+        given += [f"--dft-kernels {self.dft_kernels}"] * (self.dft_kernels != "auto")
+        if not given:
+            return
+        named = f"{' and '.join(given)} {'contradicts' if len(given) == 1 else 'contradict'}"
+        if self.conv_algorithm == "direct":
+            why = "Blocks and kernel DFTs exist only in convolutions by DFT"
+            raise ContradictoryOptions(f"{named} --conv-algorithm direct", why, "Leave one of them out")
+        fixed = " and ".join(self.given(FIXES_LAYERS))
+        if self.conv_algorithm == "auto" and fixed:
+            why = f"{fixed} force direct convolution unless --conv-algorithm odd-dft is given"
+            raise ContradictoryOptions(f"{named} {fixed}", why, "Add --conv-algorithm odd-dft")
 
 
 DEFAULT = Options()

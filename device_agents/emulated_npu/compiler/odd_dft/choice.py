@@ -13,7 +13,7 @@ from device_agents.emulated_npu.compiler.odd_dft.levels import DftSizes, largest
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import NoDft, check_options, is_convolution, obstacle
 from device_agents.emulated_npu.compiler.odd_dft.quick_estimate import DftEstimates
 from device_agents.emulated_npu.compiler.odd_dft.rewritten_graph import DftPlan, blocks_of, rewritten
-from device_agents.emulated_npu.compiler.options import DEFAULT, Options
+from device_agents.emulated_npu.compiler.options import FIXES_LAYERS, Options
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
@@ -66,24 +66,13 @@ def choose_convolutions(graph: Graph, machine: Machine, options: Options, predic
     check_options(options, machine, limit)
     if options.conv_algorithm == "direct" or machine.data_type is not DataType.FLOAT32:
         return graph
-    if options.conv_algorithm == "auto" and not _is_free(options):
+    if options.conv_algorithm == "auto" and options.given(FIXES_LAYERS):
         return graph
     choice = _AlgorithmChoice(graph, machine, options, predictions, limit)
     plans = {layer.index: plan for layer in graph.layers if (plan := choice.plan(layer)) is not None}
     if plans and options.conv_algorithm == "auto" and len(graph.layers) > 1:
         plans = choice.in_chains(plans)
     return rewritten(graph, plans)
-
-
-def _is_free(options: Options) -> bool:
-    """Whether the compiler may choose everything but the algorithm, its blocks and the order of loads."""
-    return options == replace(
-        DEFAULT,
-        reorder=options.reorder,
-        conv_algorithm=options.conv_algorithm,
-        dft_block=options.dft_block,
-        dft_kernels=options.dft_kernels,
-    )
 
 
 @dataclass

@@ -18,7 +18,7 @@ from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, UnsupportedOperator
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import find_machine
-from harness.cli.npu_options import read_options
+from harness.cli.npu.arguments import read_options
 from harness.errors import UsageError
 
 

@@ -15,7 +15,7 @@ from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
 from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.assembly import assemble
 from device_agents.emulated_npu.isa.program import Program
-from harness.cli.npu_listing import as_comments, listing, setup_listing
+from harness.emulator.listing import as_comments, listing, setup_listing
 
 _HEADER = struct.Struct("<8sIIQ")
 NETWORK = convolution((1, 3, 20, 20), (4, 3, 5, 5))

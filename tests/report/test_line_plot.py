@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness.cli.npu_plot import Axis, Mark, Series, line_plot, short_number
+from harness.report.line_plot import Axis, Mark, Series, line_plot, short_number
 
 SVG = "{http://www.w3.org/2000/svg}"
 FALLING = Series("edge", ((8, 400.0), (16, 200.0), (32, 150.0)), (Mark(16, "knee: 16"),))

@@ -1,7 +1,7 @@
-"""The parameters of a machine by the dotted keys of its file, and machines with some of them changed.
+"""The parameters of a machine by the dotted keys of its file, and machines with changed parameters.
 
-Keys come from the nested dataclasses of machine/description.py; the reader of machine files checks types, limits and
-contradictions, so a changed machine is checked like a file.
+The keys are the fields of the nested dataclasses of `machine`. Its reader checks types, limits and contradictions, so a
+changed machine is checked as a file is.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ import dataclasses
 import difflib
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Union, get_type_hints
+from typing import Any, get_type_hints
 
 from device_agents.emulated_npu.emulator_errors import InvalidMachine
 from device_agents.emulated_npu.machine import Machine, check_machine, parse_machine
 from device_agents.emulated_npu.unit_commands import DataType
 
-Value = Union[bool, int, float, str]
+Value = bool | int | float | str
 """A value as in the file of a machine."""
 
 _ONE_BUFFER = ("nb_bytes", "sb_bytes")
 
 
 class ContradictoryMachine(InvalidMachine):
-    """Every value is allowed by itself, but two of them contradict each other."""
+    """Every value is allowed, but two of them contradict each other."""
 
 
 def parameters() -> Mapping[str, Any]:
-    """The type of every parameter by its key: `nb_bytes`, `mfu.rows`, `cores.link.bytes_per_s`, …"""
+    """Return the type of every parameter by its key: `nb_bytes`, `mfu.rows`, `cores.link.bytes_per_s`, …"""
     return dict(_fields(Machine, ""))
 
 
 def check_key(key: str) -> None:
-    """Raises InvalidMachine for a key that no machine has; names the one that may be meant, and what there is."""
+    """Raise InvalidMachine for an unknown key; the error names the nearest key and lists all."""
     known = tuple(parameters())
     if key in known:
         return
@@ -42,11 +42,11 @@ def check_key(key: str) -> None:
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     meant = near or [item for item in known if item.rpartition(".")[2] == key]
     why = f"Did you mean {' or '.join(meant)}? " if meant else ""
-    raise InvalidMachine(f"{key} is no key of a machine", f"{why}Known: {', '.join(known)}", "Correct the key")
+    raise InvalidMachine(f"{key} is not a key of a machine", f"{why}Known: {', '.join(known)}", "Correct the key")
 
 
 def with_tied(machine: Machine, settings: Mapping[str, Value]) -> dict[str, Value]:
-    """The settings, with the size of the one buffer of a machine with `shared_buffer` under both of its keys."""
+    """Return the settings; with `shared_buffer`, the size of the one buffer stands under both of its keys."""
     shared = settings.get("shared_buffer", machine.shared_buffer)
     given = [key for key in _ONE_BUFFER if key in settings]
     if not shared or len(given) != 1:
@@ -55,10 +55,10 @@ def with_tied(machine: Machine, settings: Mapping[str, Value]) -> dict[str, Valu
 
 
 def changed(machine: Machine, settings: Mapping[str, Value]) -> Machine:
-    """The machine with these values, of the same name.
+    """Return the machine with these values, under the same name.
 
-    Raises InvalidMachine for a key that there is not, a value of the wrong type or beyond its limits, and
-    ContradictoryMachine where the values contradict each other.
+    Raises InvalidMachine for an unknown key and a value of the wrong type or beyond its limits, and
+    ContradictoryMachine if two values contradict each other.
     """
     for key in settings:
         check_key(key)
@@ -67,7 +67,7 @@ def changed(machine: Machine, settings: Mapping[str, Value]) -> Machine:
         # JSON's numbers, booleans and strings are TOML's as well.
         return parse_machine("\n".join(f"{key} = {json.dumps(value)}" for key, value in content.items()), machine.name)
     except InvalidMachine as error:
-        # The reader refuses single values before it looks for contradictions; those are told by check_machine alone.
+        # The reader checks single values first; check_machine alone finds contradictions.
         contradiction = _contradiction(machine, content)
         if contradiction is not None and contradiction.what == error.what:
             raise ContradictoryMachine(error.what, error.why, error.next_step) from error
@@ -79,7 +79,7 @@ def _contradiction(machine: Machine, content: Mapping[str, Any]) -> InvalidMachi
         check_machine(_replaced(machine, content, ""))
     except InvalidMachine as error:
         return error
-    except TypeError:  # a value of a type that cannot even be compared
+    except TypeError:  # the value has a type that cannot be compared
         return None
     return None
 

@@ -1,21 +1,17 @@
-"""A sweep as table, JSON object, CSV file and plot."""
+"""A sweep as the fields of a JSON object, CSV rows, text tables and a plot."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from harness.cli.npu_plot import Axis as PlotAxis
-from harness.cli.npu_plot import Mark, Series, line_plot
-from harness.cli.npu_sweep_points import Point, Sweep
-from harness.cli.output import milliseconds, print_table
-from harness.files import spreadsheet_csv
-from harness.text import printable
-
-if TYPE_CHECKING:
-    from device_agents.emulated_npu.sweep.axis import Axis
-    from device_agents.emulated_npu.sweep.parameters import Value
+from harness.emulator.sweep.axis import Axis, shown
+from harness.emulator.sweep.knee import knee
+from harness.emulator.sweep.points import Point, Sweep
+from harness.emulator.tables import Facts, Part, Table
+from harness.report.line_plot import Mark, PlotAxis, Series, line_plot
+from harness.text import milliseconds, printable
 
 Metric = Literal["cycles", "milliseconds"]
 
@@ -25,7 +21,7 @@ _MOST_REASONS = 10
 
 @dataclass(frozen=True)
 class Line:
-    """Points that differ in the horizontal axis alone, in its order; `knee` is the place of one of them, if any."""
+    """Points that differ only in the horizontal axis, in its order; `knee` is the index of the knee, if any."""
 
     name: str
     points: tuple[Point, ...]
@@ -33,17 +29,17 @@ class Line:
 
 
 def metric(sweep: Sweep) -> Metric:
-    """What is compared: cycles, or the time where the machines' clocks differ."""
+    """Return what is compared: cycles, or the time if the machines have different clocks."""
     return "cycles" if len({point.clock_hz for point in sweep.points}) == 1 else "milliseconds"
 
 
 def horizontal(sweep: Sweep) -> Axis | None:
-    """The first parameter with several values; None where the machines are all that varies."""
+    """Return the first parameter with several values; None if only the machines vary."""
     return next((axis for axis in sweep.axes if len(axis.values) > 1), None)
 
 
 def lines(sweep: Sweep) -> tuple[Line, ...]:
-    """The points, by everything that varies but the horizontal axis."""
+    """Return the points in groups of equal parameters, apart from the horizontal axis."""
     across = horizontal(sweep)
     groups: dict[str, list[Point]] = {}
     for point in sweep.points:
@@ -52,8 +48,6 @@ def lines(sweep: Sweep) -> tuple[Line, ...]:
 
 
 def _line_name(sweep: Sweep, point: Point, across: Axis | None) -> str:
-    from device_agents.emulated_npu.sweep.axis import shown
-
     parts = [point.machine] if across is not None and len(sweep.machines) > 1 else []
     parts += [
         f"{axis.key}={shown(axis.key, point.settings[axis.key])}"
@@ -64,8 +58,6 @@ def _line_name(sweep: Sweep, point: Point, across: Axis | None) -> str:
 
 
 def _knee(sweep: Sweep, points: Sequence[Point], across: Axis | None) -> int | None:
-    from device_agents.emulated_npu.sweep.knee import knee
-
     if across is None or across.scale == "names":
         return None
     known = [(at, value) for at, point in enumerate(points) if (value := _value(sweep, point)) is not None]
@@ -80,7 +72,7 @@ def _value(sweep: Sweep, point: Point) -> float | None:
 
 
 def json_fields(sweep: Sweep) -> dict[str, Any]:
-    """The fields of `npu sweep --json`."""
+    """Return the fields of `npu sweep --json`."""
     across, found = horizontal(sweep), lines(sweep)
     return {
         "network": sweep.network,
@@ -105,7 +97,7 @@ def json_fields(sweep: Sweep) -> dict[str, Any]:
 
 
 def _marked(found: Sequence[Line]) -> Iterator[tuple[Point, bool]]:
-    """All points line by line, and whether each is a knee."""
+    """Yield all points line by line, and whether each is a knee."""
     for line in found:
         for at, point in enumerate(line.points):
             yield point, at == line.knee
@@ -126,33 +118,29 @@ def _fields(point: Point, is_knee: bool) -> dict[str, Any]:
     }
 
 
-def points_csv(sweep: Sweep) -> str:
-    """A row for every point, a column for every parameter; what a machine cannot is left empty, with the reason."""
-    rows: list[dict[str, Any]] = []
+def point_rows(sweep: Sweep) -> list[dict[str, Any]]:
+    """Return the rows of the CSV file: one for every point, with a column for every parameter."""
+    rows = []
     for point, is_knee in _marked(lines(sweep)):
-        row = _fields(point, is_knee)
-        settings = row.pop("settings")
-        rows.append({"machine": row.pop("machine"), **settings, **row})
-    return spreadsheet_csv(rows[0], [row.values() for row in rows])
+        fields = _fields(point, is_knee)
+        settings = fields.pop("settings")
+        rows.append({"machine": fields.pop("machine"), **settings, **fields})
+    return rows
 
 
-def show(sweep: Sweep) -> None:
-    """The table with a bar for every point, and below it the knees and what could not be run."""
-    from device_agents.emulated_npu.sweep.axis import shown
-
+def sweep_tables(sweep: Sweep) -> list[Part]:
+    """Return the table with a bar for every point; then the knees and the machines that cannot run the network."""
     found, several = lines(sweep), len(sweep.machines) > 1
     varying = [axis for axis in sweep.axes if len(axis.values) > 1]
-    header = ("machine",) * several + tuple(axis.key for axis in varying)
     largest = max(value for point in sweep.points if (value := _value(sweep, point)) is not None)
     rows = []
     for point, is_knee in _marked(found):
         head = (printable(point.machine, 40),) * several
         head += tuple(shown(axis.key, point.settings[axis.key]) for axis in varying)
         rows.append((*head, *_cells(point), _bar((_value(sweep, point) or 0.0) / largest, is_knee)))
-    print_table((*header, "cycles", "ms", "MFU", "bound by", metric(sweep).ljust(_BAR + 7)), rows, left=int(several))
-    print()
-    for label, text in _summary(sweep, found):
-        print(f"{label:<13}{printable(text)}")
+    header = ("machine",) * several + tuple(axis.key for axis in varying)
+    header += ("cycles", "ms", "MFU", "bound by", metric(sweep).ljust(_BAR + 7))
+    return [Table(header, rows, left=int(several)), Facts(tuple(_summary(sweep, found)))]
 
 
 def _cells(point: Point) -> tuple[str, ...]:
@@ -168,8 +156,6 @@ def _bar(part: float, is_knee: bool) -> str:
 
 
 def _summary(sweep: Sweep, found: Sequence[Line]) -> Iterator[tuple[str, str]]:
-    from device_agents.emulated_npu.sweep.axis import shown
-
     across = horizontal(sweep)
     fixed = [f"{axis.key}={shown(axis.key, axis.values[0])}" for axis in sweep.axes if len(axis.values) == 1]
     with_fixed = f" with {', '.join(fixed)}" if fixed else ""
@@ -194,8 +180,6 @@ def _summary(sweep: Sweep, found: Sequence[Line]) -> Iterator[tuple[str, str]]:
 
 
 def _knee_text(sweep: Sweep, line: Line, key: str) -> str:
-    from device_agents.emulated_npu.sweep.axis import shown
-
     known = [(value, point) for point in line.points if (value := _value(sweep, point)) is not None]
     if len(known) > 1 and len({value for value, _ in known}) == 1:
         return f"none, {key} changes nothing"
@@ -208,38 +192,27 @@ def _knee_text(sweep: Sweep, line: Line, key: str) -> str:
     return f"{key}={shown(key, point.settings[key])}, {ms_or_cycles}; {'the best of all' if best == now else least}"
 
 
-def plot(sweep: Sweep) -> str:
-    """The sweep as an SVG file: a line for everything that varies but the horizontal axis, knees marked."""
-    from device_agents.emulated_npu.sweep.axis import shown
-
+def sweep_plot(sweep: Sweep) -> tuple[str, str]:
+    """Return the title and the figure of the sweep: a line per group of equal parameters, with the knees marked."""
     across = horizontal(sweep)
-    is_log = across is not None and across.scale == "log"
     if across is None:
-        ticks = tuple((float(at), printable(name, 20)) for at, name in enumerate(sweep.machines))
-        label, key = "machine", ""
+        ticks = tuple((float(at), name) for at, name in enumerate(sweep.machines))
+        label = "machine"
     else:
-        numbers = _numbers(across)
-        ticks = tuple((at, shown(across.key, value)) for at, value in zip(numbers, across.values, strict=True))
-        label = key = across.key
+        ticks = tuple(zip(_numbers(across), (shown(across.key, value) for value in across.values), strict=True))
+        label = across.key
     series = []
     for line in lines(sweep):
         values = [_value(sweep, point) for point in line.points]
-        marks = () if line.knee is None else (Mark(ticks[line.knee][0], f"knee: {ticks[line.knee][1]}"),)
+        mark = None if line.knee is None else Mark(line.knee, f"knee: {ticks[line.knee][1]}")
         drawn = tuple((at, value) for (at, _), value in zip(ticks, values, strict=True))
-        series.append(Series(line.name or sweep.network, drawn, marks))
+        series.append(Series(line.name or sweep.network, drawn, mark))
+    scale: Literal["log", "linear"] = "log" if across is not None and across.scale == "log" else "linear"
     on = f" on {sweep.machines[0]}" if len(sweep.machines) == 1 else ""
-    return line_plot(
-        series,
-        title=f"{printable(sweep.network, 40)}{on}: {metric(sweep)} by {key or label}",
-        x=PlotAxis(label, "log" if is_log else "linear", ticks),
-        y=PlotAxis(metric(sweep), "log" if is_log else "linear"),
-    )
+    title = f"{printable(sweep.network, 40)}{on}: {metric(sweep)} by {label}"
+    return title, line_plot(series, PlotAxis(label, scale, ticks), PlotAxis(metric(sweep), scale))
 
 
 def _numbers(axis: Axis) -> list[float]:
-    """Where the values of an axis lie: at themselves, or side by side where they are no numbers."""
-
-    def number(at: int, value: Value) -> float:
-        return float(at) if axis.scale == "names" else float(value)
-
-    return [number(at, value) for at, value in enumerate(axis.values)]
+    """Return the horizontal places of an axis' values: the values, or 0, 1, 2, … if they are not numbers."""
+    return [float(at) if axis.scale == "names" else float(value) for at, value in enumerate(axis.values)]

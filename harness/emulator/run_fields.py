@@ -1,103 +1,25 @@
-"""One run of the emulated NPU as data: the fields of the JSON object and the rows of the CSV file."""
+"""A run and a compilation as data: the fields of the JSON objects and the rows of the CSV file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
 
-from harness.cli.npu_convolutions import convolution_fields
-from harness.cli.npu_source import CompiledModel
-from harness.cli.npu_values import Checked
-from harness.files import spreadsheet_csv
-
-if TYPE_CHECKING:
-    from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
-    from device_agents.emulated_npu.compiler.planning.search import Choice
-    from device_agents.emulated_npu.inference import TimedProgram
-    from device_agents.emulated_npu.reports.accounting import MovedBytes
-    from device_agents.emulated_npu.reports.statistics import LayerRow
-    from device_agents.emulated_npu.unit_commands import Space
+from device_agents.emulated_npu.compiler.odd_dft.obstacles import direct_convolutions
+from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.search import Choice
+from device_agents.emulated_npu.reports.accounting import instruction_counts, moved_by_class
+from device_agents.emulated_npu.reports.dft_counters import dft_counters
+from device_agents.emulated_npu.unit_commands import Space
+from harness.emulator.loading import CompiledModel
+from harness.emulator.run import CompiledProgram, Run
 
 _PS_PER_S = 1e12
 
 
-@dataclass(frozen=True)
-class Run:
-    """A timed run. Of a program file `source` is None, and what only the compiler knows is missing.
-
-    `setup_cycles` are those of the program's setup, which runs once when it is loaded.
-    """
-
-    name: str
-    timed: TimedProgram
-    timing_s: float
-    setup_cycles: float = 0.0
-    source: CompiledModel | None = None
-    checked: Checked | None = None
-    marginal_cycles: tuple[float, ...] | None = None
-    in_order_cycles: float | None = None
-
-    @cached_property
-    def rows(self) -> tuple[LayerRow, ...]:
-        """Counters of every layer; the last row is the total."""
-        from device_agents.emulated_npu.reports.accounting import useful_macs
-        from device_agents.emulated_npu.reports.statistics import layer_rows
-
-        timed = self.timed
-        useful = None if self.source is None else useful_macs(self.source.compiled)
-        *rows, total = layer_rows(
-            timed.timing, timed.machine, timed.program.layers, useful_macs=useful, costs=timed.costs
-        )
-        return (*rows, replace(total, mfu_utilisation=_mfu_utilisation(timed, rows)))
-
-    @cached_property
-    def operators(self) -> tuple[str, ...]:
-        """ONNX's operators of every layer, as far as they are known."""
-        return ("",) * len(self.timed.program.layers) if self.source is None else self.source.operators
-
-    @cached_property
-    def moved_by_memory(self) -> Mapping[Space, MovedBytes]:
-        """Bytes out of and into DDR and the last-level cache."""
-        from device_agents.emulated_npu.reports.accounting import moved_by_memory
-
-        return moved_by_memory(self.timed.steps, self.timed.costs)
-
-    @cached_property
-    def peak_bytes(self) -> Mapping[Space, int]:
-        """High-water marks of the on-chip memories."""
-        from device_agents.emulated_npu.reports.accounting import peak_bytes
-
-        return peak_bytes(self.timed.timing.schedule)
-
-    @cached_property
-    def instructions(self) -> dict[str, int]:
-        """Instructions of the program by class, in all, and as issued with loops unrolled."""
-        from device_agents.emulated_npu.reports.accounting import instruction_counts, issued_instructions
-
-        counts = instruction_counts(self.timed.program)
-        return {**counts, "total": sum(counts.values()), "issued": issued_instructions(self.timed.steps)}
-
-
-def _mfu_utilisation(timed: TimedProgram, rows: Sequence[LayerRow]) -> float:
-    """Multiply-adds of the matrix unit, without those of depthwise layers, over what it could do in all cycles."""
-    mfu = timed.machine.mfu
-    macs = sum(row.macs for row in rows if row.mfu_busy_cycles)
-    possible = timed.cycles * mfu.rows * mfu.columns
-    return macs / possible if possible else 0.0
-
-
-@dataclass(frozen=True)
-class Made:
-    """A compiled network, and the cycles of its setup, which runs once when the program is loaded."""
-
-    source: CompiledModel
-    setup_cycles: float
-
-
 def json_fields(run: Run) -> dict[str, Any]:
-    """The fields of `npu run --json`."""
+    """Return the fields of `npu run --json`."""
     timed, total, checked, source = run.timed, run.rows[-1], run.checked, run.source
     timing, known = timed.timing, None if source is None else total.useful_macs or 0
     return {
@@ -129,7 +51,7 @@ def json_fields(run: Run) -> dict[str, Any]:
         "tensor_classes": _tensor_classes(run),
         "instructions": run.instructions,
         **_graph_fields(source),
-        **convolution_fields(source),
+        **_convolution_fields(source),
         "max_rel_error": None if checked is None else checked.max_rel_error,
         "compile_s": None if source is None else source.compile_s,
         "functional_s": None if checked is None else checked.functional_s,
@@ -154,10 +76,30 @@ def _graph_fields(source: CompiledModel | None) -> dict[str, int | None]:
     }
 
 
-def _memories(run: Run) -> dict[str, dict[str, int]]:
-    """Of every memory its size, what the program takes of it, its high-water mark or what was moved."""
-    from device_agents.emulated_npu.unit_commands import Space
+def _convolution_fields(source: CompiledModel | None) -> dict[str, list[dict[str, Any]] | None]:
+    """Return the convolutions that are computed by DFT and, if DFT is forced, those that cannot be, with the reason."""
+    if source is None:
+        return dict.fromkeys(("by_dft", "stayed_direct"))
+    compiled = source.compiled
+    is_forced = compiled.options.conv_algorithm == "odd-dft"
+    direct = direct_convolutions(compiled.graph) if is_forced else ()
+    by_dft = [
+        {
+            "layer": one.name,
+            "block_length": one.length,
+            "blocks": one.blocks,
+            "kernel_level": one.kernel_level.name.lower(),
+            "bins": one.bins,
+            "real_multiplications": one.multiplications,
+            "kernel_dfts": one.kernel_transforms,
+        }
+        for one in (dft_counters(compiled) if compiled.graph.dft else ())
+    ]
+    return {"by_dft": by_dft, "stayed_direct": [{"layer": one.name, "reason": one.reason} for one in direct]}
 
+
+def _memories(run: Run) -> dict[str, dict[str, int]]:
+    """Return each memory's size, what the program reserves, and its high-water mark or the bytes moved."""
     machine, footprint = run.timed.machine, run.timed.program.footprint
     sizes = {
         Space.DDR: (machine.ddr.bytes, footprint.ddr_bytes),
@@ -177,23 +119,16 @@ def _memories(run: Run) -> dict[str, dict[str, int]]:
 
 
 def _tensor_classes(run: Run) -> dict[str, dict[str, int]] | None:
-    from device_agents.emulated_npu.reports.accounting import moved_by_class
-
     if run.source is None:
         return None
     moved = moved_by_class(run.timed.steps, run.source.compiled, run.timed.costs)
     return {str(name): asdict(each) for name, each in moved.items()}
 
 
-def reorder_gain(run: Run) -> float:
-    """By what fraction hoisting loads shortens the run."""
-    return 1 - run.timed.cycles / run.in_order_cycles if run.in_order_cycles else 0.0
-
-
 def _reorder(run: Run) -> dict[str, float] | None:
     if run.in_order_cycles is None:
         return None
-    return {"cycles": run.timed.cycles, "in_order_cycles": run.in_order_cycles, "gain": reorder_gain(run)}
+    return {"cycles": run.timed.cycles, "in_order_cycles": run.in_order_cycles, "gain": run.reorder_gain}
 
 
 def _layer(run: Run, place: int) -> dict[str, Any]:
@@ -209,7 +144,7 @@ def _chain_of(run: Run) -> dict[int, int]:
 
 
 def _waits(run: Run) -> Iterator[dict[str, Any]]:
-    """Idle time of the busier queue by the instruction at its head and the one that this waited for, longest first."""
+    """Yield the idle times of the busier queue, longest first, with the instructions that wait and are waited for."""
     names, timing = run.timed.program.layers, run.timed.timing
     for wait in sorted(timing.waits, key=lambda wait: -wait.ps):
         yield {
@@ -221,17 +156,15 @@ def _waits(run: Run) -> Iterator[dict[str, Any]]:
         }
 
 
-def layers_csv(run: Run) -> str:
-    """A row for every layer and the total, with what is not known left empty."""
+def layer_rows(run: Run) -> list[dict[str, Any]]:
+    """Return the rows of the CSV file: one for every layer, then the total; None stands for unknown."""
     rows = [_layer(run, place) for place in range(len(run.rows) - 1)]
     total = {**asdict(run.rows[-1]), "op": "", "nodes": [], "chain": None, "marginal_cycles": None}
-    return spreadsheet_csv(total, [{**row, "nodes": " ".join(row["nodes"])}.values() for row in (*rows, total)])
+    return [{**row, "nodes": " ".join(row["nodes"])} for row in (*rows, total)]
 
 
-def compile_fields(made: Made, explain: bool) -> dict[str, Any]:
-    """The fields of `npu compile --json`."""
-    from device_agents.emulated_npu.reports.accounting import instruction_counts
-
+def compile_fields(made: CompiledProgram, explain: bool) -> dict[str, Any]:
+    """Return the fields of `npu compile --json`; `explain` adds the ways that were not chosen."""
     source, compiled = made.source, made.source.compiled
     counts = instruction_counts(compiled.program)
     return {
@@ -243,7 +176,7 @@ def compile_fields(made: Made, explain: bool) -> dict[str, Any]:
         "code_bytes": len(compiled.program.code),
         "footprint": asdict(compiled.program.footprint),
         **_graph_fields(source),
-        **convolution_fields(source),
+        **_convolution_fields(source),
         "setup_cycles": made.setup_cycles,
         "decisions": [
             {
@@ -257,7 +190,7 @@ def compile_fields(made: Made, explain: bool) -> dict[str, Any]:
 
 
 def chain_layers(choice: Choice) -> Sequence[int]:
-    """Indices of the layers that a choice runs."""
+    """Return the indices of the layers that a choice runs."""
     return sorted({layer.index for plan in choice.chains for layer in plan.layers})
 
 

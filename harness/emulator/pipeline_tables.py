@@ -1,22 +1,23 @@
-"""A network on several cores as tables and as a JSON object."""
+"""A network on core groups as the fields of a JSON object and as text tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from harness.cli.npu_cores import CoresRun, PartitionRun
-from harness.cli.output import milliseconds, print_table
-from harness.text import printable
+from device_agents.emulated_npu.partition.groups import name_cores
+from harness.emulator.pipeline import PartitionRun, PipelineRun
+from harness.emulator.tables import Facts, Part, Table
+from harness.text import milliseconds, printable
 
 _PS_PER_S = 1e12
 _WIDTH = 28
 
 
-def json_fields(run: CoresRun) -> dict[str, Any]:
-    """All that is known; seconds are those of the emulated machine, but for `took_s`.
+def json_fields(run: PipelineRun) -> dict[str, Any]:
+    """Return the fields of `npu pipeline --json`; times are those of the emulated machine, except `took_s`.
 
-    `compute_slots`: multiply-adds that the matrix units could have done in the time that the nodes keep units busy.
+    `compute_slots`: multiply-adds that the matrix units could compute in the time that the nodes keep the units busy.
     """
     machine = run.source.compiled.machine
     return {
@@ -31,7 +32,7 @@ def json_fields(run: CoresRun) -> dict[str, Any]:
     }
 
 
-def _partition_fields(run: CoresRun, each: PartitionRun) -> dict[str, Any]:
+def _partition_fields(run: PipelineRun, each: PartitionRun) -> dict[str, Any]:
     report = each.timed.report
     return {
         "method": each.method,
@@ -73,7 +74,7 @@ def _partition_fields(run: CoresRun, each: PartitionRun) -> dict[str, Any]:
     }
 
 
-def _group_fields(run: CoresRun, each: PartitionRun, number: int) -> dict[str, Any]:
+def _group_fields(run: PipelineRun, each: PartitionRun, number: int) -> dict[str, Any]:
     part = each.partition.sub_structures[number]
     group, load = each.timed.compiled.groups[number], each.timed.report.groups[number]
     return {
@@ -96,27 +97,33 @@ def _group_fields(run: CoresRun, each: PartitionRun, number: int) -> dict[str, A
     }
 
 
-def show(run: CoresRun) -> None:
-    """One line for each partition beside one core, and below it the groups of each."""
-    print_table(("", "cores", *_SUMMARY), [_single(run), *(_summary(each) for each in run.runs)])
+def pipeline_tables(run: PipelineRun) -> list[Part]:
+    """Return one row per partition below that of one core, then the groups and the facts of each partition."""
+    parts: list[Part] = [
+        Table(("", "cores", *_SUMMARY), [_single(run), *(_summary(each) for each in run.runs)]),
+    ]
     for each in run.runs:
-        print()
-        print(f"{_title(each)}, bound by {each.timed.report.bound}")
-        print_table(_GROUPS, list(_group_rows(run, each)), left=2)
-        for event in each.partition.events:
-            print(f"  {printable(event)}")
-        used = [f"{one} {one.utilisation:.0%}" for one in each.timed.report.resources]
-        print(f"shared       {', '.join(used) or 'nothing'}")
-        if each.max_rel_error is not None:
-            print(f"values       largest difference from ONNX Runtime {each.max_rel_error:.2g} of the largest output")
-        print(f"took         compile and timing {each.took_s:.2f} s ({each.timed.items:,} items for an input)")
+        parts.append(f"{_title(each)}, bound by {each.timed.report.bound}")
+        parts.append(Table(_GROUPS, list(_group_rows(run, each)), left=2))
+        parts.append(Facts(tuple(_facts(each))))
+    return parts
+
+
+def _facts(each: PartitionRun) -> Iterator[tuple[str, str]]:
+    for event in each.partition.events:
+        yield "event", event
+    used = [f"{one} {one.utilisation:.0%}" for one in each.timed.report.resources]
+    yield "shared", ", ".join(used) or "nothing"
+    if each.max_rel_error is not None:
+        yield "values", f"largest difference from ONNX Runtime {each.max_rel_error:.2g} of the largest output"
+    yield "took", f"compilation and timing {each.took_s:.2f} s ({each.timed.items:,} items for an input)"
 
 
 _SUMMARY = ("latency ms", "interval ms", "inputs/s", "speedup", "efficiency", "imbalance")
 _GROUPS = ("group", "cores", "nodes", "from", "predicted ms", "own ms", "load", "received", "works on")
 
 
-def _single(run: CoresRun) -> tuple[str, ...]:
+def _single(run: PipelineRun) -> tuple[str, ...]:
     seconds = run.single_core_ps / _PS_PER_S
     return ("one core", "1", milliseconds(seconds), milliseconds(seconds), f"{1 / seconds:,.1f}", "1.00", "100%", "")
 
@@ -139,9 +146,7 @@ def _title(each: PartitionRun) -> str:
     return {"balanced": "balanced", "score": "by score", "absolute": "absolute"}[each.method]
 
 
-def _group_rows(run: CoresRun, each: PartitionRun) -> Iterator[tuple[str, ...]]:
-    from device_agents.emulated_npu.partition.groups import name_cores
-
+def _group_rows(run: PipelineRun, each: PartitionRun) -> Iterator[tuple[str, ...]]:
     for number, part in enumerate(each.partition.sub_structures):
         found, load = each.timed.compiled.groups[number], each.timed.report.groups[number]
         yield (

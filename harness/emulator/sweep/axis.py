@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Literal, Union
+from typing import Literal
 
 from device_agents.emulated_npu.emulator_errors import EmulatorError
-from device_agents.emulated_npu.sweep.parameters import Value, check_key, parameters
+from harness.emulator.sweep.machine_parameters import Value, check_key, parameters
 
 Scale = Literal["linear", "log", "names"]
 
@@ -23,15 +23,15 @@ _LONGEST_SHOWN = 60
 
 
 class InvalidSweep(EmulatorError):
-    """A parameter and its values are not written as they should be."""
+    """A parameter and its values are not written as KEY=VALUES."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A parameter and its values, ascending where they are numbers.
+    """A parameter and its values; numbers ascend.
 
-    `scale` is log where ratios of neighbours vary less than their differences (a geometric series), names where the
-    values are no numbers.
+    `scale` is log if the ratios of neighbours vary less than their differences (a geometric series), and names if the
+    values are not numbers.
     """
 
     key: str
@@ -39,14 +39,14 @@ class Axis:
 
     @property
     def scale(self) -> Scale:
-        """How the values follow each other."""
+        """How the values are spaced."""
         if any(isinstance(value, (str, bool)) for value in self.values):
             return "names"
         return scale_of([float(value) for value in self.values])
 
 
 def scale_of(values: Sequence[float]) -> Literal["linear", "log"]:
-    """Whether ascending numbers follow each other by a factor rather than by a difference."""
+    """Return log if ascending numbers are spaced by a factor rather than by a difference."""
     if len(values) < 3 or values[0] <= 0:
         return "linear"
     pairs = list(itertools.pairwise(values))
@@ -55,12 +55,12 @@ def scale_of(values: Sequence[float]) -> Literal["linear", "log"]:
 
 
 def parse_axis(text: str, most_values: int) -> Axis:
-    """`KEY=VALUES` as a parameter and its values: single ones and ranges, separated by commas.
+    """Parse `KEY=VALUES`: single values and ranges, separated by commas.
 
     A range is FIRST:LAST:xFACTOR or FIRST:LAST:+STEP; it ends at the last value that is not beyond LAST, and whole
     numbers stay whole. K, M, G and T are powers of 1024 for sizes (bytes), of 1000 for clocks and rates (_hz, _per_s).
-    Limits of values are the machine's business. Raises InvalidMachine for an unknown key; InvalidSweep for what is no
-    number or range, values given twice, and more than `most_values`.
+    The machine checks the limits of values. Raises InvalidMachine for an unknown key, and InvalidSweep for text that is
+    not a number or range, for a value given twice, and for more than `most_values`.
     """
     key, separator, words = text.partition("=")
     if not separator:
@@ -75,13 +75,13 @@ def parse_axis(text: str, most_values: int) -> Axis:
             raise InvalidSweep(what, f"A sweep has at most {most_values} points", "Take a larger step or factor")
     for value in values:
         if values.count(value) > 1:
-            raise InvalidSweep(f"{key} takes the value {shown(key, value)} twice", "", "Leave one of them out")
+            raise InvalidSweep(f"{key} takes the value {shown(key, value)} twice", "", "Omit one of them")
     is_numeric = parameters()[key] in (int, float)
     return Axis(key, tuple(sorted(values)) if is_numeric else tuple(values))
 
 
 def shown(key: str, value: Value) -> str:
-    """A value as a reader writes it: with the suffix that divides it."""
+    """Return a value as a reader writes it: with the largest suffix that leaves at most two decimals."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -97,7 +97,7 @@ def _part(key: str, word: str) -> Iterator[Value]:
     expected = parameters()[key]
     if expected not in (int, float):
         if not _NAME.match(word):
-            raise InvalidSweep(f"{key}={_shown(word)} is no value", "It is one word", "Separate values by commas")
+            raise InvalidSweep(f"{key}={_shown(word)} is not a value", "It is one word", "Separate values by commas")
         yield {"true": True, "false": False}.get(word, word) if expected is bool else word
         return
     if ":" not in word:
@@ -106,15 +106,15 @@ def _part(key: str, word: str) -> Iterator[Value]:
     found = _RANGE.match(word)
     if not found:
         why = "A range is FIRST:LAST:xFACTOR or FIRST:LAST:+STEP"
-        raise InvalidSweep(f"{key}={_shown(word)} is no range", why, "Write 256K:4M:x2 or 100:500:+100")
+        raise InvalidSweep(f"{key}={_shown(word)} is not a range", why, "Write 256K:4M:x2 or 100:500:+100")
     first, last = _number(key, found[1]), _number(key, found[2])
     # A factor has no unit.
     change = _number("", found[4]) if found[3] == "x" else _number(key, found[4])
     if last < first:
-        raise InvalidSweep(f"{key}={_shown(word)} ends before it begins", "", "Write the smaller value first")
+        raise InvalidSweep(f"{key}={_shown(word)} ends before it starts", "", "Write the smaller value first")
     if change <= (1 if found[3] == "x" else 0) or (found[3] == "x" and first <= 0):
-        why = "A factor is larger than 1 and begins above 0, a step is larger than 0"
-        raise InvalidSweep(f"{key}={_shown(word)} gets nowhere", why, "Correct the range")
+        why = "A factor is larger than 1 and its range starts above 0; a step is larger than 0"
+        raise InvalidSweep(f"{key}={_shown(word)} does not grow", why, "Correct the range")
     yield from _steps(first, last, found[3], change, whole=expected is int)
 
 
@@ -128,8 +128,8 @@ def _steps(first: Fraction, last: Fraction, sign: str, change: Fraction, *, whol
 def _number(key: str, word: str) -> Fraction:
     found = _NUMBER.match(word)
     if not found:
-        why = "It is a number from 0 on, maybe with K, M, G or T"
-        raise InvalidSweep(f"{key or 'factor'}={_shown(word)} is no number", why, "Write 8, 0.5, 256K or 17e9")
+        why = "It is a number from 0 on, optionally followed by K, M, G or T"
+        raise InvalidSweep(f"{key or 'factor'}={_shown(word)} is not a number", why, "Write 8, 0.5, 256K or 17e9")
     base = _base(key)
     number = Fraction(Decimal(found[1].replace("_", "")))
     if not found[2]:
@@ -140,12 +140,12 @@ def _number(key: str, word: str) -> Fraction:
     return number * Fraction(base ** _POWERS[found[2]])
 
 
-def _plain(number: Fraction) -> Union[int, float]:
+def _plain(number: Fraction) -> int | float:
     return int(number) if number.denominator == 1 else float(number)
 
 
 def _base(key: str) -> int:
-    """What K is for a parameter; 0 where it has no suffixes."""
+    """Return the value of K for a parameter; 0 if it takes no suffixes."""
     if key.endswith(("_hz", "_per_s")):
         return 1000
     return 1024 if key.endswith("bytes") else 0

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from device_agents.emulated_npu.emulator_errors import InvalidMachine
 from device_agents.emulated_npu.machine import load_preset, preset_names, preset_text
-from device_agents.emulated_npu.sweep.axis import InvalidSweep, parse_axis, scale_of, shown
-from device_agents.emulated_npu.sweep.knee import knee
-from device_agents.emulated_npu.sweep.parameters import ContradictoryMachine, changed, parameters
+from harness.emulator.sweep.axis import InvalidSweep, parse_axis, scale_of, shown
+from harness.emulator.sweep.knee import knee
+from harness.emulator.sweep.machine_parameters import ContradictoryMachine, changed, parameters
 
 MOST = 64
 

@@ -1,0 +1,21 @@
+"""`harness npu`: one module per command, each of which parses, calls one function of `harness.emulator` and prints."""
+
+from __future__ import annotations
+
+import typer
+
+from harness.cli.npu import compile as compile_module
+from harness.cli.npu import disassemble, pipeline, run, split, sweep, trace
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Compile networks for the emulated NPU, run them there, and see where the time goes.",
+)
+app.command("compile")(compile_module.compile_command)
+app.command("run")(run.run_command)
+app.command("pipeline")(pipeline.pipeline_command)
+app.command("disassemble")(disassemble.disassemble_command)
+app.command("trace")(trace.trace_command)
+app.command("split")(split.split_command)
+app.command("sweep")(sweep.sweep_command)

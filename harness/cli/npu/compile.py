@@ -1,0 +1,44 @@
+"""`harness npu compile`: a network as a binary program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli import options
+from harness.cli.npu import arguments
+from harness.cli.option_groups import spread
+from harness.cli.output import print_json, print_report, write_result
+from harness.emulator.options import MachineChoice, Options
+
+
+@spread
+def compile_command(
+    model: arguments.Model,
+    machine: MachineChoice,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the program to this file.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show the other ways considered for each chain, with predicted times.")
+    ] = False,
+    *,
+    compiler: Options,
+    dim: options.Dims = None,
+    json: options.Json = False,
+) -> None:
+    """Compile a network to a binary program, which does not contain the weights.
+
+    Example: harness npu compile builtin:resnet50 --explain -o resnet50.npu
+    """
+    from harness.emulator.run import compile_program
+    from harness.emulator.run_fields import compile_fields
+    from harness.emulator.run_tables import compile_tables
+
+    made = compile_program(model, machine, compiler, options.parse_dims(dim))
+    if output is not None:
+        write_result(output, made.source.compiled.program.to_bytes())
+    if json:
+        print_json(program=None if output is None else str(output), **compile_fields(made, explain))
+    else:
+        print_report(compile_tables(made, explain))

@@ -1,0 +1,34 @@
+"""`harness npu disassemble`: the instructions of a program."""
+
+from __future__ import annotations
+
+from harness.cli import options
+from harness.cli.npu import arguments
+from harness.cli.option_groups import spread
+from harness.cli.output import print_json
+from harness.emulator.options import MachineChoice, Options
+
+
+@spread
+def disassemble_command(
+    model: arguments.ModelOrProgram,
+    machine: MachineChoice,
+    compiler: Options,
+    dim: options.Dims = None,
+    json: options.Json = False,
+) -> None:
+    """Print the instructions of a network or of a program file; docs/isa.md explains them.
+
+    Example: harness npu disassemble resnet50.npu
+    """
+    from harness.emulator.listing import as_comments, listing
+    from harness.emulator.loading import load
+
+    loaded = load(model, machine, compiler, options.parse_dims(dim))
+    program = loaded.program
+    text, setup = listing(program), listing(program.setup)
+    if json:
+        layers, size = list(program.layers), len(program.code)
+        print_json(machine=loaded.machine.name, code_bytes=size, layers=layers, text=text, setup_text=setup)
+    else:
+        print(text + as_comments(setup), end="")

@@ -1,0 +1,41 @@
+"""`harness npu pipeline`: a network on core groups of the emulated NPU."""
+
+from __future__ import annotations
+
+import os
+
+from harness.cli import options
+from harness.cli.npu import arguments
+from harness.cli.option_groups import spread
+from harness.cli.output import note, print_json, print_report
+from harness.emulator.options import MachineChoice, Options, PipelineOptions
+
+
+@spread
+def pipeline_command(
+    model: arguments.Model,
+    machine: MachineChoice,
+    wanted: PipelineOptions,
+    compiler: Options,
+    cycle_budget: arguments.CycleBudget = None,
+    dim: options.Dims = None,
+    json: options.Json = False,
+) -> None:
+    """Divide a network over core groups, which pass activations on and work on several inputs at a time.
+
+    By default the network is divided twice, balanced by predicted time and by split score, and both are shown.
+
+    Example: harness npu pipeline builtin:resnet50 --groups 4
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in `harness npu run`
+    from harness.emulator.loading import load_network
+    from harness.emulator.pipeline import run_pipeline
+    from harness.emulator.pipeline_tables import json_fields, pipeline_tables
+
+    wanted.check()
+    source = load_network(model, machine, compiler, options.parse_dims(dim))
+    run = run_pipeline(source, wanted, note, cycle_budget)
+    if json:
+        print_json(**json_fields(run))
+    else:
+        print_report(pipeline_tables(run))

@@ -1,0 +1,62 @@
+"""`harness npu run`: a network on one core of the emulated NPU."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from harness.cli import options
+from harness.cli.npu import arguments
+from harness.cli.option_groups import spread
+from harness.cli.output import note, print_json, print_report, write_csv
+from harness.emulator.options import MachineChoice, Options, RunOptions
+from harness.errors import UsageError
+
+
+def _use_pipeline(text: str | None) -> None:
+    if text is not None:
+        why = "harness npu run uses one core"
+        raise UsageError("--groups and --cores need core groups", why=why, next_step="Use `harness npu pipeline`")
+
+
+Elsewhere = Annotated[str | None, typer.Option(hidden=True, callback=_use_pipeline)]
+
+
+@spread
+def run_command(
+    model: arguments.ModelOrProgram,
+    machine: MachineChoice,
+    wanted: RunOptions,
+    csv: arguments.CsvFile = None,
+    *,
+    compiler: Options,
+    cycle_budget: arguments.CycleBudget = None,
+    groups: Elsewhere = None,  # noqa: ARG001
+    cores: Elsewhere = None,  # noqa: ARG001
+    dim: options.Dims = None,
+    json: options.Json = False,
+) -> None:
+    """Run a network on one core of the emulated NPU: its time by layer, and its values compared with ONNX Runtime's.
+
+    Large weights are generated from a seed, as on a device; small ones are read from the file. Program files and
+    machines that do not compute in float32 have a time but no values.
+
+    Example: harness npu run builtin:squeezenet --marginal
+    """
+    # More threads gain little on matrices of this size, and stall each other on a busy machine; numpy reads it once.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from harness.emulator.loading import load
+    from harness.emulator.run import run_on_one_core
+    from harness.emulator.run_fields import json_fields, layer_rows
+    from harness.emulator.run_tables import run_tables
+
+    wanted.check(compiler)
+    run = run_on_one_core(load(model, machine, compiler, options.parse_dims(dim)), wanted, note, cycle_budget)
+    if csv is not None:
+        write_csv(csv, layer_rows(run))
+    if json:
+        print_json(**json_fields(run))
+    else:
+        print_report(run_tables(run))

@@ -1,0 +1,59 @@
+"""`harness npu split`: ways to split a network over cores, as predicted and as they run."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from harness.cli import options
+from harness.cli.npu import arguments
+from harness.cli.option_groups import Only, spread
+from harness.cli.output import check_folder, print_json, print_report, write_csv
+from harness.emulator.options import MachineChoice, Options
+
+
+@spread
+def split_command(
+    model: arguments.Model,
+    cores: Annotated[int, typer.Option("--cores", help="Cores of one chip that share the work of every layer.")],
+    machine: MachineChoice,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option("--layer", help="Only the layer with this name or this ONNX node; may be repeated."),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Run every candidate event by event beside the prediction.")
+    ] = True,
+    csv: arguments.CsvFile = None,
+    *,
+    compiler: Annotated[Options, Only(("halo", "residency", "reorder"))],
+    dim: options.Dims = None,
+    json: options.Json = False,
+) -> None:
+    """Compare ways to split a network over cores: by batch, rows, output channels or input channels, or not at all.
+
+    The time of each candidate is predicted by a formula over its instructions, and verified event by event, with
+    contention for the memories that the cores share. Each layer is timed alone, from memory to memory. The network is
+    timed with each kind of split for all layers that have it, and with the best split of each layer.
+
+    Example: harness npu split builtin:mobilenetv2 --cores 4
+    """
+    from harness.emulator import layer_splits
+    from harness.emulator.loading import load_model
+
+    target = machine.load()
+    layer_splits.check_cores(cores, target)
+    if csv is not None:
+        check_folder(csv)
+    start = time.perf_counter()
+    network = load_model(model, options.parse_dims(dim))
+    split = layer_splits.compare_splits(network, target, cores, compiler, layer or [], verify)
+    took_s = time.perf_counter() - start
+    if csv is not None:
+        write_csv(csv, layer_splits.candidate_rows(split))
+    if json:
+        print_json(**layer_splits.json_fields(split), took_s=took_s)
+    else:
+        print_report(layer_splits.split_tables(split))

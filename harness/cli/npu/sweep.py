@@ -1,0 +1,79 @@
+"""`harness npu sweep`: the time of a network on many machines that differ in a few parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli import options
+from harness.cli.npu import arguments
+from harness.cli.option_groups import spread
+from harness.cli.output import check_folder, print_json, print_report, progress_note, write_csv
+from harness.emulator.options import Options
+from harness.errors import UsageError
+
+
+def _html_only(path: Path | None) -> Path | None:
+    if path is not None and path.suffix.lower() not in (".html", ".htm"):
+        why = "A plot is one HTML page that every browser shows"
+        raise UsageError(f"--plot {path} does not end in .html", why=why, next_step="Write --plot FILE.html")
+    return path
+
+
+@spread
+def sweep_command(
+    model: arguments.Model,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Machine parameter and its values: mfu.rows=8,16,32, nb_bytes=256K:4M:x2 (by a factor) or"
+            " ddr.latency_ns=0:400:+100 (by a step); keys as in a machine's TOML file; may be repeated for a grid.",
+        ),
+    ] = None,
+    preset: Annotated[
+        list[str] | None,
+        typer.Option("--preset", help="Built-in machine (default edge); may be repeated for a grid."),
+    ] = None,
+    machine: Annotated[
+        list[Path] | None, typer.Option("--machine", help="TOML file of your own machine; may be repeated.")
+    ] = None,
+    csv: arguments.CsvFile = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.html", help="Write a plot to this page.", callback=_html_only)
+    ] = None,
+    *,
+    compiler: Options,
+    cycle_budget: arguments.CycleBudget = None,
+    dim: options.Dims = None,
+    json: options.Json = False,
+) -> None:
+    """Compile and time a network for many machines: over values of a parameter, over presets, or over both.
+
+    The knee is where more of a parameter stops paying: the point farthest below the line from the first value to the
+    last (Kneedle), on logarithmic axes if the values are spaced by a factor. A machine that cannot run the network
+    stays in the table with the reason. With shared_buffer, nb_bytes and sb_bytes are one value and are set together.
+
+    Example: harness npu sweep builtin:squeezenet --set nb_bytes=512K:8M:x2 --plot nb.html
+    """
+    from harness.emulator.sweep import grid, points, sweep_tables
+
+    machines = grid.read_grid(preset or [], machine or [], sets or [])
+    if plot is not None:
+        machines.check_drawable()
+    for path in (csv, plot):
+        if path is not None:
+            check_folder(path)
+    sweep = points.run_sweep(model, machines, compiler, options.parse_dims(dim), cycle_budget, progress_note)
+    if csv is not None:
+        write_csv(csv, sweep_tables.point_rows(sweep))
+    if plot is not None:
+        from harness.report.html import write_figure
+
+        write_figure(plot, *sweep_tables.sweep_plot(sweep))
+    if json:
+        print_json(**sweep_tables.json_fields(sweep))
+    else:
+        print_report(sweep_tables.sweep_tables(sweep))

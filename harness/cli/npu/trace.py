@@ -1,0 +1,44 @@
+"""`harness npu trace`: a run as Chrome trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli import options
+from harness.cli.npu import arguments
+from harness.cli.option_groups import spread
+from harness.cli.output import note, print_json, write_result
+from harness.emulator.options import MachineChoice, Options
+
+
+@spread
+def trace_command(
+    model: arguments.ModelOrProgram,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the trace to this file.")],
+    machine: MachineChoice,
+    compiler: Options,
+    cycle_budget: arguments.CycleBudget = None,
+    dim: options.Dims = None,
+    json: options.Json = False,
+) -> None:
+    """Write a run as a Chrome trace, which Perfetto (ui.perfetto.dev) shows beside a profile of ONNX Runtime.
+
+    Example: harness npu trace builtin:squeezenet -o squeezenet.trace.json
+    """
+    from json import dumps
+
+    from harness.emulator.loading import load
+    from harness.emulator.trace import trace
+
+    loaded = load(model, machine, compiler, options.parse_dims(dim))
+    timed, traced = trace(loaded, cycle_budget)
+    write_result(output, dumps(traced, separators=(",", ":"), allow_nan=False))
+    events = len(traced["traceEvents"])
+    if json:
+        print_json(trace=str(output), events=events, cycles=timed.cycles, machine=loaded.machine.name)
+    else:
+        print(f"{events:,} events of {timed.cycles:,.0f} cycles on {loaded.machine.name} written")
+        note(f"Next: open {output} in https://ui.perfetto.dev")

@@ -1,0 +1,109 @@
+"""The options of the `harness npu` commands, each declared once. Importing this module loads neither numpy nor onnx."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from device_agents.emulated_npu.compiler.options import DEFAULT, Options, flag, option
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from device_agents.emulated_npu.machine import Machine
+
+__all__ = ["DEFAULT", "MachineChoice", "Options", "PartitionMethod", "PipelineOptions", "RunOptions", "preset_names"]
+
+DEFAULT_PRESET = "edge"
+
+PartitionMethod = Literal["both", "balanced", "score", "absolute"]
+
+_NO_VALUES = "Measure the time only; do not compute values or compare them with ONNX Runtime's."
+
+
+def preset_names() -> list[str]:
+    """Return the names of the built-in machines."""
+    from device_agents.emulated_npu import machine
+
+    return list(machine.preset_names())
+
+
+@dataclass(frozen=True)
+class MachineChoice:
+    """A machine by the name of a preset or by its file."""
+
+    preset: str | None = option(
+        None, "Built-in machine: edge (default), nvdla-256, systolic-32, …", completion=preset_names
+    )
+    machine: Path | None = option(None, "TOML file of your own machine, instead of --preset.")
+
+    def load(self, default: str = DEFAULT_PRESET) -> Machine:
+        """Return the machine; raises UsageError if both are given, InputError if it is invalid."""
+        from device_agents.emulated_npu.machine import load_preset, read_machine
+        from harness.emulator.error_translation import errors_of_user
+
+        if self.preset is not None and self.machine is not None:
+            raise UsageError("--preset and --machine exclude each other", next_step="Give one of them")
+        with errors_of_user():
+            if self.machine is not None:
+                return read_machine(self.machine)
+            return load_preset(default if self.preset is None else self.preset)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run on one core reports beside its time."""
+
+    values: bool = option(True, _NO_VALUES)
+    marginal: bool = option(False, "Add each layer's marginal latency: how much faster the run is without it.")
+    compare_reorder: bool = option(
+        False, "Compile once more without reordering and report how many cycles reordering saves."
+    )
+
+    def check(self, compiler: Options) -> None:
+        """Raise UsageError if these options contradict those of the compiler."""
+        if self.compare_reorder and not compiler.reorder:
+            raise UsageError("--compare-reorder contradicts --no-reorder", next_step="Omit one of them")
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """How a network is divided over core groups and run there."""
+
+    cores: int | None = option(None, "Number of cores, divided evenly among the groups.")
+    groups: str | None = option(None, "Core groups: their number (default 1), or the cores of each, such as 0-3/4,5/6.")
+    inputs: int | None = option(None, "Number of inputs in the stream; at least 4 for each group.", min=1, max=10_000)
+    partition: PartitionMethod = option(
+        "both",
+        "How the network is divided: balanced by predicted time, by split score (of shares, or absolute), or both.",
+    )
+    score: tuple[str, ...] = option(
+        (), "Coefficient of the split score: compute, storage, routing, static or dynamic=NUMBER; may be repeated."
+    )
+    threshold: float | None = option(None, "Split where the score exceeds this value.")
+    max_nodes: int | None = option(None, "Largest number of nodes in a group.")
+    start: str | None = option(None, "Node at which the traversal of the network starts.")
+    add_groups: bool = option(False, "Add core groups if the network does not fit in the existing ones.")
+    core_storage_bytes: int | None = option(
+        None, "Bytes that a core can hold (default: its share of DDR).", flag="--core-storage", min=1, max=2**40
+    )
+    period_ms: float | None = option(None, "Longest computation of a group for one input, in milliseconds.")
+    values: bool = option(True, _NO_VALUES)
+
+    @property
+    def by_score(self) -> bool:
+        """Whether any option concerns the partition by score."""
+        given = (self.threshold, self.max_nodes, self.period_ms, self.start)
+        return self.partition in ("score", "absolute") or bool(self.score) or self.add_groups or given != (None,) * 4
+
+    def check(self) -> None:
+        """Raise UsageError for options that contradict each other, and if neither groups nor cores are given."""
+        if self.groups is None and self.cores is None:
+            why = "A pipeline divides a network over core groups"
+            step = "Add --groups, or use `harness npu run` for one core"
+            raise UsageError("Neither --groups nor --cores is given", why=why, next_step=step)
+        scored = ("score", "threshold", "max_nodes", "add_groups", "period_ms")
+        given = [flag(self, name) for name in scored if getattr(self, name) not in (None, (), False)]
+        if self.partition == "balanced" and given:
+            why = "The balanced partition uses no score"
+            raise UsageError(f"--partition balanced contradicts {' and '.join(given)}", why=why)

@@ -1,0 +1,1 @@
+"""Time a network on machines that differ in a few parameters, and find the knee of the curve."""

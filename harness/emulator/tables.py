@@ -1,0 +1,29 @@
+"""Results as text: tables and labelled lines, which the command line lays out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+NAME_WIDTH = 48
+"""Characters of a layer's name in a table."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of text, the first `left` of them flush left."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: int = 1
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Lines of text, each behind a label."""
+
+    lines: Sequence[tuple[str, str]]
+
+
+Part = Table | Facts | str
+"""A part of a text report; a str is a line of its own."""
