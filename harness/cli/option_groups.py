@@ -87,7 +87,8 @@ def _option(declared: dataclasses.Field[Any], hint: Any) -> _Option:
     details = {key: declared.metadata[key] for key in ("min", "max", "metavar") if key in declared.metadata}
     if completion := declared.metadata.get("completion"):
         details["autocompletion"] = lambda incomplete: [name for name in completion() if name.startswith(incomplete)]
-    name, default, convert = declared.name, declared.default, _same
+    name, default = declared.name, declared.default
+    convert: Callable[[Any], Any] = _same
     if declared.default is True:
         name, default, convert = f"no_{name}", False, _negated
     elif hint == tuple[int, int] | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -80,10 +82,12 @@ def print_report(parts: Sequence[Part]) -> None:
 def write_result(path: Path, content: str | bytes) -> None:
     """Write a file whole, or to a pipe or device such as /dev/stdout; raises ConfigurationError."""
     encoded = content.encode() if isinstance(content, str) else content
-    if path.exists() and not path.is_file() and not path.is_dir():
-        path.write_bytes(encoded)
-    else:
-        write_whole(path, encoded)
+    with contextlib.suppress(OSError):
+        mode = path.stat().st_mode
+        if stat.S_ISCHR(mode) or stat.S_ISFIFO(mode):
+            path.write_bytes(encoded)
+            return
+    write_whole(path, encoded)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

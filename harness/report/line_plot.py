@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.report.figures import TEXT, Scale, base_figure, figure_json, hover, tick
 from harness.report.units import clean, significant
 
 if TYPE_CHECKING:
     from bokeh import plotting
+    from bokeh.models.renderers import GlyphRenderer
 
 _HEIGHT = 460
 _PAD = 0.05
@@ -53,9 +54,11 @@ def line_plot(series: Sequence[Series], x: PlotAxis, y: PlotAxis) -> str:
     A linear y axis of non-negative values starts at 0. Raises ValueError if no point has a value, and for a value on a
     logarithmic axis that is not above 0.
     """
+    from bokeh.core.properties import value
     from bokeh.models import FixedTicker, NoOverlap
+    from bokeh.models.annotations import Legend, LegendItem
 
-    values = [value for each in series for _, value in each.points if value is not None]
+    values = [height for each in series for _, height in each.points if height is not None]
     if not values:
         raise ValueError("there is no point to draw")
     x_range = _range([at for each in series for at, _ in each.points], x.scale)
@@ -68,32 +71,32 @@ def line_plot(series: Sequence[Series], x: PlotAxis, y: PlotAxis) -> str:
             axis.major_label_overrides = {at: tick(text) for at, text in declared.ticks}
             axis.major_label_policy = NoOverlap()
     texts = dict(x.ticks)
-    for number, each in enumerate(series):
-        _draw(plot, each, number, texts, legend=len(series) > 1)
+    drawn = [_draw(plot, each, number, texts) for number, each in enumerate(series)]
     if len(series) > 1:
-        legend = plot.legend[0]
-        plot.add_layout(legend, "right")
-        legend.background_fill_color = legend.border_line_color = None
-        legend.label_text_color = TEXT
+        names = [tick(each.name, _MAX_NAME) for each in series]
+        items = [LegendItem(label=value(name), renderers=both) for name, both in zip(names, drawn, strict=True)]
+        look = {"background_fill_color": None, "border_line_color": None, "label_text_color": TEXT}
+        plot.add_layout(Legend(items=items, **look), "right")
     return figure_json(plot)
 
 
-def _draw(plot: plotting.figure, series: Series, number: int, texts: dict[float, str], *, legend: bool) -> None:
+def _draw(plot: plotting.figure, series: Series, number: int, texts: dict[float, str]) -> list[GlyphRenderer[Any]]:
+    """Draw the line, the points and the mark of a series; return what its legend entry stands for."""
     from bokeh.models import ColumnDataSource
 
     colour = _COLOURS[number % len(_COLOURS)]
     marker = _MARKERS[number // len(_COLOURS) % len(_MARKERS)]
-    named = {"legend_label": tick(series.name, _MAX_NAME)} if legend else {}
     xs = [at for at, _ in series.points]
     ys = [math.nan if value is None else value for _, value in series.points]
     said = [f"{texts.get(at) or significant(at)}, {significant(value)}" for at, value in zip(xs, ys, strict=True)]
     columns = {"x": xs, "y": ys, "name": [clean(series.name)] * len(xs), "text": said}
     source = ColumnDataSource(columns)
-    plot.line("x", "y", source=source, line_color=colour, line_width=2, line_join="round", **named)
-    points = plot.scatter("x", "y", source=source, marker=marker, size=8, line_color=None, fill_color=colour, **named)
+    line = plot.line("x", "y", source=source, line_color=colour, line_width=2, line_join="round")
+    points = plot.scatter("x", "y", source=source, marker=marker, size=8, line_color=None, fill_color=colour)
     hover(plot, points, "mouse")
     if series.mark is not None:
         _ring(plot, xs[series.mark.place], ys[series.mark.place], series.mark.label, colour)
+    return [line, points]
 
 
 def _ring(plot: plotting.figure, x: float, y: float, label: str, colour: str) -> None:

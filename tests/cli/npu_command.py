@@ -13,7 +13,7 @@ from harness.cli.app import main
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one command left behind."""
+    """The exit code and the output of one command."""
 
     code: int
     stdout: str
@@ -21,7 +21,7 @@ class Outcome:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The one object on stdout of a command that succeeded."""
+        """Return the one JSON object that a successful command prints."""
         assert self.code == 0, self.stderr
         found: dict[str, Any] = json.loads(self.stdout)
         assert found["schema_version"] == 1
@@ -29,13 +29,13 @@ class Outcome:
 
 
 class Npu:
-    """Runs `harness npu` in this process."""
+    """Run `harness npu` in this process."""
 
     def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
         self._capture = capture
 
     def __call__(self, *words: object) -> Outcome:
-        """One command to its end; nothing that moves a cursor may reach the terminal."""
+        """Run one command; no character that moves a cursor may reach the terminal."""
         self._capture.readouterr()
         with pytest.raises(SystemExit) as end:
             main(["npu", *map(str, words)])
@@ -43,6 +43,13 @@ class Npu:
         for text in (outcome.stdout, outcome.stderr):
             assert all(character.isprintable() or character == "\n" for character in text), repr(text)
         return outcome
+
+    def misuses(self, *words: object, mentions: tuple[str, ...]) -> None:
+        """The command ends with the usage error of the option parser, which mentions all of this."""
+        outcome = self(*words)
+        assert outcome.code == 2 and outcome.stdout == "", outcome
+        for word in ("Usage: harness npu", "Error: ", *mentions):
+            assert word in outcome.stderr, f"{word!r} is not in {outcome.stderr}"
 
     def refuses(self, code: int, *words: object, mentions: tuple[str, ...]) -> None:
         """The command ends with this code, without a result, and its error mentions all of this."""

@@ -82,7 +82,6 @@ def test_every_command_takes_the_block(npu: Npu, network: Path, tmp_path: Path) 
         (2, ("--dft-block", 9, "--conv-algorithm", "direct"), ("--dft-block 9 contradicts", "direct")),
         (2, ("--dft-kernels", "llc", "--conv-algorithm", "direct"), ("--dft-kernels llc contradicts", "direct")),
         (2, ("--dft-block", 9, "--tile", "4x4"), ("--dft-block 9 contradicts --tile", "add --conv-algorithm odd-dft")),
-        (2, ("--dft-kernels", "nb"), ("--dft-kernels nb is unknown", "auto, llc, ddr")),
         (3, (*FORCED, "--dft-block", 3), ("wide has a kernel of 5, which no block of at most 3 holds", "a block of 5")),
         (3, (*FORCED, "--dft-block", 8), ("a block of 8", "odd", "choose 9")),
         (3, (*FORCED, "--dft-block", 65), ("a block of 65", "63")),
@@ -104,7 +103,7 @@ def test_the_forced_dft_is_the_first_to_let_go(npu: Npu, network: Path, tmp_path
     small = npu_inputs.save(text, tmp_path / "small.toml")
     assert npu("compile", network, "--machine", small, *FORCED).code == 0
     words = ("compile", network, "--machine", small, *FORCED, "--dft-kernels", "llc")
-    npu.refuses(3, *words, mentions=("kernel DFTs of wide", "Leave --conv-algorithm and --dft-kernels out"))
+    npu.refuses(3, *words, mentions=("kernel DFTs of wide", "Omit --conv-algorithm and --dft-kernels"))
 
 
 def test_a_sweep_by_dft(npu: Npu, network: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_program_that_does_not_run_is_a_bug(npu: Npu, network: Path, monkeypat
         raise Deadlock("core 1 waits for a message", "nobody sends it", "")
 
     monkeypatch.setattr(split_study, "study_splits", deadlock)
-    npu.refuses(1, "split", network, "--cores", 2, mentions=("compiled is faulty", "core 1 waits", "Report it"))
+    npu.refuses(1, "split", network, "--cores", 2, mentions=("compiled program is faulty", "core 1 waits", "Report it"))
 
 
 def test_one_core_has_nothing_to_split(npu: Npu, network: Path) -> None:
@@ -121,7 +121,6 @@ def test_one_core_has_nothing_to_split(npu: Npu, network: Path) -> None:
         (2, ("--cores", "-3"), ("--cores -3", "edge has 16 cores")),
         (2, ("--cores", "17"), ("--cores 17", "edge has 16 cores", "1 to 16")),
         (2, ("--cores", "2", "--layer", "bodi"), ("no layer bodi", "body")),
-        (2, ("--cores", "2", "--halo", "some"), ("--halo",)),
         (2, ("--cores", "2", "--preset", "nvdla-256"), ("--cores 2", "nvdla-256 has 1 core", "edge")),
         (2, ("--cores", "17", "--preset", "chiplets-64"), ("--cores 17", "16 cores a chip")),
         (3, ("--cores", "2", "--csv", "/nowhere/x.csv"), ("/nowhere/x.csv", "folder")),
@@ -137,6 +136,11 @@ def test_splits_that_cannot_be(
 
 @pytest.mark.parametrize("words", [(), ("--cores", "four"), ("--cores", "2.5")], ids=str)
 def test_cores_are_a_number(npu: Npu, network: Path, words: tuple[str, ...]) -> None:
-    """The number of cores has to be said, as a whole number."""
-    outcome = npu("split", network, *words)
-    assert outcome.code == 2 and "--cores" in outcome.stderr and outcome.stdout == ""
+    """The number of cores is required, as a whole number."""
+    npu.misuses("split", network, *words, mentions=("--cores",))
+
+
+@pytest.mark.parametrize("words", [("--halo", "some"), ("--chains", "whole")], ids=str)
+def test_options_that_a_split_does_not_have(npu: Npu, network: Path, words: tuple[str, ...]) -> None:
+    """Unknown choices, and compiler options that a split fixes, are usage errors."""
+    npu.misuses("split", network, "--cores", "2", *words, mentions=words[:1])

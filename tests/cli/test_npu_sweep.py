@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from xml.etree import ElementTree
 
 import npu_inputs
 import pytest
+from bokeh_figures import Figure
 from npu_command import Npu
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +33,8 @@ def test_points_are_what_runs_take(npu: Npu, network: Path, tmp_path: Path) -> N
 
 def test_knee_is_marked(npu: Npu, network: Path, tmp_path: Path) -> None:
     """The knee is the same in JSON, table, CSV and plot: bandwidth stops paying where the multipliers are busy."""
-    svg, table = tmp_path / "p.svg", tmp_path / "p.csv"
-    command = ("sweep", network, "--set", "ddr.bytes_per_s=125M:64G:x2", "--plot", svg, "--csv", table)
+    page, table = tmp_path / "p.html", tmp_path / "p.csv"
+    command = ("sweep", network, "--set", "ddr.bytes_per_s=125M:64G:x2", "--plot", page, "--csv", table)
     found, text = npu(*command, "--json").json, npu(*command).stdout
     (knee,) = found["knees"]
     assert knee["key"] == "ddr.bytes_per_s" and 125e6 < knee["value"] < 64e9
@@ -45,8 +43,10 @@ def test_knee_is_marked(npu: Npu, network: Path, tmp_path: Path) -> None:
     (line,) = [line for line in text.splitlines() if "◀ knee" in line]
     assert f"{point['cycles']:,.0f}" in line.split()
     label = line.split()[0]
-    texts = [each.text for each in ElementTree.parse(svg).iter(f"{SVG}text")]
-    assert f"knee: {label}" in texts and len(list(ElementTree.parse(svg).iter(f"{SVG}circle"))) == 1
+    figure = Figure.of_page(page)
+    assert figure.labels == [f"knee: {label}"] and figure.rings[0]["x"] == [knee["value"]]
+    assert figure.lines[0]["y"] == [point["cycles"] for point in found["points"]]
+    assert figure.axis_labels == ["ddr.bytes_per_s (logarithmic)", "cycles (logarithmic)"]
     with table.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["cycles"]) for row in rows] == [point["cycles"] for point in found["points"]]
@@ -57,16 +57,15 @@ def test_knee_is_marked(npu: Npu, network: Path, tmp_path: Path) -> None:
 
 def test_grid_of_machines_and_values(npu: Npu, network: Path, tmp_path: Path) -> None:
     """Presets and parameters make a grid, of which every row but the first parameter's values is a line."""
-    svg = tmp_path / "p.svg"
+    page = tmp_path / "p.html"
     sets = ("--set", "mfu.rows=16,32", "--set", "vfu.lanes=32,64")
-    command = ("sweep", network, "--preset", "edge", "--preset", "nvdla-256", *sets, "--plot", svg)
+    command = ("sweep", network, "--preset", "edge", "--preset", "nvdla-256", *sets, "--plot", page)
     found = npu(*command, "--json").json
     got = [(point["machine"], *point["settings"].values()) for point in found["points"]]
     assert sorted(got) == [(m, r, v) for m in ("edge", "nvdla-256") for r in (16, 32) for v in (32, 64)]
     assert got[:2] == [("edge", 16, 32), ("edge", 32, 32)], "along a line the first parameter varies"
-    texts = [each.text for each in ElementTree.parse(svg).iter(f"{SVG}text")]
-    for machine in ("edge", "nvdla-256"):
-        assert {f"{machine}, vfu.lanes=32", f"{machine}, vfu.lanes=64"} <= set(texts)
+    names = [f"{machine}, vfu.lanes={lanes}" for machine in ("edge", "nvdla-256") for lanes in (32, 64)]
+    assert Figure.of_page(page).legend == names
     lines = npu(*command).stdout.splitlines()
     assert lines[0].split()[:4] == ["machine", "mfu.rows", "vfu.lanes", "cycles"]
     assert sum(line.startswith(("edge ", "nvdla-256 ")) for line in lines) == 8
@@ -76,16 +75,16 @@ def test_presets_alone(npu: Npu, network: Path, tmp_path: Path) -> None:
     """A sweep over machines alone, presets and files, is in their order; names have no knee."""
     own = npu_inputs.save(npu_inputs.machine_text(columns="16"), tmp_path / "narrow.toml")
     command = ("sweep", network, "--preset", "nvdla-256", "--preset", "edge", "--machine", own)
-    found = npu(*command, "--plot", tmp_path / "p.svg", "--json").json
+    found = npu(*command, "--plot", tmp_path / "p.html", "--json").json
     assert [point["machine"] for point in found["points"]] == found["machines"] == ["nvdla-256", "edge", "narrow"]
     assert found["knees"] == [] and "knee" not in npu(*command).stdout
-    assert {"nvdla-256", "edge", "narrow"} <= {each.text for each in ElementTree.parse(tmp_path / "p.svg").iter()}
+    assert Figure.of_page(tmp_path / "p.html").x_ticks == ["nvdla-256", "edge", "narrow"]
 
 
 def test_machines_that_cannot_stay_in_the_table(npu: Npu, network: Path, tmp_path: Path) -> None:
     """A machine too small for the network, or whose values contradict each other, has a reason in place of a time."""
     own = npu_inputs.save(npu_inputs.machine_text(halo_bytes="1_024"), tmp_path / "own.toml")
-    command = ("sweep", network, "--machine", own, "--set", "nb_bytes=1K,2K,1M", "--plot", tmp_path / "p.svg")
+    command = ("sweep", network, "--machine", own, "--set", "nb_bytes=1K,2K,1M", "--plot", tmp_path / "p.html")
     contradicts, tiny, large = npu(*command, "--json").json["points"]
     assert contradicts["cycles"] is tiny["cycles"] is tiny["bound"] is None and large["cycles"] > 0
     assert "halo_bytes 1024 leaves nothing of nb_bytes 1024" in contradicts["reason"]
@@ -136,14 +135,14 @@ def test_choices_and_names_are_parameters_too(npu: Npu, network: Path) -> None:
         (2, ("--set", "mfu.rows=8"), ("one machine alone",)),
         (2, ("--set", "mfu.rows"), ("KEY=VALUES",)),
         (2, ("--set", "mfu.row=8,16"), ("mfu.row ", "did you mean mfu.rows")),
-        (2, ("--set", "mfu.rows=8,x"), ("mfu.rows", "x is no number")),
+        (2, ("--set", "mfu.rows=8,x"), ("mfu.rows", "x is not a number")),
         (2, ("--set", "mfu.rows=1:10000:+1"), ("more than 256",)),
         (2, ("--set", "mfu.rows=1:20:+1", "--set", "mfu.columns=1:20:+1"), ("20 x 20 = 400", "256")),
         (2, ("--set", "mfu.rows=8,16", "--set", "mfu.rows=32"), ("mfu.rows", "twice")),
         (2, ("--preset", "edge", "--preset", "edge"), ("edge", "twice")),
-        (2, ("--set", "mfu.rows=1,2", "--set", "mfu.columns=1:20:+1", "--plot", "p.svg"), ("20 lines", "12")),
-        (2, ("--set", "mfu.rows=8,16", "--chains", "long"), ("--chains",)),
-        (2, ("--set", "cores.per_chip=1,2"), ("cores.per_chip changes nothing", "one core", "--groups")),
+        (2, ("--set", "mfu.rows=1,2", "--set", "mfu.columns=1:20:+1", "--plot", "p.html"), ("20 lines", "12")),
+        (2, ("--set", "mfu.rows=8,16", "--plot", "p.svg"), ("p.svg", "--plot FILE.html")),
+        (2, ("--set", "cores.per_chip=1,2"), ("cores.per_chip changes nothing", "one core", "npu pipeline --groups")),
         (3, ("--set", "mfu.rows=8,16,0"), ("mfu.rows is 0", "from 1 to 65536")),
         (3, ("--set", "mfu.rows=8,16.5"), ("mfu.rows is 16.5", "whole number")),
         (3, ("--set", "nb_bytes=1M,2T"), ("nb_bytes is 2199023255552",)),

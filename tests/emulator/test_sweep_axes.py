@@ -57,8 +57,8 @@ def test_values_of_a_parameter(text: str, values: tuple[object, ...]) -> None:
     ("text", "mentions"),
     [
         ("mfu.rows", ("KEY=VALUES",)),
-        ("mfu.rows=", ("no number",)),
-        ("mfu.rows=eight", ("mfu.rows", "eight", "no number")),
+        ("mfu.rows=", ("not a number",)),
+        ("mfu.rows=eight", ("mfu.rows", "eight", "not a number")),
         ("mfu.rows=-8", ("-8",)),
         ("mfu.rows=nan", ("nan",)),
         ("mfu.rows=1e999", ("1e999",)),
@@ -67,10 +67,10 @@ def test_values_of_a_parameter(text: str, values: tuple[object, ...]) -> None:
         ("nb_bytes=1M:2M", ("range", "xFACTOR")),
         ("nb_bytes=1M:2M:x2:x2", ("range",)),
         ("nb_bytes=2M:1M:x2", ("before",)),
-        ("nb_bytes=1M:2M:x1", ("nowhere",)),
+        ("nb_bytes=1M:2M:x1", ("does not grow",)),
         ("nb_bytes=1M:2M:x2K", ("factor", "suffix")),
-        ("llc.bytes=0:2M:x2", ("nowhere",)),
-        ("nb_bytes=1M:2M:+0", ("nowhere",)),
+        ("llc.bytes=0:2M:x2", ("does not grow",)),
+        ("nb_bytes=1M:2M:+0", ("does not grow",)),
         ("mfu.rows=8,16,8", ("8", "twice")),
         ("mfu.rows=1:1000:+1", ("more than 64",)),
         ("mfu.rows=1:2:x1.00000000000000000001", ("more than 64",)),
@@ -79,12 +79,12 @@ def test_values_of_a_parameter(text: str, values: tuple[object, ...]) -> None:
         ("rows=8", ("did you mean mfu.rows",)),
         ("link.bytes_per_s=1G", ("did you mean", "cores.link.bytes_per_s")),
         ("mfu=8", ("table", "mfu.columns")),
-        ("name=8", ("name is no key",)),
+        ("name=8", ("name is not a key",)),
     ],
     ids=str,
 )
 def test_values_that_are_none(text: str, mentions: tuple[str, ...]) -> None:
-    """What is no key, number or range is refused, and the error names it."""
+    """What is not a key, number or range is refused, and the error names it."""
     with pytest.raises((InvalidSweep, InvalidMachine)) as refused:
         parse_axis(text, MOST)
     for word in mentions:
@@ -158,7 +158,7 @@ def test_one_buffer_has_one_size() -> None:
         ({"nb_bytes": 0}, ("nb_bytes is 0", "from 1 to")),  # which leaves no room for the halo buffer either
         ({"mfu.rows": "many"}, ("many", "whole number")),
         ({"mfu.dataflow": "dot"}, ("'dot'", "dot-product")),
-        ({"mfu.lanes": 8}, ("mfu.lanes is no key",)),
+        ({"mfu.lanes": 8}, ("mfu.lanes is not a key",)),
     ],
     ids=str,
 )

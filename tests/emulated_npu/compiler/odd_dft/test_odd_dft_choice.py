@@ -18,8 +18,6 @@ from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, UnsupportedOperator
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import find_machine
-from harness.cli.npu.arguments import read_options
-from harness.errors import UsageError
 
 
 def _compiled(network: NetworkCase, algorithm: str, **options: Any) -> Compiled:
@@ -177,21 +175,3 @@ def test_tiles_that_would_divide_columns_of_blocks_are_passed_over() -> None:
     compiled = by_dft(network, 9, dft_kernels="llc")
     assert compiled.graph.dft[0].blocks.counts == (16, 16)
     assert any(plan.passes > 1 for plan in compiled.plans)
-
-
-def test_the_options_of_the_command_line() -> None:
-    """They take their words, tell them for any other, and may not contradict each other."""
-    plain: dict[str, Any] = {"chains": "auto", "halo": "auto", "tile": None, "residency": "auto"}
-    chosen = read_options(**plain, no_reorder=False, fences=False, conv_algorithm="odd-dft")
-    assert chosen == Options(conv_algorithm="odd-dft")
-    with pytest.raises(UsageError, match="--conv-algorithm fft is unknown") as caught:
-        read_options(**plain, no_reorder=False, fences=False, conv_algorithm="fft")
-    assert "auto, direct, odd-dft" in str(caught.value.next_step)
-    given: dict[str, Any] = {**plain, "no_reorder": False, "fences": False, "dft_block": 9, "dft_kernels": "ddr"}
-    assert read_options(**given) == Options(dft_block=9, dft_kernels="ddr")
-    with pytest.raises(UsageError, match="--dft-block 9 and --dft-kernels ddr contradict --conv-algorithm direct"):
-        read_options(**given, conv_algorithm="direct")
-    with pytest.raises(UsageError, match="--dft-block 9 and --dft-kernels ddr contradict --tile and --fences"):
-        read_options(**{**given, "tile": "4x4", "fences": True})
-    with pytest.raises(UsageError, match="--dft-kernels l2 is unknown"):
-        read_options(**{**given, "dft_kernels": "l2"})

@@ -15,7 +15,7 @@ from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
 from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.assembly import assemble
 from device_agents.emulated_npu.isa.program import Program
-from harness.emulator.listing import as_comments, listing, setup_listing
+from harness.emulator.listing import as_comments, listing
 
 _HEADER = struct.Struct("<8sIIQ")
 NETWORK = convolution((1, 3, 20, 20), (4, 3, 5, 5))
@@ -68,7 +68,7 @@ def test_metadata_of_a_setup_are_checked(compiled: Compiled, change: Any) -> Non
 def test_the_listing_shows_the_setup(compiled: Compiled) -> None:
     """It assembles to the code of the setup; as comments it leaves the program's listing what it was."""
     program = compiled.program
-    setup = setup_listing(program)
+    setup = listing(program.setup)
     assert "# y (kernel DFT)" in setup
     assert assemble(setup) == program.setup.code
     assert assemble(listing(program) + as_comments(setup)) == program.code
@@ -85,5 +85,5 @@ def test_without_a_dft_there_is_no_setup() -> None:
     """Programs of direct convolutions have none, and nothing is listed."""
     program = compile_model(NETWORK.model, EDGE).program
     assert not program.setup.code
-    assert setup_listing(program) == ""
+    assert listing(program.setup) == ""
     assert program.layers == ("y",)

@@ -1,4 +1,4 @@
-"""`harness npu run --cores/--groups`: what is told of a network on several cores, and what is refused."""
+"""`harness npu pipeline`: the report of a network on core groups, and the options that it refuses."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def _partitions(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 )
 def test_cores_compute_what_onnx_runtime_computes(npu: Npu, network: Path, groups: tuple[str, ...]) -> None:
     """Stages on cores of their own and cores that share layers give the values of the network."""
-    for each in npu("run", network, *groups, "--json").json["partitions"]:
+    for each in npu("pipeline", network, *groups, "--json").json["partitions"]:
         assert 0 < each["max_rel_error"] < 1e-4, "other programs never agree to the last bit"
 
 
 def test_both_partitions_stand_side_by_side(npu: Npu, network: Path) -> None:
     """The partition by score and the balanced one hold every node once, with their times, loads and bounds."""
-    found = npu("run", network, "--groups", "3", "--json").json
+    found = npu("pipeline", network, "--groups", "3", "--json").json
     assert [each["method"] for each in found["partitions"]] == ["balanced", "score"]
     for each in found["partitions"]:
         nodes = [node for group in each["groups"] for node in group["nodes"]]
@@ -73,16 +73,16 @@ def test_both_partitions_stand_side_by_side(npu: Npu, network: Path) -> None:
     by_method = _partitions(found)
     assert by_method["balanced"]["predicted_interval_s"] <= by_method["score"]["predicted_interval_s"]
     assert by_method["balanced"]["threshold"] is None and by_method["score"]["threshold"] > 0
-    text = npu("run", network, "--groups", "3", "--no-values").stdout
+    text = npu("pipeline", network, "--groups", "3", "--no-values").stdout
     for word in ("one core", "balanced", "by score", "efficiency", "threshold searched"):
         assert word in text
 
 
-def test_the_score_does_as_it_is_told(npu: Npu, network: Path) -> None:
+def test_options_of_the_score_change_the_partition(npu: Npu, network: Path) -> None:
     """Threshold, node limit, start and coefficients change the partition by score as S5.4 and S5.5 say."""
 
     def parts(*words: str) -> list[list[str]]:
-        found = npu("run", network, *words, "--no-values", "--partition", "score", "--json").json
+        found = npu("pipeline", network, *words, "--no-values", "--partition", "score", "--json").json
         return [group["nodes"] for group in found["partitions"][0]["groups"]]
 
     free = parts("--groups", "6", "--threshold", "1000")
@@ -100,15 +100,15 @@ def test_groups_are_added_on_another_chip(npu: Npu, network: Path, tmp_path: Pat
     text = npu_inputs.machine_text(per_chip="2", chips="3")
     machine = npu_inputs.save(text, tmp_path / "three.toml")
     words = ("--groups", "2", "--machine", machine, "--core-storage", "60000", "--add-groups", "--json")
-    (by_score,) = npu("run", network, *words, "--partition", "score").json["partitions"]
+    (by_score,) = npu("pipeline", network, *words, "--partition", "score").json["partitions"]
     assert {group["chip"] for group in by_score["groups"]} > {0}
     assert any("added on chip 1" in event for event in by_score["events"])
     assert by_score["max_rel_error"] < 1e-4
 
 
-def test_one_group_obeys_what_is_said_of_the_score(npu: Npu, network: Path) -> None:
+def test_one_group_obeys_the_options_of_the_score(npu: Npu, network: Path) -> None:
     """A single group is split again and gets company where that is asked for."""
-    found = npu("run", network, "--groups", "1", "--add-groups", "--max-nodes", "3", "--no-values", "--json").json
+    found = npu("pipeline", network, "--groups", "1", "--add-groups", "--max-nodes", "3", "--no-values", "--json").json
     assert [each["method"] for each in found["partitions"]] == ["balanced", "score"]
     assert len(found["partitions"][1]["groups"]) > 1
 
@@ -116,7 +116,7 @@ def test_one_group_obeys_what_is_said_of_the_score(npu: Npu, network: Path) -> N
 def test_a_machine_of_another_type_has_no_values(npu: Npu, network: Path, tmp_path: Path) -> None:
     """Where nothing is compared, it is said why."""
     machine = npu_inputs.save(npu_inputs.machine_text(data_type='"int8"'), tmp_path / "int8.toml")
-    outcome = npu("run", network, "--groups", "2", "--machine", machine, "--json")
+    outcome = npu("pipeline", network, "--groups", "2", "--machine", machine, "--json")
     assert all(each["max_rel_error"] is None for each in outcome.json["partitions"])
     assert "int8" in outcome.stderr and "no values" in outcome.stderr
 
@@ -127,23 +127,23 @@ def test_chips_are_joined_by_both_links(npu: Npu, network: Path, tmp_path: Path)
         "bytes_per_s = 64_000_000_000  # Choice: as", "bytes_per_s = 0  # as"
     )
     machine = npu_inputs.save(text, tmp_path / "three.toml")
-    npu.refuses(3, "run", network, "--groups", "3", "--machine", machine, mentions=("cores.link.bytes_per_s", "3"))
+    npu.refuses(3, "pipeline", network, "--groups", "3", "--machine", machine, mentions=("cores.link.bytes_per_s", "3"))
 
 
 @pytest.mark.parametrize("inputs", [1, 2, 5, 40])
 def test_short_streams_are_lengthened(npu: Npu, network: Path, inputs: int) -> None:
     """However few inputs are asked for, the interval is that of the steady state: nothing is used more than always."""
-    words = ("run", network, "--groups", "4", "--inputs", inputs, "--no-values", "--json")
+    words = ("pipeline", network, "--groups", "4", "--inputs", inputs, "--no-values", "--json")
     for each in npu(*words).json["partitions"]:
         assert each["inputs"] >= max(inputs, 16)
         assert max(group["load"] for group in each["groups"]) <= 1.001
         assert max(resource["utilisation"] for resource in each["resources"]) <= 1.001
 
 
-def test_what_a_run_corrects_is_told(npu: Npu, network: Path) -> None:
+def test_corrections_of_a_run_are_events(npu: Npu, network: Path) -> None:
     """Predictions are those before any run; where stages turn out otherwise, an event says what a correction gained."""
-    found = npu("run", network, "--groups", "4", "--no-values", "--json").json
-    again = npu("run", network, "--groups", "4", "--inputs", "64", "--no-values", "--json").json
+    found = npu("pipeline", network, "--groups", "4", "--no-values", "--json").json
+    again = npu("pipeline", network, "--groups", "4", "--inputs", "64", "--no-values", "--json").json
     balanced, longer = _partitions(found)["balanced"], _partitions(again)["balanced"]
     if balanced["groups"][0]["nodes"] == longer["groups"][0]["nodes"]:
         assert balanced["groups"][0]["predicted_s"] == longer["groups"][0]["predicted_s"]
@@ -151,9 +151,11 @@ def test_what_a_run_corrects_is_told(npu: Npu, network: Path) -> None:
     assert all("balanced again" in event for event in balanced["events"])
 
 
-def test_every_step_of_the_score_is_told(npu: Npu, network: Path) -> None:
+def test_every_step_of_the_score_is_reported(npu: Npu, network: Path) -> None:
     """The score of every node that was tried in a group is in the report, with why a group was closed."""
-    (found,) = npu("run", network, "--groups", "3", "--partition", "score", "--no-values", "--json").json["partitions"]
+    (found,) = npu("pipeline", network, "--groups", "3", "--partition", "score", "--no-values", "--json").json[
+        "partitions"
+    ]
     tried = [step["node"] for step in found["steps"]]
     assert set(tried) == {node for group in found["groups"] for node in group["nodes"]}
     assert [step["closes"] for step in found["steps"]].count(None) == len(set(tried))
@@ -162,12 +164,14 @@ def test_every_step_of_the_score_is_told(npu: Npu, network: Path) -> None:
 
 def test_a_group_computes_no_more_than_its_period(npu: Npu, network: Path) -> None:
     """With a period given, compute is a demand that a group has to hold; an impossible one is refused."""
-    free = npu("run", network, "--groups", "5", "--threshold", "1000", "--no-values", "--json").json["partitions"][1]
+    free = npu("pipeline", network, "--groups", "5", "--threshold", "1000", "--no-values", "--json").json["partitions"][
+        1
+    ]
     (group,) = free["groups"]
     half_ms = group["compute_slots"] / 1024 / 1e6 * 0.6
     words = ("--groups", "5", "--threshold", "1000", "--period-ms", half_ms, "--partition", "score", "--json")
-    assert len(npu("run", network, *words, "--no-values").json["partitions"][0]["groups"]) > 1
-    npu.refuses(3, "run", network, "--groups", "2", "--period-ms", "1e-6", mentions=("multiply-adds",))
+    assert len(npu("pipeline", network, *words, "--no-values").json["partitions"][0]["groups"]) > 1
+    npu.refuses(3, "pipeline", network, "--groups", "2", "--period-ms", "1e-6", mentions=("multiply-adds",))
 
 
 @pytest.mark.parametrize(
@@ -207,18 +211,16 @@ def test_impossible_groups_are_refused(
     npu: Npu, network: Path, words: tuple[str, ...], mentions: tuple[str, ...]
 ) -> None:
     """Contradictory groups, weights and thresholds are errors of the input that name the value and the limit."""
-    npu.refuses(3, "run", network, *words, mentions=mentions)
+    npu.refuses(3, "pipeline", network, *words, mentions=mentions)
 
 
 @pytest.mark.parametrize(
     ("words", "mentions"),
     [
-        (("--inputs", "3"), ("--inputs", "--groups")),
-        (("--groups", "2", "--partition", "best"), ("best", "balanced")),
+        (("--inputs", "3"), ("--cores", "--groups", "harness npu run")),
         (("--groups", "2", "--score", "speed=1"), ("speed", "compute")),
         (("--groups", "2", "--score", "compute=much"), ("much",)),
         (("--groups", "2", "--partition", "balanced", "--threshold", "1"), ("balanced",)),
-        (("--groups", "2", "--marginal"), ("--marginal",)),
     ],
     ids=str,
 )
@@ -226,4 +228,26 @@ def test_words_without_meaning_are_refused(
     npu: Npu, network: Path, words: tuple[str, ...], mentions: tuple[str, ...]
 ) -> None:
     """Options that mean nothing, or nothing together, are errors of usage."""
-    npu.refuses(2, "run", network, *words, mentions=mentions)
+    npu.refuses(2, "pipeline", network, *words, mentions=mentions)
+
+
+@pytest.mark.parametrize(
+    ("words", "mentions"),
+    [
+        (("--groups", "2", "--partition", "best"), ("best", "balanced")),
+        (("--groups", "2", "--marginal"), ("--marginal",)),
+        (("--groups", "2", "--csv", "x"), ("--csv",)),
+    ],
+    ids=str,
+)
+def test_unknown_choices_and_options_are_refused(
+    npu: Npu, network: Path, words: tuple[str, ...], mentions: tuple[str, ...]
+) -> None:
+    """The command line lists the choices of an option, and refuses options that only one core has."""
+    npu.misuses("pipeline", network, *words, mentions=mentions)
+
+
+@pytest.mark.parametrize("option", ["--groups", "--cores"])
+def test_run_names_the_command_for_core_groups(npu: Npu, network: Path, option: str) -> None:
+    """`harness npu run` keeps one core, and names `harness npu pipeline` where core groups are requested."""
+    npu.refuses(2, "run", network, option, "4", mentions=("harness npu pipeline",))
