@@ -1,6 +1,6 @@
 """Networks as pipelines over core groups: throughput and efficiency, balanced beside by score, and a plot of them.
 
-Run: python benchmarks/pipelines.py [--preset chiplets-64] [--values] [--plot FILE.svg]
+Run: python benchmarks/pipelines.py [--preset chiplets-64] [--values] [--plot FILE.html]
 """
 
 from __future__ import annotations
@@ -10,27 +10,28 @@ from pathlib import Path
 
 from device_agents.emulated_npu.compiler.options import DEFAULT
 from device_agents.emulated_npu.machine import load_preset
-from harness.emulator import loading as npu_source
-from harness.emulator.pipeline import CoreChoices, CoresRun, PartitionRun, run_on_cores
-from harness.report.line_plot import Axis, Series, line_plot
+from harness.emulator.loading import compile_network, load_model
+from harness.emulator.options import PipelineOptions
+from harness.emulator.pipeline import PartitionRun, PipelineRun, run_pipeline
+from harness.report.html import write_figure
+from harness.report.line_plot import PlotAxis, Series, line_plot
 
 NETWORKS = ("resnet50", "densenet121", "inception_v1")
 GROUPS = (2, 4, 8, 16)
 _PS_PER_MS = 1e9
 
 
-def runs_of(network: str, preset: str, with_values: bool) -> dict[int, CoresRun]:
+def runs_of(network: str, preset: str, with_values: bool) -> dict[int, PipelineRun]:
     """The network on every number of groups of one core each."""
-    model = npu_source.load_model(f"builtin:{network}", None)
-    compiled = npu_source.compile_network(model, load_preset(preset), DEFAULT)
+    compiled = compile_network(load_model(f"builtin:{network}", {}), load_preset(preset), DEFAULT)
     found = {}
     for groups in GROUPS:
-        choices = CoreChoices(groups=str(groups))
-        found[groups] = run_on_cores(compiled, choices, with_values)
+        options = PipelineOptions(groups=str(groups), values=with_values)
+        found[groups] = run_pipeline(compiled, options, note=print)
     return found
 
 
-def row(network: str, groups: int, run: CoresRun) -> str:
+def row(network: str, groups: int, run: PipelineRun) -> str:
     """One line of the table."""
     balanced, by_score = run.runs
     cells = [network, str(groups)]
@@ -68,11 +69,12 @@ def main() -> None:
         for place, name in ((0, "balanced"), (1, "by score")):
             points = [(1.0, 1.0)]
             points += [(float(count), run.runs[place].timed.report.speedup) for count, run in runs.items()]
-            series.append(Series(f"{network}, {name}", tuple(points), ()))
+            series.append(Series(f"{network}, {name}", tuple(points)))
     if arguments.plot is not None:
         title = f"Speed-up over one core of {arguments.preset}"
-        plot = line_plot(series, title=title, x=Axis("core groups", "log"), y=Axis("speed-up", "log"))
-        arguments.plot.write_text(plot, encoding="utf-8")
+        write_figure(
+            arguments.plot, title, line_plot(series, PlotAxis("core groups", "log"), PlotAxis("speed-up", "log"))
+        )
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ COMMANDS = (
     ("nightly", "install"),
     ("npu", "compile"),
     ("npu", "run"),
+    ("npu", "pipeline"),
     ("npu", "disassemble"),
     ("npu", "trace"),
     ("npu", "split"),

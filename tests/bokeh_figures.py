@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bokeh.document import Document
-from bokeh.models import GlyphRenderer, Line, Plot, Scatter, Text
+from bokeh.models import Line, Plot, Scatter, Text
 
 
 class Figure:
@@ -28,7 +28,7 @@ class Figure:
         """Return the data of all renderers with this glyph and these properties."""
         return [
             {name: list(values) for name, values in each.data_source.data.items()}
-            for each in self.plot.select({"type": GlyphRenderer})
+            for each in self.plot.renderers
             if isinstance(each.glyph, glyph)
             and all(_plain(getattr(each.glyph, name)) == value for name, value in looks.items())
         ]

@@ -18,7 +18,6 @@ from harness.emulator.loading import NetworkModel
 from harness.emulator.options import Options
 from harness.emulator.tables import NAME_WIDTH, Facts, Part, Table
 from harness.errors import UsageError
-from harness.files import spreadsheet_csv
 from harness.text import printable
 
 _NAMED = 5

@@ -78,16 +78,12 @@ def _instruction(number: object, layer: object) -> str:
 def _memory_lines(
     run: Run, memories: dict[str, dict[str, int]], classes: dict[str, dict[str, int]] | None
 ) -> Iterator[tuple[str, str]]:
-    external = [
-        f"{name.upper()} {byte_size(memories[name]['read_bytes'])} read, {byte_size(memories[name]['written_bytes'])} written"
-        for name in ("ddr", "llc")
-        if memories[name]["bytes"]
-    ]
+    external = [f"{name.upper()} {_moved(memories[name])}" for name in ("ddr", "llc") if memories[name]["bytes"]]
     yield "external", "; ".join(external)
     for name, moved in (classes or {}).items():
         if moved["read_bytes"] or moved["written_bytes"]:
             words = name.replace("_", " ").replace("input output", "in- and outputs")
-            yield "", f"{words}: {byte_size(moved['read_bytes'])} read, {byte_size(moved['written_bytes'])} written"
+            yield "", f"{words}: {_moved(moved)}"
     peaks = [
         f"{label} {byte_size(memories[name]['peak_bytes'])} of {byte_size(memories[name]['bytes'])}"
         for name, label in (("nb", "NB"), ("sb", "SB"))
@@ -96,6 +92,10 @@ def _memory_lines(
     peaks.append(f"halo buffer {byte_size(halo['peak_bytes'])} of {byte_size(halo['reserved_bytes'])} reserved")
     shared = " (one buffer)" if run.timed.machine.shared_buffer else ""
     yield "high water", ", ".join(peaks) + shared
+
+
+def _moved(moved: Mapping[str, int]) -> str:
+    return f"{byte_size(moved['read_bytes'])} read, {byte_size(moved['written_bytes'])} written"
 
 
 def _size_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -154,4 +154,6 @@ def _decision_rows(decision: Mapping[str, Any], explain: bool) -> Iterator[tuple
 
 def _needs(choice: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the predicted time and the bytes of the on-chip memories."""
-    return milliseconds(choice["predicted_s"]), *(byte_size(choice[f"{memory}_bytes"]) for memory in ("nb", "sb", "halo"))
+    return milliseconds(choice["predicted_s"]), *(
+        byte_size(choice[f"{memory}_bytes"]) for memory in ("nb", "sb", "halo")
+    )

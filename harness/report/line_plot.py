@@ -75,8 +75,8 @@ def line_plot(series: Sequence[Series], x: PlotAxis, y: PlotAxis) -> str:
     if len(series) > 1:
         names = [tick(each.name, _MAX_NAME) for each in series]
         items = [LegendItem(label=value(name), renderers=both) for name, both in zip(names, drawn, strict=True)]
-        look = {"background_fill_color": None, "border_line_color": None, "label_text_color": TEXT}
-        plot.add_layout(Legend(items=items, **look), "right")
+        legend = Legend(items=items, background_fill_color=None, border_line_color=None, label_text_color=TEXT)
+        plot.add_layout(legend, "right")
     return figure_json(plot)
 
 
