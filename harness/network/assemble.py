@@ -1,7 +1,6 @@
-"""ONNX models put together for a device: layers, whole networks, auxiliary operators; weights left out.
+"""Assemble ONNX models for a device: layers, whole networks and auxiliary operators, without their weights.
 
-Names in an assembled model are the builder's own (`x0`, `t1`, `k2`, `w3`), so that nothing of a file's
-names reaches a device.
+The builder makes all names in a model (`x0`, `t1`, `k2`, `w3`), so that no name of a file reaches a device.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
 MAX_TRAVELLING_ELEMENTS = 1024
-WEIGHT_OPS = frozenset(
-    {"Conv", "ConvTranspose", "Gemm", "MatMul", "Gather", "Einsum", "LSTM", "GRU", "RNN",
-     "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul", "DequantizeLinear"}
-)  # fmt: skip
+_FLOAT_WEIGHT_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Gather", "Einsum", "LSTM", "GRU", "RNN")
+_INTEGER_WEIGHT_OPS = ("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul", "DequantizeLinear")
+WEIGHT_OPS = frozenset((*_FLOAT_WEIGHT_OPS, *_INTEGER_WEIGHT_OPS))
 _INDEX_READERS = frozenset({"Gather", "GatherElements", "GatherND"})
 _VIEWS = frozenset({"Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten"})
 _IR_VERSION = 8
@@ -31,7 +29,7 @@ _IR_VERSION = 8
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """How the device makes one array: see `device_agents.arrays.make`."""
+    """How the device generates one array; see `device_agents.arrays.make`."""
 
     name: str
     dtype: str
@@ -48,13 +46,13 @@ class ArraySpec:
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
     def wire(self) -> dict[str, Any]:
-        """The spec as it travels."""
+        """Return the spec as it is sent."""
         return {**asdict(self), "shape": list(self.shape)}
 
 
 @dataclass(frozen=True)
 class EmittedNames:
-    """Which tensor, and which node by its index, of the network stands behind a name in an assembled model."""
+    """The tensors, and the indices of the nodes, of the network by their names in an assembled model."""
 
     tensors: Mapping[str, str]
     nodes: Mapping[str, int]
@@ -62,7 +60,7 @@ class EmittedNames:
 
 @dataclass(frozen=True)
 class AssembledModel:
-    """A checked ONNX model without its weights, with all that a device needs to run it."""
+    """A checked ONNX model without its weights, and the arrays that a device generates to run it."""
 
     content: bytes
     weights: tuple[ArraySpec, ...]
@@ -72,29 +70,29 @@ class AssembledModel:
 
     @property
     def input_bytes(self) -> int:
-        """Bytes handed over per run."""
+        """Size of all inputs in bytes."""
         return sum(spec.bytes for spec in self.inputs)
 
     @property
     def output_bytes(self) -> int:
-        """Bytes handed back per run."""
+        """Size of all outputs in bytes."""
         return sum(kind.bytes for kind in self.outputs)
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the arrays that the device makes by itself."""
+        """Size in bytes of the weights that the device generates."""
         return sum(spec.bytes for spec in self.weights)
 
     @property
     def digest(self) -> str:
-        """Hash over model, weights and inputs."""
+        """Hash of the model, its weights and its inputs."""
         digest = hashlib.sha256(self.content)
         digest.update(repr((self.weights, self.inputs)).encode())
         return digest.hexdigest()[:16]
 
 
 class ModelBuilder:
-    """Collects operators and tensors; `build` checks the result and takes the weights out."""
+    """A model under construction; `build` checks it and leaves its weights out."""
 
     def __init__(self, opset: int, seed: int = 0) -> None:
         self.opset = opset
@@ -109,11 +107,11 @@ class ModelBuilder:
         self._node_origin: dict[str, int] = {}
 
     def type_of(self, name: str) -> TensorType:
-        """The type of a tensor of this model."""
+        """Return the type of a tensor of this model."""
         return self._types[name]
 
     def input(self, kind: TensorType, index_bound: int | None = None) -> str:
-        """A new input with random values; integers lie below `index_bound`, else they are 0 or 1."""
+        """Add an input of random values; integers are below `index_bound`, which is 2 by default."""
         name = f"x{len(self._inputs)}"
         self._types[name] = kind
         low, high, distribution = 0.1, 1.0, "uniform"
@@ -125,7 +123,7 @@ class ModelBuilder:
     def operator(
         self, op: str, inputs: Sequence[str], output: TensorType, attributes: Mapping[str, Any] | None = None
     ) -> str:
-        """A new operator with one result of the given type."""
+        """Add an operator with one result of the given type; return the result's name."""
         from onnx import helper
 
         name = self._new_tensor(output)
@@ -133,7 +131,7 @@ class ModelBuilder:
         return name
 
     def weight(self, kind: TensorType, fan_in: int) -> str:
-        """A new weight, normally distributed at He scale; small ones too are made on the device."""
+        """Add a weight that the device generates, normally distributed with the scale of He et al. 2015."""
         name = f"w{len(self._weights)}"
         self._types[name] = kind
         scale = math.sqrt(2 / max(1, fan_in))
@@ -141,7 +139,7 @@ class ModelBuilder:
         return name
 
     def constant(self, values: Sequence[int], dtype: str = "int64") -> str:
-        """A new small one-dimensional constant, which travels with the model."""
+        """Add a small one-dimensional constant that is sent with the model."""
         import numpy
         from onnx import numpy_helper
 
@@ -152,9 +150,9 @@ class ModelBuilder:
         return name
 
     def subgraph(self, network: Network, nodes: Sequence[Node], bound: Mapping[str, str]) -> dict[str, str]:
-        """Copies nodes of a network; `bound` maps the tensors they read from outside to this model's.
+        """Copy nodes of a network; `bound` maps the tensors that they read from outside to tensors of this model.
 
-        Returns the names in this model of everything the nodes write.
+        Returns `bound` and, for every tensor that the nodes write, its name in this model.
         """
         names = dict(bound)
         for node in nodes:
@@ -168,18 +166,18 @@ class ModelBuilder:
         return names
 
     def renew_weights(self) -> None:
-        """Constants copied from here on are new ones: a second copy of a layer has weights of its own."""
+        """Copy constants anew from here on, so that a second copy of a layer has weights of its own."""
         self._constants.clear()
 
     def build(self, outputs: Sequence[str]) -> AssembledModel:
-        """The checked model; raises HarnessError (a bug of ours) where it is not valid ONNX."""
+        """Return the checked model; raises HarnessError, which means a bug in harness, if it is not valid ONNX."""
         import onnx
 
         model = self._model(outputs, external=False)
         try:
             onnx.checker.check_model(model, full_check=True)
         except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
-            raise HarnessError("A model put together for the device is not valid ONNX", why=str(error)[:500]) from error
+            raise HarnessError("A model assembled for the device is not valid ONNX", why=str(error)[:500]) from error
         return AssembledModel(
             content=self._model(outputs, external=True).SerializeToString(deterministic=True),
             weights=tuple(self._weights),
@@ -219,10 +217,10 @@ class ModelBuilder:
     def _bind_input(self, network: Network, names: Mapping[str, str], name: str) -> str:
         if name in names:
             return names[name]
-        place = (id(network), name)
-        if place not in self._constants:
-            self._constants[place] = self._copy_constant(network, name, network.constants[name])
-        return self._constants[place]
+        source = (id(network), name)
+        if source not in self._constants:
+            self._constants[source] = self._copy_constant(network, name, network.constants[name])
+        return self._constants[source]
 
     def _copy_constant(self, network: Network, name: str, constant: Constant) -> str:
         from onnx import numpy_helper
@@ -239,14 +237,14 @@ class ModelBuilder:
             return self.weight(constant.type, _fan_in(constant.type, readers))
         copied = f"w{len(self._weights)}"
         self._types[copied] = constant.type
-        # Positive values are safe wherever an unknown constant may stand: a scale, a variance, a divisor.
+        # Positive values are valid for any constant: a scale, a variance, a divisor.
         spread = ("uniform", 0.5, 1.5) if constant.type.dtype in FLOATS else ("integers", 0, 2)
         self._weights.append(ArraySpec(copied, constant.type.dtype, constant.type.shape, self._next_seed(), *spread))
         return copied
 
 
 def assemble_network(network: Network, seed: int = 0) -> AssembledModel:
-    """The whole network as one model."""
+    """Return a whole network as one model."""
     builder = ModelBuilder(network.opset, seed)
     bound = {name: builder.input(network.types[name], index_bound(network, name)) for name in network.inputs}
     names = builder.subgraph(network, network.nodes, bound)
@@ -254,7 +252,7 @@ def assemble_network(network: Network, seed: int = 0) -> AssembledModel:
 
 
 def index_bound(network: Network, tensor: str) -> int | None:
-    """The number below which integers must lie where a tensor is used as indices, if it is."""
+    """Return the bound below which a tensor's integers must lie; None if the tensor is not used as indices."""
     bounds: list[int | None] = []
     for node in network.consumers.get(tensor, []):
         if node.op in _INDEX_READERS and node.inputs[1] == tensor:
@@ -267,7 +265,7 @@ def index_bound(network: Network, tensor: str) -> int | None:
 
 
 def _needs_values(reader: Node) -> bool:
-    """Whether arbitrary values would turn the results into nonsense: variances, scales."""
+    """Return whether a node needs real values, such as variances or scales, to give finite results."""
     return "Normalization" in reader.op or "Linear" in reader.op or reader.op in ("Resize", "Upsample", "Range")
 
 
@@ -287,7 +285,7 @@ def _copy(node: Node, inputs: Sequence[str], outputs: Sequence[str], position: i
     copy.input.extend(inputs)
     copy.output.extend(outputs)
     copy.attribute.extend(node.proto.attribute)
-    for attribute in copy.attribute:  # free text of the file is none of a device's business
+    for attribute in copy.attribute:  # free text of the file stays on the host
         attribute.ClearField("doc_string")
         if attribute.HasField("t"):
             attribute.t.ClearField("name")

@@ -1,4 +1,4 @@
-"""Neighbouring groups of operators that a device might fuse, and the shapes in which to try it."""
+"""Neighbouring groups of operators that a device might fuse, and the shapes in which to probe them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from harness.network.reshape import retyped
 SHAPES_AS_FOUND = 2
 SHAPES_ADAPTED = 2
 WANTED_BYTES = 1 << 18
-"""What a pair hands over where its shape may be chosen: enough for the smaller operator to take its time."""
+"""Size of the tensor between the groups of an adapted pair: large enough for the smaller operator to take time."""
 AFFORDABLE_WORK = 1 << 20
-"""Work of a pair, in elements read and written, above which a shape is the less wanted the longer it takes."""
+"""Work of a pair, in elements read and written, above which shapes are ranked lower the longer they take."""
 NARROW_CHANNELS = 16
-"""Channels that a convolution sums over, or a matrix product, where its shape may be chosen: few, so that it takes
-little time beside what follows it."""
+"""Channels that a convolution or matrix product of an adapted pair sums over: few, so that it takes little time beside
+the operator that follows."""
 _MAX_OPERATORS = 12
 _MAX_BYTES = 1 << 23
 _COMPOSITE_OPERATORS = 4
@@ -30,8 +30,7 @@ _COMPOSITE_OPERATORS = 4
 class NodePair:
     """Two connected groups of nodes: only the second reads the result of the first.
 
-    `pattern` is that of both, in a form that does not depend on the order of a sum's operands; `shape` names what
-    is handed over.
+    `pattern` is the pattern of both, in a form that does not depend on the order of a sum's operands.
     """
 
     network: Network
@@ -41,7 +40,7 @@ class NodePair:
 
     @property
     def between(self) -> str:
-        """The tensor that the first group hands to the second."""
+        """The tensor that the first group writes and the second reads."""
         return _sink(self.first).outputs[0]
 
     @property
@@ -51,18 +50,18 @@ class NodePair:
 
     @property
     def shape(self) -> str:
-        """The first input of the first group and what it hands over, as text."""
+        """The types of the first group's first input and of its result, as text."""
         graph = canonical(self.network, self.first, [self.between])
         read = [str(self.network.types[name]) for name in graph.inputs[:1]]
         return "->".join([*read, str(self.network.types[self.between])])
 
 
 def neighbours(networks: Sequence[Network], rules: Sequence[FusionRule]) -> dict[str, tuple[NodePair, ...]]:
-    """Pairs of neighbouring groups by the pattern that they would make, as the rules known so far group the nodes.
+    """Return pairs of neighbouring groups by the pattern of both; the rules found so far group the nodes.
 
-    Where nothing is known yet, groups are single nodes; composites of five operators and more, which runtimes
-    fuse as a whole or not at all, are taken apart into their last operator and the rest. Where an operator that has
-    weights was found apart from the one before it, longer patterns across that place are not tried.
+    Without rules, groups are single nodes. Composites of five operators and more, which runtimes fuse as a whole or not
+    at all, are then divided into the last operator and the rest. Once an operator with weights was found not to fuse
+    with the one before it, no longer patterns across these two are tried.
     """
     found: dict[str, list[NodePair]] = {}
     for network in networks:
@@ -72,7 +71,7 @@ def neighbours(networks: Sequence[Network], rules: Sequence[FusionRule]) -> dict
 
 
 def shapes(pairs: Sequence[NodePair]) -> tuple[NodePair, ...]:
-    """Few of the places of one pattern, and the same in shapes that show a saving best, distinct ones."""
+    """Return a few distinct pairs of one pattern: as found, and adapted to shapes that show a saving best."""
     found: dict[str, NodePair] = {}
     for pair in pairs:
         found.setdefault(_key(pair), pair)
@@ -90,7 +89,7 @@ def shapes(pairs: Sequence[NodePair]) -> tuple[NodePair, ...]:
 
 
 def normal_form(pattern: str) -> str:
-    """The pattern with operands of sums and products in one order: results of operators first."""
+    """Return the pattern with the operands of sums and products in one order: results of operators first."""
     names: dict[str, str] = {}
     parts = []
     for node in parse_pattern(pattern):
@@ -143,7 +142,7 @@ def _pair(network: Network, first: tuple[Node, ...], second: tuple[Node, ...]) -
 
 
 def _is_plain(network: Network, group: Sequence[Node]) -> bool:
-    """Nodes of one result each, with activations to read, and none that counts places in a tensor."""
+    """Return whether all nodes have one result, they read activations, and their result is not used as indices."""
     one_result = all(len([name for name in node.outputs if name]) == 1 for node in group)
     reads = any(name and name not in network.constants for node in group for name in node.inputs)
     return one_result and reads and index_bound(network, _sink(group).outputs[0]) is None
@@ -155,9 +154,9 @@ def _key(pair: NodePair) -> str:
 
 
 def _contrast(pair: NodePair) -> float:
-    """How well a saving will show for its price: the work of the smaller group in that of both.
+    """Return how well a saving will show for its cost: the share of the smaller group in the work of both.
 
-    It is less where little is handed over, and where much is to be done.
+    Small tensors between the groups and large total work reduce it.
     """
     first, second = _work(pair.network, pair.first), _work(pair.network, pair.second)
     enough = min(1.0, pair.network.types[pair.between].bytes / WANTED_BYTES)
@@ -165,7 +164,7 @@ def _contrast(pair: NodePair) -> float:
 
 
 def _work(network: Network, group: Sequence[Node]) -> float:
-    """Elements read and written, and multiplications, of which a core does about eight in the time of an element."""
+    """Return elements read and written, plus multiplications / 8: a core does about eight in the time of an element."""
     total = 0.0
     for node in group:
         written = network.types[node.outputs[0]]
@@ -181,7 +180,7 @@ def _work(network: Network, group: Sequence[Node]) -> float:
 
 
 def _variants(pair: NodePair) -> Iterator[NodePair]:
-    """The pair with few channels to sum over, and larger, as far as its operators allow."""
+    """Yield the pair with few channels to sum over, and that pair in larger shapes, if its operators allow it."""
     for narrow in _narrowed(pair):
         yield narrow
         factor = math.sqrt(WANTED_BYTES / narrow.network.types[pair.between].bytes)
@@ -204,7 +203,7 @@ def _narrowed(pair: NodePair) -> Iterator[NodePair]:
 
 
 def _narrow(network: Network, node: Node) -> Mapping[str, TensorType]:
-    """The first input and the weights of a convolution or matrix product with few channels to sum over."""
+    """Return new types of the first input and the weights, with few channels to sum over."""
     read, weight = network.types[node.inputs[0]], network.types[node.inputs[1]]
     if node.op == "Conv" and weight.shape[1] == read.shape[1] > NARROW_CHANNELS:
         shape = (read.shape[0], NARROW_CHANNELS, *read.shape[2:])
@@ -224,7 +223,7 @@ def _narrow(network: Network, node: Node) -> Mapping[str, TensorType]:
 
 
 def _grown(pair: NodePair, factor: float) -> Iterator[NodePair]:
-    """The pair on pictures `factor` times as large each way, or on that many times as many rows, squared."""
+    """Yield the pair on pictures `factor` times as high and wide, or on `factor` squared times as many rows."""
     network = pair.network
     graph = canonical(network, (*pair.first, *pair.second), [pair.result])
     changes = {name: _grow(network.types[name], factor) for name in graph.inputs}
@@ -245,7 +244,7 @@ def _grow(kind: TensorType, factor: float) -> TensorType:
 
 
 def _with_types(pair: NodePair, changes: Mapping[str, TensorType]) -> NodePair | None:
-    """The pair with these types of what it reads, or None where its operators do not fit them."""
+    """Return the pair with these types of its inputs, or None if its operators do not accept them."""
     network = pair.network
     nodes = (*pair.first, *pair.second)
     types = retyped(network, sorted(nodes, key=lambda node: node.index), changes)

@@ -1,8 +1,8 @@
-"""Which neighbouring operators a device executes as one: patterns, matching, and learning them.
+"""Fusion rules: patterns of operators that a device executes as one, how they match, and how they are learnt.
 
-A pattern is written like `Conv/dense/16(x0);BatchNormalization(0);Relu(1)`: operators in canonical order,
-each with the activations it reads, `xN` from outside and `N` the result of the N-th operator. Constants
-are left out. Convolutions carry their kind and the alignment of their channels, on which runtimes decide.
+A pattern looks like `Conv/dense/16(x0);BatchNormalization(0);Relu(1)`: operators in canonical order, each with the
+activations that it reads. `xN` is a tensor from outside, `N` the result of the N-th operator. Constants are left out.
+A convolution has its kind and the alignment of its channels, because runtimes decide on these.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from harness.network.network import Network, Node
 
 MAX_ALIGNMENT = 16
 SIGNIFICANCE = 0.01
-"""Largest p-value at which a rule that probes found holds."""
+"""Largest p-value at which a rule found by probes holds."""
 _MAX_SWAPPED = 3
 COMMUTATIVE = frozenset({"Add", "Mul", "Sum", "Max", "Min", "And", "Or", "Equal"})
 _PATTERN_NODE = re.compile(r"([A-Za-z0-9_/]+)\(([x0-9,]*)\)\Z")
 
 
+ReportedGroups = tuple[Network, Sequence[frozenset[int]]]
+"""A network and the groups of nodes that a device reports to execute as one, by their indices."""
+
+
 @dataclass(frozen=True)
 class PatternNode:
-    """An operator and its activations: `x0`, `x1` … from outside, `0`, `1` … from inside."""
+    """An operator and the activations that it reads: `x0`, `x1` … from outside, `0`, `1` … from inside."""
 
     op: str
     reads: tuple[str, ...]
@@ -34,11 +38,11 @@ class PatternNode:
 
 @dataclass(frozen=True)
 class FusionRule:
-    """A pattern the device fuses, with its evidence: of `matched` places seen, `fused` were fused.
+    """A pattern and its evidence: the device fused `fused` of the `matched` places at which the pattern was seen.
 
-    A rule that was found by probes counts shapes for places. `saving` is then what is saved of the time that the
-    smaller of the two groups that were put together takes alone, and `p_value` the chance to see as much where less
-    than half of that is saved, corrected for all the patterns that were tried.
+    For a rule found by probes the places are shapes. Its `saving` is the time that fusion saves, as a fraction of the
+    time that the smaller of the two fused groups takes alone. Its `p_value` is the probability of such a measurement
+    if less than half of that time were saved, corrected for the number of patterns that were tried.
     """
 
     pattern: str
@@ -50,20 +54,20 @@ class FusionRule:
 
     @property
     def holds(self) -> bool:
-        """Whether the device fused at least half of the places seen; a default rule has seen none.
+        """Whether the device fused at least half of the places; a rule found by probes must also be significant.
 
-        What probes found must be significant, too.
+        A default rule has no places and holds.
         """
         return 2 * self.fused >= self.matched and (self.p_value is None or self.p_value <= SIGNIFICANCE)
 
     @property
     def nodes(self) -> tuple[PatternNode, ...]:
-        """The parsed pattern; raises ValueError where it is malformed."""
+        """The parsed pattern; raises ValueError if it is malformed."""
         return parse_pattern(self.pattern)
 
 
 def parse_pattern(text: str) -> tuple[PatternNode, ...]:
-    """The operators of a pattern; the last one is the sink."""
+    """Return the operators of a pattern, the sink last; raises ValueError if it is malformed."""
     nodes = []
     for position, part in enumerate(text.split(";")):
         found = _PATTERN_NODE.match(part)
@@ -91,11 +95,11 @@ DEFAULT_RULES: tuple[FusionRule, ...] = (
     FusionRule("Div(x0);Erf(0);Add(1);Mul(x0,2);Mul(3)"),
     FusionRule("ReduceMean(x0);Sub(x0,0);Pow(1);ReduceMean(2);Add(3);Sqrt(4);Div(1,5);Mul(6);Add(7)"),
 )
-"""What most devices fuse; used where the backend does not tell. A plain `Conv` stands for every kind."""
+"""Fusions that most devices do; used if the backend reports none. `Conv` without a kind matches every kind."""
 
 
 def pattern_of(network: Network, group: Sequence[Node]) -> str:
-    """The pattern of a connected group of nodes with one sink."""
+    """Return the pattern of a connected group of nodes with one sink."""
     sink = max(group, key=lambda node: node.index)
     graph = canonical(network, group, [sink.outputs[0]])
     labels: dict[str, str] = {name: f"x{index}" for index, name in enumerate(graph.inputs)}
@@ -108,7 +112,7 @@ def pattern_of(network: Network, group: Sequence[Node]) -> str:
 
 
 def match_all(network: Network, rules: Sequence[FusionRule]) -> list[tuple[Node, ...]]:
-    """Disjoint groups of nodes that match the rules: longest pattern first, then in topological order."""
+    """Return disjoint groups of nodes that match the rules, longest pattern first, then in topological order."""
     matcher = _Matcher(network)
     claimed: set[int] = set()
     groups = []
@@ -119,25 +123,25 @@ def match_all(network: Network, rules: Sequence[FusionRule]) -> list[tuple[Node,
     return groups
 
 
-def learn_rules(told: Sequence[tuple[Network, Sequence[frozenset[int]]]], source: str) -> tuple[FusionRule, ...]:
-    """Rules that reproduce the groups a backend told for these networks.
+def learn_rules(reported: Sequence[ReportedGroups], source: str) -> tuple[FusionRule, ...]:
+    """Return rules that reproduce the groups that a backend reports for networks.
 
-    A rule holds where the device fused at least half of the places its pattern matches, places inside longer
-    rules left out; one that does not hold is kept as evidence against it. Groups with several sinks, or with
-    an operator of several results, cannot be written as a pattern and are passed over.
+    A rule holds if the device fused at least half of the places that its pattern matches, not counting places inside
+    longer rules. A rule that does not hold is kept as evidence. Groups with several sinks, or with an operator of
+    several results, cannot be written as a pattern and are skipped.
     """
     found: Counter[str] = Counter()
-    for network, groups in told:
+    for network, groups in reported:
         nodes = {node.index: node for node in network.nodes}
         found.update(
             pattern_of(network, [nodes[index] for index in sorted(group)])
             for group in groups
             if len(group) > 1 and _has_one_sink(network, group)
         )
-    evidence = _Evidence(told)
+    evidence = _Evidence(reported)
     rules: list[FusionRule] = []
     for _, patterns in itertools.groupby(sorted(found, key=lambda text: (-_length(text), text)), _length):
-        # Where a sum of two convolutions is drawn into one of them, both ways to write that match: the truer first.
+        # A sum fused into one of two convolutions matches two patterns; the one with more evidence comes first.
         for pattern in sorted(patterns, key=lambda text: -evidence.share(text)):
             rules.append(evidence.rule(pattern, source))
     return tuple(rules)
@@ -148,21 +152,21 @@ def _length(pattern: str) -> int:
 
 
 class _Evidence:
-    """Places of patterns in networks whose groups were told; places of rules that hold are claimed."""
+    """Places of patterns in networks whose groups are reported; rules that hold claim their places."""
 
-    def __init__(self, told: Sequence[tuple[Network, Sequence[frozenset[int]]]]) -> None:
-        self._told = [(_Matcher(network), set(groups)) for network, groups in told]
-        self._claimed: list[set[int]] = [set() for _ in told]
+    def __init__(self, reported: Sequence[ReportedGroups]) -> None:
+        self._reported = [(_Matcher(network), set(groups)) for network, groups in reported]
+        self._claimed: list[set[int]] = [set() for _ in reported]
 
     def share(self, pattern: str) -> float:
-        """How many of the unclaimed places are groups that were told, as a fraction."""
+        """Return the fraction of unclaimed places that are reported groups."""
         places = self._places(pattern)
-        return sum(self._is_told(*place) for place in places) / max(1, len(places))
+        return sum(self._is_reported(*place) for place in places) / max(1, len(places))
 
     def rule(self, pattern: str, source: str) -> FusionRule:
-        """The pattern with its evidence; claims its places where it holds."""
+        """Return the pattern with its evidence; it claims its places if it holds."""
         places = self._places(pattern)
-        rule = FusionRule(pattern, len(places), sum(self._is_told(*place) for place in places), source)
+        rule = FusionRule(pattern, len(places), sum(self._is_reported(*place) for place in places), source)
         for slot, group in places if rule.holds else ():
             self._claimed[slot].update(node.index for node in group)
         return rule
@@ -171,12 +175,12 @@ class _Evidence:
         nodes = parse_pattern(pattern)
         return [
             (slot, group)
-            for slot, (matcher, _) in enumerate(self._told)
+            for slot, (matcher, _) in enumerate(self._reported)
             for group in matcher.places(nodes, self._claimed[slot])
         ]
 
-    def _is_told(self, slot: int, group: Sequence[Node]) -> bool:
-        return frozenset(node.index for node in group) in self._told[slot][1]
+    def _is_reported(self, slot: int, group: Sequence[Node]) -> bool:
+        return frozenset(node.index for node in group) in self._reported[slot][1]
 
 
 def _has_one_sink(network: Network, group: frozenset[int]) -> bool:
@@ -199,7 +203,7 @@ def _reads(network: Network, node: Node) -> list[str]:
 
 
 def _variant(network: Network, node: Node) -> str:
-    """The operator with what runtimes look at when they decide: kind of convolution, channel alignment."""
+    """Return the operator with the properties that runtimes decide on: kind of convolution, channel alignment."""
     if node.op == "BatchNormalization":
         return f"BatchNormalization/{_alignment(network.types[node.outputs[0]].shape)}"
     if node.op != "Conv":
@@ -219,7 +223,7 @@ def _alignment(shape: tuple[int, ...]) -> int:
 
 
 class _Matcher:
-    """Finds patterns in one network, from the sink backwards."""
+    """Finds patterns in one network, starting at the sink."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -228,7 +232,7 @@ class _Matcher:
         self._variants = {node.index: _variant(network, node) for node in network.nodes}
 
     def places(self, pattern: Sequence[PatternNode], claimed: set[int]) -> Iterator[tuple[Node, ...]]:
-        """Disjoint groups that match, avoiding and then extending the claimed nodes."""
+        """Yield disjoint groups that match and share no node with `claimed`."""
         taken = set(claimed)
         for sink in self._network.nodes:
             for bound in self._bind(pattern, len(pattern) - 1, sink, {}):
@@ -280,7 +284,7 @@ class _Matcher:
             yield from self._bind_reads(pattern, wanted[1:], reads[1:], extended)
 
     def _is_closed(self, group: Sequence[Node], sink: Node) -> bool:
-        """No result but the sink's is read outside."""
+        """Return whether only the sink's results are read outside the group."""
         inside = {node.index for node in group}
         return all(
             tensor not in self._network.outputs

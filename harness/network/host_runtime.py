@@ -1,4 +1,4 @@
-"""ONNX Runtime on the host, to fold constants and expand functions; measuring is the device's business."""
+"""ONNX Runtime on the host, which folds constants and infers shapes; only devices measure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def run_once(model: bytes, feeds: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, np.ndarray[Any, Any]] | None:
-    """Values of `outputs`, by name, or None where ONNX Runtime cannot run the model."""
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # the wheels report to their vendor unless told before import
+    """Return the values of `outputs` by name, or None if ONNX Runtime cannot run the model."""
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before import; otherwise the wheel sends telemetry
     import numpy
     import onnxruntime
 
@@ -23,6 +23,6 @@ def run_once(model: bytes, feeds: Mapping[str, Any], outputs: Sequence[str]) -> 
     try:
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         values = session.run(list(outputs), dict(feeds))
-    except Exception:  # the runtime's exceptions share no narrower base; the caller makes do with less
+    except Exception:  # the runtime's exceptions have no narrower common base
         return None
     return {name: numpy.asarray(value) for name, value in zip(outputs, values, strict=True)}

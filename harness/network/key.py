@@ -24,7 +24,7 @@ _MAX_VALUES_IN_KEY = 64
 
 @dataclass(frozen=True, order=True)
 class LayerKey:
-    """What makes two layers take the same time on the same device; `text` is the whole signature."""
+    """The signature of a layer: layers of equal `text` take the same time on the same device."""
 
     text: str
 
@@ -39,7 +39,7 @@ class LayerKey:
 
 @dataclass(frozen=True)
 class Subgraph:
-    """Nodes in canonical order with the activations they read from outside and hand on."""
+    """Nodes in canonical order with the activations that they read from outside and return."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...]
@@ -47,7 +47,7 @@ class Subgraph:
 
 
 def canonical(network: Network, nodes: Sequence[Node], outputs: Sequence[str]) -> Subgraph:
-    """Orders nodes depth first from the outputs, so that exporters' node order does not matter."""
+    """Return the nodes ordered depth first from the outputs, independent of the exporter's order."""
     writer = {tensor: node for node in nodes for tensor in node.outputs if tensor}
     ordered: list[Node] = []
     inputs: list[str] = []
@@ -69,7 +69,7 @@ def canonical(network: Network, nodes: Sequence[Node], outputs: Sequence[str]) -
 
 
 def layer_key(network: Network, graph: Subgraph) -> LayerKey:
-    """The signature of a subgraph of the network."""
+    """Return the signature of a subgraph of the network."""
     labels = {name: f"x{index}" for index, name in enumerate(graph.inputs)}
     parts = [KEY_VERSION, *(f"{labels[name]}:{network.types[name]}" for name in graph.inputs)]
     for position, node in enumerate(graph.nodes):
@@ -84,7 +84,7 @@ def layer_key(network: Network, graph: Subgraph) -> LayerKey:
 
 
 def _operator(network: Network, node: Node) -> str:
-    # The axis of softmax means another thing before opset 13; all other operators kept their meaning.
+    # The axis of softmax has another meaning before opset 13. All other operators kept their meaning.
     return f"{node.op}-12" if node.op in _AXIS_CHANGED_AT_13 and network.opset < 13 else node.op
 
 
@@ -102,10 +102,10 @@ def _argument(network: Network, labels: dict[str, str], op: str, name: str) -> s
 
 
 def _counts_by_value(op: str, kind: TensorType) -> bool:
-    """Whether a constant's values change what the operator does, and not only what comes out."""
+    """Return whether a constant's values change the work of the operator, not only its result."""
     if kind.dtype in FLOATS:
         return op in _FLOATS_COUNT
-    return "Linear" not in op and "Integer" not in op  # zero points are learnt, too
+    return "Linear" not in op and "Integer" not in op  # zero points are learnt as well
 
 
 def _attribute_text(network: Network, node: Node) -> str:
@@ -116,14 +116,14 @@ def _attribute_text(network: Network, node: Node) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(_text(item) for item in value)
-    # No control character of an attribute's text gets into tables.
+    # Control characters of an attribute's text must not reach tables.
     return f"{value:.6g}" if isinstance(value, float) else str(value).encode("unicode_escape").decode()
 
 
 def attributes(network: Network, node: Node) -> dict[str, Any]:
-    """Attributes that bear on latency, defaults filled in, automatic padding and kernel sizes resolved."""
+    """Return the attributes that affect latency, with defaults, automatic padding and kernel sizes resolved."""
     given = {item.name: attribute_value(item) for item in node.proto.attribute}
-    # Attributes that came with a later opset had the later default's meaning all along.
+    # Before a later opset added an attribute, operators behaved as with its default.
     values = {**_defaults(node.op, 0), **_defaults(node.op, network.opset), **given}
     values = {name: value for name, value in values.items() if name not in _NO_EFFECT}
     if node.op in _WINDOWED:
@@ -133,12 +133,12 @@ def attributes(network: Network, node: Node) -> dict[str, Any]:
 
 
 def _takes_axes(op: str) -> bool:
-    """Whether the operator's axes are an attribute at older opsets and an input at newer ones."""
+    """Return whether the operator's axes are an attribute in older opsets and an input in newer ones."""
     return op.startswith("Reduce") or op in ("Squeeze", "Unsqueeze")
 
 
 def _resolve_axes(network: Network, node: Node, values: dict[str, Any]) -> None:
-    """Explicit, non-negative axes in place of what leaving them out or counting from the end means."""
+    """Replace missing and negative axes by explicit, non-negative ones."""
     rank = len(network.types[node.inputs[0]].shape)
     if node.op == "Transpose":
         values.setdefault("perm", list(range(rank))[::-1])
@@ -156,7 +156,7 @@ def _resolve_axes(network: Network, node: Node, values: dict[str, Any]) -> None:
 
 
 def attribute_value(attribute: AttributeProto) -> Any:
-    """A Python value; tensors as their shape and values, as text."""
+    """Return an attribute as a Python value; a tensor becomes a text of its shape and values."""
     from onnx import AttributeProto, helper, numpy_helper
 
     if attribute.type == AttributeProto.TENSOR:
@@ -170,7 +170,7 @@ def attribute_value(attribute: AttributeProto) -> Any:
 
 @functools.cache
 def _defaults(op: str, opset: int) -> dict[str, Any]:
-    """Defaults of an operator's attributes at an opset, or at the newest one for 0."""
+    """Return the defaults of an operator's attributes in an opset, or in the newest one for 0."""
     from onnx import AttributeProto, defs
 
     known = defs.get_schema(op, opset or defs.onnx_opset_version(), "").attributes.items()
@@ -179,7 +179,7 @@ def _defaults(op: str, opset: int) -> dict[str, Any]:
 
 
 def _resolve_window(network: Network, node: Node, values: dict[str, Any]) -> None:
-    """Explicit kernel, strides, dilations and pads in place of defaults and `auto_pad`."""
+    """Replace defaults and `auto_pad` by explicit kernel, strides, dilations and pads."""
     read = network.types[node.inputs[0]]
     spatial = len(read.shape) - 2
     if "kernel_shape" not in values:

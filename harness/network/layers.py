@@ -1,4 +1,4 @@
-"""A network cut into layers: what the device executes as one, each with its canonical key."""
+"""Cut a network into layers: groups of nodes that the device executes as one, each with its canonical key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.network.network import Network, Node
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a network: `graph` names its nodes and the tensors at its border."""
+    """One layer of a network; `graph` has its nodes and the tensors that they read from outside and return."""
 
     name: str
     op: str
@@ -21,9 +21,9 @@ class Layer:
 
 
 def cut(network: Network, rules: Sequence[FusionRule]) -> tuple[Layer, ...]:
-    """Cuts by the rules, longest pattern first; what no rule matches is a layer of one node.
+    """Cut a network by fusion rules, longest pattern first; each node that no rule matches is a layer of its own.
 
-    Every node of `network.nodes` is in exactly one layer; `network.free` names the rest of the file.
+    Every node of `network.nodes` is in exactly one layer.
     """
     claimed: dict[int, int] = {}
     groups: list[tuple[Node, ...]] = []

@@ -1,4 +1,4 @@
-"""A network after preparation: every tensor has a type, every constant is known as one."""
+"""A prepared network: every tensor has a type, and constants are marked."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     import numpy as np
     from onnx import NodeProto
 
-ITEM_BYTES = {
-    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
-    "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
-}  # fmt: skip
+_DTYPES_BY_BYTES = {
+    1: ("int8", "uint8", "bool"),
+    2: ("float16", "bfloat16", "int16", "uint16"),
+    4: ("float32", "int32", "uint32"),
+    8: ("float64", "int64", "uint64"),
+}
+ITEM_BYTES = {dtype: size for size, dtypes in _DTYPES_BY_BYTES.items() for dtype in dtypes}
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 
@@ -42,7 +45,7 @@ class TensorType:
 
 @dataclass(frozen=True)
 class Constant:
-    """A tensor that does not depend on the network's inputs; `value` is None where only its type is kept."""
+    """A tensor that does not depend on the network's inputs; `value` is None if only its type is kept."""
 
     type: TensorType
     value: np.ndarray[Any, Any] | None = None
@@ -62,7 +65,7 @@ class Node:
 
 @dataclass(frozen=True)
 class FreeNode:
-    """A node of the file that costs nothing when the network runs, and why."""
+    """A node of the file that takes no time when the network runs, and the reason."""
 
     name: str
     op: str
@@ -73,9 +76,8 @@ class FreeNode:
 class Network:
     """A network that can be cut into layers.
 
-    `nodes` are in topological order and have no constant-only, identity or unused node left among them:
-    these are listed in `free`. `types` covers every tensor that a node reads or writes. `symbols` are the
-    names by which dimensions of the inputs could be bound.
+    `nodes` are in topological order. Constant, identity and unused nodes are not among them but in `free`. `types`
+    has every tensor that a node reads or writes. `symbols` are the names that symbolic dimensions of the inputs have.
     """
 
     name: str
@@ -91,7 +93,7 @@ class Network:
 
     @functools.cached_property
     def consumers(self) -> dict[str, list[Node]]:
-        """For each tensor the nodes that read it, in topological order."""
+        """The nodes that read each tensor, in topological order."""
         readers: dict[str, list[Node]] = {}
         for node in self.nodes:
             for tensor in dict.fromkeys(node.inputs):
@@ -100,15 +102,15 @@ class Network:
 
     @functools.cached_property
     def producers(self) -> dict[str, Node]:
-        """For each tensor the node that writes it."""
+        """The node that writes each tensor."""
         return {tensor: node for node in self.nodes for tensor in node.outputs if tensor}
 
     @property
     def input_bytes(self) -> int:
-        """Bytes handed over per run."""
+        """Size of all inputs in bytes."""
         return sum(self.types[name].bytes for name in self.inputs)
 
     @property
     def output_bytes(self) -> int:
-        """Bytes handed back per run."""
+        """Size of all outputs in bytes."""
         return sum(self.types[name].bytes for name in self.outputs)

@@ -1,4 +1,4 @@
-"""One topological pass over a checked model: dimensions bound, constants folded, every tensor typed."""
+"""Prepare a checked model in one topological pass: bind dimensions, fold constants, infer all types."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 MAX_TENSOR_BYTES = 1 << 34
 MAX_FOLDED_ELEMENTS = 1 << 16
 MAX_RUN_BYTES = 1 << 30
-"""What an operator may read where it has to be run to learn what it writes."""
+"""Largest input, in bytes, of an operator that is run to find the type of its result."""
 SELECTIONS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
-"""Operators that write as much as their values tell, and never much more than they read."""
+"""Operators whose output size depends on values but is never much larger than their input."""
 RANDOM_OPS = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli"})
 
 
 def read_network(path: Path, dims: Mapping[str, int] | None = None) -> Network:
-    """Reads an ONNX file and prepares it; `dims` binds symbolic dimensions by name or `input.axis`."""
+    """Read and prepare an ONNX file; `dims` binds symbolic dimensions by name or `input.axis`."""
     return prepare(read_model(path), dims or {})
 
 
 def prepare(file: ModelFile, dims: Mapping[str, int]) -> Network:
-    """Binds dimensions, folds constants, types every tensor, sets nodes that cost nothing apart.
+    """Bind dimensions, fold constants, infer the type of every tensor, and set nodes that take no time apart.
 
-    Raises UnresolvedDimension (names the tensor and the `--dim` to give), UnsupportedNetwork and InvalidNetwork.
+    Raises UnresolvedDimension, which names the tensor and the `--dim` to give, UnsupportedNetwork and InvalidNetwork.
     """
     return _Preparation(file, dims).run()
 
@@ -135,7 +135,7 @@ class _Preparation:
             self._fold(node)
         elif node.op in ("Shape", "Size"):
             self._fold_shape(node)
-        elif reason := self._costs_nothing(node):
+        elif reason := self._free_reason(node):
             self._aliases[node.outputs[0]] = node.inputs[0]
             self._free.append(FreeNode(node.name, node.op, reason))
         else:
@@ -149,8 +149,8 @@ class _Preparation:
         self._names.add(name)
         return name
 
-    def _costs_nothing(self, node: Node) -> str:
-        """Why the node only renames its first input, or an empty string."""
+    def _free_reason(self, node: Node) -> str:
+        """Return why the node only renames its first input; an empty string if it does more."""
         if not self._read.isdisjoint(name for name in node.outputs[1:] if name):
             return ""
         if node.op == "Identity":
@@ -169,7 +169,7 @@ class _Preparation:
         return mode is not None and mode.value is not None and not bool(mode.value)
 
     def _fold(self, node: Node) -> None:
-        """Values of a constant node where they are small, else its types alone."""
+        """Make the results of a node constants: with their values if they are small, else with their types alone."""
         self._free.append(FreeNode(node.name, node.op, "constant"))
         read = [self._constants[name] for name in node.inputs if name]
         known = all(constant.value is not None for constant in read)
@@ -183,20 +183,20 @@ class _Preparation:
                 self._set_constant(name, Constant(_checked(kind, name), value))
 
     def _is_large(self, node: Node) -> bool:
-        """Whether a result is known to be too large to be worth its values."""
+        """Return whether a result is too large to keep its values."""
         if node.op == "Constant":
             return False
         try:
             return any(kind.elements > MAX_FOLDED_ELEMENTS for kind in self._infer(node).values())
-        except UnresolvedDimension:  # its shape depends on the values it reads, which may tell any size
+        except UnresolvedDimension:  # its shape depends on the values it reads, which may give any size
             return node.op not in SELECTIONS
 
     def _evaluate(self, node: Node) -> dict[str, Array] | None:
-        """Values of a node whose inputs are all known, or None where the runtime cannot compute it."""
+        """Return the values of a node whose inputs are all known; None if the runtime cannot compute it."""
         return self._run_alone(node, {name: self._constants[alias].value for name, alias in _operands(node).items()})
 
     def _run_on_ones(self, node: Node) -> dict[str, TypeProto]:
-        """Types of an operator that the standard defines by others: by running it, as no inference expands these."""
+        """Run an operator that the standard defines by other operators, which shape inference does not expand."""
         import numpy
         from onnx import helper
 
@@ -206,7 +206,7 @@ class _Preparation:
         for name, alias in _operands(node).items():
             kind, constant = self._types[alias], self._constants.get(alias)
             if constant is None and kind.dtype not in FLOATS:
-                return {}  # its shape may depend on these numbers
+                return {}  # the result's shape may depend on these values
             value = constant.value if constant else None
             feeds[name] = numpy.ones(kind.shape, kind.dtype) if value is None else value
         return {
@@ -232,7 +232,7 @@ class _Preparation:
         self._set_constant(node.outputs[0], Constant(TensorType("int64", value.shape), value))
 
     def _infer(self, node: Node) -> dict[str, TensorType]:
-        """Types of the node's outputs from the types of its inputs and the values of small constants."""
+        """Return the types of the node's outputs, from the types of its inputs and the values of small constants."""
         import onnx
         from onnx import defs, helper, numpy_helper, shape_inference
 
@@ -247,27 +247,26 @@ class _Preparation:
             if constant is not None and constant.value is not None:
                 data[name] = numpy_helper.from_array(constant.value)
         imports = [helper.make_opsetid("", self._opset)]
+        invalid = (shape_inference.InferenceError, onnx.checker.ValidationError)
         try:
             schema = defs.get_schema(node.op, self._opset, "")
             inferred = shape_inference.infer_node_outputs(schema, node.proto, types, data, opset_imports=imports)
             is_function = schema.has_function or schema.has_context_dependent_function  # type: ignore[attr-defined]
             if is_function and not all(_is_typed(inferred.get(name)) for name in node.outputs if name):
                 inferred = self._run_on_ones(node)
-        except (
-            onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, TypeError, RuntimeError
-        ) as error:  # fmt: skip
+        except (*invalid, ValueError, TypeError, RuntimeError) as error:
             why = str(error).strip().splitlines()[0][:300]
             raise InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) has impossible shapes", why=why) from error
         found = {name: self._output_type(node, name, inferred.get(name)) for name in node.outputs if name}
         if node.op == "Reshape" and found[node.outputs[0]].elements != self._types[node.inputs[0]].elements:
-            why = f"It makes {found[node.outputs[0]]} of {self._types[node.inputs[0]]}"
+            why = f"It reshapes {self._types[node.inputs[0]]} to {found[node.outputs[0]]}"
             raise InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) has impossible shapes", why=why)
         return found
 
     def _output_type(self, node: Node, name: str, found: TypeProto | None) -> TensorType:
         what = f"The shape of tensor {name[:80]!r}, written by node {node.name[:80]!r} ({node.op}), is unknown"
         why = "It depends on the values of the network's inputs"
-        step = "Such a node cannot be measured by itself; export the network with fixed shapes"
+        step = "Export the network with fixed shapes"
         if found is None or not _is_typed(found):
             raise UnresolvedDimension(what, why=why, next_step=step)
         shape = tuple(dim.dim_value for dim in found.tensor_type.shape.dim)
@@ -294,7 +293,7 @@ class _Preparation:
 
 
 def tensor_type(elem_type: int, shape: tuple[int, ...], name: str) -> TensorType:
-    """The type of an ONNX tensor; raises UnsupportedNetwork for types and sizes that cannot be measured."""
+    """Return the type of an ONNX tensor; raises UnsupportedNetwork for types and sizes that cannot be measured."""
     from onnx import helper
 
     try:
@@ -330,7 +329,7 @@ def _is_typed(found: TypeProto | None) -> bool:
 
 
 def _operands(node: Node) -> dict[str, str]:
-    """The node's inputs as the file names them, with the tensors behind aliases; absent ones left out."""
+    """Return the node's inputs: names in the file mapped to the tensors behind aliases, without absent ones."""
     return {name: alias for name, alias in zip(node.proto.input, node.inputs, strict=True) if name}
 
 
@@ -345,7 +344,7 @@ def _single_node_model(node: NodeProto, inputs: Mapping[str, TensorType], opset:
 
 
 def onnx_dtype(dtype: str) -> int:
-    """ONNX's number for an element type."""
+    """Return ONNX's number for an element type."""
     import numpy
     from onnx import helper
 

@@ -1,4 +1,4 @@
-"""ONNX files in: size cap, containment of external data, checker, inlining. Nothing is executed here."""
+"""Read ONNX files: limit their size, confine external data, check, inline functions. Nothing is executed here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_NODES = 200_000
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A checked model, with the name reports use and the hash of the bytes it came from."""
+    """A checked model, its name in reports, and the hash of the bytes that it was read from."""
 
     name: str
     model: ModelProto
@@ -33,7 +33,7 @@ class ModelFile:
 
 
 def read_model(path: Path) -> ModelFile:
-    """Reads and checks an ONNX file without loading external weights.
+    """Read and check an ONNX file without loading external weights.
 
     Raises InvalidNetwork (unreadable, truncated, not ONNX, reaches outside its folder) and
     UnsupportedNetwork (operators or opsets outside the standard).
@@ -69,7 +69,7 @@ def parse_model(name: str, shown: str, content: bytes, folder: Path | None = Non
 
 
 def check_model(name: str, model: ModelProto, content: bytes) -> ModelFile:
-    """Checks a model that is already in memory; see `read_model` for what it raises."""
+    """Check a model that is already in memory; raises the errors of `read_model`."""
     import onnx
 
     _check_expansion(name, model)
@@ -84,7 +84,10 @@ def check_model(name: str, model: ModelProto, content: bytes) -> ModelFile:
 
 
 def check_external_data(model: ModelProto, folder: Path | None) -> None:
-    """External initializers must lie, whole, in plain files inside the model's folder; nothing else may be external."""
+    """Check that external initializers lie in plain files inside the model's folder, and nothing else is external.
+
+    Raises InvalidNetwork.
+    """
     from onnx import TensorProto
 
     for tensor in model.graph.initializer:
@@ -136,7 +139,7 @@ def _check_external_tensor(tensor: TensorProto, folder: Path | None) -> None:
 
 
 def _tensor_bytes(tensor: TensorProto) -> int:
-    """Bytes of a tensor's data, two elements of four bits in one; raises ValueError for text and unknown types."""
+    """Return the size of a tensor's data in bytes; raises ValueError for text and unknown types."""
     from onnx import TensorProto, helper
 
     elements = int(math.prod(tensor.dims))
@@ -151,7 +154,7 @@ def _tensor_bytes(tensor: TensorProto) -> int:
 
 
 def _without_external_data(model: ModelProto) -> ModelProto:
-    """A copy in which external tensors are inputs, so that the checker opens no file."""
+    """Return a copy in which external tensors are inputs, so that the checker opens no file."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -174,7 +177,7 @@ def _without_external_data(model: ModelProto) -> ModelProto:
 
 
 def _check_text(name: str, model: ModelProto) -> None:
-    """Whatever should be text must be: protobuf hands on other bytes where a file was damaged."""
+    """Check that all strings are UTF-8: protobuf passes other bytes on if a file is damaged."""
     from google.protobuf.descriptor import FieldDescriptor
 
     waiting: list[Message] = [model]
@@ -188,7 +191,7 @@ def _check_text(name: str, model: ModelProto) -> None:
 
 
 def _check_expansion(name: str, model: ModelProto) -> None:
-    """Functions may call functions; what they expand to is counted before anything is expanded."""
+    """Count the nodes that the functions expand to, before any is expanded; raises for too many and for cycles."""
     functions = {(function.domain, function.name): function for function in model.functions}
     sizes: dict[tuple[str, str], int] = {}
 
@@ -243,6 +246,6 @@ def _check_operators(name: str, model: ModelProto) -> None:
             raise UnsupportedNetwork(f"{label} of {name} is unknown", why=f"Opset {version} has no such operator")
         kinds = {attribute.type for attribute in node.attribute}
         if kinds & {AttributeProto.GRAPH, AttributeProto.GRAPHS}:
-            why = "It holds a subgraph; latency of control flow depends on the data"
+            why = "It holds a subgraph, and the latency of control flow depends on the data"
             step = "Export the network without If, Loop and Scan"
             raise UnsupportedNetwork(f"{label} of {name} cannot be measured", why=why, next_step=step)

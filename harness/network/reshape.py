@@ -1,4 +1,4 @@
-"""Types of what some nodes of a network write when what they read has other shapes."""
+"""Types of a part of a network after its inputs change their shapes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def retyped(network: Network, nodes: Sequence[Node], changes: Mapping[str, TensorType]) -> dict[str, TensorType] | None:
-    """The types of `changes` and of all that the nodes, in topological order, write then.
+    """Return the types of `changes` and of all tensors that the nodes, given in topological order, then write.
 
-    None where an operator does not take these shapes, or changes an element type.
+    Returns None if an operator does not accept these shapes.
     """
     import onnx
     from onnx import helper, numpy_helper
@@ -45,14 +45,14 @@ def retyped(network: Network, nodes: Sequence[Node], changes: Mapping[str, Tenso
             return None
         types[value.name] = TensorType(network.types[value.name].dtype, tuple(size.dim_value for size in sizes))
     known = {**network.types, **types}
-    # Shape inference takes the word of a constant shape.
+    # Shape inference does not check a constant shape against the number of elements.
     views = (node for node in nodes if node.op == "Reshape")
     fits = all(known[node.inputs[0]].elements == known[node.outputs[0]].elements for node in views)
     return types if fits else None
 
 
 def _copy(node: Node) -> NodeProto:
-    """The node of the file, reading tensors by the names that the prepared network gives them."""
+    """Return the node of the file with inputs renamed as in the prepared network."""
     from onnx import NodeProto
 
     copy = NodeProto()

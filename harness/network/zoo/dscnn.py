@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import ModelProto
 
-from harness.network.zoo.graph_builder import Convolution, GraphBuilder
+from harness.network.zoo.graph_builder import Conv2d, GraphBuilder
 
 CHANNELS = 64
 BLOCKS = 4
@@ -22,9 +22,9 @@ def build_dscnn(seed: int = 0) -> ModelProto:
     graph = GraphBuilder("dscnn", seed)
     x = graph.input("input", (1, 1, 49, 10))
     # Padded to "same" with stride 2: 9 rows and 2 columns in all, the odd row at the end.
-    stem = Convolution(1, CHANNELS, kernel=(10, 4), stride=2, pads=(4, 1, 5, 1), bias=True)
-    depthwise = Convolution(CHANNELS, CHANNELS, kernel=3, groups=CHANNELS, bias=True)
-    pointwise = Convolution(CHANNELS, CHANNELS, bias=True)
+    stem = Conv2d(1, CHANNELS, kernel=(10, 4), stride=2, pads=(4, 1, 5, 1), bias=True)
+    depthwise = Conv2d(CHANNELS, CHANNELS, kernel=3, groups=CHANNELS, bias=True)
+    pointwise = Conv2d(CHANNELS, CHANNELS, bias=True)
     x = graph.conv_relu("conv", x, stem)
     for block in range(1, BLOCKS + 1):
         x = graph.conv_relu(f"block.{block}.depthwise", x, depthwise)

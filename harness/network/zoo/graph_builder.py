@@ -23,7 +23,7 @@ EMBEDDING_SPREAD: Final = 0.02  # published initialisation of token and position
 
 
 @dataclass(frozen=True)
-class Convolution:
+class Conv2d:
     """A two-dimensional convolution; without `pads` it is padded by half the kernel on every side."""
 
     inputs: int
@@ -115,7 +115,7 @@ class GraphBuilder:
 
     # -- convolutional layers ------------------------------------------------------------------------------------
 
-    def conv(self, name: str, x: str, conv: Convolution) -> str:
+    def conv(self, name: str, x: str, conv: Conv2d) -> str:
         """Append a Conv."""
         shape = (conv.outputs, conv.inputs // conv.groups, *conv.kernel_shape)
         inputs = [x, self.he_normal(f"{name}.weight", shape, fan_in=math.prod(shape[1:]))]
@@ -143,19 +143,19 @@ class GraphBuilder:
         ]
         return self.node("BatchNormalization", name, x, *inputs, epsilon=1e-5, momentum=0.9, training_mode=0)
 
-    def conv_bn(self, name: str, x: str, conv: Convolution) -> str:
+    def conv_bn(self, name: str, x: str, conv: Conv2d) -> str:
         """Append a Conv called `name` and its BatchNormalization, called `name`.bn."""
         return self.batch_norm(f"{name}.bn", self.conv(name, x, conv), conv.outputs)
 
-    def conv_relu(self, name: str, x: str, conv: Convolution) -> str:
+    def conv_relu(self, name: str, x: str, conv: Conv2d) -> str:
         """Append a Conv, its BatchNormalization and a Relu, called `name`.relu."""
         return self.node("Relu", f"{name}.relu", self.conv_bn(name, x, conv))
 
-    def conv_relu6(self, name: str, x: str, conv: Convolution) -> str:
+    def conv_relu6(self, name: str, x: str, conv: Conv2d) -> str:
         """Append a Conv, its BatchNormalization and Clip(0, 6), called `name`.relu6."""
         return self.relu6(f"{name}.relu6", self.conv_bn(name, x, conv))
 
-    def conv_swish(self, name: str, x: str, conv: Convolution) -> str:
+    def conv_swish(self, name: str, x: str, conv: Conv2d) -> str:
         """Append a Conv, its BatchNormalization and a swish, called `name`.swish."""
         return self.swish(f"{name}.swish", self.conv_bn(name, x, conv))
 

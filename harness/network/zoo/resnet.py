@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import ModelProto
 
-from harness.network.zoo.graph_builder import Convolution, GraphBuilder
+from harness.network.zoo.graph_builder import Conv2d, GraphBuilder
 
 STAGE_CHANNELS = (64, 128, 256, 512)
 BLOCKS_PER_STAGE = 2
@@ -18,7 +18,7 @@ def build_resnet18(seed: int = 0) -> ModelProto:
     """
     graph = GraphBuilder("resnet18", seed)
     x = graph.input("input", (1, 3, 224, 224))
-    x = graph.conv_relu("conv1", x, Convolution(3, 64, kernel=7, stride=2))
+    x = graph.conv_relu("conv1", x, Conv2d(3, 64, kernel=7, stride=2))
     x = graph.node(
         "MaxPool", "maxpool", x, ceil_mode=0, dilations=[1, 1], kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2]
     )
@@ -35,8 +35,8 @@ def build_resnet18(seed: int = 0) -> ModelProto:
 
 def _basic_block(graph: GraphBuilder, name: str, x: str, channels: tuple[int, int], stride: int) -> str:
     inside, outside = channels
-    y = graph.conv_relu(f"{name}.conv1", x, Convolution(inside, outside, kernel=3, stride=stride))
-    y = graph.conv_bn(f"{name}.conv2", y, Convolution(outside, outside, kernel=3))
+    y = graph.conv_relu(f"{name}.conv1", x, Conv2d(inside, outside, kernel=3, stride=stride))
+    y = graph.conv_bn(f"{name}.conv2", y, Conv2d(outside, outside, kernel=3))
     if stride != 1 or inside != outside:
-        x = graph.conv_bn(f"{name}.downsample", x, Convolution(inside, outside, stride=stride))
+        x = graph.conv_bn(f"{name}.downsample", x, Conv2d(inside, outside, stride=stride))
     return graph.node("Relu", f"{name}.relu", graph.node("Add", f"{name}.add", y, x))
