@@ -54,7 +54,7 @@ def _use(table: Lut) -> None:
     if table.entries:
         table.variance({0: 1, len(table.entries) - 1: 2})
     repr((table.name, table.visits, table.displacement, table.overhead.a, table.by_key, table.by_place))
-    learnt = table.learnt
+    learnt = table.loaded_predictor
     if learnt is not None:
         layers = (describe(entry.signature) for entry in table.entries[:3])
         learnt.predict_all([layer for layer in layers if layer is not None])

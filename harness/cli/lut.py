@@ -158,7 +158,7 @@ def check(
         raise LutNotFound(f"There is no table in {root}", next_step="Give --workspace, or the folders of tables")
     tables = [read_lut(folder) for folder in chosen]
     for table in tables:
-        _ = table.learnt  # raises where it is none
+        _ = table.loaded_predictor  # raises where it is none
     if json:
         print_json(
             tables=[{"lut": str(table.path), "device": table.device, "entries": len(table.entries)} for table in tables]

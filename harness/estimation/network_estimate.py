@@ -132,11 +132,11 @@ class _Guess:
 
 def _predicted(table: Lut, layers: Sequence[Layer]) -> dict[str, _Guess]:
     """What the table's predictor says of layers, by the digests of their keys."""
-    if table.learnt is None or not layers:
+    if table.loaded_predictor is None or not layers:
         return {}
     described = {layer.key.digest: describe(layer.key.text) for layer in layers}
     known = {digest: features for digest, features in described.items() if features is not None}
-    predictions = table.learnt.predict_all(list(known.values()))
+    predictions = table.loaded_predictor.predict_all(list(known.values()))
     return {
         digest: _Guess(features, prediction)
         for (digest, features), prediction in zip(known.items(), predictions, strict=True)

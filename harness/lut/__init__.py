@@ -1,1 +1,1 @@
-"""Lookup tables: build, store, compare, export."""
+"""Lookup tables: build, publish, read, compare and export them."""

@@ -1,4 +1,4 @@
-"""`harness.build_lut`: from the journal to a published table."""
+"""`harness.build_lut`: build a table from the journal and publish it."""
 
 from __future__ import annotations
 
@@ -40,12 +40,11 @@ def build_lut(
     method: Method = DEFAULT_METHOD,
     note: Callable[[str], None] = lambda _: None,
 ) -> Lut:
-    """Builds and publishes a table from all complete campaigns with the newest one's fingerprint.
+    """Build and publish a table from all complete campaigns with the newest one's fingerprint.
 
-    Of a layer measured several times the newest campaign counts; each campaign's layers are freed of the
-    overhead fitted on that campaign, and the table carries the newest one's overhead. `note` is told of
-    campaigns that are left out. Raises LutNotFound without any campaign, CampaignIncomplete without a
-    complete one, and IllConditionedDesign.
+    For a layer measured several times, the newest campaign counts. Each campaign's own overhead is subtracted from
+    its layers; the table holds the newest one's overhead. `note` receives a line for each campaign left out. Raises
+    LutNotFound without any campaign, CampaignIncomplete without a complete one, and IllConditionedDesign.
     """
     place = as_workspace(workspace)
     if not place.journal.exists():
@@ -77,7 +76,7 @@ def build_lut(
 
 
 def read_campaign(journal: Journal, campaign: Campaign) -> tuple[Measured, Overhead]:
-    """What a campaign brought, on its own clock, and the overhead fitted on its calibration probes.
+    """Return a campaign's measurements on its own clock, and the overhead fitted to its calibration probes.
 
     Raises IllConditionedDesign.
     """
@@ -98,7 +97,7 @@ def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str]
     complete = [campaign for campaign in campaigns if campaign.complete and campaign.excluded is None]
     if not complete:
         step = f"Run the same `harness profile --device {device}` again; it resumes"
-        what = "complete" if not any(campaign.complete for campaign in campaigns) else "fit for a table"
+        what = "complete" if not any(campaign.complete for campaign in campaigns) else "usable for a table"
         raise CampaignIncomplete(f"No campaign on {device} is {what}", next_step=step)
     newest = complete[-1].fingerprint
     for campaign in campaigns:
@@ -106,16 +105,16 @@ def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str]
         if campaign.excluded is not None:
             note(f"Campaign {campaign.id} is left out: {campaign.excluded}")
         elif not campaign.complete:
-            note(f"Campaign {campaign.id} is left out: it is not complete; run its command again to resume")
+            note(f"Campaign {campaign.id} is left out: it is incomplete; run its command again to resume it")
         elif changed:
-            note(f"Campaign {campaign.id} is left out: the device had another {', '.join(changed)} then")
+            note(f"Campaign {campaign.id} is left out: the device differed in {', '.join(changed)}")
     return [campaign for campaign in complete if campaign.fingerprint == newest]
 
 
 def _not_superseded(journal: Journal, campaigns: Sequence[Campaign]) -> list[Campaign]:
-    """Those of which newer ones have not measured everything again, network by network; the newest is among them.
+    """Return the campaigns with a layer of a network that no newer one has measured; the newest is among them.
 
-    A lab measures the same every night: reading all its nights again would take longer every night.
+    A lab measures the same layers every night: reading every night again would take longer each time.
     """
     known: set[tuple[str, ...]] = set()
     kept: list[Campaign] = []
@@ -135,7 +134,7 @@ def _not_superseded(journal: Journal, campaigns: Sequence[Campaign]) -> list[Cam
 
 
 def _nothing_measured(place: Workspace, device: str) -> LutNotFound:
-    """The error to raise; raises UnknownDevice itself where the name is in no inventory either."""
+    """Return the error to raise; raises UnknownDevice itself if no inventory lists the name."""
     find_device(load_inventory(place.devices), device)
     step = f"Measure first: harness profile --device {device}"
     return LutNotFound(f"Nothing was measured on {device} in this workspace", next_step=step)
@@ -143,7 +142,7 @@ def _nothing_measured(place: Workspace, device: str) -> LutNotFound:
 
 @dataclass(frozen=True)
 class _Source:
-    """A campaign, its layers by place, its overhead and what one estimator makes of it."""
+    """A campaign, its layers by place, its overhead, and its latencies by one estimator."""
 
     campaign: Campaign
     layers: Mapping[Place, LayerProbes]
@@ -162,7 +161,7 @@ class _Source:
 
 
 def _entries(sources: Sequence[_Source], method: Method) -> tuple[tuple[Entry, ...], Array]:
-    """Of each place the newest campaign's entry, sorted, with the covariance of all; campaigns err independently."""
+    """Return the newest campaign's entry for each place, sorted, and their covariance: campaigns err independently."""
     newest = {place: number for number, source in enumerate(sources) for place in source.latencies.latencies}
     places = sorted(newest)
     covariance = np.zeros((len(places), len(places)))
@@ -199,7 +198,7 @@ def _entry(sources: Sequence[_Source], source: _Source, place: Place, method: Me
 
 
 def _probes_of(layer: LayerProbes, method: Method) -> tuple[str, str]:
-    """The probe that holds the layer, and what it is compared with."""
+    """Return the probe that holds the layer, and the probe it is compared with."""
     if method == "joint":
         return layer.in_context, layer.null
     if method == "chain":
@@ -208,7 +207,7 @@ def _probes_of(layer: LayerProbes, method: Method) -> tuple[str, str]:
 
 
 def _merged(campaigns: Sequence[Campaign]) -> tuple[FusionRule, ...]:
-    """The rules of all campaigns, evidence for and against summed."""
+    """Return the rules of all campaigns with their evidence for and against summed."""
     merged: dict[str, FusionRule] = {}
     for rule in (rule for campaign in campaigns for rule in campaign.rules):
         known = merged.get(rule.pattern, replace(rule, matched=0, fused=0))

@@ -1,6 +1,7 @@
-"""What errors of a table's entries have in common, in a file beside them: a sum of entries needs it.
+"""Correlations between the errors of a table's entries, which the error of a sum of entries needs.
 
-The correlations of each entry with those after it, row by row, as 32-bit little-endian floats, compressed.
+The file holds the correlations of each entry with those after it, row by row, as 32-bit little-endian floats,
+compressed.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
 _ITEM_BYTES = 4
-_LEAST = 1e-4
+_SMALLEST = 1e-4
 """Smaller correlations are noise, and cost space."""
 
 
 def pack(covariance: Array) -> bytes:
-    """The correlations of a covariance matrix; nothing where there is no entry or only one."""
+    """Return the packed correlations of a covariance matrix; empty for fewer than two entries."""
     import numpy as np
 
     spread = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
     correlation = covariance / np.outer(spread, spread)
     upper = correlation[np.triu_indices(len(covariance), 1)]
-    kept = np.where(abs(upper) < _LEAST, 0.0, np.clip(upper, -1.0, 1.0))
+    kept = np.where(abs(upper) < _SMALLEST, 0.0, np.clip(upper, -1.0, 1.0))
     return zlib.compress(kept.astype("<f4").tobytes(), 6) if len(kept) else b""
 
 
 def unpack(content: bytes, entries: int) -> Array:
-    """The matrix of correlations; raises ValueError where the content is not that of so many entries."""
+    """Return the correlation matrix; raises ValueError unless the content belongs to this number of entries."""
     import numpy as np
 
     expected = entries * (entries - 1) // 2 * _ITEM_BYTES
@@ -46,7 +47,7 @@ def unpack(content: bytes, entries: int) -> Array:
         raise ValueError(f"it does not hold {expected} bytes, the correlations of {entries} entries")
     upper = np.frombuffer(plain, "<f4").astype(float)
     if not (abs(upper) <= 1.0).all():
-        raise ValueError("it holds a correlation that is none")
+        raise ValueError("it holds a correlation outside -1 to 1")
     matrix = np.eye(entries)
     above = np.triu_indices(entries, 1)
     matrix[above] = upper
@@ -55,7 +56,7 @@ def unpack(content: bytes, entries: int) -> Array:
 
 
 def variance(correlation: Array, stderr: Array, counts: Mapping[int, int]) -> float:
-    """Of the sum of entries, each as often as `counts` says by its index."""
+    """Return the variance of a sum of entries, each counted by its index as often as `counts` says."""
     import numpy as np
 
     at = np.fromiter(counts.keys(), int, len(counts))

@@ -1,4 +1,4 @@
-"""What changed between two tables, by size and by significance."""
+"""Compare two tables: the layers whose latency changed, by size and significance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EntryChange:
 
 @dataclass(frozen=True)
 class LutChanges:
-    """All changes, largest first; `total_ratio` compares the sums over the common layers."""
+    """All changes, largest first; `total_ratio` is that of the sums over the `common` layers, after to before."""
 
     changed: tuple[EntryChange, ...]
     common: int
@@ -38,7 +38,7 @@ class LutChanges:
 
 
 def compare(before: Lut, after: Lut) -> LutChanges:
-    """Layers that changed by more than 2 % and three standard errors; what only one table holds by its key."""
+    """Return the layers that changed by more than 2 % and three standard errors, and those in only one table."""
     common = sorted(before.by_place.keys() & after.by_place.keys())
     changes = [_change(before.by_place[place], after.by_place[place]) for place in common]
     changed = [one for one in changes if abs(one.z) > SIGNIFICANT_Z and abs(one.ratio - 1) > RELEVANT_CHANGE]
@@ -62,6 +62,11 @@ def _change(before: Entry, after: Entry) -> EntryChange:
     error_s = max(math.hypot(before.stderr_s, after.stderr_s), 1e-12)
     change_s = after.latency_s - before.latency_s
     return EntryChange(
-        before.key, before.context, before.op, before.latency_s, after.latency_s, after.latency_s / before.latency_s,
-        change_s / error_s,
-    )  # fmt: skip
+        key=before.key,
+        context=before.context,
+        op=before.op,
+        before_s=before.latency_s,
+        after_s=after.latency_s,
+        ratio=after.latency_s / before.latency_s,
+        z=change_s / error_s,
+    )

@@ -1,4 +1,4 @@
-"""Entries of a table as one file for other tools."""
+"""Export the entries of a table as one file for other tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMATS = (".csv", ".json", ".parquet")
 
 
 def export_entries(table: Lut, path: Path) -> None:
-    """Writes the entries; the ending of the file chooses CSV, JSON (a list of records) or Parquet."""
+    """Write the entries; the file name's ending selects CSV, JSON (a list of records) or Parquet."""
     if path.suffix not in FORMATS:
         raise UsageError(f"{path} has an unknown ending", next_step=f"Choose from {', '.join(FORMATS)}")
     import pandas

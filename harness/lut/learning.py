@@ -1,4 +1,4 @@
-"""The predictor of a table: what its entries teach of layers that were not measured."""
+"""Train the predictor of a table on its entries."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from harness.predictor.features.layer_features import TrainingExample
 from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
 
 LEAST_S = 1e-8
-"""What layers that a device executes for nothing are told to take: learning goes by logarithms."""
+"""Shorter latencies count as this one: the predictor learns logarithms."""
 
 
 def learn_predictor(entries: Sequence[Entry]) -> bytes:
-    """An ONNX model, or nothing where the entries are too few to learn from."""
+    """Return an ONNX model, or empty bytes where the entries are too few to learn from."""
     examples = tuple(_samples(entries))
     if len({example.layer for example in examples}) < LEAST_SAMPLES:
         return b""
@@ -22,7 +22,7 @@ def learn_predictor(entries: Sequence[Entry]) -> bytes:
 
 
 def _samples(entries: Sequence[Entry]) -> Iterator[TrainingExample]:
-    """Layers as networks run them: in a neighbourhood where the table has such, else in context."""
+    """Yield layers as networks run them: in a neighbourhood where the table has one, else in context."""
     near = {entry.key for entry in entries if "@" in entry.context}
     for entry in entries:
         layer = describe(entry.signature)

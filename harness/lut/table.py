@@ -1,4 +1,4 @@
-"""The lookup table: layer latencies of one device with their uncertainty (S1.8)."""
+"""The lookup table: layer latencies of one device with their uncertainty."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from harness.latency.estimators import Method
 from harness.latency.overhead import Overhead
@@ -20,28 +21,33 @@ from harness.predictor.predictor import Predictor
 
 @dataclass(frozen=True)
 class Entry:
-    """One layer in one context.
+    """One layer in one context; the annotations are what a table's file may hold.
 
     `key` is the digest of `signature`. `stderr_s` covers the samples and the overhead fit. `resolved` is false where
-    the layer is too short to be told from noise. `visit` is how its probes were visited. `flags` names the estimators
-    that disagree by more than all errors, each with its difference; `networks` those that have the layer, by the
-    beginning of their files' hashes. `campaign`, `probe` and `baseline` lead back to the samples in the journal.
+    the layer is too short to distinguish from noise. `visit` is the visit policy of its probes. `flags` names the
+    estimators that disagree beyond all errors, each with its difference; `networks` names the networks with this
+    layer by the beginning of their files' hashes. `campaign`, `probe` and `baseline` lead to the journal's samples.
     """
 
-    key: str
-    context: str
-    op: str
-    latency_s: float
-    stderr_s: float
-    samples: int
+    key: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    context: Annotated[str, Field(pattern=r"^(outside|chip)(,(outside|chip))*(@[0-9a-f]{8})?$")]
+    op: Annotated[str, Field(min_length=1)]
+    latency_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    stderr_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    samples: Annotated[int, Field(ge=1)]
     resolved: bool
-    visit: str
-    flags: str
-    networks: str
+    visit: Annotated[str, Field(pattern=r"^[a-z0-9 -]{1,40}$")]
+    flags: Annotated[str, Field(max_length=200)]
+    networks: Annotated[str, Field(pattern=r"^([0-9a-f]{8}( [0-9a-f]{8})*)?$")]
     campaign: int
     probe: str
     baseline: str
     signature: str
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Key digest and context, which no two entries of a table share."""
+        return self.key, self.context
 
     @property
     def interval_s(self) -> tuple[float, float]:
@@ -53,10 +59,10 @@ class Entry:
 class Lut:
     """A published table; `path` is its folder.
 
-    `correlations` are those of the entries' errors as `harness.lut.correlation` packs them, `predictor` is the ONNX
-    model for layers that were not measured, or nothing. `additivity` is the robust spread of what the additive model
-    leaves unexplained, in standard errors, None where the method does not tell; `sum_error` the relative error that
-    sums of entries have beyond what their layers' errors explain.
+    `correlations` are those of the entries' errors, packed by `harness.lut.correlation`. `predictor` is the ONNX
+    model for unmeasured layers, or empty. `additivity` is the robust spread in standard errors that the additive
+    model leaves unexplained, None where the method does not estimate it. `sum_error` is the relative error of sums of
+    entries beyond the errors of their layers.
     """
 
     path: Path
@@ -75,7 +81,7 @@ class Lut:
 
     @property
     def visits(self) -> str:
-        """How probes were visited, where that differs separated by commas."""
+        """The visit policies of the entries, separated by commas."""
         return ",".join(sorted({entry.visit for entry in self.entries}))
 
     @property
@@ -86,21 +92,21 @@ class Lut:
     @functools.cached_property
     def by_place(self) -> Mapping[tuple[str, str], Entry]:
         """Entries by key digest and context."""
-        return {(entry.key, entry.context): entry for entry in self.entries}
+        return {entry.place: entry for entry in self.entries}
 
     @functools.cached_property
     def by_key(self) -> Mapping[str, Entry]:
-        """For each key digest one entry, whatever its context; that from on-chip neighbours if there is one."""
+        """One entry for each key digest: between on-chip neighbours if there is one, else any."""
         return {entry.key: entry for entry in sorted(self.entries, key=lambda entry: entry.context, reverse=True)}
 
     def variance(self, counts: Mapping[int, int]) -> float:
-        """In s², of a sum of entries, each by its index as often as `counts` says."""
+        """Return the variance in s² of a sum of entries, each counted by its index as often as `counts` says."""
         spread = np.array([entry.stderr_s for entry in self.entries])
         return variance(self._correlation, spread, counts)
 
     @functools.cached_property
     def displacement(self) -> float:
-        """How far layers are off in neighbourhoods, as a fraction of what they take in context; 0 without such."""
+        """How far layers in their neighbourhoods are from their time in context, as a fraction; 0 without such."""
         places = ((entry, (entry.key, entry.context.partition("@")[0])) for entry in self.entries)
         pairs = [
             (entry.latency_s, self.by_place[plain].latency_s)
@@ -115,11 +121,11 @@ class Lut:
         return unpack(self.correlations, len(self.entries)) if self.correlations else np.eye(len(self.entries))
 
     @functools.cached_property
-    def learnt(self) -> Predictor | None:
-        """The predictor, loaded; None where the table has none. Raises LutCorrupt."""
+    def loaded_predictor(self) -> Predictor | None:
+        """The predictor, or None where the table has none; raises LutCorrupt."""
         return Predictor(self.predictor) if self.predictor else None
 
     def find(self, key: str, contexts: Sequence[str]) -> Entry | None:
-        """The entry of a layer in the first of these contexts that is there, or else in another."""
+        """Return the entry of a layer in the first of these contexts that the table holds, else in another one."""
         places = ((key, context) for context in contexts)
         return next((self.by_place[place] for place in places if place in self.by_place), self.by_key.get(key))

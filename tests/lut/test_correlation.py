@@ -97,7 +97,7 @@ def test_any_bytes_are_correlations_or_refused(content: bytes, entries: int) -> 
 def test_numbers_that_are_no_correlations_are_refused(value: float) -> None:
     """However well they are packed."""
     plain = np.array([0.5, value, -0.5], "<f4").tobytes()
-    with pytest.raises(ValueError, match="correlation that is none"):
+    with pytest.raises(ValueError, match="outside -1 to 1"):
         unpack(zlib.compress(plain), 3)
 
 

@@ -316,7 +316,7 @@ def test_a_signed_table_with_a_layer_twice_is_corrupt(tmp_path: Path) -> None:
     folder = publish(table([entry("a"), entry("b")]), tmp_path).path
     with (folder / ENTRIES).open(newline="") as text:
         rows = list(csv.DictReader(text))
-    with pytest.raises(LutCorrupt, match="twice"):
+    with pytest.raises(LutCorrupt, match="occurs twice"):
         read_lut(sign(folder, [rows[0], rows[0]], json.loads((folder / MANIFEST).read_bytes())))
 
 
