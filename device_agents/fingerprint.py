@@ -1,18 +1,19 @@
-"""What this device is (`hardware`) and how it is right now (`state`), from the standard library."""
+"""Facts about this device: what it is (`hardware`), and its present load and temperature (`state`)."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shutil
 from typing import Dict, Optional, Union
 
+from device_agents.sources import sources_digest
+
 Number = Union[int, float]
 
 
 def hardware() -> Dict[str, str]:
-    """Facts that must agree for two series to be comparable."""
+    """Return facts that must agree for two series to be comparable."""
     return {
         "machine": platform.machine(),
         "cpu": _cpu_model() or platform.processor() or "unknown",
@@ -22,12 +23,12 @@ def hardware() -> Dict[str, str]:
         "python": platform.python_version(),
         "core_cache_bytes": str(_core_cache_bytes()),
         "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or "none",
-        "agent": agent_digest(),
+        "agent": sources_digest(without="emulated_npu"),
     }
 
 
 def state() -> Dict[str, Number]:
-    """Facts that change from minute to minute; recorded beside series, never compared."""
+    """Return facts that change from minute to minute; they are recorded beside series, never compared."""
     facts: Dict[str, Number] = {"disk_free_bytes": shutil.disk_usage(os.getcwd()).free}
     temperature = _first_line("/sys/class/thermal/thermal_zone0/temp")
     if temperature and temperature.lstrip("-").isdigit():
@@ -38,18 +39,6 @@ def state() -> Dict[str, Number]:
     if hasattr(os, "getloadavg"):
         facts["load_1min"] = os.getloadavg()[0]
     return facts
-
-
-def agent_digest() -> str:
-    """Hash over the sources of this package, so that a series names the agent that took it."""
-    from importlib import resources
-
-    digest = hashlib.sha256()
-    for folder in (resources.files("device_agents"), resources.files("device_agents") / "backends"):
-        for entry in sorted(folder.iterdir(), key=lambda item: item.name):
-            if entry.name.endswith(".py"):
-                digest.update(entry.name.encode() + b"\0" + entry.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def _cpu_model() -> Optional[str]:
@@ -65,7 +54,7 @@ def _cpu_model() -> Optional[str]:
 
 
 def _core_cache_bytes() -> int:
-    """The second-level cache, which on most processors each core has for itself; 0 where nothing tells."""
+    """Return the size of the second-level cache, private to a core on most processors; 0 if it is unknown."""
     size = _first_line("/sys/devices/system/cpu/cpu0/cache/index2/size") or ""
     factor = {"K": 1 << 10, "M": 1 << 20}.get(size[-1:], 0)
     return int(size[:-1]) * factor if factor and size[:-1].isdigit() else 0

@@ -23,17 +23,17 @@ class Registration:
 
 
 BACKENDS: Mapping[str, Registration] = {
-    "onnxruntime": Registration("onnxruntime.OnnxRuntimeBackend"),
-    "openvino": Registration("openvino.OpenVinoBackend"),
+    "onnxruntime": Registration("onnxruntime.onnxruntime_backend.OnnxRuntimeBackend"),
+    "openvino": Registration("openvino.openvino_backend.OpenVinoBackend"),
     "emulated-npu": Registration("emulated_npu.EmulatedNpuBackend", virtual=True),
     "null": Registration("null.NullBackend", virtual=True),
-    "command": Registration("command.CommandBackend"),
+    "command": Registration("command.command_backend.CommandBackend"),
 }
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One timed run, from the input arrays handed over to the output arrays back."""
+    """One timed run of a loaded probe, from its input arrays to its output arrays."""
 
     wall_ns: int
     cpu_ns: Optional[int] = None

@@ -1,4 +1,4 @@
-"""The clocks of this machine around one run of a runtime."""
+"""Time one run of a runtime with the clocks of this machine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from device_agents.backends import Sample
 
 
 def clock_of(threads: int) -> str:
-    """The clock to use: CPU time of the calling thread, which is blind to the other threads of a pool."""
+    """Return the clock for latencies: CPU time of the calling thread, or wall time if a pool of threads works."""
     return "cpu" if threads == 1 else "wall"
 
 
 def timed(run: Callable[[], Any], threads: int) -> Sample:
-    """One call of `run`, with CPU time only where its work is done on this thread alone."""
+    """Call `run` once and time it; CPU time is None if other threads share the work."""
     switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
     wall = time.perf_counter_ns()
     cpu = time.thread_time_ns()

@@ -1,4 +1,4 @@
-"""The emulated NPU: probes are compiled for a described machine and timed there, on a virtual clock."""
+"""The emulated NPU as a backend: compiles probes for a described machine and times them on a virtual clock."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import math
 import re
 import time
 from dataclasses import dataclass, replace
-from importlib import resources
-from importlib.resources.abc import Traversable
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
@@ -22,6 +20,7 @@ from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.host import QUIET, HostModel
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
+from device_agents.sources import sources_digest
 from device_agents.truth import Revealed, TrueLayer, TrueOverhead, Truth
 
 FORMAT = "emulated-npu"
@@ -33,14 +32,14 @@ _FACTOR = re.compile(r"[0-9]{1,3}(\.[0-9]{1,9})?\Z")
 _LONGEST_SLOW = 10_000
 _PS_PER_S = 1e12
 _CONTROL = "control"
-"""The name under which time that belongs to no layer is told."""
+"""The name of the layer for time that belongs to no layer of the model."""
 
 
 @dataclass(frozen=True)
-class _Timed:
-    """What one model takes on the machine, and how the compiler cut it; without program and values.
+class _TimedModel:
+    """The latencies of one model on the machine, and its hardware layers.
 
-    `chains` are indices of layers; `signatures` are of the layers in the same order, without the control.
+    `chains` holds indices of layers; `signatures` has one entry per layer, in the same order, without the control.
     """
 
     makespan_s: float
@@ -51,23 +50,23 @@ class _Timed:
 
 
 @dataclass(frozen=True)
-class _Probe:
-    """A loaded probe; sizes are those of the arrays as they are handed over."""
+class _LoadedProbe:
+    """A loaded probe, and the sizes of its input and output arrays."""
 
-    timed: _Timed
+    timed: _TimedModel
     input_bytes: int
     output_bytes: int
 
 
 class EmulatedNpuBackend:
-    """One machine and its host. Every run of a probe takes the NPU equally long; what differs is the host.
+    """One machine and its host. The NPU takes the same time in every run of a probe; only the host varies.
 
-    Options: `preset` names the machine; `seed` of the host's noise; `noise` 1 as the machine describes it or
-    0 for none; `reveals`: what is revealed, "fusion,chains" (default), "fusion" or "".
+    Options: `preset` names the machine; `seed` seeds the host's noise; `noise` is 1 for the noise in the machine's
+    description, or 0 for none; `reveals` is "fusion,chains" (default), "fusion" or "".
 
-    `slow` is for tests and benchmarks of those who watch a device: "SIGNATURE:FACTOR", or several of them with ";"
-    between, has every hardware layer of that signature take FACTOR times as long, in whatever probe or network it
-    stands. The fingerprint does not tell it, as no regression announces itself. `signatures` lists those of a probe.
+    `slow` plants slowdowns for tests and benchmarks: "SIGNATURE:FACTOR", or several separated by ";", multiplies the
+    latency of every hardware layer with that signature by FACTOR, in every probe and network. It is not part of the
+    fingerprint, as a real slowdown would not be. `signatures` lists the signatures of a probe.
     """
 
     name = "emulated-npu"
@@ -81,11 +80,11 @@ class EmulatedNpuBackend:
         preset, reveals = options.get("preset", DEFAULT_PRESET), options.get("reveals", "fusion,chains")
         seed, noise = options.get("seed", 0), options.get("noise", 1)
         if reveals not in _REVEALS:
-            raise _wrong(f"reveals one of {', '.join(map(repr, _REVEALS))}")
+            raise _wrong(f"option reveals must be one of {', '.join(map(repr, _REVEALS))}")
         if type(seed) is not int or not 0 <= seed < 1 << 63:
-            raise _wrong("needs a whole number that is not negative as its seed")
+            raise _wrong("option seed must be a whole number of 0 or more")
         if type(noise) is not int or noise not in (0, 1):
-            raise _wrong("has noise 1, as the machine describes it, or 0")
+            raise _wrong("option noise must be 1, for the noise of the machine's description, or 0")
         self.reveals: Tuple[str, ...] = _REVEALS[reveals]
         self._machine = _machine(preset)
         host = self._machine.host
@@ -93,16 +92,16 @@ class EmulatedNpuBackend:
         self._host = HostModel(self._described, seed)
         self._settings = f"preset={preset},machine={self._machine.digest[:16]},noise={noise},seed={seed}"
         self._factors = _factors(options.get("slow", ""))
-        self._timed: Dict[str, _Timed] = {}
-        self._probes: Dict[str, _Probe] = {}
+        self._timed: Dict[str, _TimedModel] = {}
+        self._probes: Dict[str, _LoadedProbe] = {}
 
     def fingerprint(self) -> Dict[str, str]:
-        """The emulator's sources and the machine: another of either is another device."""
-        version = _sources_digest(resources.files("device_agents") / "emulated_npu")
+        """Return the version of the emulator's sources and the machine; a change of either makes another device."""
+        version = sources_digest("emulated_npu")
         return {"runtime": self.name, "runtime_version": version, "settings": self._settings}
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:
-        """Compiles and times the model, once for equal models; weights have no say in either."""
+        """Compile and time the model, once for equal models; the values of weights matter to neither."""
         digest = hashlib.sha256(request.model).hexdigest()
         if digest not in self._timed:
             try:
@@ -110,15 +109,15 @@ class EmulatedNpuBackend:
             except EmulatorError as error:
                 raise Refused(_words(error)) from error
         timed = _slowed(self._timed[digest], self._factors)
-        self._probes[request.probe] = _Probe(timed, sum(map(_bytes, request.inputs)), request.output_bytes)
+        self._probes[request.probe] = _LoadedProbe(timed, sum(map(_bytes, request.inputs)), request.output_bytes)
         return self._revealed(timed) if request.reveal and self.reveals else None
 
     def unload(self, probe: str) -> None:
-        """Forgets the probe; what its model takes is remembered in a few kilobytes."""
+        """Forget the probe; the timing of its model, a few kilobytes, is kept."""
         self._probes.pop(probe, None)
 
     def run(self, probe: str) -> Sample:
-        """One inference on the virtual clock, beside the wall time that telling it took."""
+        """Return one inference in virtual device time, beside the wall time of this call."""
         start = time.perf_counter_ns()
         loaded = self._probes[probe]
         total_s = self._host.run(loaded.input_bytes, loaded.output_bytes, loaded.timed.makespan_s)
@@ -126,34 +125,34 @@ class EmulatedNpuBackend:
         return Sample(wall_ns=max(1, time.perf_counter_ns() - start), device_ns=device_ns)
 
     def oracle(self, probe: str) -> Truth:
-        """True overhead and true latency of every layer of a loaded probe in its network."""
+        """Return the true overhead and the true latency of every layer of a loaded probe."""
         timed = self._probes[probe].timed
         return Truth(TrueOverhead(*self._host.true_overhead()), timed.makespan_s, timed.layers)
 
     def signatures(self, probe: str) -> Tuple[Tuple[str, TrueLayer], ...]:
-        """The hardware layers of a loaded probe with their signatures: what they compute, of what shapes."""
+        """Return the hardware layers of a loaded probe with their signatures: operation and shapes."""
         timed = self._probes[probe].timed
         return tuple((signature, timed.layers[at]) for at, signature in enumerate(timed.signatures))
 
     def restarted(self, seed: int, slow: str = "") -> "EmulatedNpuBackend":
-        """The same device on another day: another course of the host's noise, nothing compiled anew.
+        """Return the same device with another seed of the host's noise; it reuses everything compiled.
 
-        Its fingerprint is that of this one.
+        The fingerprint stays the same.
         """
         other = copy.copy(self)
         other._host, other._probes, other._factors = HostModel(self._described, seed), {}, _factors(slow)
         return other
 
-    def _revealed(self, timed: _Timed) -> Revealed:
-        told = {
+    def _revealed(self, timed: _TimedModel) -> Revealed:
+        graph = {
             "layers": [{"name": layer.name, "nodes": layer.nodes} for layer in timed.layers],
             "free_nodes": timed.free_nodes,
             "chains": timed.chains if "chains" in self.reveals else [],
         }
-        return Revealed(FORMAT, json.dumps(told).encode())
+        return Revealed(FORMAT, json.dumps(graph).encode())
 
 
-def _time_model(model: bytes, machine: Machine) -> _Timed:
+def _time_model(model: bytes, machine: Machine) -> _TimedModel:
     compiled = compile_model(model, machine)
     timing = simulate_program(compiled.program, machine)
     latencies_ps = dict(enumerate(timing.layers))
@@ -165,11 +164,13 @@ def _time_model(model: bytes, machine: Machine) -> _Timed:
     if rest_ps:
         layers.append(TrueLayer(_CONTROL, (), rest_ps / _PS_PER_S))
     signatures = tuple(map(_signature, compiled.graph.layers))
-    return _Timed(timing.makespan_ps / _PS_PER_S, tuple(layers), compiled.graph.free_nodes, compiled.chains, signatures)
+    return _TimedModel(
+        timing.makespan_ps / _PS_PER_S, tuple(layers), compiled.graph.free_nodes, compiled.chains, signatures
+    )
 
 
 def _signature(layer: HardwareLayer) -> str:
-    """What a hardware layer computes, of what shapes: the same for equal layers of all models."""
+    """Return operation and shapes of a hardware layer as text, equal for equal layers of all models."""
     read = ["x".join(map(str, view.shape)) for view in layer.reads]
     weights = [] if layer.weights is None else ["w" + "x".join(map(str, layer.weights.shape))]
     window = "x".join(map(str, layer.settings.kernel))
@@ -178,20 +179,20 @@ def _signature(layer: HardwareLayer) -> str:
 
 
 def _factors(slow: Any) -> Dict[str, float]:
-    """By signature, how many times as long its layers take."""
+    """Return the factor of each signature in the option `slow`."""
     if not isinstance(slow, str) or len(slow) > _LONGEST_SLOW:
-        raise _wrong("is told what is slow as text, SIGNATURE:FACTOR")
+        raise _wrong("option slow must be a text SIGNATURE:FACTOR")
     factors = {}
     for part in filter(None, slow.split(";")):
         signature, _, factor = part.rpartition(":")
         if not signature or not _FACTOR.match(factor):
-            raise _wrong("is told what is slow by SIGNATURE:FACTOR, a factor like 1.02")
+            raise _wrong("option slow must be SIGNATURE:FACTOR, with a factor such as 1.02")
         factors[signature] = float(factor)
     return factors
 
 
-def _slowed(timed: _Timed, factors: Dict[str, float]) -> _Timed:
-    """The model with its slow layers: what they take longer, the whole does."""
+def _slowed(timed: _TimedModel, factors: Dict[str, float]) -> _TimedModel:
+    """Return the model with its slow layers; the makespan grows by as much as its layers do."""
     if factors.keys().isdisjoint(timed.signatures):
         return timed
     layers = list(timed.layers)
@@ -202,28 +203,13 @@ def _slowed(timed: _Timed, factors: Dict[str, float]) -> _Timed:
 
 
 def _machine(preset: Any) -> Machine:
-    """The machine of that name; a path would reach into the device's files."""
+    """Return the machine of a preset; a path is refused, because it would read files of the device."""
     if not isinstance(preset, str) or not _PRESET.match(preset):
-        raise _wrong("names its preset by lower-case letters, digits and dashes")
+        raise _wrong("option preset must be a name of lower-case letters, digits and dashes")
     try:
         return find_machine(preset)
     except EmulatorError as error:
         raise Refused(_words(error)) from error
-
-
-def _sources_digest(folder: Traversable) -> str:
-    digest = hashlib.sha256()
-    for name, content in _sources(folder, ""):
-        digest.update(name.encode() + b"\0" + content)
-    return digest.hexdigest()[:16]
-
-
-def _sources(folder: Traversable, prefix: str) -> Iterator[Tuple[str, bytes]]:
-    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
-        if entry.is_dir():
-            yield from _sources(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(".py"):
-            yield prefix + entry.name, entry.read_bytes()
 
 
 def _bytes(spec: Dict[str, Any]) -> int:
@@ -235,4 +221,4 @@ def _words(error: EmulatorError) -> str:
 
 
 def _wrong(what: str) -> Refused:
-    return Refused(f"the emulated-npu backend {what}")
+    return Refused(f"emulated-npu backend: {what}")

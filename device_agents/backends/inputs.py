@@ -1,4 +1,4 @@
-"""Inputs of probes, made once and shared."""
+"""Input arrays that probes share."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from device_agents import arrays
 
 
 class InputBuffer:
-    """One region of memory that the inputs of all probes are views of, as a network's inputs would be."""
+    """Memory that the inputs of all probes are views of, so that inputs are as cached as those of a network."""
 
     def __init__(self) -> None:
         self._views: Dict[str, "np.ndarray[Any, Any]"] = {}
 
     def view(self, spec: Dict[str, Any], index: int) -> "np.ndarray[Any, Any]":
-        """The values of a probe's input at that position, in memory that other probes' inputs share."""
+        """Return the values for the probe's input number `index`, in memory shared with other probes."""
         values = {name: spec.get(name) for name in ("dtype", "distribution", "low", "high", "scale")}
         key = f"{index} {sorted(values.items(), key=str)}"
         count = int(np.prod([int(size) for size in spec["shape"]], dtype=np.int64))

@@ -1,8 +1,8 @@
-"""A device that takes a known time, on a virtual clock: it measures the harness itself.
+"""A backend whose latencies come from a formula, on a virtual clock: it tests the harness itself.
 
-`total = c + a * input_bytes + b * output_bytes + w * weight_bytes`, the coefficients from the options,
-times a seeded log-normal factor. Weights stand for the layer, so the true layer latency is known. After
-`slower_after` runs all latencies are multiplied by `slowdown`, as on a board that gets hot.
+`total = c + a * input_bytes + b * output_bytes + w * weight_bytes`, times a seeded log-normal factor. The options set
+the coefficients. Only weights depend on the layer, so true layer latencies are known, and nothing is fused. After
+`slower_after` runs all latencies are multiplied by `slowdown`, like on a board that gets hot.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from device_agents.truth import Revealed
 
 _BYTES = {"float32": 4, "float64": 8, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
 _OPTIONS = {"a_s_per_byte", "b_s_per_byte", "c_s", "weight_s_per_byte", "noise", "seed", "slower_after", "slowdown"}
-_UNANNOUNCED = ("slower_after", "slowdown")
+_HIDDEN = ("slower_after", "slowdown")
 
 
 class NullBackend:
-    """Reports latencies from a formula; nothing is executed and nobody sleeps."""
+    """Reports latencies from a formula; it executes nothing and never sleeps."""
 
     name = "null"
     clock = "device"
@@ -36,7 +36,7 @@ class NullBackend:
         self._noise = _amount(options, "noise", 0.0)
         seed = options.get("seed", 0)
         if type(seed) is not int:
-            raise Refused("the option seed of the null backend is a whole number")
+            raise Refused("the option seed of the null backend must be a whole number")
         self._random = random.Random(seed)  # noqa: S311 - noise, no secret
         self._slower_after = _amount(options, "slower_after", math.inf, math.inf)
         self._slowdown = _amount(options, "slowdown", 1.0, 1000.0)
@@ -45,13 +45,13 @@ class NullBackend:
         self._latency_s: Dict[str, float] = {}
 
     def fingerprint(self) -> Dict[str, str]:
-        """The formula's coefficients: another formula is another device; that it gets slower nobody announces."""
-        kept = {name: value for name, value in self._options.items() if name not in _UNANNOUNCED}
+        """Return the coefficients: another formula is another device. The planned slowdown stays hidden."""
+        kept = {name: value for name, value in self._options.items() if name not in _HIDDEN}
         settings = ",".join(f"{name}={value}" for name, value in sorted(kept.items()))
         return {"runtime": "null", "runtime_version": "1", "settings": settings}
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:
-        """Computes the latency of the probe."""
+        """Compute the latency of the probe."""
         read = sum(_bytes(spec) for spec in request.inputs)
         weights = sum(_bytes(spec) for spec in request.weights)
         self._latency_s[request.probe] = (
@@ -60,11 +60,11 @@ class NullBackend:
         return None
 
     def unload(self, probe: str) -> None:
-        """Forgets the probe."""
+        """Forget the probe."""
         self._latency_s.pop(probe, None)
 
     def run(self, probe: str) -> Sample:
-        """The known latency as device time, beside the wall time that telling it took."""
+        """Return the latency as device time, beside the wall time of this call."""
         start = time.perf_counter_ns()
         factor = self._random.lognormvariate(0.0, self._noise) if self._noise else 1.0
         factor *= self._slowdown if self._runs >= self._slower_after else 1.0
@@ -76,7 +76,7 @@ class NullBackend:
 def _amount(options: Dict[str, Any], name: str, default: float, most: float = 10) -> float:
     value = options.get(name, default)
     if type(value) not in (int, float) or not 0 <= value <= most:
-        raise Refused("the option %s of the null backend is a number from 0 to %g" % (name, most))
+        raise Refused("the option %s of the null backend must be a number from 0 to %g" % (name, most))
     return float(value)
 
 

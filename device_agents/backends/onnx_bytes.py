@@ -1,7 +1,7 @@
-"""The little of ONNX's encoding that a device needs, for devices without the onnx package.
+"""Read and write the parts of an ONNX file that a device needs, without the onnx package.
 
-ONNX models are protobuf messages: fields of a number and a value, of which those of type 2 have a length.
-Numbers of fields are those of onnx.proto, version 3.
+An ONNX model is a protobuf message: fields with a number and a value; values of type 2 have a length. The field
+numbers are those of onnx.proto, version 3.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ONE = b"\x00\x00\x80\x3f"
 
 @dataclass(frozen=True)
 class GraphNode:
-    """One operator of a model, with the names of what it reads and writes; `""` is an absent input."""
+    """One operator of a model, with the names of its inputs and outputs; `""` is an absent input."""
 
     name: str
     op: str
@@ -31,7 +31,7 @@ class GraphNode:
 
 
 def read_nodes(model: bytes) -> List[GraphNode]:
-    """The operators of a model's graph in the order of the file; raises ValueError where it is no model."""
+    """Return the operators of a model's graph in file order; raises ValueError if `model` is not a model."""
     nodes = []
     for number, value, _ in _fields(_graph(model)):
         if number == _GRAPH_NODE:
@@ -45,9 +45,9 @@ def read_nodes(model: bytes) -> List[GraphNode]:
 
 
 def with_weights(model: bytes, weights: Mapping[str, Any]) -> bytes:
-    """The model with the arrays of `weights` in place of initializers of these names that lie elsewhere.
+    """Return the model with the arrays of `weights` stored in its external initializers of these names.
 
-    Raises ValueError where it is no model.
+    Raises ValueError if `model` is not a model.
     """
     parts: List[Any] = []
     for number, value, whole in _fields(memoryview(model)):
@@ -56,7 +56,7 @@ def with_weights(model: bytes, weights: Mapping[str, Any]) -> bytes:
 
 
 def chain_model(length: int) -> bytes:
-    """Operators one behind the other that do next to nothing, each with the three inputs of a convolution."""
+    """Return a model of `length` nearly empty operators in a chain, each with three inputs like a convolution."""
     shape = b"".join(_bytes(1, _number(1, 1)) for _ in range(4))
     kind = _bytes(1, _number(1, _FLOAT32) + _bytes(2, shape))
     one = b"".join(_number(_TENSOR_DIMS, 1) for _ in range(4)) + _number(_TENSOR_TYPE, _FLOAT32)
@@ -102,7 +102,7 @@ def _graph(model: bytes) -> memoryview:
 
 
 def _fields(message: memoryview) -> Iterator[Tuple[int, memoryview, memoryview]]:
-    """Number, content and whole encoding of each field; a number's content is its encoding."""
+    """Yield number, content and whole encoding of each field; the content of an integer is its encoding."""
     at = 0
     while at < len(message):
         start = at
@@ -116,7 +116,7 @@ def _fields(message: memoryview) -> Iterator[Tuple[int, memoryview, memoryview]]
         elif kind in (_FIXED64, _FIXED32):
             at += 8 if kind == _FIXED64 else 4
         else:
-            raise ValueError(f"a field of type {kind}, which ONNX does not have")
+            raise ValueError(f"a field has type {kind}, which ONNX does not use")
         if at > len(message):
             raise ValueError("the model ends in the middle of a field")
         yield key >> 3, message[first:at], message[start:at]
@@ -151,5 +151,5 @@ def _bytes(field: int, content: bytes) -> bytes:
 
 
 def _delimited(field: int, parts: Sequence[Any]) -> List[Any]:
-    """A field of those parts, still in parts: weights are copied once, at the end."""
+    """Return a field as parts that are joined once at the end, so that weights are copied once."""
     return [_encoded(field << 3 | _LENGTH) + _encoded(sum(map(len, parts))), *parts]

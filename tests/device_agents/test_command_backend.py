@@ -28,7 +28,7 @@ from processes import runs, wait_until
 
 from device_agents import arrays
 from device_agents.backends import LoadRequest, Refused, Sample, create
-from device_agents.backends.command_latency import latency_rule, nanoseconds
+from device_agents.backends.command.latency_rule import latency_rule, nanoseconds
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.models import load_network
 
@@ -156,42 +156,42 @@ def test_the_model_is_complete(model: AssembledModel, folder: Path, tmp_path: Pa
 
 
 REFUSED = {
-    "nothing": ["matches nowhere", "delegate not supported"],
+    "nothing": ["matches no line", "delegate not supported"],
     "exit": ["exit code 3", "delegate not supported"],
     "crash": ["SIGABRT", "about to crash"],
     "0": ["latency of 0 us", TAIL],
     "0.0": ["latency of 0 us", TAIL],
     "-12.5": ["latency of -12.5 us", TAIL],
-    "nan": ["'nan', which is no number", TAIL],
-    "inf": ["'inf', which is no number", TAIL],
+    "nan": ["'nan', which is not a number", TAIL],
+    "inf": ["'inf', which is not a number", TAIL],
     "1e400": ["latency of inf us", TAIL],
     "1e12": ["more than 10000 s", TAIL],
     "1e-9": ["less than a nanosecond", TAIL],
     "1e7": ["latency of 10 s in a call that took", "unit", TAIL],
-    "1,234.5": ["'1,234.5', which is no number", TAIL],
-    "0x10": ["'0x10', which is no number", TAIL],
-    "1_000": ["'1_000', which is no number", TAIL],
-    "١٢": ["which is no number", TAIL],
-    "twice": ["matches more than once", TAIL],
-    "other unit": ["matches nowhere", "Timings in ms"],
+    "1,234.5": ["'1,234.5', which is not a number", TAIL],
+    "0x10": ["'0x10', which is not a number", TAIL],
+    "1_000": ["'1_000', which is not a number", TAIL],
+    "١٢": ["which is not a number", TAIL],
+    "twice": ["matches more than one line", TAIL],
+    "other unit": ["matches no line", "Timings in ms"],
 }
 REFUSED_JSON = {
     "nothing": ["not JSON", "delegate not supported"],
     "no json": ["not JSON", "about a millisecond"],
-    "short list": ["tells 3 latencies instead of 4", '"us"'],
+    "short list": ["reported 3 latencies instead of 4", '"us"'],
     "hole": ["no $.runs[3].us", '"ms"'],
-    "text": ["$.runs[0].us is no number"],
+    "text": ["$.runs[0].us is not a number"],
     "nan in json": ["latency of nan us"],
     "zero in json": ["latency of 0 us"],
-    "no list": ["$.runs is no list"],
+    "no list": ["$.runs is not a list"],
     "key twice": ["key twice"],
     "nested": ["[[["],
 }
 REFUSED_FILE = {
     "nothing": ["wrote no {output}: No such file", "delegate not supported"],
-    "link": ["wrote no {output}: it is no file"],
-    "pipe": ["wrote no {output}: it is no file"],
-    "folder": ["wrote no {output}: it is no file"],
+    "link": ["wrote no {output}: it is not a regular file"],
+    "pipe": ["wrote no {output}: it is not a regular file"],
+    "folder": ["wrote no {output}: it is not a regular file"],
     "huge file": ["larger than 4 MiB"],
 }
 
@@ -320,7 +320,7 @@ def test_models_are_pushed_and_removed_once(model: AssembledModel, folder: Path,
     assert [*there.iterdir(), *folder.iterdir()] == []
     backend.load(request_of(model, "s"))
     (there / "probe-0.onnx").unlink()
-    with pytest.raises(Refused, match="could not be removed: rm ended with exit code 1"):
+    with pytest.raises(Refused, match="could not be removed: rm failed with exit code 1"):
         backend.unload("s")
     assert list(folder.iterdir()) == []
 
@@ -328,7 +328,7 @@ def test_models_are_pushed_and_removed_once(model: AssembledModel, folder: Path,
 def test_a_push_that_fails_refuses_the_probe(model: AssembledModel, folder: Path) -> None:
     """The last words are those of the pushing program, and the tool is not called."""
     settings = options(push=["ls", "/nowhere/{name}"], run=["false", "{model}"])
-    with pytest.raises(Refused, match=r"ls ended with exit code 2.*nowhere/probe-0"):
+    with pytest.raises(Refused, match=r"ls failed with exit code 2.*nowhere/probe-0"):
         loaded(settings, model)
     assert list(folder.iterdir()) == []
 
@@ -359,30 +359,30 @@ def test_other_options_are_another_device() -> None:
         ({"run": [sys.executable, "\0{model}"]}, "run .* list of texts"),
         ({"run": [sys.executable, "--no-model"]}, r"\{model\}"),
         ({"run": [sys.executable, "{{model}}"]}, r"\{model\}"),
-        ({"run": ["no-such-tool-anywhere", "{model}"]}, "'no-such-tool-anywhere' .* is not there"),
-        ({"run": ["/no/such/tool", "{model}"]}, "'/no/such/tool' .* is not there"),
-        ({"run": ["./tool", "{model}"]}, "'./tool' .* is not there"),
-        ({"run": ["{model}"]}, "is not there"),
+        ({"run": ["no-such-tool-anywhere", "{model}"]}, "'no-such-tool-anywhere' .* nor on PATH"),
+        ({"run": ["/no/such/tool", "{model}"]}, "'/no/such/tool' .* nor on PATH"),
+        ({"run": ["./tool", "{model}"]}, "'./tool' .* nor on PATH"),
+        ({"run": ["{model}"]}, "nor on PATH"),
         ({"run": [sys.executable, "{modle}"]}, r"no placeholder '\{modle\}'"),
         ({"run": [sys.executable, "{model}", "{}"]}, r"no placeholder '\{\}'"),
         ({"run": [sys.executable, "{model}", "{"]}, r"no placeholder '\{'"),
         ({"push": [sys.executable, "{output}"]}, r"push .* no placeholder '\{output\}'"),
-        ({"push": ["no-such-tool-anywhere"]}, "push is not there"),
-        ({"remove": ["no-such-tool-anywhere"]}, "remove is not there"),
+        ({"push": ["no-such-tool-anywhere"]}, "push is neither"),
+        ({"remove": ["no-such-tool-anywhere"]}, "remove is neither"),
         ({"version": None}, "option version"),
-        ({"version": " "}, "tells no version"),
-        ({"version": ["false"]}, "version of the tool cannot be told: false ended with exit code 1"),
-        ({"version": ["true"]}, "tells no version"),
+        ({"version": " "}, "printed no version"),
+        ({"version": ["false"]}, "does not report its version: false failed with exit code 1"),
+        ({"version": ["true"]}, "printed no version"),
         ({"version": 3}, "list of texts"),
         ({"latency": None}, "option latency"),
         ({"latency": "xpath://a"}, "json:PATH or pattern"),
-        ({"latency": "pattern:latency ([0-9]+)"}, "begins with"),
-        ({"latency": r"pattern:^costs ([0-9]+)\$"}, "ends with"),
+        ({"latency": "pattern:latency ([0-9]+)"}, "must begin with"),
+        ({"latency": r"pattern:^costs ([0-9]+)\$"}, "and end with"),
         ({"latency": "pattern:^latency [0-9]+$"}, "one group.*has 0"),
         ({"latency": "pattern:^([a-z]+) ([0-9]+)$"}, "one group.*has 2"),
-        ({"latency": "pattern:^([0-9]+$"}, "no regular expression"),
-        ({"latency": "pattern:^a)|(b$"}, "no regular expression"),
-        ({"latency": "json:runs[0]"}, r"begins with \$"),
+        ({"latency": "pattern:^([0-9]+$"}, "not a valid regular expression"),
+        ({"latency": "pattern:^a)|(b$"}, "not a valid regular expression"),
+        ({"latency": "json:runs[0]"}, r"must begin with \$"),
         ({"latency": "json:$.runs[-1]"}, r"at '\[-1\]'"),
         ({"latency": "json:$..us"}, "at '..us'"),
         ({"latency": "json:$.a[*].b[*]"}, r"one \[\*\]"),
@@ -409,7 +409,7 @@ def test_patterns_are_of_whole_lines() -> None:
     find = latency_rule(r"pattern:^mean ([0-9.]+) ms|median ([0-9.]+) ms$".replace("median (", "median (?:")).find
     assert find("x\nmean 1.5 ms\r\ny") == [1.5]
     for text in ("the mean 1.5 ms", "mean 1.5 ms more", "mean 1.5 ms\nmean 1.5 ms", "", "median 2.5 ms"):
-        with pytest.raises(ValueError, match=r"matches|no number"):
+        with pytest.raises(ValueError, match=r"matches|not a number"):
             find(text)
 
 

@@ -34,7 +34,7 @@ def told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> tuple[Network, RuntimeGraph]:
     """A network, and what a real ONNX Runtime made of it."""
-    from device_agents.backends.onnxruntime import OnnxRuntimeBackend
+    from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
 
     monkeypatch.chdir(tmp_path)
     network = network_called(request.param)

@@ -151,7 +151,7 @@ def test_malformed_content_is_refused(content: bytes) -> None:
 
 def test_openvino_tells_its_own_fusion() -> None:
     """Real OpenVINO folds normalisation and activation into the convolution, and keeps its result blocked."""
-    from device_agents.backends.openvino import OpenVinoBackend
+    from device_agents.backends.openvino.openvino_backend import OpenVinoBackend
 
     asked = Asked([*NORMALISED[:3], ("GlobalAveragePool", "p", "e", "y")], **STATISTICS)
     weights, inputs = ([spec.wire() for spec in specs] for specs in (asked.sent.weights, asked.sent.inputs))

@@ -34,7 +34,7 @@ Which convolutions get the blocked layout depends on the block: 16 channels with
 @functools.cache
 def backend() -> Any:
     """One real backend, as in a worker process."""
-    from device_agents.backends.onnxruntime import OnnxRuntimeBackend
+    from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
 
     return OnnxRuntimeBackend({})
 

@@ -1,7 +1,7 @@
-"""Calls of a vendor's tool: no shell, nothing to read, outputs capped, and nothing of it left behind.
+"""Call a vendor's tool: without a shell, without input, with capped output, and without processes left behind.
 
-A tool runs in a process group of its own, so that it can be ended with all that it started. A worker that is
-killed cannot do that any more: a guard, a process that waits for the worker's end, does it then.
+A tool runs in a process group of its own, so that it can be killed together with everything that it started. If the
+worker itself is killed, a guard process that waits for the worker's end kills the group.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ if group:
 
 
 class ToolFailed(Exception):
-    """A call that gave nothing: why, and the last words of the tool."""
+    """A call failed; the message gives the reason and the end of the tool's output."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call that ended well: what the tool printed, and the wall time from start to end."""
+    """A call that succeeded: what the tool printed, and the wall time from start to end."""
 
     output: str
     errors: str
     wall_ns: int
 
     def last_words(self) -> str:
-        """The ends of both outputs in one line, without control characters; empty where nothing was printed."""
-        ends = (("It printed", _end_of(self.output)), ("Errors", _end_of(self.errors)))
-        return "".join(". %s: %s" % said for said in ends if said[1])
+        """Return the ends of both outputs in one line, without control characters; empty if nothing was printed."""
+        ends = (("Output", _end_of(self.output)), ("Errors", _end_of(self.errors)))
+        return "".join(". %s: %s" % end for end in ends if end[1])
 
 
 class Launcher:
-    """Starts tools one at a time, and a guard beside them that lives as long as this object."""
+    """Starts tools one at a time, beside a guard that lives as long as this object."""
 
     def __init__(self) -> None:
         self._guard = subprocess.Popen(
@@ -68,10 +68,10 @@ class Launcher:
         weakref.finalize(self, _dismiss, self._guard)
 
     def call(self, words: Sequence[str], timeout_s: float, folder: str) -> Call:
-        """Runs a program to its end in `folder`.
+        """Run a program to its end in `folder`.
 
-        Raises ToolFailed where it cannot be started, ends with another exit code than 0, takes longer than
-        `timeout_s` or prints more than MAX_OUTPUT_BYTES.
+        Raises ToolFailed if it cannot be started, exits with another code than 0, takes longer than `timeout_s` or
+        prints more than MAX_OUTPUT_BYTES.
         """
         started_ns = time.perf_counter_ns()
         try:
@@ -94,7 +94,7 @@ class Launcher:
                     problem = _follow(process, outputs, timeout_s)
                     wall_ns = time.perf_counter_ns() - started_ns
                 finally:
-                    # Before it is reaped: until then its group has no other's number.
+                    # Kill before reaping: until then no other group can take this number.
                     _kill_group(process.pid)
         finally:
             self._announce(0)
@@ -111,24 +111,24 @@ class Launcher:
 
 
 def find_program(name: str) -> bool:
-    """Whether a program is there to be run: by its absolute path, or on PATH by its bare name."""
+    """Return whether a program exists, by its absolute path or by its bare name on PATH."""
     return (os.path.isabs(name) or os.sep not in name) and shutil.which(name, path=_path()) is not None
 
 
 def environment(folder: str) -> Dict[str, str]:
-    """All that a tool finds in its environment: numbers with a point, temporary files in `folder`."""
+    """Return the whole environment of a tool: numbers with a decimal point, temporary files in `folder`."""
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     return {**kept, "PATH": _path(), "LC_ALL": "C", "TMPDIR": folder, "ORT_DISABLE_TELEMETRY": "1"}
 
 
 def ending(code: int) -> str:
-    """How a program ended, in words; empty where it ended well."""
+    """Describe how a program ended; empty if it succeeded."""
     if code >= 0:
-        return "ended with exit code %d" % code if code else ""
+        return "failed with exit code %d" % code if code else ""
     try:
-        return "was ended by %s" % signal.Signals(-code).name
+        return "was killed by %s" % signal.Signals(-code).name
     except ValueError:
-        return "was ended by signal %d" % -code
+        return "was killed by signal %d" % -code
 
 
 def _path() -> str:
@@ -136,14 +136,14 @@ def _path() -> str:
 
 
 def _follow(process: "subprocess.Popen[bytes]", outputs: List[bytearray], timeout_s: float) -> str:
-    """Reads both outputs until the tool ends; what is wrong with it where it has to be ended, else nothing."""
+    """Read both outputs until the tool ends; returns why it must be killed, or an empty text."""
     deadline = time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector:
         for stream, output in ((process.stdout, outputs[0]), (process.stderr, outputs[1])):
             if stream is not None:
                 os.set_blocking(stream.fileno(), False)
                 selector.register(stream, selectors.EVENT_READ, output)
-        # A process that the tool left behind may hold its pipes open: that it ended counts, too.
+        # A process that the tool left behind may hold its pipes open, so the end of the tool itself counts too.
         while selector.get_map():
             ready = selector.select(_SLICE_S)
             for key, _ in ready:
@@ -152,7 +152,7 @@ def _follow(process: "subprocess.Popen[bytes]", outputs: List[bytearray], timeou
                 if not data:
                     selector.unregister(key.fileobj)
             if sum(map(len, outputs)) > MAX_OUTPUT_BYTES:
-                return "printed more than %d MiB and was ended" % (MAX_OUTPUT_BYTES >> 20)
+                return "printed more than %d MiB and was killed" % (MAX_OUTPUT_BYTES >> 20)
             if time.monotonic() > deadline:
                 break
             if not ready and _has_ended(process.pid):
@@ -167,12 +167,12 @@ def _follow(process: "subprocess.Popen[bytes]", outputs: List[bytearray], timeou
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether a child ended, which stays to be reaped."""
+    """Return whether a child has ended, without reaping it."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _kill_group(pid: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # the second is what some systems say of zombies
+    with suppress(ProcessLookupError, PermissionError):  # some systems raise the second for zombies
         os.killpg(pid, signal.SIGKILL)
 
 

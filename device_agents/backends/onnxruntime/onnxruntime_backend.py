@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # the wheels report to their vendor unless told before import
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before import: the wheels report to their vendor
 
 import onnxruntime
 
@@ -16,8 +16,8 @@ from device_agents.backends import LoadRequest, Refused, Sample, check_option_na
 from device_agents.backends.clocks import clock_of, timed
 from device_agents.backends.inputs import InputBuffer
 from device_agents.backends.onnx_bytes import chain_model
-from device_agents.backends.onnxruntime_profile import WARMUP_RUNS, read_profile, stands_for
-from device_agents.backends.profiles import makespan_s, rounds, truth_of, undisturbed_mean
+from device_agents.backends.onnxruntime.node_times import WARMUP_RUNS, NodeTimes, read_profile, stands_for
+from device_agents.backends.runtime_profile import makespan_s, rounds, truth_of, undisturbed_mean
 from device_agents.truth import Revealed, TrueLayer, Truth
 
 _OPTIONS = {"threads", "optimization"}
@@ -29,8 +29,8 @@ _CHAIN = 60
 
 
 @dataclass(frozen=True)
-class _Loaded:
-    """A session ready to run, and what it was made of."""
+class _ProbeSession:
+    """A session ready to run, and the request that it was made for."""
 
     session: Any
     request: LoadRequest
@@ -48,9 +48,9 @@ class OnnxRuntimeBackend:
         self._threads = int(options.get("threads", 1))
         self._level = str(options.get("optimization", "all"))
         if self._threads < 1 or self._level not in _LEVELS:
-            raise Refused(f"threads must be 1 or more and optimization one of {', '.join(sorted(_LEVELS))}")
+            raise Refused(f"the option threads must be 1 or more, optimization one of {', '.join(sorted(_LEVELS))}")
         self.clock = clock_of(self._threads)
-        self._loaded: Dict[str, _Loaded] = {}
+        self._loaded: Dict[str, _ProbeSession] = {}
         self._inputs = InputBuffer()
         self._profiling_us: Optional[float] = None
         onnxruntime.set_default_logger_severity(4)
@@ -60,7 +60,7 @@ class OnnxRuntimeBackend:
         onnxruntime.create_and_register_allocator(memory, None)
 
     def fingerprint(self) -> Dict[str, str]:
-        """Runtime, version and settings."""
+        """Return runtime, version and settings."""
         return {
             "runtime": "onnxruntime",
             "runtime_version": onnxruntime.__version__,
@@ -68,7 +68,7 @@ class OnnxRuntimeBackend:
         }
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:
-        """Loads a session and runs it once, which allocates what the first run allocates."""
+        """Load a session and run it once, so that memory of the first run is allocated."""
         if not request.reveal:
             self._loaded[request.probe] = self._open(request, self._session_options())
             return None
@@ -77,19 +77,19 @@ class OnnxRuntimeBackend:
         return Revealed("onnxruntime", graph)
 
     def unload(self, probe: str) -> None:
-        """Drops the session."""
+        """Drop the session."""
         self._loaded.pop(probe, None)
 
     def run(self, probe: str) -> Sample:
-        """One run, from input arrays to output arrays."""
+        """Run once, from input arrays to output arrays."""
         return timed(self._loaded[probe].run, self._threads)
 
     def oracle(self, probe: str) -> Truth:
-        """The layers of a loaded probe by the runtime's own profile, which a session of its own takes.
+        """Return a probe's layer latencies from the runtime's own profile, in a second session that profiles.
 
-        Its runs alternate with those of the loaded session. What profiling adds to a node is known from a
-        chain of nodes that do next to nothing, and taken off each; the rest of the difference to a run that is
-        not profiled is in proportion to the layers.
+        Its runs alternate with those of the loaded session. A chain of nearly empty nodes shows how much profiling
+        adds to a node; this is subtracted from each. The remaining difference from a run without profiling is
+        removed in proportion to the layers.
         """
         loaded = self._loaded[probe]
         if self._profiling_us is None:
@@ -103,7 +103,7 @@ class OnnxRuntimeBackend:
         return truth_of(layers, makespan_s(plain))
 
     def _measure_profiling_us(self) -> float:
-        """What profiling adds to the time of a node, in microseconds, by a chain of nodes beside itself unprofiled."""
+        """Measure how much profiling adds to a node: a chain with and without profiling, in microseconds."""
         shape = {"name": "t0", "dtype": "float32", "shape": [1, 1, 1, 1], "distribution": "constant", "low": 1.0}
         options = partial(self._session_options, "disabled")
         loaded = self._open(LoadRequest("chain", chain_model(_CHAIN), [], [shape], 4), options())
@@ -111,12 +111,12 @@ class OnnxRuntimeBackend:
         profiled_us = sum(undisturbed_mean(taken, _RESOLUTION_US) for _, taken in times)
         return max(0.0, profiled_us - makespan_s(plain) * 1e6) / len(times)
 
-    def _profile(self, loaded: _Loaded, options: Any) -> Tuple[List[Sample], List[Tuple[str, List[float]]], bytes]:
-        """Plain runs, times of the executed nodes in as many profiled ones, and the graph of the runtime."""
+    def _profile(self, loaded: _ProbeSession, options: Any) -> Tuple[List[Sample], NodeTimes, bytes]:
+        """Return plain runs, the node times of as many profiled runs, and the runtime's graph."""
         options.enable_profiling = True
         options.profile_file_prefix = os.path.join(os.getcwd(), "profile")
         profiled, graph = self._open_revealing(loaded.request, options)
-        for _ in range(WARMUP_RUNS - 1):  # the first one was at opening
+        for _ in range(WARMUP_RUNS - 1):  # opening ran it once
             profiled.run()
         plain = []
         for _ in rounds():
@@ -129,10 +129,10 @@ class OnnxRuntimeBackend:
         finally:
             os.unlink(path)
 
-    def _open(self, request: LoadRequest, options: Any) -> _Loaded:
+    def _open(self, request: LoadRequest, options: Any) -> _ProbeSession:
         feeds = {spec["name"]: self._inputs.view(spec, index) for index, spec in enumerate(request.inputs)}
         try:
-            # The values must outlive the creation of the session, which copies or packs them.
+            # The values must live until the session exists; it copies or packs them.
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(arrays.make(spec)) for spec in request.weights]
             if values:
                 options.add_external_initializers([spec["name"] for spec in request.weights], values)
@@ -141,13 +141,13 @@ class OnnxRuntimeBackend:
             run()
         except Exception as error:  # the runtime's exceptions share no narrower base
             raise Refused(str(error)) from error
-        return _Loaded(session, request, run)
+        return _ProbeSession(session, request, run)
 
-    def _open_revealing(self, request: LoadRequest, options: Any) -> Tuple[_Loaded, bytes]:
-        """An opened session with the graph that the runtime made of the model."""
+    def _open_revealing(self, request: LoadRequest, options: Any) -> Tuple[_ProbeSession, bytes]:
+        """Open a session; returns it with the runtime's optimized graph."""
         graph, weights = (os.path.join(os.getcwd(), f"optimized.{ending}") for ending in ("onnx", "weights"))
         options.optimized_model_filepath = graph
-        # Weights the runtime has rearranged go to a file of their own, which nobody reads.
+        # The rearranged weights go to a file of their own, which is not read.
         options.add_session_config_entry(_EXTERNAL_FILE, "optimized.weights")
         options.add_session_config_entry(_EXTERNAL_FROM_BYTES, "1024")
         try:

@@ -1,4 +1,4 @@
-"""Options of the command backend: lists of arguments with placeholders, and how a latency is told.
+"""Options of the command backend: arguments with placeholders, and how to read the latency.
 
 docs/vendor_tools.md explains them.
 """
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple, Union
 
 from device_agents.backends import Refused, check_option_names
-from device_agents.backends.command_latency import UNITS_NS, LatencyRule, latency_rule
-from device_agents.backends.command_process import find_program
+from device_agents.backends.command.latency_rule import UNITS_NS, LatencyRule, latency_rule
+from device_agents.backends.command.tool_process import find_program
 
 _OPTIONS = {"run", "push", "remove", "latency", "unit", "clock", "runs", "warmup", "timeout_s", "version"}
-_UNANNOUNCED = ("remove", "timeout_s", "version")
+_NOT_MEASURED = ("remove", "timeout_s", "version")
 _CLOCKS = ("wall", "device")
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _OF_MODEL = ("model", "name")
@@ -27,9 +27,9 @@ _TIMEOUT_S, _LONGEST_TIMEOUT_S = 20.0, 100.0
 
 @dataclass(frozen=True)
 class CommandOptions:
-    """What devices.toml says of a tool, checked; `push` and `remove` may be empty, `version` a text or arguments.
+    """The checked options of one device; `push` and `remove` may be empty, `version` is a text or arguments.
 
-    `in_file` says that the tool writes its latency into a file of our naming, `in_json` that it prints a document.
+    `in_file`: the tool writes its latency to the file {output}. `in_json`: it prints a JSON document.
     """
 
     run: Tuple[str, ...]
@@ -48,17 +48,17 @@ class CommandOptions:
 
 
 def read_options(options: Dict[str, Any]) -> CommandOptions:
-    """The options of a device; raises Refused or ValueError where one is missing, wrong or names no program."""
+    """Return checked options; raises Refused or ValueError if one is missing, wrong, or names a missing program."""
     check_option_names("command", options, _OPTIONS)
     run = _template(options, "run", _OF_RUN)
     if not run or not {"model", "name"} & _placeholders(run):
-        raise Refused("the option run of the command backend needs an argument with {model} or {name} in it")
+        raise Refused("the option run of the command backend needs an argument that contains {model} or {name}")
     latency, version = options.get("latency"), options.get("version")
     if not isinstance(latency, str):
         raise Refused("the command backend needs the option latency, a text")
     if not version:
-        raise Refused("the command backend needs the option version: a text, or a list of arguments that prints one")
-    kept = {name: value for name, value in options.items() if name not in _UNANNOUNCED}
+        raise Refused("the command backend needs the option version: a text, or a command that prints it")
+    kept = {name: value for name, value in options.items() if name not in _NOT_MEASURED}
     return CommandOptions(
         run=run,
         push=_template(options, "push", _OF_MODEL),
@@ -77,15 +77,15 @@ def read_options(options: Dict[str, Any]) -> CommandOptions:
 
 
 def filled(words: Sequence[str], values: Mapping[str, str]) -> List[str]:
-    """Arguments with values in place of their placeholders."""
+    """Return the arguments with their placeholders replaced."""
     return [_PLACEHOLDER.sub(lambda place: values[place[1]] if place[1] else place[0][0], word) for word in words]
 
 
 def _template(options: Mapping[str, Any], name: str, known: Sequence[str]) -> Tuple[str, ...]:
-    """A list of arguments with known placeholders and a program that is there; empty where there is no such option."""
+    """Return checked arguments, the program first; empty if the option is not given."""
     words = options.get(name, [])
     if not isinstance(words, list) or not all(isinstance(word, str) and "\0" not in word for word in words):
-        raise Refused(f"the option {name} of the command backend is a list of texts, the program first")
+        raise Refused(f"the option {name} of the command backend must be a list of texts, the program first")
     if len(words) > _MOST_WORDS:
         raise Refused(f"the option {name} of the command backend has more than {_MOST_WORDS} arguments")
     for word in words:
@@ -96,7 +96,7 @@ def _template(options: Mapping[str, Any], name: str, known: Sequence[str]) -> Tu
                     f"{', '.join('{%s}' % one for one in known) or 'none'}, and braces are doubled: {{{{ }}}}"
                 )
     if words and (_placeholders(words[:1]) or not find_program(words[0])):
-        raise Refused(f"the program {words[0]!r} of the option {name} is not there, by absolute path or on PATH")
+        raise Refused(f"the program {words[0]!r} of the option {name} is neither an absolute path nor on PATH")
     return tuple(words)
 
 
@@ -107,19 +107,19 @@ def _placeholders(words: Sequence[str]) -> Set[str]:
 def _one_of(options: Mapping[str, Any], name: str, known: Sequence[str], default: str = "") -> str:
     value = options.get(name, default)
     if value not in known:
-        raise Refused(f"the option {name} of the command backend is one of {', '.join(known)}")
+        raise Refused(f"the option {name} of the command backend must be one of {', '.join(known)}")
     return str(value)
 
 
 def _whole(options: Mapping[str, Any], name: str, default: int, least: int) -> int:
     value = options.get(name, default)
     if type(value) is not int or not least <= value <= _MOST_RUNS:
-        raise Refused(f"the option {name} of the command backend is a whole number from {least} to {_MOST_RUNS}")
+        raise Refused(f"the option {name} of the command backend must be a whole number from {least} to {_MOST_RUNS}")
     return value
 
 
 def _timeout_s(options: Mapping[str, Any]) -> float:
     value = options.get("timeout_s", _TIMEOUT_S)
     if type(value) not in (int, float) or not 0 < value <= _LONGEST_TIMEOUT_S:
-        raise Refused(f"the option timeout_s of the command backend is above 0 and at most {_LONGEST_TIMEOUT_S:g}")
+        raise Refused(f"the option timeout_s of the command backend must be above 0 and at most {_LONGEST_TIMEOUT_S:g}")
     return float(value)

@@ -1,4 +1,4 @@
-"""ONNX Runtime's profile of a session: the time of each executed node, and the nodes it stands for."""
+"""ONNX Runtime's profile of a session: the time of each executed node, and the sent nodes that it computes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Dict, List, Sequence, Tuple
 from device_agents.backends.onnx_bytes import GraphNode, read_nodes
 
 WARMUP_RUNS = 2
+NodeTimes = List[Tuple[str, List[float]]]
+"""Name of an executed node, and its time in each run in microseconds."""
 _SUFFIX = "_kernel_time"
 _RENAMED = ("_bn_nchwc", "_mul_nchwc", "_nchwc")
 
 
-def read_profile(content: bytes, runs: int) -> List[Tuple[str, List[float]]]:
-    """Each executed node's name with its time in microseconds in each of the `runs` last runs, in order of execution.
+def read_profile(content: bytes, runs: int) -> NodeTimes:
+    """Return each executed node's name and its time in each of the last `runs` runs, in microseconds.
 
-    What a node takes several times in a run, inside of a loop, adds up. Raises ValueError for another format.
+    Nodes are in order of execution. The times of a node inside a loop add up. Raises ValueError for another format.
     """
     taken: Dict[Tuple[int, str], List[float]] = defaultdict(list)
     for event in json.loads(content):
@@ -28,10 +30,10 @@ def read_profile(content: bytes, runs: int) -> List[Tuple[str, List[float]]]:
 
 
 def stands_for(sent: bytes, executed: bytes, names: Sequence[str]) -> List[Tuple[str, ...]]:
-    """For each executed node, in order of execution, nodes of the model that was sent that it stands for.
+    """Return for each executed node, in order of execution, the nodes of the sent model that it computes.
 
-    Known are the node whose result it keeps, or the one it is named after; a reorder of memory goes to who
-    asks for it: the first node that reads it. Raises ValueError where one of the two is no model.
+    These are the nodes whose results it keeps, or the node it is named after. A reorder of memory belongs to the first
+    node that reads its result. Raises ValueError if `sent` or `executed` is not a model.
     """
     known = read_nodes(sent)
     writers = {output: node.name for node in known for output in node.outputs if output}
@@ -53,7 +55,7 @@ def _anchor(node: GraphNode, writers: Dict[str, str], known: "set[str]") -> Tupl
     kept = tuple(dict.fromkeys(writers[output] for output in node.outputs if output in writers))
     if kept:
         return kept
-    # The pass to blocked layouts renames results, and names the operator after the result it replaces.
+    # The blocked-layout pass renames results, and names an operator after the result that it replaces.
     for suffix in _RENAMED:
         if node.name.endswith(suffix) and node.name[: -len(suffix)] in writers:
             return (writers[node.name[: -len(suffix)]],)

@@ -1,8 +1,8 @@
-"""A vendor's tool as a backend: a program that is called with a model and tells a latency in what it prints.
+"""A vendor's tool as a backend: a program that runs a model and prints a latency.
 
-docs/vendor_tools.md explains the options. A call takes a list of arguments, never a line for a shell; what the
-network sends has no part in them. A tool that gives no latency for a probe refuses it at loading; one that gave
-some and stops doing so ends the worker, as a runtime that crashes does.
+docs/vendor_tools.md explains the options. A call passes a list of arguments and never uses a shell; only paths and
+numbers chosen here replace placeholders. A tool that prints no latency when a probe is loaded refuses the probe. A
+tool that printed latencies and then stops ends the worker, like a runtime that crashes.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from device_agents import arrays
 from device_agents.backends import LoadRequest, Refused, Sample
-from device_agents.backends.command_latency import nanoseconds
-from device_agents.backends.command_options import filled, read_options
-from device_agents.backends.command_process import MAX_OUTPUT_BYTES, Call, Launcher, ToolFailed
+from device_agents.backends.command.command_options import filled, read_options
+from device_agents.backends.command.latency_rule import nanoseconds
+from device_agents.backends.command.tool_process import MAX_OUTPUT_BYTES, Call, Launcher, ToolFailed
 from device_agents.backends.onnx_bytes import with_weights
 from device_agents.truth import Revealed
 
 _VERSION_LETTERS, _COMMAND_LETTERS = 500, 900
+# A push, a run (100 s at most) and a removal stay below the 300 s that the host grants a worker to load a probe.
+# The version must be printed while the worker starts.
 _PUSH_S, _REMOVE_S, _VERSION_S = 150.0, 30.0, 30.0
-"""With a call between them less than the host grants a worker for loading a probe; the last, for its start."""
 
 
 @dataclass(frozen=True)
 class _ModelFile:
-    """A complete model in a folder of its own, which holds what the tool puts beside it, and who uses it."""
+    """A complete model in a folder of its own, and the probes that use it; the tool may write beside it."""
 
     folder: str
     name: str
     probes: Set[str] = field(default_factory=set)
 
     @property
-    def values(self) -> Dict[str, str]:
-        """What stands for the model in arguments."""
+    def placeholders(self) -> Dict[str, str]:
+        """Values of the placeholders that stand for the model."""
         return {"model": os.path.join(self.folder, self.name), "name": self.name}
 
 
 class CommandBackend:
-    """Calls a tool for each sample, or for each few where it tells the latencies of single runs."""
+    """Calls a tool for each sample, or for several samples at once if it reports the latencies of single runs."""
 
     name = "command"
     reveals: Tuple[str, ...] = ()
@@ -55,26 +56,26 @@ class CommandBackend:
         self._options = read_options(options)
         self.clock = self._options.clock
         self._launcher = Launcher()
-        self._version = self._told_version()
+        self._version = self._read_version()
         self._files: Dict[str, _ModelFile] = {}
         self._loaded: Dict[str, _ModelFile] = {}
         self._waiting: Dict[str, Deque[Sample]] = {}
 
     def fingerprint(self) -> Dict[str, str]:
-        """The tool's version, its arguments, and a digest of all options that change what is measured."""
-        known = self._options
-        settings = f"runs={known.runs},warmup={known.warmup},unit={known.unit},clock={known.clock}"
+        """Return the tool's version, its arguments, and a digest of all options that change what is measured."""
+        options = self._options
+        settings = f"runs={options.runs},warmup={options.warmup},unit={options.unit},clock={options.clock}"
         return {
             "runtime": "command",
             "runtime_version": self._version,
-            "settings": f"{settings},options={known.digest}",
-            "command": " ".join(known.run)[:_COMMAND_LETTERS],
+            "settings": f"{settings},options={options.digest}",
+            "command": " ".join(options.run)[:_COMMAND_LETTERS],
         }
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:
-        """Writes the complete model, pushes it and calls the tool once; a copy of what is there shares all that.
+        """Write the complete model, push it and call the tool once; equal models share one file.
 
-        Each call is a new process that warms itself up, or does not: what the first one tells is as good as the rest.
+        Each call starts a new process with its own warm-up, so the samples of this first call are kept.
         """
         self.unload(request.probe)
         key = _digest(request)
@@ -87,7 +88,7 @@ class CommandBackend:
         return None
 
     def unload(self, probe: str) -> None:
-        """Removes the model, here and where it was pushed to, once nobody uses it; raises Refused."""
+        """Remove the model, here and where it was pushed to, when no probe uses it; raises Refused."""
         self._waiting.pop(probe, None)
         file = self._loaded.pop(probe, None)
         if file is None:
@@ -96,35 +97,35 @@ class CommandBackend:
         if not file.probes:
             self._files = {key: one for key, one in self._files.items() if one is not file}
             try:
-                self._removed(file)
+                self._remove(file)
             except (ToolFailed, OSError) as error:
                 raise Refused(f"the model could not be removed: {error}") from error
 
     def run(self, probe: str) -> Sample:
-        """The next latency that the tool told of this probe; calls it where none is left."""
+        """Return the next latency of this probe; calls the tool if none is left."""
         waiting = self._waiting[probe]
         if not waiting:
             try:
-                waiting.extend(self._measured(self._loaded[probe]))
+                waiting.extend(self._measure(self._loaded[probe]))
             except ToolFailed as error:
-                raise SystemExit(f"{error}") from error  # it told a latency before: not the probe, the device
+                raise SystemExit(f"{error}") from error  # it worked before: the device failed, not the probe
         return waiting.popleft()
 
-    def _told_version(self) -> str:
-        told = self._options.version
-        if not isinstance(told, str):
+    def _read_version(self) -> str:
+        version = self._options.version
+        if not isinstance(version, str):
             try:
-                call = self._call(told, {}, _VERSION_S)
+                call = self._call(version, {}, _VERSION_S)
             except ToolFailed as error:
-                raise Refused(f"the version of the tool cannot be told: {error}") from error
-            told = call.output if call.output.strip() else call.errors
-        if not told.strip():
-            raise Refused("the tool tells no version")
-        return " ".join(told.split())[:_VERSION_LETTERS]
+                raise Refused(f"the tool does not report its version: {error}") from error
+            version = call.output if call.output.strip() else call.errors
+        if not version.strip():
+            raise Refused("the tool printed no version")
+        return " ".join(version.split())[:_VERSION_LETTERS]
 
     def _prepared(self, request: LoadRequest) -> Tuple[_ModelFile, List[Sample]]:
         taken = {file.name for file in self._files.values()}
-        # Few names, used again: what a session that was cut off has left elsewhere is overwritten by the next.
+        # Names are few and used again, so that files an aborted session left on the device are overwritten.
         number = next(number for number in range(len(taken) + 1) if f"probe-{number}.onnx" not in taken)
         try:
             folder = tempfile.mkdtemp(prefix="model-", dir=os.getcwd())
@@ -133,29 +134,30 @@ class CommandBackend:
         file = _ModelFile(folder, f"probe-{number}.onnx")
         try:
             weights = {spec["name"]: arrays.make(spec) for spec in request.weights}
-            with open(file.values["model"], "xb") as content:
+            with open(file.placeholders["model"], "xb") as content:
                 content.write(with_weights(request.model, weights))
             if self._options.push:
-                self._call(self._options.push, file.values, _PUSH_S)
-            return file, self._measured(file)
+                self._call(self._options.push, file.placeholders, _PUSH_S)
+            return file, self._measure(file)
         except (ToolFailed, OSError, ValueError) as error:
-            with suppress(ToolFailed, OSError):  # what went wrong first is what to tell
-                self._removed(file)
+            with suppress(ToolFailed, OSError):  # the first error is the one to report
+                self._remove(file)
             raise Refused(str(error)) from error
 
-    def _removed(self, file: _ModelFile) -> None:
+    def _remove(self, file: _ModelFile) -> None:
         try:
             if self._options.remove:
-                self._call(self._options.remove, file.values, _REMOVE_S)
+                self._call(self._options.remove, file.placeholders, _REMOVE_S)
         finally:
             shutil.rmtree(file.folder, ignore_errors=True)
 
-    def _measured(self, file: _ModelFile) -> List[Sample]:
+    def _measure(self, file: _ModelFile) -> List[Sample]:
+        options = self._options
         with _new_folder() as folder:
-            known = self._options
             output = os.path.join(folder, "output")
-            values = {**file.values, "output": output, "runs": str(known.runs), "warmup": str(known.warmup)}
-            call = self._launcher.call(filled(known.run, values), known.timeout_s, folder)
+            counts = {"runs": str(options.runs), "warmup": str(options.warmup)}
+            words = filled(options.run, {**file.placeholders, "output": output, **counts})
+            call = self._launcher.call(words, options.timeout_s, folder)
             try:
                 times_ns = self._times_ns(call, output)
             except ValueError as error:
@@ -164,15 +166,15 @@ class CommandBackend:
         return [Sample(one) if self.clock == "wall" else Sample(share_ns, None, one) for one in times_ns]
 
     def _times_ns(self, call: Call, output: str) -> List[int]:
-        known = self._options
-        printed = call.output if known.in_json else f"{call.output}\n{call.errors}"
-        figures = known.rule.find(_read(output) if known.in_file else printed)
-        if known.rule.gives_list and len(figures) < known.runs:
-            raise ValueError(f"the tool tells {len(figures)} latencies instead of {known.runs}")
-        times_ns = [nanoseconds(figure, known.unit) for figure in figures[-known.runs :]]
+        options = self._options
+        printed = call.output if options.in_json else f"{call.output}\n{call.errors}"
+        figures = options.rule.find(_read(output) if options.in_file else printed)
+        if options.rule.gives_list and len(figures) < options.runs:
+            raise ValueError(f"the tool reported {len(figures)} latencies instead of {options.runs}")
+        times_ns = [nanoseconds(figure, options.unit) for figure in figures[-options.runs :]]
         if self.clock == "wall" and max(times_ns) > call.wall_ns:
             longest_s, call_s = max(times_ns) / 1e9, call.wall_ns / 1e9
-            raise ValueError(f"a latency of {longest_s:g} s in a call that took {call_s:g} s: is the unit right?")
+            raise ValueError(f"a latency of {longest_s:g} s in a call that took {call_s:g} s: check the option unit")
         return times_ns
 
     def _call(self, words: Sequence[str], values: Mapping[str, str], timeout_s: float) -> Call:
@@ -182,7 +184,7 @@ class CommandBackend:
 
 @contextmanager
 def _new_folder() -> Iterator[str]:
-    """A folder for one call, which goes with all that the tool leaves in it."""
+    """Yield a folder for one call; it is removed with everything that the tool left in it."""
     folder = tempfile.mkdtemp(prefix="call-", dir=os.getcwd())
     try:
         yield folder
@@ -195,10 +197,10 @@ def _digest(request: LoadRequest) -> str:
 
 
 def _read(path: str) -> str:
-    """A file that the tool wrote, and nothing that it put there instead of one."""
+    """Return the text of a regular file that the tool wrote; raises ValueError for anything else."""
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise ValueError("the tool wrote no {output}: it is no file")
+            raise ValueError("the tool wrote no {output}: it is not a regular file")
         with open(path, "rb") as content:
             data = content.read(MAX_OUTPUT_BYTES + 1)
     except OSError as error:

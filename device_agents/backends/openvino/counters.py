@@ -1,4 +1,4 @@
-"""OpenVINO's counters: how long each executed node takes."""
+"""OpenVINO's counters: the time of each executed node."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _MICROSECONDS = 1e6
 
 
 class Counters:
-    """Runs of a model compiled with counters, which tell the mean of all runs so far in whole microseconds.
+    """Runs of a model compiled with counters, which report the mean of all runs so far in whole microseconds.
 
-    A single run's time follows from two means one after the other, to within as many microseconds as there
-    were runs; over many runs these roundings cancel out, for each is taken back by the next.
+    Two consecutive means give the time of one run, to within as many microseconds as there were runs. Over many runs
+    the rounding errors cancel out.
     """
 
     def __init__(self, infer: Callable[[], Any], read: Callable[[], Any], runs: int) -> None:
@@ -21,13 +21,13 @@ class Counters:
         self._totals_us: List[Dict[str, float]] = [self._totals()]
 
     def run(self) -> None:
-        """One run."""
+        """Run once."""
         self._infer()
         self._runs += 1
         self._totals_us.append(self._totals())
 
     def per_run_us(self) -> Dict[str, List[float]]:
-        """For each node that was executed, its time in each call of `run`."""
+        """Return for each executed node its time in each call of `run`, in microseconds."""
         last = self._totals_us[-1]
         numbers = range(1, len(self._totals_us))
         return {

@@ -1,4 +1,4 @@
-"""The graph that OpenVINO executes for a model, in terms of the nodes of the model that was sent."""
+"""The graph that OpenVINO executes for a model, in terms of the nodes of the sent model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _NO_WORK = ("Input", "Output", "Const")
 
 @dataclass(frozen=True)
 class ExecutedNode:
-    """A node as it is executed: the nodes of the sent model in it, and the layout of its first result.
+    """An executed node: the nodes of the sent model that it computes, and the memory layout of its first result.
 
-    One that OpenVINO adds of its own, such as a reorder or half of a decomposed operator, has none in it and
-    `serves` those of the first node that reads its result, or else of the one that it reads. Layouts name
-    dimensions in the order they lie in memory: "abcd" is plain, "acdb" has channels last.
+    A node that OpenVINO adds, such as a reorder or half of a decomposed operator, computes none of them; it `serves`
+    the nodes of the first node that reads its result, or else of the node whose result it reads. A layout names
+    dimensions in memory order: "abcd" is plain, "acdb" has channels last.
     """
 
     name: str
@@ -27,7 +27,7 @@ class ExecutedNode:
 
 
 def executed_nodes(compiled: Any, sent: bytes) -> List[ExecutedNode]:
-    """What a compiled model executes, in an order of execution; what depends on constants alone is not among it."""
+    """Return what a compiled model executes, in an order of execution, without nodes that read constants only."""
     known = _known(sent)
     operations = list(compiled.get_runtime_model().get_ordered_ops())
     facts = [_facts(operation) for operation in operations]
@@ -44,9 +44,9 @@ def executed_nodes(compiled: Any, sent: bytes) -> List[ExecutedNode]:
 
 
 def encode(nodes: Sequence[ExecutedNode]) -> bytes:
-    """Executed nodes that have nodes of the sent model in them, as JSON."""
-    told = [{"name": node.name, "nodes": node.nodes, "layout": node.layout} for node in nodes if node.nodes]
-    return json.dumps({"layers": told}).encode()
+    """Encode as JSON the executed nodes that compute nodes of the sent model."""
+    layers = [{"name": node.name, "nodes": node.nodes, "layout": node.layout} for node in nodes if node.nodes]
+    return json.dumps({"layers": layers}).encode()
 
 
 def _facts(operation: Any) -> Dict[str, str]:
@@ -59,7 +59,7 @@ def _reads(operation: Any, places: Dict[str, int]) -> List[int]:
 
 
 def _live(facts: Sequence[Dict[str, str]], reads: Sequence[Sequence[int]]) -> Set[int]:
-    """What depends on an input of the model."""
+    """Return the indices of operations that depend on an input of the model."""
     live: Set[int] = set()
     for at, fact in enumerate(facts):
         if fact.get("layerType") == "Input" or any(one in live for one in reads[at]):
@@ -68,14 +68,14 @@ def _live(facts: Sequence[Dict[str, str]], reads: Sequence[Sequence[int]]) -> Se
 
 
 def _known(sent: bytes) -> Dict[str, str]:
-    """The node of each name that OpenVINO calls nodes by: their own names, or results that the model hands back."""
+    """Map the names that OpenVINO uses for nodes, their own or those of model outputs, to names of nodes."""
     nodes = read_nodes(sent)
     results = {output: node.name for node in nodes for output in node.outputs if output}
     return {**results, **{node.name: node.name for node in nodes}}
 
 
 def _originals(facts: Dict[str, str], known: Mapping[str, str]) -> Tuple[str, ...]:
-    """Names before a slash: OpenVINO names the parts of a node after it, `n0/WithoutBiases`."""
+    """Return the sent nodes; OpenVINO appends the part of a node after a slash, as in `n0/WithoutBiases`."""
     names = (name.partition("/")[0] for name in facts.get("originalLayersNames", "").split(","))
     return tuple(dict.fromkeys(known[name] for name in names if name in known))
 

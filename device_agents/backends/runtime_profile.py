@@ -1,7 +1,7 @@
-"""What a runtime's own profile tells of a model's layers, and what is taken off it.
+"""Turn a runtime's own profile into true layer latencies.
 
-A profile is wall time, told per executed node: another process that takes the core adds milliseconds to the
-node it hits, and the profiler adds time of its own. Neither belongs to the layers.
+A profile is wall time per executed node. Another process that takes the core adds milliseconds to one node, and the
+profiler adds time of its own. Neither belongs to the layers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DISTURBED = 1.25
 
 
 def rounds() -> Iterator[int]:
-    """Numbers of runs: as many as fit into a few seconds, within FEWEST_RUNS and MOST_RUNS."""
+    """Yield run numbers for a few seconds, at least FEWEST_RUNS and at most MOST_RUNS."""
     started = time.monotonic()
     for number in range(MOST_RUNS):
         if number >= FEWEST_RUNS and time.monotonic() - started > _BUDGET_S:
@@ -30,28 +30,27 @@ def rounds() -> Iterator[int]:
 
 
 def undisturbed_mean(samples: Sequence[float], slack: float) -> float:
-    """The mean of the samples that nothing disturbed.
+    """Return the mean of the samples within a quarter, or `slack`, of the tenth percentile.
 
-    These lie within a quarter, or `slack`, of the tenth percentile. On a quiet machine that is all of them;
-    means, for whole units average out where medians do not.
+    On a quiet machine these are all samples. A mean averages out rounding to whole units, a median does not.
     """
     low = sorted(samples)[int(_LOW * (len(samples) - 1))]
     return statistics.fmean(sample for sample in samples if sample <= max(_DISTURBED * low, low + slack))
 
 
 def makespan_s(samples: Sequence[Sample]) -> float:
-    """The median run without profiling, in CPU time where that is told."""
+    """Return the median of runs without profiling, in CPU time if the samples have it."""
     return statistics.median(sample.wall_ns if sample.cpu_ns is None else sample.cpu_ns for sample in samples) / 1e9
 
 
 def truth_of(layers: Sequence[TrueLayer], makespan: float) -> Truth:
-    """Layers as profiled, in the proportion that makes them add up to what a run takes without the profiler.
+    """Scale profiled layers so that they add up to `makespan`, the time of a run without the profiler.
 
-    Raises Refused where the profile holds nothing.
+    Raises Refused if the profile is empty.
     """
     profiled_s = sum(layer.latency_s for layer in layers)
     if profiled_s <= 0:
-        raise Refused("the runtime's profile tells of no time spent in any node")
+        raise Refused("the runtime's profile reports no time for any node")
     scale = makespan / profiled_s
     scaled = tuple(replace(layer, latency_s=layer.latency_s * scale) for layer in layers)
     return Truth(None, sum(layer.latency_s for layer in scaled), scaled)

@@ -1,8 +1,8 @@
-"""Where the output of a tool holds its latency: at a path into JSON, or on lines of a pattern.
+"""Find the latency in the output of a tool: at a path into a JSON document, or on a line that matches a pattern.
 
-`json:$.a['b c'][0]` is one number of a JSON document; with one `[*]` it is a number of each element of a list.
-`pattern:^…$` is a regular expression of whole lines with one group, the number, that occurs exactly once.
-What is not there, or there twice, is an error and never a latency.
+`json:$.a['b c'][0]` selects one number of a JSON document; one `[*]` selects a number of each element of a list.
+`pattern:^…$` is a regular expression for a whole line, with one group for the number; exactly one line must match.
+A missing or duplicate figure is an error and never a latency.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _Step = Union[str, int, object]
 
 @dataclass(frozen=True)
 class LatencyRule:
-    """How to find latencies: `find` gives the figures in a text, or raises ValueError that says what is wrong.
+    """How to find latencies: `find` returns the figures in a text, or raises ValueError with the reason.
 
-    Where the rule `gives_list`, each figure is of a run of its own; else there is one.
+    If the rule `gives_list`, each figure belongs to one run; otherwise there is one figure.
     """
 
     find: Callable[[str], List[float]]
@@ -37,7 +37,7 @@ class LatencyRule:
 
 
 def latency_rule(expression: str) -> LatencyRule:
-    """The rule that an expression stands for; raises ValueError where it is none."""
+    """Return the rule for an expression of devices.toml; raises ValueError if it is malformed."""
     kind, _, rest = expression.partition(":")
     if kind == "json":
         steps = _steps(rest)
@@ -45,13 +45,13 @@ def latency_rule(expression: str) -> LatencyRule:
     if kind == "pattern":
         pattern = _anchored(rest)
         return LatencyRule(lambda text: [_only_match(pattern, text)], False)
-    raise ValueError("latency is json:PATH or pattern:^EXPRESSION$")
+    raise ValueError("latency must be json:PATH or pattern:^EXPRESSION$")
 
 
 def nanoseconds(figure: float, unit: str) -> int:
-    """A latency in whole nanoseconds; raises ValueError where the figure is none that a run can take."""
+    """Return a latency in whole nanoseconds; raises ValueError if no run can take that long or that short."""
     if not math.isfinite(figure) or figure <= 0:
-        raise ValueError("a latency of %g %s is none" % (figure, unit))
+        raise ValueError("a latency of %g %s is not positive and finite" % (figure, unit))
     time_ns = figure * UNITS_NS[unit]
     if time_ns > LONGEST_S * 1e9:
         raise ValueError("a latency of %g %s is more than %g s" % (figure, unit, LONGEST_S))
@@ -62,18 +62,18 @@ def nanoseconds(figure: float, unit: str) -> int:
 
 def _steps(path: str) -> Tuple[_Step, ...]:
     if not path.startswith("$"):
-        raise ValueError("a JSON path begins with $")
+        raise ValueError("a JSON path must begin with $")
     steps: List[_Step] = []
     at = 1
     while at < len(path):
         step = _STEP.match(path, at)
         if step is None:
-            raise ValueError("the JSON path is not .KEY, ['KEY'], [NUMBER] or [*] at %r" % path[at : at + 20])
+            raise ValueError("the JSON path needs .KEY, ['KEY'], [NUMBER] or [*] at %r" % path[at : at + 20])
         key, quoted, index, each = step.groups()
         steps.append(_EACH if each else int(index) if index else key or quoted)
         at = step.end()
     if steps.count(_EACH) > 1:
-        raise ValueError("a JSON path has one [*] at most")
+        raise ValueError("a JSON path may have one [*] at most")
     return tuple(steps)
 
 
@@ -89,7 +89,7 @@ def _document(text: str) -> Any:
 def _object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("the output has a key twice in one JSON object")
+        raise ValueError("a JSON object of the output has a key twice")
     return found
 
 
@@ -97,7 +97,7 @@ def _figures(value: Any, steps: Tuple[_Step, ...], place: str) -> List[float]:
     for at, step in enumerate(steps):
         if step is _EACH:
             if not isinstance(value, list) or not value:
-                raise ValueError("%s is no list with something in it" % place)
+                raise ValueError("%s is not a list with elements" % place)
             rest = steps[at + 1 :]
             return [one for index, item in enumerate(value) for one in _figures(item, rest, "%s[%d]" % (place, index))]
         kind = list if isinstance(step, int) else dict
@@ -107,35 +107,35 @@ def _figures(value: Any, steps: Tuple[_Step, ...], place: str) -> List[float]:
             raise ValueError("the output has no %s" % place)
         value = value[step]
     if type(value) not in (int, float):
-        raise ValueError("%s is no number" % place)
+        raise ValueError("%s is not a number" % place)
     try:
         return [float(value)]
     except OverflowError:
-        raise ValueError("%s is beyond all numbers" % place) from None
+        raise ValueError("%s is too large" % place) from None
 
 
 def _anchored(source: str) -> "re.Pattern[str]":
     inner = source[1:-1]
     escaped = len(inner) - len(inner.rstrip("\\"))
     if len(source) < 3 or source[0] != "^" or source[-1] != "$" or escaped % 2:
-        raise ValueError("a pattern begins with ^ and ends with $")
+        raise ValueError("a pattern must begin with ^ and end with $")
     try:
-        re.compile(inner)  # by itself, so that no parenthesis of it closes ours
+        re.compile(inner)  # checked alone: an unbalanced parenthesis would close the group below
         pattern = re.compile("^(?:%s)$" % inner, re.MULTILINE)
     except re.error as error:
-        raise ValueError("the pattern is no regular expression: %s" % error) from None
+        raise ValueError("the pattern is not a valid regular expression: %s" % error) from None
     if pattern.groups != 1:
-        raise ValueError("a pattern has one group, the number; this one has %d" % pattern.groups)
+        raise ValueError("a pattern must have one group, for the number; this one has %d" % pattern.groups)
     return pattern
 
 
 class _TooSlowError(Exception):
-    """Raised by the timer: a pattern like (a+)+ takes for ever on the wrong text."""
+    """Raised by the timer: a pattern such as (a+)+ may take forever."""
 
 
 @contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
-    """Ends what runs inside after so long; in the main thread, where a worker does all its work."""
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise _TooSlowError in the body after `seconds`; works in the main thread only, where a worker does its work."""
 
     def ring(_number: int, _frame: Any) -> None:
         raise _TooSlowError
@@ -151,13 +151,13 @@ def _at_most(seconds: float) -> Iterator[None]:
 
 def _only_match(pattern: "re.Pattern[str]", text: str) -> float:
     try:
-        with _at_most(_MATCHING_S):
+        with _time_limit(_MATCHING_S):
             matches = list(islice(pattern.finditer(text.replace("\r\n", "\n")), 2))
     except _TooSlowError:
-        raise ValueError("the pattern takes more than %g s to match; make it simpler" % _MATCHING_S) from None
+        raise ValueError("matching the pattern takes more than %g s; simplify it" % _MATCHING_S) from None
     if len(matches) != 1:
-        raise ValueError("the pattern matches %s" % ("more than once" if matches else "nowhere"))
+        raise ValueError("the pattern matches %s of the output" % ("more than one line" if matches else "no line"))
     figure = matches[0].group(1) or ""
     if not _NUMBER.fullmatch(figure):
-        raise ValueError("the pattern finds %r, which is no number" % figure[:40])
+        raise ValueError("the pattern finds %r, which is not a number" % figure[:40])
     return float(figure)

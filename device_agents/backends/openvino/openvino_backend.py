@@ -11,14 +11,14 @@ from device_agents.backends import LoadRequest, Refused, Sample, check_option_na
 from device_agents.backends.clocks import clock_of, timed
 from device_agents.backends.inputs import InputBuffer
 from device_agents.backends.onnx_bytes import with_weights
-from device_agents.backends.openvino_counters import Counters
-from device_agents.backends.openvino_graph import encode, executed_nodes
-from device_agents.backends.profiles import makespan_s, rounds, truth_of, undisturbed_mean
+from device_agents.backends.openvino.counters import Counters
+from device_agents.backends.openvino.executed_graph import encode, executed_nodes
+from device_agents.backends.runtime_profile import makespan_s, rounds, truth_of, undisturbed_mean
 from device_agents.truth import Revealed, TrueLayer, Truth
 
 
 def _runtime() -> Any:
-    """The openvino package, which on import reports to its vendor unless what it reports with is missing."""
+    """Import openvino without its telemetry package, with which it reports to its vendor on import."""
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
     import openvino
 
@@ -31,27 +31,26 @@ FORMAT = "openvino"
 _OPTIONS = {"threads"}
 _WARMUP_RUNS = 2
 _TRUNCATED_US = 1.0
-"""What whole microseconds take off a mean in the mean: half of one where each run is cut, half where the mean is."""
+"""Mean loss by truncation to whole microseconds: half of one for each run, and half of one for the mean."""
 
 
 @dataclass(frozen=True)
-class _Loaded:
-    """A compiled model with an inference request whose inputs are set, and the probe it was made of."""
+class _CompiledProbe:
+    """A compiled model, an inference request with its inputs set, and the probe that it was compiled from."""
 
     compiled: Any
     request: Any
     probe: LoadRequest
 
     def infer(self) -> Any:
-        """One run; the result holds the output arrays."""
+        """Run once and return the output arrays."""
         return self.request.infer()
 
 
 class OpenVinoBackend:
     """Compiled models of OpenVINO's CPU plugin, one stream; times are thread CPU time beside wall time.
 
-    With one thread the plugin computes on the thread that asks: CPU time of that thread is CPU time of the
-    process.
+    With one thread the plugin computes on the calling thread, so that thread's CPU time is that of the process.
     """
 
     name = "openvino"
@@ -61,23 +60,23 @@ class OpenVinoBackend:
         check_option_names("openvino", options, _OPTIONS)
         self._threads = int(options.get("threads", 1))
         if self._threads < 1:
-            raise Refused("threads must be 1 or more")
+            raise Refused("the option threads of the openvino backend must be 1 or more")
         self.clock = clock_of(self._threads)
         self._settings = {
             "INFERENCE_NUM_THREADS": self._threads,
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
-            # The default rounds to 16 bits where the machine can.
+            # The default rounds to 16 bits on machines that support it.
             "INFERENCE_PRECISION_HINT": "f32",
-            # Which core to use is for the operating system, and for whoever starts the agent.
+            # The operating system, or whoever starts the agent, chooses the core.
             "ENABLE_CPU_PINNING": False,
         }
         self._core = openvino.Core()
-        self._loaded: Dict[str, _Loaded] = {}
+        self._loaded: Dict[str, _CompiledProbe] = {}
         self._inputs = InputBuffer()
 
     def fingerprint(self) -> Dict[str, str]:
-        """Runtime, version and settings."""
+        """Return runtime, version and settings."""
         return {
             "runtime": "openvino",
             "runtime_version": openvino.__version__,
@@ -85,29 +84,28 @@ class OpenVinoBackend:
         }
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:
-        """Compiles the model with its weights as constants in it, and runs it once."""
+        """Compile the model with its weights as constants, and run it once."""
         loaded = self._open(request)
         self._loaded[request.probe] = loaded
         return Revealed(FORMAT, encode(executed_nodes(loaded.compiled, request.model))) if request.reveal else None
 
     def unload(self, probe: str) -> None:
-        """Drops the compiled model."""
+        """Drop the compiled model."""
         self._loaded.pop(probe, None)
 
     def run(self, probe: str) -> Sample:
-        """One run, from input arrays to output arrays."""
+        """Run once, from input arrays to output arrays."""
         return timed(self._loaded[probe].infer, self._threads)
 
     def oracle(self, probe: str) -> Truth:
-        """The layers of a loaded probe by the counters of the runtime, in a second model compiled with them.
+        """Return a probe's layer latencies from the runtime's counters, in a second model compiled with them.
 
-        Its runs alternate with those of the loaded one. Counters read the clock twice a node, which is below
-        their resolution; what is taken off is the rest of the difference to a run without counters, in
-        proportion to the layers.
+        Its runs alternate with those of the loaded model. Counters read the clock twice per node, which is below their
+        resolution. The remaining difference from a run without counters is removed in proportion to the layers.
         """
         loaded = self._loaded[probe]
         counting = self._open(loaded.probe, PERF_COUNT=True)
-        for _ in range(_WARMUP_RUNS - 1):  # the first one was at opening
+        for _ in range(_WARMUP_RUNS - 1):  # opening ran it once
             counting.infer()
         counters = Counters(counting.infer, lambda: counting.request.profiling_info, _WARMUP_RUNS)
         plain = []
@@ -123,16 +121,16 @@ class OpenVinoBackend:
         ]
         return truth_of(layers, makespan_s(plain))
 
-    def _open(self, probe: LoadRequest, **settings: Any) -> _Loaded:
+    def _open(self, probe: LoadRequest, **settings: Any) -> _CompiledProbe:
         try:
             model = with_weights(probe.model, {spec["name"]: arrays.make(spec) for spec in probe.weights})
             compiled = self._core.compile_model(self._core.read_model(model), "CPU", {**self._settings, **settings})
             del model
-            loaded = _Loaded(compiled, compiled.create_infer_request(), probe)
+            loaded = _CompiledProbe(compiled, compiled.create_infer_request(), probe)
             for index, spec in enumerate(probe.inputs):
                 values = openvino.Tensor(self._inputs.view(spec, index), shared_memory=True)
                 loaded.request.set_tensor(spec["name"], values)
             loaded.infer()
-        except Exception as error:  # the runtime raises RuntimeError, its bindings whatever else Python has
+        except Exception as error:  # the runtime raises RuntimeError, its bindings anything
             raise Refused(str(error)) from error
         return loaded

@@ -1,0 +1,1 @@
+"""Vendor tools: a command line program that runs a model and prints its latency."""

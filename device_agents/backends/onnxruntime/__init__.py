@@ -1,0 +1,1 @@
+"""ONNX Runtime: sessions, the optimized graph, and its profile per node."""
