@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from device_agents.emulated_npu.compiler.pipeline import Compiled
+from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, ExecutionFault
 from device_agents.emulated_npu.execution.functional import ExecutionCounters, FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.execution.signatures import operands_of

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from onnx import load_model_from_string
 
-from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
+from device_agents.emulated_npu.compiler.compiled import Compiled
+from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.isa.program import MAGIC, Program
 from device_agents.emulated_npu.machine import Machine, preset_names
 from harness.emulator.error_translation import errors_of_forced_choices, errors_of_user

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from small_models import IR_VERSION, by_runtime, model, node, values
 
+from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import Compiled
 from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.execution.interleaving import Order
 from device_agents.emulated_npu.machine import Machine, Memory, Mfu, find_machine

@@ -9,16 +9,16 @@ from itertools import pairwise
 from hypothesis import strategies as st
 from networks_on_npu import ORDERS, TOLERANCE, NetworkCase, execute, relative_error
 
+from device_agents.emulated_npu.compiler.compiled import Compiled, CompiledSystem
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.graph.producers import layer_producers
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_graph
+from device_agents.emulated_npu.compiler.pipeline import compile_graph, compile_system
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.execution.stream_execution import SystemRun
 from device_agents.emulated_npu.machine import Cores, Interconnect, Machine
-from device_agents.emulated_npu.many_cores.system import CompiledSystem, compile_system
 from device_agents.emulated_npu.many_cores.system_run import run_system
 
 NO_LINK = Interconnect(0.0, 0.0)

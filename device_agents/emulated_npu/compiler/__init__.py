@@ -1,1 +1,1 @@
-"""From an ONNX network to binary instructions, one stage a module (S2.5)."""
+"""The compiler: from an ONNX network to binary instructions; `pipeline` runs its stages in order."""

@@ -1,226 +1,169 @@
-"""The compiler as a whole: ONNX in, a program and the picture of its memory out (S2.2, S2.5)."""
+"""The compiler: an ONNX network goes through the stages once, in order, and comes out as programs (S2.2, S2.5, S5.7).
+
+    graph -> odd_dft -> splitting -> planning -> ordering -> codegen
+
+A network on one core is the case of one group with one core. A stage knows the values of the stages before it and
+nothing of those behind it. `prediction` runs planning and ordering on candidates, where a choice needs their time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 from device_agents.emulated_npu.compiler.codegen.emit import emit
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, LazyConstant
+from device_agents.emulated_npu.compiler.compiled import Compiled, CompiledCore, CompiledGroup, CompiledSystem
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.odd_dft.choice import choose_convolutions
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
+from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
 from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.external_memory import (
-    FREE,
-    ExternalMemory,
-    OccupiedMemory,
-    PackedWeights,
-    PlainConstant,
-    choose_spaces,
-    placeholders,
-    port_of,
-)
-from device_agents.emulated_npu.compiler.planning.lowering import Externals
-from device_agents.emulated_npu.compiler.planning.placement import Buffer
-from device_agents.emulated_npu.compiler.planning.weights import pack_weights
-from device_agents.emulated_npu.compiler.steps import Layout, decide, lowered, ordered, predicted_time_ps
-from device_agents.emulated_npu.emulator_errors import EmulatorError
+from device_agents.emulated_npu.compiler.planning.external_memory import FREE, OccupiedMemory, port_of
+from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, CorePlan, GroupPlan, plan
+from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
+from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, check_assignment
+from device_agents.emulated_npu.compiler.splitting.division import Division, divide
+from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Program, Setup
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import DataType, Item
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A compiled network: the program, the graph it came from, what was decided, and where its constants go."""
-
-    program: Program
-    graph: Graph
-    machine: Machine
-    options: Options
-    decisions: tuple[Decision, ...]
-    packed: tuple[PackedWeights, ...]
-    plain: tuple[PlainConstant, ...]
-
-    @property
-    def chains(self) -> tuple[tuple[int, ...], ...]:
-        """Indices of the hardware layers of each chain, in order."""
-        found: dict[tuple[int, ...], None] = {}
-        for plan in self.plans:
-            found[tuple(layer.index for layer in plan.layers)] = None
-        return tuple(found)
-
-    @property
-    def plans(self) -> tuple[ChainPlan, ...]:
-        """The chains as they run."""
-        return tuple(plan for decision in self.decisions for plan in decision.chains)
-
-    def image(self, arrays: Mapping[str, Array]) -> Iterator[tuple[int, Array]]:
-        """What the loader writes to DDR before the first run, from the initializers by name: (address, array).
-
-        Raises EmulatorError for a machine whose data type has no values here.
-        """
-        return constant_image(self.machine, self.packed, self.plain, arrays)
-
-
-def constant_image(
-    machine: Machine, packed: Iterable[PackedWeights], plain: Iterable[PlainConstant], arrays: Mapping[str, Array]
-) -> Iterator[tuple[int, Array]]:
-    """What the loader writes to DDR: weights and constants from the initializers by name, as `Compiled.image`."""
-    import numpy as np
-
-    if machine.data_type is not DataType.FLOAT32:
-        what = f"{machine.name} computes in {machine.data_type.name.lower()}: it has timing but no values"
-        raise EmulatorError(what, next_step="Run with a preset that computes in float32, such as edge")
-    for item in packed:
-        weights = _evaluate(item.layer.fixed_weights, arrays)
-        scale = item.layer.scale_shift
-        vectors = None if scale is None else _evaluate(scale, arrays)
-        yield item.address, np.frombuffer(pack_weights(item.layer, item.blocks, weights, vectors), np.uint8)
-    for constant in plain:
-        array = _evaluate(constant.constant, arrays).reshape(constant.shape)
-        yield constant.address, np.ascontiguousarray(array.transpose(constant.order))
-
-
-def _evaluate(constant: LazyConstant, arrays: Mapping[str, Array]) -> Array:
-    result: Array = constant.compute(*(arrays[name] for name in constant.sources))
-    return result
+from device_agents.emulated_npu.unit_commands import Item
 
 
 def compile_model(model: bytes, machine: Machine, options: Options = DEFAULT) -> Compiled:
-    """Compiles an ONNX model; raises UnsupportedOperator, DoesNotFit or another EmulatorError."""
+    """Compile an ONNX model for one core; raises UnsupportedOperator, DoesNotFit or another EmulatorError."""
     return compile_graph(import_model(model), machine, options)
 
 
 def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) -> Compiled:
-    """Compiles a graph of hardware layers; raises DoesNotFit, or UnsupportedOperator for a DFT that cannot be."""
-    predictions = _Predictions(machine, options)
-    chosen = choose_convolutions(graph, machine, options, predictions)
-    written = _write(chosen, machine, options, decisions=predictions.known(chosen))
+    """Compile a graph for one core; raises DoesNotFit, or UnsupportedOperator for a forced DFT that is impossible."""
+    predictor = GraphPredictor(machine, options)
+    chosen = choose_convolutions(graph, machine, options, predictor)
+    schedule = _schedule(divide(chosen, machine), machine, options, predictor.decisions(chosen))
     if chosen.setup is not None and options.conv_algorithm == "auto":
-        # What layers gain alone, the network may lose where chains end elsewhere.
-        direct = _write(graph, machine, options, decisions=predictions.known(graph))
-        written = min(direct, written, key=lambda way: predicted_time_ps(way.items, machine))
-    graph = written.graph
-    externals, memory = written.externals, written.memory
-    halo_bytes = written.layout.halo_bytes
-    before = None if graph.setup is None else compile_setup(graph.setup, machine, memory, externals.values, halo_bytes)
-    code, layer_of = emit(written.items)
+        # A DFT that is faster for a layer can be slower for the network, because it ends chains.
+        direct = _schedule(divide(graph, machine), machine, options, predictor.decisions(graph))
+        schedule = min(direct, schedule, key=lambda way: predicted_time_ps(way.items[0], machine))
+    (group,) = _generate(schedule, machine)
+    (core,) = group.cores
+    return Compiled(core.program, schedule.division.graph, machine, options, core.decisions, group.packed, group.plain)
+
+
+def compile_system(
+    graph: Graph,
+    machine: Machine,
+    assignment: Assignment,
+    options: Options = DEFAULT,
+    *,
+    splits: Mapping[int, LayerSplit] | None = None,
+) -> CompiledSystem:
+    """Compile a graph for the core groups of an assignment; convolutions are computed as the graph has them.
+
+    `splits` selects, by the index of a layer, how the cores of its group share it; other layers run on the first core.
+    Without `splits` the compiler chooses the splits that it predicts to be fastest. Raises InvalidAssignment, or
+    DoesNotFit, which names the group whose share of the memories is too small.
+    """
+    check_assignment(assignment, graph, machine)
+    if splits is None:
+        splits = predicted_splits(graph, machine, assignment, options)
+    division = divide(graph, machine, assignment, splits)
+    groups = _generate(_schedule(division, machine, options), machine)
+    return CompiledSystem(division.graph, division.origins, machine, options, assignment, groups)
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """The plans of all groups, and by core the items that its queues receive."""
+
+    division: Division
+    plans: tuple[GroupPlan, ...]
+    items: Mapping[int, list[Item]]
+
+
+def _schedule(
+    division: Division,
+    machine: Machine,
+    options: Options,
+    decisions: Mapping[int, tuple[Decision, ...]] = NO_DECISIONS,
+    occupied: OccupiedMemory = FREE,
+) -> _Schedule:
+    plans = plan(division, options, decisions=decisions, occupied=occupied)
+    items = {core.core: order(core.commands, machine, options) for group in plans for core in group.cores}
+    return _Schedule(division, plans, items)
+
+
+def _generate(schedule: _Schedule, machine: Machine) -> tuple[CompiledGroup, ...]:
+    names = tuple(layer.name for layer in schedule.division.graph.layers)
+    groups = []
+    for planned in schedule.plans:
+        group = planned.group
+        cores = [_generate_core(core, planned, schedule.items[core.core], names) for core in planned.cores]
+        packed, plain = planned.memory.packed, planned.memory.plain
+        if group.graph.setup is not None:
+            setup = _compile_setup(group.graph.setup, planned)
+            first = cores[0].program
+            footprint = Footprint(*map(max, zip(astuple(first.footprint), astuple(setup.footprint), strict=True)))
+            cores[0] = replace(cores[0], program=replace(first, footprint=footprint, setup=setup.code))
+            packed, plain = packed + setup.plan.memory.packed, plain + setup.plan.memory.plain
+        groups.append(
+            CompiledGroup(
+                cores=tuple(cores),
+                chip=machine.cores.chip_of(group.cores[0]),
+                stage=group.stage,
+                depth=group.depth,
+                received_bytes=planned.received_bytes,
+                machine=group.machine,
+                packed=tuple(packed),
+                plain=tuple(plain),
+            )
+        )
+    return tuple(groups)
+
+
+def _generate_core(core: CorePlan, group: GroupPlan, items: list[Item], names: tuple[str, ...]) -> CompiledCore:
+    code, layer_of = emit(items)
+    graph, externals = core.graph, core.externals
     program = Program(
-        machine.name,
+        group.group.machine.name,
         code,
-        written.names,
+        names,
         layer_of,
         tuple(port_of(name, graph, externals) for name in graph.inputs),
         tuple(port_of(name, graph, externals) for name in graph.outputs),
-        written.footprint if before is None else largest(written.footprint, before.footprint),
-        NO_SETUP if before is None else before.setup,
+        group.footprint(core),
+        NO_SETUP,
     )
-    packed, plain = tuple(memory.packed), tuple(memory.plain)
-    if before is not None:
-        packed, plain = packed + before.packed, plain + before.plain
-    return Compiled(program, graph, machine, options, written.decisions, packed, plain)
+    return CompiledCore(core.core, program, core.decisions)
 
 
 @dataclass(frozen=True)
-class _Written:
-    """A graph as what the units execute, and what that needs."""
+class _CompiledSetup:
+    """Code that runs once when a program is loaded, and the plan that it comes from."""
 
-    graph: Graph
-    decisions: tuple[Decision, ...]
-    memory: ExternalMemory
-    externals: Externals
-    layout: Layout
-    items: list[Item]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the layers."""
-        return tuple(layer.name for layer in self.graph.layers)
+    code: Setup
+    plan: GroupPlan
 
     @property
     def footprint(self) -> Footprint:
-        """Bytes of each memory."""
-        return Footprint(self.memory.ddr_bytes, self.memory.llc_bytes, *self.layout.bytes)
+        """Bytes of each memory that the setup uses."""
+        return self.plan.footprint(self.plan.cores[0])
 
 
-def _write(
-    graph: Graph,
-    machine: Machine,
-    options: Options,
-    occupied: OccupiedMemory = FREE,
-    decisions: tuple[Decision, ...] | None = None,
-) -> _Written:
-    spaces = choose_spaces(graph, machine)
-    if decisions is None:
-        decisions = decide(graph, machine, options, placeholders(graph, machine, spaces))
-    plans = [plan for decision in decisions for plan in decision.chains]
-    memory = ExternalMemory(graph, machine, spaces, (plans,), occupied=occupied)
-    (externals,) = memory.run()
-    layout = Layout.of(machine, plans)
-    commands = list(lowered(graph, machine, plans, externals, layout))
-    return _Written(graph, decisions, memory, externals, layout, ordered(commands, machine, options))
+def _compile_setup(setup: Graph, group: GroupPlan) -> _CompiledSetup:
+    """Compile the graph that computes values of a group at load time on its first core; raises DoesNotFit.
 
-
-@dataclass(frozen=True)
-class CompiledSetup:
-    """What runs once when a program is loaded, with its constants and the memory that it takes."""
-
-    setup: Setup
-    footprint: Footprint
-    packed: tuple[PackedWeights, ...]
-    plain: tuple[PlainConstant, ...]
-
-
-def compile_setup(
-    setup: Graph, machine: Machine, memory: ExternalMemory, values: Mapping[str, Buffer], halo_bytes: int
-) -> CompiledSetup:
-    """Compiles what makes some of the `values` in a memory: all else that it needs lies behind what runs use.
-
-    `halo_bytes` are those of the runs: their halo buffer stays where it is. Raises DoesNotFit.
+    Results go to their addresses in the memory of the group. Everything else lies behind what the group uses. The halo
+    buffer of the runs stays where it is.
     """
-    results = {name: values[name] for name in setup.outputs}
-    room = machine.nb_bytes - halo_bytes
+    machine = group.group.machine
+    room = machine.nb_bytes - group.cores[0].layout.halo_bytes
     smaller = replace(machine, nb_bytes=room, halo_bytes=0)
     if machine.shared_buffer:
         smaller = replace(smaller, sb_bytes=room)
-    written = _write(setup, smaller, DEFAULT, OccupiedMemory(memory.ddr_bytes, memory.llc_bytes, results))
-    code, layer_of = emit(written.items)
-    own = written.memory
-    return CompiledSetup(Setup(code, written.names, layer_of), written.footprint, tuple(own.packed), tuple(own.plain))
-
-
-def largest(first: Footprint, second: Footprint) -> Footprint:
-    """What both need at most of each memory."""
-    return Footprint(*map(max, zip(astuple(first), astuple(second), strict=True)))
-
-
-class _Predictions:
-    """What the choice of algorithms asks for (`odd_dft.Predictions`); remembers what was decided for a network."""
-
-    def __init__(self, machine: Machine, options: Options) -> None:
-        self._machine, self._options = machine, options
-        self._decided: tuple[Graph, tuple[Decision, ...]] | None = None
-
-    def time_ps(self, graph: Graph) -> int:
-        """By the formula of S2.6, without the setup."""
-        return predicted_time_ps(_write(graph, self._machine, self._options).items, self._machine)
-
-    def chains(self, graph: Graph) -> list[tuple[int, int]]:
-        """Those of the network as it is."""
-        externals = placeholders(graph, self._machine, choose_spaces(graph, self._machine))
-        decisions = decide(graph, self._machine, self._options, externals)
-        self._decided = graph, decisions
-        return [(decision.start, decision.end) for decision in decisions]
-
-    def known(self, graph: Graph) -> tuple[Decision, ...] | None:
-        """The decisions for the network itself, where they were asked for."""
-        return self._decided[1] if self._decided is not None and self._decided[0] is graph else None
+    results = {name: group.buffers[name] for name in setup.outputs}
+    occupied = OccupiedMemory(group.memory.ddr_bytes, group.memory.llc_bytes, results)
+    schedule = _schedule(divide(setup, smaller), smaller, DEFAULT, occupied=occupied)
+    code, layer_of = emit(schedule.items[0])
+    names = tuple(layer.name for layer in setup.layers)
+    return _CompiledSetup(Setup(code, names, layer_of), schedule.plans[0])

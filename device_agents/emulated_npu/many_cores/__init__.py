@@ -1,1 +1,1 @@
-"""Several cores: groups of layers on groups of cores, messages between them, and a program for every core (S5)."""
+"""Networks on core groups: partitions, their compiled systems, values and times (S5)."""

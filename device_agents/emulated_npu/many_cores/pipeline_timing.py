@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded
 from device_agents.emulated_npu.isa.sequencer import sequence
-from device_agents.emulated_npu.many_cores.system import CompiledSystem
 from device_agents.emulated_npu.reports.pipeline_report import PipelineReport, pipeline_report
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.stream_timing import NO_LIMIT_PS, CoreSteps, StreamTiming, simulate_cores

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
+from device_agents.emulated_npu.compiler.pipeline import compile_system
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.pipeline_timing import core_steps
-from device_agents.emulated_npu.many_cores.system import compile_system
 from device_agents.emulated_npu.timing.stream_timing import simulate_cores
 
 

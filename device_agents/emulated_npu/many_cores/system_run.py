@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.execution.interleaving import Order
 from device_agents.emulated_npu.execution.memory import Array
 from device_agents.emulated_npu.execution.stream_execution import (
@@ -13,7 +14,6 @@ from device_agents.emulated_npu.execution.stream_execution import (
     run_cores,
     run_stream,
 )
-from device_agents.emulated_npu.many_cores.system import CompiledSystem
 
 
 def run_system(

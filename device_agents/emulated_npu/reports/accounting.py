@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
-from device_agents.emulated_npu.compiler.pipeline import Compiled
 from device_agents.emulated_npu.compiler.planning.tiling import Geometry
 from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
 from device_agents.emulated_npu.isa.program import Port, Program

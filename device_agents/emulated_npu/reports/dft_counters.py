@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.graph.odd_blocks import TransformedConvolution
-from device_agents.emulated_npu.compiler.pipeline import Compiled
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.timing.cost import macs
 from device_agents.emulated_npu.unit_commands import Binary, Command, Descriptor, Function, Space

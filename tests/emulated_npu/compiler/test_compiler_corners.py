@@ -9,8 +9,9 @@ import pytest
 from networks_on_npu import ORDERS, TOLERANCE, NetworkCase, execute, network_of, relative_error, small_machine
 from small_models import node, values
 
+from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
+from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine

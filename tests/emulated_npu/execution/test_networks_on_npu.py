@@ -21,8 +21,9 @@ from networks_on_npu import (
 from onnx import NodeProto
 from scratchpad import rows_are_independent
 
+from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
+from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.machine import find_machine
 from harness.network.models import BUILTIN_NAMES, LIGHT_FILES
 

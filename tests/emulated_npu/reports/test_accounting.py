@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from small_models import model, node
 
+from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
+from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit, ExecutionFault
 from device_agents.emulated_npu.execution.functional import ExecutionCounters
 from device_agents.emulated_npu.inference import (

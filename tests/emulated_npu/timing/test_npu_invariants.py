@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from networks_on_npu import all_options, builtin_model, machines_for, random_networks, with_varied_weights
 
 from device_agents.emulated_npu.compiler.codegen.emit import emit
+from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
+from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine

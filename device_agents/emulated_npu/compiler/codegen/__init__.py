@@ -1,1 +1,1 @@
-"""From commands to binary instructions: order, synchronisation, loops, registers."""
+"""Stage 6: binary instructions with loops and registers. Entry: `emit.emit`."""

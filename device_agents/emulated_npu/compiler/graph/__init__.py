@@ -1,1 +1,1 @@
-"""From an ONNX model to a graph of hardware layers: reading, folding, operators, views."""
+"""Stage 1: from an ONNX model to a graph of hardware layers. Entry: `importer.import_model`."""

@@ -1,1 +1,1 @@
-"""Convolutions computed by odd-length DFTs (S4): which ones, and the layers that replace them."""
+"""Stage 2: convolutions computed by DFT of odd blocks. Entry: `choice.choose_convolutions`."""

@@ -1,1 +1,1 @@
-"""Stage 5: the order of the commands of one core, with their synchronisation."""
+"""Stage 5: the order of the commands of a core, with their synchronisation. Entry: `order.order`."""

@@ -1,1 +1,1 @@
-"""From a graph to chains of layers with tiles, buffers and commands, chosen by predicted time."""
+"""Stage 4: chains, tiles, addresses and commands of every core. Entry: `plan.plan`."""

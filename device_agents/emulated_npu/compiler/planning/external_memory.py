@@ -22,6 +22,7 @@ from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, depthw
 from device_agents.emulated_npu.compiler.planning.lowering import Destination, Externals, factor_scale_key, weight_key
 from device_agents.emulated_npu.compiler.planning.placement import Buffer, buffer_bytes, dense_strides
 from device_agents.emulated_npu.compiler.planning.weights import WeightBlock, uses_weight_buffer
+from device_agents.emulated_npu.compiler.splitting.division import GroupGraph
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.isa.program import Port
 from device_agents.emulated_npu.machine import Machine
@@ -49,7 +50,6 @@ class PlainConstant:
 
 
 _ONCE: Mapping[str, int] = MappingProxyType({})
-_ALWAYS: Mapping[str, tuple[int, int]] = MappingProxyType({})
 _NOWHERE: Mapping[str, tuple[Destination, ...]] = MappingProxyType({})
 
 
@@ -100,26 +100,22 @@ FREE = OccupiedMemory(0, 0, MappingProxyType({}))
 
 
 class ExternalMemory:
-    """Gives everything off chip an address: activations by lifetime, weights and constants one after the other.
+    """Assigns addresses off chip to all values of a core group: activations by lifetime, then weights and constants.
 
-    `cores` are the chains of each core that shares the memory; `slots` as in `choose_spaces`. What several cores use,
-    inputs and what is received have their place for as long as the program runs; but `turns` name values that need
-    it from the first to the last of some steps that all cores take together.
+    `cores` lists the chains of each core. Values that several cores use, inputs and received values keep their address
+    while the program runs, except those in `lifetimes`, which gives the first and the last phase that needs them.
     """
 
     def __init__(
         self,
-        graph: Graph,
-        machine: Machine,
+        group: GroupGraph,
         spaces: Mapping[str, Space],
         cores: Sequence[Sequence[ChainPlan]],
-        slots: Mapping[str, int] = _ONCE,
-        owner: str = "The network",
-        turns: Mapping[str, tuple[int, int]] = _ALWAYS,
+        lifetimes: Mapping[str, tuple[int, int]],
         occupied: OccupiedMemory = FREE,
     ) -> None:
-        self._graph, self._machine, self._spaces, self._cores = graph, machine, spaces, cores
-        self._slots, self._owner, self._turns, self._occupied = slots, owner, turns, occupied
+        self._group, self._graph, self._machine = group, group.graph, group.machine
+        self._spaces, self._cores, self._shared, self._occupied = spaces, cores, lifetimes, occupied
         self.packed: list[PackedWeights] = []
         self.plain: list[PlainConstant] = []
         self.ddr_bytes = 0
@@ -145,7 +141,7 @@ class ExternalMemory:
         known: dict[object, int] = {}
         found = tuple(Externals(values, *self._weights(plans, known)) for plans in self._cores)
         if self.ddr_bytes > self._machine.ddr.bytes:
-            what = f"{self._owner} needs {self.ddr_bytes} bytes of DDR"
+            what = f"{self._group.name} needs {self.ddr_bytes} bytes of DDR"
             raise DoesNotFit(what, f"there are {self._machine.ddr.bytes}", "Raise bytes of [ddr] of the machine")
         return found
 
@@ -153,7 +149,7 @@ class ExternalMemory:
         return self._reserve(self._bytes(value))
 
     def _bytes(self, value: Value) -> int:
-        return self._slots.get(value.name, 1) * buffer_bytes(value.shape, element_type(value, self._machine))
+        return self._group.slots.get(value.name, 1) * buffer_bytes(value.shape, element_type(value, self._machine))
 
     def _reserve(self, size: int) -> int:
         address = self.ddr_bytes
@@ -180,18 +176,18 @@ class ExternalMemory:
             [
                 Lifetime(name, self._bytes(values[name]), 0, end)
                 for name in throughout
-                if name in kept - self._turns.keys()
+                if name in kept - self._shared.keys()
             ],
             *([] for _ in spans[1:]),
         ]
         for span, own in zip(spans, lives, strict=True):
             for name, (first, last) in span.items():
                 value = values[name]
-                alone = cores[name] == 1 and value.kind == "activation" and name not in self._turns
+                alone = cores[name] == 1 and value.kind == "activation" and name not in self._shared
                 if alone and (value.is_output or name in kept):
                     own.append(Lifetime(name, self._bytes(value), first, end if value.is_output else last))
-        by_turns = [Lifetime(name, self._bytes(values[name]), *span) for name, span in self._turns.items()]
-        return [*lives, by_turns]
+        shared = [Lifetime(name, self._bytes(values[name]), *span) for name, span in self._shared.items()]
+        return [*lives, shared]
 
     def _spans(self, plans: Sequence[ChainPlan]) -> dict[str, tuple[int, int]]:
         """The first and the last of some chains that stores or loads each value."""

@@ -1,1 +1,1 @@
-"""Predicted times of candidates, by which the compiler chooses between them."""
+"""Predicted times of candidates, for the choices of stages 2 and 3."""

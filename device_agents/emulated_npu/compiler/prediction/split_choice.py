@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.planning.chain_planner import Planner
+from device_agents.emulated_npu.compiler.planning.decisions import rooms_of
 from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.prediction.split_times import SplitPredictor
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, group_machines
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_layer, unsplit
 from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS, CannotSplit
-from device_agents.emulated_npu.compiler.steps import rooms_of
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Space

@@ -14,10 +14,13 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     whole_value,
 )
 from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.ordering.order import order
+from device_agents.emulated_npu.compiler.planning.decisions import decide
 from device_agents.emulated_npu.compiler.planning.external_memory import placeholders
+from device_agents.emulated_npu.compiler.planning.layout import ScratchpadLayout
 from device_agents.emulated_npu.compiler.planning.lowering import Externals
+from device_agents.emulated_npu.compiler.planning.plan import lowered
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
-from device_agents.emulated_npu.compiler.steps import Layout, decide, lowered, ordered
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.cost import CostModel
@@ -92,12 +95,12 @@ class SplitPredictor:
         externals = _apart(placeholders(part, self._machine, spaces))
         decisions = decide(part, self._machine, self._options, externals)
         plans = [plan for decision in decisions for plan in decision.chains]
-        commands = list(lowered(part, self._machine, plans, externals, Layout.of(self._machine, plans)))
+        commands = list(lowered(part, self._machine, plans, externals, ScratchpadLayout.of(self._machine, plans)))
         work: dict[int, int] = defaultdict(int)
         for command in commands:
             for demand in self._costs.demands(command):
                 work[demand.resource] += demand.work_ps
-        return _Slice(tuple(ordered(commands, self._machine, self._options)), work)
+        return _Slice(tuple(order(commands, self._machine, self._options)), work)
 
     def _slice_ps(self, key: object, ddr_share: float, llc_share: float) -> int:
         known = self._times.get((key, ddr_share, llc_share))

@@ -1,1 +1,1 @@
-"""One layer split over the cores of a group: graph to graph."""
+"""Stage 3: the parts of a graph that core groups and cores run. Entry: `division.divide`."""

@@ -7,8 +7,15 @@ from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment
-from device_agents.emulated_npu.compiler.splitting.division import CoreLayers
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, SplitGraph, split_graph, unsplit
+
+
+@dataclass(frozen=True)
+class CoreLayers:
+    """The layers that one core computes, by their place in the graph, in the order in which they run."""
+
+    core: int
+    layers: tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
-"""The part of a network that each core group and each core runs, and which values cross between them (S5.7)."""
+"""The splitting stage: from a graph to the part that each core group and each core runs (S5.7)."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Value
 from device_agents.emulated_npu.compiler.graph.regions import (
@@ -14,22 +16,24 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     value_region,
     whole,
 )
-from device_agents.emulated_npu.compiler.splitting.assignment import stage_numbers
+from device_agents.emulated_npu.compiler.splitting.assignment import (
+    Assignment,
+    group_machines,
+    group_names,
+    stage_numbers,
+)
+from device_agents.emulated_npu.compiler.splitting.core_slices import CoreLayers, SlicedNetwork, share_out
+from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
+from device_agents.emulated_npu.machine import Machine
 
-
-@dataclass(frozen=True)
-class CoreLayers:
-    """What one core computes: its layers, by their place in the graph, in the order in which they run."""
-
-    core: int
-    layers: tuple[int, ...]
+NO_SPLITS: Mapping[int, LayerSplit] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """A value of which `cores` of a group read what the core `writer`, here or in another group, computes.
+    """A value that the core `writer` computes, at least in part, and that `cores` of a group read.
 
-    `region` is what they read of it, whoever computes that.
+    `region` covers all that they read of the value, including parts that other cores compute.
     """
 
     value: str
@@ -41,15 +45,17 @@ class Crossing:
 
 @dataclass(frozen=True)
 class GroupGraph:
-    """What one core group runs: the graph of each core, and one of all that the memory of the group holds.
+    """What one core group runs: one graph for each core, and one graph of all that the memory of the group holds.
 
-    `graph` has the setup of the group. `number` is its stage in the pipeline. `depth` is for how many inputs at a time
-    it has room for what it receives: one more than the most stages that a value passes on its way here. `slots` are
-    those of the received values.
+    `machine` is the machine with the group's share of the memories. `stage` is the position in the pipeline. `depth` is
+    the number of inputs for which the group holds what it receives: one more than the most stages that a value passes
+    on its way here. `slots` has this number for each value that other groups send. `graph` has the setup of the group.
     """
 
+    name: str
     cores: tuple[int, ...]
-    number: int
+    machine: Machine
+    stage: int
     depth: int
     graph: Graph
     parts: tuple[Graph, ...]
@@ -58,56 +64,80 @@ class GroupGraph:
 
 @dataclass(frozen=True)
 class Division:
-    """A network divided into stages, one for each group in the order of the groups, and what crosses between cores."""
+    """A graph divided among core groups, in the order of the groups, and the values that cross between cores.
 
-    stages: tuple[GroupGraph, ...]
+    The layers of `graph` are slices where the cores of a group share a layer. For every slice, `origins` is the index
+    of its layer, and `phases` the step of its group: within a step cores read nothing of each other.
+    """
+
+    graph: Graph
+    origins: tuple[int, ...]
+    phases: tuple[int, ...]
+    groups: tuple[GroupGraph, ...]
     crossings: tuple[Crossing, ...]
 
     def crossings_from(self, core: int) -> tuple[Crossing, ...]:
-        """What a core sends."""
+        """Return what a core sends."""
         return tuple(crossing for crossing in self.crossings if crossing.writer == core)
 
 
-def divide(graph: Graph, groups: Sequence[Sequence[CoreLayers]]) -> Division:
-    """Stages of a graph whose layers are shared out to the cores of each group; groups do not wait for each other."""
-    return _Division(graph, groups).pipeline()
+def divide(
+    graph: Graph, machine: Machine, assignment: Assignment | None = None, splits: Mapping[int, LayerSplit] = NO_SPLITS
+) -> Division:
+    """Divide a graph among the core groups of an assignment; without one, core 0 runs the graph as it is.
+
+    Requires: an assignment that `check_assignment` accepts; `splits` by the index of the layer, for as many cores as
+    its group has. Layers without a split run on the first core of their group.
+    Ensures: every layer or slice is in the graph of one core; every value that another core reads is a crossing; the
+    stages of the groups increase along the data flow.
+    """
+    if assignment is None:
+        count = len(graph.layers)
+        core = GroupGraph("The network", (0,), machine, 0, 1, graph, (graph,), {})
+        return Division(graph, tuple(range(count)), (0,) * count, (core,), ())
+    sliced = share_out(graph, assignment, splits)
+    return _Divider(sliced, machine, group_names(assignment)).division()
 
 
-class _Division:
-    def __init__(self, graph: Graph, groups: Sequence[Sequence[CoreLayers]]) -> None:
-        self._graph, self._groups = graph, groups
-        self._group_of = {share.core: number for number, group in enumerate(groups) for share in group}
+class _Divider:
+    """Divides a graph of slices; collects the regions of every value that each core writes and reads."""
+
+    def __init__(self, sliced: SlicedNetwork, machine: Machine, names: Sequence[str]) -> None:
+        self._sliced, self._graph, self._groups, self._names = sliced, sliced.graph, sliced.groups, names
+        self._machines = group_machines(machine, [[own.core for own in group] for group in sliced.groups])
+        self._group_of = {own.core: number for number, group in enumerate(sliced.groups) for own in group}
         # Regions by value and core, each once.
         self._written: dict[str, dict[int, dict[Region, None]]] = {}
         self._read: dict[str, dict[int, dict[Region, None]]] = {}
-        for share in (share for group in groups for share in group):
-            for layer in (graph.layers[place] for place in share.layers):
+        for own in itertools.chain.from_iterable(sliced.groups):
+            for layer in (self._graph.layers[place] for place in own.layers):
                 for table, views in ((self._written, (layer.output,)), (self._read, layer.reads)):
                     for view in views:
-                        regions = table.setdefault(view.value, {}).setdefault(share.core, {})
+                        regions = table.setdefault(view.value, {}).setdefault(own.core, {})
                         regions[value_region(view, whole(view.shape))] = None
 
-    def pipeline(self) -> Division:
+    def division(self) -> Division:
+        """Return the graphs of all groups and what crosses between cores."""
         crossings = {name: tuple(self._crossings(name)) for name in self._written}
         homes = self._homes(self._numbers(crossings))
         for name, core in homes.items():
-            # What other groups compute of a result comes to the group where it is whole.
+            # The home of an output receives the parts that other cores compute.
             regions = self._read.setdefault(name, {}).setdefault(core, {})
             regions[whole(self._graph.values[name].shape)] = None
             crossings[name] = tuple(self._crossings(name))
         numbers = self._numbers(crossings)
-        found = tuple(crossing for several in crossings.values() for crossing in several)
-        stages = tuple(self._stage(index, numbers, found, homes) for index in range(len(self._groups)))
-        return Division(stages, found)
+        found = tuple(itertools.chain.from_iterable(crossings.values()))
+        groups = tuple(self._group(index, numbers, found, homes) for index in range(len(self._groups)))
+        return Division(self._graph, self._sliced.split.origins, self._sliced.phases, groups, found)
 
     def _crossings(self, name: str) -> Iterable[Crossing]:
         read = self._read.get(name, {})
         for writer, written in self._written[name].items():
             for number, group in enumerate(self._groups):
                 needed = {
-                    share.core: [region for region in read.get(share.core, ()) if _meet(region, written)]
-                    for share in group
-                    if share.core != writer
+                    own.core: [region for region in read.get(own.core, ()) if _meet(region, written)]
+                    for own in group
+                    if own.core != writer
                 }
                 readers = tuple(core for core, regions in needed.items() if regions)
                 if readers:
@@ -119,7 +149,7 @@ class _Division:
         return stage_numbers(len(self._groups), edges)
 
     def _homes(self, numbers: Sequence[int]) -> dict[str, int]:
-        """For every result the core of the last stage that computes some of it."""
+        """Return for every output of the network a core of the last stage that computes some of it."""
         homes = {}
         for name in self._graph.outputs:
             writers = self._written.get(name, {})
@@ -127,19 +157,13 @@ class _Division:
                 homes[name] = max(writers, key=lambda core: (numbers[self._group_of[core]], self._group_of[core], core))
         return homes
 
-    def _stage(
+    def _group(
         self, index: int, numbers: Sequence[int], crossings: Sequence[Crossing], homes: Mapping[str, int]
     ) -> GroupGraph:
-        shares = self._groups[index]
         arriving = [one for one in crossings if one.group == index]
-        passed = [
-            numbers[index] - numbers[self._group_of[one.writer]]
-            for one in arriving
-            if self._group_of[one.writer] != index
-        ]
-        depth = 1 + max(passed, default=0)
+        foreign = [one for one in arriving if self._group_of[one.writer] != index]
+        depth = 1 + max((numbers[index] - numbers[self._group_of[one.writer]] for one in foreign), default=0)
         received = {one.value for one in arriving}
-        slots = {one.value: depth for one in arriving if self._group_of[one.writer] != index}
         home = {name for name, core in homes.items() if self._group_of[core] == index}
         values = {
             name: self._as_here(value, name in received, name in home) for name, value in self._graph.values.items()
@@ -147,20 +171,29 @@ class _Division:
         shared: dict[int, set[str]] = {}
         for one in crossings:
             shared.setdefault(one.writer, set()).add(one.value)
-        parts = tuple(self._part(share, values, shared.get(share.core, set()), home) for share in shares)
+        parts = tuple(self._part(own, values, shared.get(own.core, set()), home) for own in self._groups[index])
         graph = _together(parts)
-        graph = replace(graph, setup=setup_of(self._graph.setup, graph.values))
-        return GroupGraph(tuple(share.core for share in shares), numbers[index], depth, graph, parts, slots)
+        return GroupGraph(
+            name=self._names[index],
+            cores=tuple(own.core for own in self._groups[index]),
+            machine=self._machines[index],
+            stage=numbers[index],
+            depth=depth,
+            graph=replace(graph, setup=setup_of(self._graph.setup, graph.values)),
+            parts=parts,
+            slots={one.value: depth for one in foreign},
+        )
 
     @staticmethod
     def _as_here(value: Value, received: bool, at_home: bool) -> Value:
+        """Return the value as the group has it: outputs of the network are whole at their home alone."""
         kind = "received" if received and value.kind == "activation" else value.kind
         if (kind, at_home) == (value.kind, value.is_output):
             return value
         return replace(value, kind=kind, is_output=at_home)
 
-    def _part(self, share: CoreLayers, values: Mapping[str, Value], shared: set[str], home: set[str]) -> Graph:
-        layers = tuple(self._graph.layers[place] for place in share.layers)
+    def _part(self, own: CoreLayers, values: Mapping[str, Value], shared: set[str], home: set[str]) -> Graph:
+        layers = tuple(self._graph.layers[place] for place in own.layers)
         touched = {view.value for layer in layers for view in (*layer.reads, layer.output)}
         return replace(
             self._graph,
@@ -168,14 +201,14 @@ class _Division:
             layers=layers,
             inputs=tuple(name for name in self._graph.inputs if name in touched),
             outputs=tuple(name for name in self._graph.outputs if name in home and name in touched),
-            foreign=frozenset(name for name in touched if self._written.get(name, {}).keys() - {share.core}),
+            foreign=frozenset(name for name in touched if self._written.get(name, {}).keys() - {own.core}),
             shared=frozenset(shared) | (self._graph.shared & touched),
             setup=None,
         )
 
 
 def setup_of(setup: Graph | None, names: Container[str]) -> Graph | None:
-    """The part of a setup that makes the values of these names; None where it makes none of them."""
+    """Return the part of a setup that computes the values of these names; None if it computes none of them."""
     if setup is None:
         return None
     outputs = tuple(name for name in setup.outputs if name in names)
@@ -207,7 +240,7 @@ def _hull(regions: Iterable[Region]) -> Region:
 
 
 def _together(parts: Sequence[Graph]) -> Graph:
-    """All values and layers of a group; of a result that several cores compute there is one."""
+    """Return the graph of all values and layers of a group."""
     values: dict[str, Value] = {}
     for part in parts:
         values.update(part.values)

@@ -10,11 +10,12 @@ from networks_on_npu import TOLERANCE, NetworkCase, execute, network_of, relativ
 from odd_dft_networks import EDGE, by_dft, convolution, error_of
 from small_models import node, values
 
+from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
 from device_agents.emulated_npu.compiler.odd_dft.levels import CacheLevels, largest_length, levels
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import DirectConvolution, direct_convolutions
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
+from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, UnsupportedOperator
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import find_machine

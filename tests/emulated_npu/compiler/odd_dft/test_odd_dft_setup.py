@@ -11,7 +11,8 @@ import pytest
 from networks_on_npu import execute
 from odd_dft_networks import EDGE, by_dft, convolution
 
-from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_model
+from device_agents.emulated_npu.compiler.compiled import Compiled
+from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.assembly import assemble
 from device_agents.emulated_npu.isa.program import Program

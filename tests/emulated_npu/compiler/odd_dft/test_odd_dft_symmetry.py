@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from odd_dft_networks import by_dft, commands_of, convolution, setup_commands_of
 
-from device_agents.emulated_npu.compiler.pipeline import Compiled
+from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.unit_commands import Command, Function
 
 CHANNELS, OUTPUTS = 3, 5

@@ -18,9 +18,10 @@ from scipy.stats import kendalltau
 from small_models import imported, model, node, values
 from systems_of_cores import checked_run, with_cores
 
+from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
-from device_agents.emulated_npu.compiler.pipeline import compile_graph
+from device_agents.emulated_npu.compiler.pipeline import compile_graph, compile_system
 from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces
 from device_agents.emulated_npu.compiler.planning.shared_lifetimes import PhaseAccess, last_phases, notifications
 from device_agents.emulated_npu.compiler.prediction.split_choice import choose_splits
@@ -33,7 +34,6 @@ from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.many_cores.split_study import kendall_tau_b, study_splits
 from device_agents.emulated_npu.many_cores.split_verification import layer_ps, network_ps
-from device_agents.emulated_npu.many_cores.system import CompiledSystem, compile_system
 from device_agents.emulated_npu.unit_commands import Space
 
 Array = np.ndarray[Any, Any]

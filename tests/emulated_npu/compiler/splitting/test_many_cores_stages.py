@@ -32,9 +32,10 @@ from systems_of_cores import (
     with_cores,
 )
 
+from device_agents.emulated_npu.compiler.compiled import Compiled, CompiledSystem
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import Compiled, compile_graph
+from device_agents.emulated_npu.compiler.pipeline import compile_graph, compile_system
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.splitting.layer_split import split_layer
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
@@ -46,7 +47,6 @@ from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.many_cores import stage_balancing as placing
 from device_agents.emulated_npu.many_cores.core_groups import contended, fabric_of, form_groups
 from device_agents.emulated_npu.many_cores.network_nodes import network_nodes
-from device_agents.emulated_npu.many_cores.system import CompiledSystem, compile_system
 from device_agents.emulated_npu.many_cores.system_run import run_system, run_system_on_stream
 from device_agents.emulated_npu.partition.greedy import partition_by_score
 from device_agents.emulated_npu.partition.score import ShareScore

@@ -1,0 +1,66 @@
+"""Decides how a graph is divided into chains, and how the chains share the halo buffer and a common buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.planning.allocation import ALIGNMENT_BYTES, aligned
+from device_agents.emulated_npu.compiler.planning.chain import Room
+from device_agents.emulated_npu.compiler.planning.chain_planner import ChainOutline, Decision, Planner
+from device_agents.emulated_npu.compiler.planning.lowering import Externals
+from device_agents.emulated_npu.emulator_errors import DoesNotFit
+from device_agents.emulated_npu.machine import Machine
+
+_HALO_LOSS = 0.01
+
+
+def decide(graph: Graph, machine: Machine, options: Options, externals: Externals) -> tuple[Decision, ...]:
+    """Choose the chains of a graph by predicted time; raises DoesNotFit.
+
+    Where features and weights share one buffer, every chain divides it in the way that is fastest for that chain.
+    """
+    planner = Planner(graph, machine, options, externals, rooms_of(machine))
+    if options.chains == "whole":
+        return planner.plan()
+    outline, chosen = min(_outlines(planner), key=lambda pair: pair[0].predicted_ps)
+    return chosen.decide_all(outline)
+
+
+def _outlines(planner: Planner) -> Iterator[tuple[ChainOutline, Planner]]:
+    """Yield outlines that fit, each with its planner; raises DoesNotFit if there is none.
+
+    The halo buffer takes room that the first outline has promised to other chains. If that costs more than
+    `_HALO_LOSS`, a quarter of the halo buffer and no halo buffer are tried as well.
+    """
+    free = planner.outline()
+    problems: list[DoesNotFit] = []
+    sizes = tuple(dict.fromkeys((free.halo_bytes, aligned(free.halo_bytes // 4), 0)))
+    for size in sizes:
+        smaller = planner.within(size)
+        same = smaller.outlined(free.ends)
+        if same is not None:
+            yield same, smaller
+            if same.predicted_ps <= (1 + _HALO_LOSS) * free.predicted_ps:
+                return
+        try:
+            yield smaller.outline(), smaller
+        except DoesNotFit as error:
+            problems.append(error)
+    if len(problems) == len(sizes):
+        raise problems[0]
+
+
+def rooms_of(machine: Machine) -> tuple[Room, ...]:
+    """Return the buffers that a chain may use: all of them, or several ways to divide one buffer."""
+    if machine.shared_buffer:
+        return tuple(_quarters(machine))
+    return (Room(machine.nb_bytes, machine.sb_bytes, machine.halo_bytes),)
+
+
+def _quarters(machine: Machine) -> Iterator[Room]:
+    """Yield the ways to divide the one buffer of a machine between features and weights, in quarters."""
+    for quarters in range(1, 4):
+        nb_bytes = machine.nb_bytes * quarters // 4 // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        yield Room(nb_bytes, machine.nb_bytes - nb_bytes, min(machine.halo_bytes, nb_bytes))

@@ -1,0 +1,214 @@
+"""The planning stage: from the graphs of core groups to chains, addresses and the commands of every core (S2.5, S5.7).
+
+The chains of all cores are decided and all memories laid out before any command is written: a core that sends needs
+the address at the receiver. Where each core takes its messages is decided when the commands of all cores are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, with_parts
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
+from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.decisions import decide
+from device_agents.emulated_npu.compiler.planning.external_memory import (
+    FREE,
+    ExternalMemory,
+    OccupiedMemory,
+    choose_spaces,
+    placed,
+    placeholders,
+)
+from device_agents.emulated_npu.compiler.planning.layout import ScratchpadLayout
+from device_agents.emulated_npu.compiler.planning.lowering import ChainWriter, Destination, Externals
+from device_agents.emulated_npu.compiler.planning.messages import ReceivedValue, messages_to, sends_of, with_receives
+from device_agents.emulated_npu.compiler.planning.placement import Buffer
+from device_agents.emulated_npu.compiler.planning.relocation import Relocation
+from device_agents.emulated_npu.compiler.planning.shared_lifetimes import shared_lifetimes
+from device_agents.emulated_npu.compiler.splitting.division import Division, GroupGraph
+from device_agents.emulated_npu.isa.program import Footprint
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.unit_commands import Command, Space
+
+NO_DECISIONS: Mapping[int, tuple[Decision, ...]] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class CorePlan:
+    """What one core does: its chains, its buffers on and off chip, and its commands in program order."""
+
+    core: int
+    graph: Graph
+    decisions: tuple[Decision, ...]
+    layout: ScratchpadLayout
+    externals: Externals
+    commands: list[Command]
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """The plans of the cores of a group, and the memory off chip that they share.
+
+    `received_bytes` is what the group receives for one input.
+    """
+
+    group: GroupGraph
+    cores: tuple[CorePlan, ...]
+    memory: ExternalMemory
+    received_bytes: int
+
+    @property
+    def buffers(self) -> Mapping[str, Buffer]:
+        """Where the values of the group lie."""
+        return self.cores[0].externals.values
+
+    def footprint(self, core: CorePlan) -> Footprint:
+        """Return the bytes of each memory that a core of the group uses."""
+        return Footprint(self.memory.ddr_bytes, self.memory.llc_bytes, *core.layout.bytes)
+
+
+def plan(
+    division: Division,
+    options: Options,
+    *,
+    decisions: Mapping[int, tuple[Decision, ...]] = NO_DECISIONS,
+    occupied: OccupiedMemory = FREE,
+) -> tuple[GroupPlan, ...]:
+    """Plan every core of a division and write out its commands.
+
+    Requires: a division whose convolutions are as they are to be computed. `decisions` are chains by core that are
+    already chosen; `occupied` is memory that the groups must leave alone.
+    Ensures: one plan for each group. The commands of each core compute its graph if every command ends before the next
+    begins. No two values that live at the same time share an address. Raises DoesNotFit, naming the group.
+    """
+    spaces = [_spaces(group) for group in division.groups]
+    chosen = _decisions(division, spaces, options, decisions)
+    memories = [
+        _GroupMemory.of(group, own, chosen, division.phases, occupied)
+        for group, own in zip(division.groups, spaces, strict=True)
+    ]
+    buffers = [memory.buffers for memory in memories]
+    cores: dict[int, CorePlan] = {}
+    for group, memory in zip(division.groups, memories, strict=True):
+        for core, part, own in zip(group.cores, group.parts, memory.externals, strict=True):
+            chains = _chains(chosen[core])
+            externals = replace(own, sends=_sends(division, core, buffers))
+            layout = ScratchpadLayout.of(group.machine, chains)
+            commands = list(lowered(part, group.machine, chains, externals, layout))
+            cores[core] = CorePlan(core, part, chosen[core], layout, externals, commands)
+    return _with_messages(division, memories, cores)
+
+
+def lowered(
+    graph: Graph, machine: Machine, chains: Sequence[ChainPlan], externals: Externals, layout: ScratchpadLayout
+) -> Iterator[Command]:
+    """Yield the commands of chains, one chain after the other."""
+    values = with_parts(graph.values)
+    for turn, chain in enumerate(chains):
+        nb_base, sb_base = layout.bases(turn, chain)
+        yield from ChainWriter(chain, values, machine, externals, nb_base, sb_base).commands()
+
+
+def _spaces(group: GroupGraph) -> dict[str, Space]:
+    """Return the memories of the values, without those that are sent away and read nowhere in the group."""
+    kept = {view.value for layer in group.graph.layers for view in layer.reads}
+    for name, value in group.graph.values.items():
+        if value.is_output or value.kind in ("input", "received", "setup"):
+            kept.add(name)
+    spaces = choose_spaces(group.graph, group.machine, group.slots)
+    return {name: space for name, space in spaces.items() if name in kept}
+
+
+def _decisions(
+    division: Division,
+    spaces: Sequence[Mapping[str, Space]],
+    options: Options,
+    known: Mapping[int, tuple[Decision, ...]],
+) -> dict[int, tuple[Decision, ...]]:
+    """Choose the chains of every core; predictions do not depend on addresses."""
+    buffers = [
+        {name: placed(group.graph.values[name], group.machine, space, 0) for name, space in own.items()}
+        for group, own in zip(division.groups, spaces, strict=True)
+    ]
+    found = dict(known)
+    for group, own in zip(division.groups, spaces, strict=True):
+        for core, part in zip(group.cores, group.parts, strict=True):
+            if core not in found:
+                externals = placeholders(part, group.machine, own, _sends(division, core, buffers))
+                found[core] = decide(part, group.machine, options, externals) if part.layers else ()
+    return found
+
+
+def _chains(decisions: Sequence[Decision]) -> list[ChainPlan]:
+    return [chain for decision in decisions for chain in decision.chains]
+
+
+def _sends(
+    division: Division, core: int, buffers: Sequence[Mapping[str, Buffer]]
+) -> dict[str, tuple[Destination, ...]]:
+    """Return where a core sends its values; `buffers` are those of every group."""
+    found: dict[str, tuple[Destination, ...]] = {}
+    for one in division.crossings_from(core):
+        is_own = core in division.groups[one.group].cores
+        buffer = None if is_own else buffers[one.group][one.value]
+        found[one.value] = (*found.get(one.value, ()), Destination(one.cores, buffer, one.region))
+    return found
+
+
+@dataclass(frozen=True)
+class _GroupMemory:
+    """The memory of a group with an address for every value, weight and constant."""
+
+    memory: ExternalMemory
+    externals: tuple[Externals, ...]
+    relocation: Relocation
+
+    @classmethod
+    def of(
+        cls,
+        group: GroupGraph,
+        spaces: Mapping[str, Space],
+        decisions: Mapping[int, tuple[Decision, ...]],
+        phases: Sequence[int],
+        occupied: OccupiedMemory,
+    ) -> _GroupMemory:
+        """Lay out the memory of a group; raises DoesNotFit, naming the group."""
+        chains = [_chains(decisions[core]) for core in group.cores]
+        found = shared_lifetimes(group.parts, phases, chains) if len(group.cores) > 1 else {}
+        found = {name: span for name, span in found.items() if name in spaces and name not in group.slots}
+        memory = ExternalMemory(group, spaces, chains, found, occupied)
+        externals = memory.run()
+        relocation = Relocation.of((group.graph.values[name] for name in found), externals[0].values)
+        return cls(memory, tuple(map(relocation.apart, externals)), relocation)
+
+    @property
+    def buffers(self) -> Mapping[str, Buffer]:
+        """Where the values of the group lie."""
+        return self.externals[0].values
+
+
+def _with_messages(
+    division: Division, memories: Sequence[_GroupMemory], cores: Mapping[int, CorePlan]
+) -> tuple[GroupPlan, ...]:
+    """Add the RECEIVEs of every core, and move values that share addresses to where they lie in the end."""
+    sent = {core: sends_of(own.commands) for core, own in cores.items()}
+    plans = []
+    for index, (group, memory) in enumerate(zip(division.groups, memories, strict=True)):
+        names = dict.fromkeys(one.value for one in division.crossings if one.group == index)
+        values = [ReceivedValue(group.graph.values[name], memory.buffers[name]) for name in names]
+        own = []
+        for core in group.cores:
+            received = with_receives(cores[core].commands, messages_to(core, sent), values)
+            own.append(replace(cores[core], commands=memory.relocation.moved(received, frozenset(group.cores))))
+        received_bytes = sum(_payload_bytes(commands, set(group.cores)) for commands in sent.values())
+        plans.append(GroupPlan(group, tuple(own), memory.memory, received_bytes))
+    return tuple(plans)
+
+
+def _payload_bytes(sent: Sequence[Command], cores: set[int]) -> int:
+    payloads = [command.target.descriptor for command in sent if command.peer in cores and command.first is not None]
+    return sum(payload.elements * payload.dtype.bytes for payload in payloads)
