@@ -1,7 +1,7 @@
-"""Tensors known before a network runs: initializers, what is computed of them, and folded scales and shifts.
+"""Tensors known before a network runs: initializers, values computed from them, and folded scales and shifts.
 
-Values of weights that do not travel with the model are unknown at compile time; so everything computed of a
-constant is described, not done, and happens when the weights are there.
+A model may come without its weights. Computations on constants are therefore described at compile time and run when
+the weights are loaded.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ NUMPY_TYPES: Mapping[DataType, type] = {
     DataType.FLOAT64: np.float64,
 }
 _EVALUATION_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What the reference raises, by operator, for constants that do not fit."""
+"""Errors that ONNX's reference raises for operands that do not fit the operator."""
 FLOATS = frozenset({DataType.FLOAT32, DataType.FLOAT16, DataType.FLOAT64})
 
 
 def known(name: str, array: Array, dtype: DataType) -> LazyConstant:
-    """A constant with values that are known already."""
+    """Return a constant with known values."""
     typed: Array = np.asarray(array).astype(NUMPY_TYPES[dtype])
     return LazyConstant(name, typed.shape, dtype, (), lambda: typed)
 
 
 def initializer(tensor: TensorProto, dtype: DataType) -> LazyConstant:
-    """An initializer; its values come from the model, or where it has none, from outside under its name."""
+    """Return the constant of an initializer; without data in the model, it is its own source."""
     shape = tuple(tensor.dims)
     if tensor.data_location == TensorProto.EXTERNAL:
         return LazyConstant(tensor.name, shape, dtype, (tensor.name,), lambda array: np.asarray(array).reshape(shape))
@@ -50,12 +50,12 @@ def initializer(tensor: TensorProto, dtype: DataType) -> LazyConstant:
 
 
 def value_of(constant: LazyConstant) -> Array | None:
-    """The values, or None where they depend on weights that are not there yet."""
+    """Return the values, or None if they depend on weights that are not loaded."""
     return None if constant.sources else np.asarray(constant.compute())
 
 
 def scalar_of(constant: LazyConstant) -> float | None:
-    """The only element, where it has one alone and that is known."""
+    """Return the element of a constant with one known element, else None."""
     if math.prod(constant.shape) != 1:
         return None
     value = value_of(constant)
@@ -65,7 +65,7 @@ def scalar_of(constant: LazyConstant) -> float | None:
 def derived(
     name: str, shape: Sequence[int], dtype: DataType, parents: Sequence[LazyConstant], function: Callable[..., Any]
 ) -> LazyConstant:
-    """The constant `function(*values of parents)`; equal names must stand for equal values."""
+    """Return the constant `function(*values of parents)`; equal names must stand for equal values."""
     sources = tuple(source for parent in parents for source in parent.sources)
 
     def compute(*arrays: Array) -> Array:
@@ -81,13 +81,13 @@ def _evaluated(parents: Sequence[LazyConstant], arrays: Sequence[Array]) -> list
 
 
 def transposed(constant: LazyConstant) -> LazyConstant:
-    """A matrix with its axes exchanged."""
+    """Return a matrix with its axes exchanged."""
     rows, columns = constant.shape
     return derived(f"{constant.name}.T", (columns, rows), constant.dtype, (constant,), np.transpose)
 
 
 def reshaped_constant(constant: LazyConstant, shape: Sequence[int]) -> LazyConstant:
-    """The same elements under another shape."""
+    """Return the constant with another shape."""
     if constant.shape == tuple(shape):
         return constant
     name = f"{constant.name}.{'x'.join(map(str, shape))}"
@@ -95,7 +95,7 @@ def reshaped_constant(constant: LazyConstant, shape: Sequence[int]) -> LazyConst
 
 
 def converted(constant: LazyConstant, dtype: DataType) -> LazyConstant:
-    """The constant in another element type."""
+    """Return the constant in another element type."""
     if constant.dtype == dtype:
         return constant
     name = f"{constant.name}.{dtype.name.lower()}"
@@ -103,7 +103,7 @@ def converted(constant: LazyConstant, dtype: DataType) -> LazyConstant:
 
 
 def evaluated_node(node: NodeProto, opset: int, index: int) -> Callable[..., Any]:
-    """The function that computes output `index` of a node from its inputs that are there, by ONNX's own reference."""
+    """Return the function that computes output `index` of a node from its present inputs, by ONNX's reference."""
     present = [name for name in dict.fromkeys(node.input) if name]
 
     def compute(*values: Array) -> Any:
@@ -131,9 +131,9 @@ def evaluated_node(node: NodeProto, opset: int, index: int) -> Callable[..., Any
 
 @dataclass(frozen=True)
 class ChannelStep:
-    """One affine step along channels: `apply(scale, shift, *values)` gives the new scale and shift in float64.
+    """One affine step along channels: `apply(scale, shift, *values)` returns the new scale and shift in float64.
 
-    The values are those of `parents`, flat: one number, or one for every channel.
+    The values of `parents` are flat: one number, or one for every channel.
     """
 
     parents: tuple[LazyConstant, ...]
@@ -141,12 +141,12 @@ class ChannelStep:
 
 
 def linear_step(factor: float, offset: float) -> ChannelStep:
-    """x -> factor x + offset."""
+    """Return the step x -> factor x + offset."""
     return ChannelStep((), lambda scale, shift: (scale * factor, shift * factor + offset))
 
 
 def batch_normalisation_step(parameters: Sequence[LazyConstant], epsilon: float) -> ChannelStep:
-    """Batch normalisation at inference; `parameters` are scale, bias, mean and variance."""
+    """Return batch normalisation at inference; `parameters` are scale, bias, mean and variance."""
 
     def apply(scale: Array, shift: Array, gamma: Array, beta: Array, mean: Array, variance: Array) -> tuple[Any, Any]:
         factor = gamma / np.sqrt(variance + epsilon)
@@ -156,7 +156,7 @@ def batch_normalisation_step(parameters: Sequence[LazyConstant], epsilon: float)
 
 
 def _folded(steps: Sequence[ChannelStep], channels: int, arrays: Sequence[Array]) -> Array:
-    """Scale and shift (2, channels) of all steps one after the other, in float64."""
+    """Return scale and shift (2, channels) of all steps in sequence, in float64."""
     scale, shift = np.ones(channels), np.zeros(channels)
     rest = iter(arrays)
     for step in steps:
@@ -166,11 +166,11 @@ def _folded(steps: Sequence[ChannelStep], channels: int, arrays: Sequence[Array]
 
 
 def scale_shift(name: str, steps: Sequence[ChannelStep], channels: int, dtype: DataType) -> LazyConstant:
-    """The steps as one scale and shift (2, channels), computed in float64 and rounded once."""
+    """Return the steps as one scale and shift (2, channels), computed in float64 and rounded once."""
     parents = [parent for step in steps for parent in step.parents]
     return derived(name, (2, channels), dtype, parents, lambda *arrays: _folded(steps, channels, arrays))
 
 
 def part_of(pair: LazyConstant, index: int, name: str) -> LazyConstant:
-    """Row `index` of a scale and shift: a constant (channels,)."""
+    """Return row `index` of a scale and shift: a constant (channels,)."""
     return derived(name, pair.shape[1:], pair.dtype, (pair,), lambda array: array[index])

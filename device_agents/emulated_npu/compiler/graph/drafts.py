@@ -1,4 +1,4 @@
-"""Hardware layers in the making: what the operators of a network write down, before folding (S2.5)."""
+"""Drafts of hardware layers: the operators of a network add them before folding (S2.5)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ NO_NODE = OnnxNode("", "", (), (), (), {})
 
 @dataclass
 class Draft:
-    """A layer that still changes; as `HardwareLayer`, but the scale and shift are a list of steps.
+    """A mutable `HardwareLayer` whose scale and shift are a list of steps.
 
-    An AFFINE draft has its first input alone: its factors are made of the steps in the end. `node` is the one it was
-    made for, to be named in errors.
+    An AFFINE draft has only its first input; its factors are computed from the steps at the end. Errors name `node`.
     """
 
     name: str
@@ -46,20 +45,20 @@ class Draft:
 
     @property
     def reads(self) -> tuple[View, ...]:
-        """Every view that it reads."""
+        """Every view that the layer reads."""
         return self.inputs if self.residual is None else (*self.inputs, self.residual)
 
     @property
     def channel_axis(self) -> int:
-        """The axis of the output that steps apply along."""
+        """The axis of the output along which steps apply."""
         return len(self.output.axes) - 1 if self.matrix else 1
 
 
 class Builder:
     """Collects values and drafts while the nodes of a model are visited.
 
-    `node` is the one being visited. `homes` says which values lie inside others: parts of concatenations, and
-    what a view shows as an output.
+    `node` is the node being visited. `homes` maps values that lie inside another value, such as parts of
+    concatenations, to their place in it.
     """
 
     def __init__(self, source: ParsedModel) -> None:
@@ -75,35 +74,35 @@ class Builder:
             self._places[name] = self._add_value(name, kind, "input")
 
     def begin(self, node: OnnxNode) -> None:
-        """From now on drafts are this node's."""
+        """Start a node: the drafts that follow belong to it."""
         self.node, self._first = node, len(self.drafts)
 
     # -- tensors -------------------------------------------------------------------------------------------------
 
     def type(self, tensor: str) -> ValueType:
-        """Shape and element type of a tensor; raises InvalidNetwork where they are not known."""
+        """Return shape and element type of a tensor; raises InvalidModel if they are unknown."""
         if tensor not in self.source.types:
             raise untyped(tensor, self.source.other_types.get(tensor, ""), self.node)
         return self.source.types[tensor]
 
     def constant(self, tensor: str) -> LazyConstant | None:
-        """The constant of that name; None for absent inputs and those that are computed."""
+        """Return the constant of that name; None for absent inputs and computed tensors."""
         return self.source.constants.get(tensor)
 
     def known(self, tensor: str) -> Array | None:
-        """The values of a constant that travels with the model, else None."""
+        """Return the values of a constant whose data are in the model, else None."""
         constant = self.constant(tensor)
         return None if constant is None else constants.value_of(constant)
 
     def required(self, tensor: str, what: str) -> Array:
-        """As `known`, but raises UnsupportedOperator where the values are not known."""
+        """Return the values of a constant; raises UnsupportedOperator if they are unknown."""
         value = self.known(tensor)
         if value is None:
             raise unsupported(self.node, f"Its {what} is not a constant with known values")
         return value
 
     def number(self, tensor: str, what: str) -> int | float:
-        """As `required`, of a tensor of one element; raises UnsupportedOperator where it has another number of them."""
+        """Return the value of a constant with one element; raises UnsupportedOperator for any other tensor."""
         value = self.required(tensor, what)
         if value.size != 1:
             raise unsupported(self.node, f"Its {what} has {value.size} elements instead of one")
@@ -111,14 +110,14 @@ class Builder:
         return number
 
     def parameter(self, tensor: str, what: str) -> LazyConstant:
-        """A constant whose values may be unknown; raises UnsupportedOperator where the tensor is none."""
+        """Return a constant, whose values may be unknown; raises UnsupportedOperator if the tensor is computed."""
         constant = self.constant(tensor)
         if constant is None:
             raise unsupported(self.node, f"Its {what} is not constant")
         return constant
 
     def view(self, tensor: str) -> View:
-        """Where a tensor lies; a constant becomes a value."""
+        """Return the view of a tensor; a constant becomes a value."""
         if tensor not in self._places:
             constant = self.constant(tensor)
             if constant is None:
@@ -128,7 +127,7 @@ class Builder:
         return self._places[tensor]
 
     def constant_view(self, constant: LazyConstant) -> View:
-        """A constant as a value that can be read as any other."""
+        """Return the view of a constant, which becomes a value."""
         if constant.name not in self.values:
             order = tuple(range(len(constant.shape)))
             value = Value(constant.name, constant.shape, constant.dtype, order, "constant", False, constant)
@@ -136,11 +135,11 @@ class Builder:
         return views.whole(constant.name, constant.shape)
 
     def bind(self, tensor: str, view: View) -> None:
-        """Says where a tensor lies."""
+        """Set the view of a tensor."""
         self._places[tensor] = view
 
     def result(self, index: int = 0) -> View:
-        """A new value for an output of the node, in its own shape."""
+        """Add a value for an output of the node, in its own shape."""
         name = self.node.outputs[index]
         kind = self.type(name)
         view = self._add_value(name, kind, "activation", name in self.source.outputs)
@@ -148,16 +147,16 @@ class Builder:
         return view
 
     def temporary(self, suffix: str, shape: Sequence[int], dtype: DataType) -> View:
-        """A new value of our own between layers of the node."""
+        """Add a value between layers of the node."""
         name = f"{self.node.outputs[0]}.{suffix}"
         return self._add_value(name, ValueType(tuple(shape), dtype), "activation")
 
     def output_value(self, name: str) -> View:
-        """The value of a network's output that a view of another value is to be written to."""
+        """Add the value of an output of the network."""
         return self._add_value(name, self.source.types[name], "activation", True)
 
     def dtype(self, view: View) -> DataType:
-        """Element type of what a view shows."""
+        """Return the element type of a view."""
         return self.values[view.value].dtype
 
     def _add_value(
@@ -182,30 +181,30 @@ class Builder:
         groups: int = 1,
         matrix: bool = False,
     ) -> Draft:
-        """Adds a layer; its inputs are in the form that `HardwareLayer` asks for."""
+        """Add a layer; its inputs have the shapes that `HardwareLayer` lists."""
         name = f"{self.node.name}.{len(self.drafts)}"
         draft = Draft(name, function, tuple(inputs), output, settings, weights, groups, matrix, node=self.node)
         self.drafts.append(draft)
         return draft
 
     def map(self, source: View, output: View, activation: Activation, alpha: float = 0.0, beta: float = 0.0) -> Draft:
-        """Adds a function of one variable, element by element."""
+        """Add a function of one variable, element by element."""
         return self.layer(Function.MAP, [source], output, Settings(activation=activation, alpha=alpha, beta=beta))
 
     def binary(self, mode: int, first: View, second: View, output: View) -> Draft:
-        """Adds a function of two variables, broadcast to the output; raises UnsupportedOperator where they do not."""
+        """Add a function of two variables; raises UnsupportedOperator if they do not broadcast to the output."""
         inputs = [self.expanded(view, output.shape, "operand") for view in (first, second)]
         return self.layer(Function.BINARY, inputs, output, Settings(mode=mode))
 
     def copy(self, source: View, output: View) -> Draft:
-        """Adds a copy, which converts types."""
+        """Add a copy, which converts types."""
         return self.layer(Function.COPY, [source], output)
 
     def reshape(self, source: View, shape: Sequence[int], name: str, suffix: str = "flat") -> View:
-        """The elements of a view under another shape: a view, or where that is none, of a copy.
+        """Return the elements of a view under another shape, copied if no view has that shape.
 
-        `name` is the tensor it is; a copy under exactly its shape becomes its value. Raises UnsupportedOperator where
-        the other shape has more or fewer elements.
+        `name` is the tensor that results; a copy of exactly its shape becomes its value. Raises UnsupportedOperator
+        if the numbers of elements differ.
         """
         self._check_elements(source, shape)
         direct = views.reshaped(source, shape)
@@ -223,7 +222,7 @@ class Builder:
         return views.divided(value, shape)
 
     def divided(self, view: View, shape: Sequence[int]) -> View:
-        """As `views.divided`; raises UnsupportedOperator where the shape has more or fewer elements."""
+        """Return `views.divided`; raises UnsupportedOperator if the numbers of elements differ."""
         self._check_elements(view, shape)
         return views.divided(view, shape)
 
@@ -234,17 +233,17 @@ class Builder:
             raise unsupported(self.node, why)
 
     def expanded(self, view: View, shape: Sequence[int], what: str) -> View:
-        """Broadcast to `shape`; raises UnsupportedOperator where that cannot be."""
+        """Return the view broadcast to `shape`; raises UnsupportedOperator if that is impossible."""
         missing = len(shape) - len(view.axes)
         if missing < 0 or any(own not in (1, size) for own, size in zip(view.shape, shape[missing:], strict=True)):
             raise unsupported(self.node, f"Its {what} of shape {list(view.shape)} does not broadcast to {list(shape)}")
         return views.expanded(view, shape)
 
     def repeated(self, source: View, repeats: Mapping[int, int], behind: int, shape: Sequence[int], name: str) -> View:
-        """The view with its axes repeated as often as `repeats` says, under `shape`: by one copy, or by several.
+        """Return the view with its axes repeated `repeats` times, under `shape`, by one copy or several.
 
-        `behind` is 1 where each element of an axis repeats, 0 where the axis does as a whole. Copies have at most
-        as many axes as a command.
+        `behind` is 1 to repeat each element of an axis, 0 to repeat the axis as a whole. A copy has at most as many
+        axes as a command.
         """
         rest = {place: count for place, count in sorted(repeats.items(), reverse=True) if count > 1}
         while rest:
@@ -258,9 +257,10 @@ class Builder:
         return self.reshape(source, shape, name)
 
     def place(self, view: View, target: View) -> None:
-        """Makes `target`, part of another value, hold what `view` shows: written there at once, or copied.
+        """Make `target`, part of another value, hold the elements of `view`.
 
-        Written at once: a whole value (its axes may be permuted) that layers write and that has no other place.
+        A whole value that layers write (its axes may be permuted) and that lies in no other value is written there
+        directly. Anything else is copied.
         """
         value = self.values[view.value]
         if value.kind == "activation" and not value.is_output and value.name not in self.homes:
@@ -271,7 +271,7 @@ class Builder:
         self.copy(view, target)
 
     def finish_node(self) -> tuple[str, ...]:
-        """Gives the node's names to the last layer it made; returns them where it made none."""
+        """Give the node's names to the last layer that it added; return them if it added none."""
         own = self.drafts[self._first :]
         if not own:
             return self.node.names
@@ -280,4 +280,4 @@ class Builder:
 
 
 Handler = Callable[[Builder, OnnxNode], None]
-"""Writes down the layers, or binds the views, that a node of one operator stands for."""
+"""Adds the layers, or sets the views, of a node of one operator."""

@@ -1,7 +1,7 @@
-"""Matching of arithmetic expressions among a model's nodes, whatever order an exporter wrote them in.
+"""Matches arithmetic expressions among the nodes of a model, in whatever order an exporter wrote them.
 
-A product is a number times factors, a sum a number plus terms; both are flattened first, so that association and
-commutation do not matter, and division by a number is multiplication.
+A product is a number times factors, a sum is a number plus terms. Both are flattened first, so that association and
+commutation do not matter. Division by a number counts as multiplication.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _TOLERANCE = 1e-4  # files have constants such as 1.41421 or 0.797885
 
 @dataclass(frozen=True)
 class Match:
-    """The tensor that the pattern's variable stands for, and the nodes seen so far."""
+    """The tensor that the pattern's variable stands for, and the nodes matched so far."""
 
     variable: str = ""
     nodes: frozenset[str] = frozenset()
 
     def with_nodes(self, nodes: frozenset[str]) -> Match:
-        """The match with these nodes too."""
+        """Return the match with these nodes added."""
         return Match(self.variable, self.nodes | nodes)
 
 
 @dataclass(frozen=True)
 class Flat:
-    """A flattened product or sum: the number, the other operands, and the nodes it is made of."""
+    """A flattened product or sum: the number, the other operands, and the nodes that compute it."""
 
     number: float
     operands: tuple[str, ...]
@@ -40,26 +40,26 @@ class Flat:
 
 
 class Expressions:
-    """Looks at a model's tensors as expressions."""
+    """Reads a model's tensors as expressions."""
 
     def __init__(self, source: ParsedModel) -> None:
         self._source = source
 
     def producer(self, tensor: str) -> OnnxNode | None:
-        """The node that writes a tensor."""
+        """Return the node that writes a tensor."""
         return self._source.producers.get(tensor)
 
     def number(self, tensor: str) -> float | None:
-        """The value of a constant with one element, where it is known."""
+        """Return the value of a constant with one known element, else None."""
         constant = self._source.constants.get(tensor)
         return None if constant is None else scalar_of(constant)
 
     def is_inner(self, tensor: str) -> bool:
-        """Whether one node alone reads the tensor, once."""
+        """Return whether exactly one node reads the tensor, once."""
         return len(self._source.readers.get(tensor, ())) == 1 and tensor not in self._source.outputs
 
     def product(self, tensor: str) -> Flat:
-        """The tensor as a product."""
+        """Return the tensor as a product."""
         node = self.producer(tensor)
         number, operands, nodes = 1.0, list[str](), frozenset[str]()
         if node is None or not (node.op == "Mul" or (node.op == "Div" and self.number(node.inputs[1]))):
@@ -76,7 +76,7 @@ class Expressions:
         return Flat(number, tuple(operands), nodes)
 
     def sum(self, tensor: str) -> Flat:
-        """The tensor as a sum."""
+        """Return the tensor as a sum."""
         node = self.producer(tensor)
         number, operands, nodes = 0.0, list[str](), frozenset[str]()
         if node is None or node.op != "Add":
@@ -94,18 +94,18 @@ class Expressions:
 
 
 class Pattern(Protocol):
-    """Something that a tensor may be."""
+    """A form that a tensor may have."""
 
     def matches(self, found: Expressions, tensor: str, match: Match) -> Iterator[Match]:
-        """Every way in which the tensor is this, given what is matched already."""
+        """Yield every match of the tensor that extends the given match."""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """The tensor that the pattern is a function of: the same at every place."""
+    """The variable of the pattern: the same tensor at every place."""
 
     def matches(self, found: Expressions, tensor: str, match: Match) -> Iterator[Match]:
-        """The first tensor it meets, and then no other."""
+        """Match any tensor at the first place, and the same tensor at the others."""
         if found.number(tensor) is None and match.variable in ("", tensor):
             yield Match(tensor, match.nodes)
 
@@ -118,7 +118,7 @@ class ProductOf:
     factors: tuple[Pattern, ...]
 
     def matches(self, found: Expressions, tensor: str, match: Match) -> Iterator[Match]:
-        """In any order of the factors."""
+        """Match the factors in any order."""
         yield from _any_order(found, found.product(tensor), self.number, self.factors, match)
 
 
@@ -130,7 +130,7 @@ class SumOf:
     terms: tuple[Pattern, ...]
 
     def matches(self, found: Expressions, tensor: str, match: Match) -> Iterator[Match]:
-        """In any order of the terms."""
+        """Match the terms in any order."""
         yield from _any_order(found, found.sum(tensor), self.number, self.terms, match)
 
 
@@ -144,7 +144,7 @@ class Apply:
     numbers: tuple[float, ...] = ()
 
     def matches(self, found: Expressions, tensor: str, match: Match) -> Iterator[Match]:
-        """Where the tensor is written by that operator."""
+        """Match a tensor that this operator writes."""
         node = found.producer(tensor)
         if node is None or node.op != self.op or not self._agrees(found, node):
             return
@@ -168,7 +168,7 @@ class Either:
     options: tuple[Pattern, ...]
 
     def matches(self, found: Expressions, tensor: str, match: Match) -> Iterator[Match]:
-        """Those of the first option, then of the next."""
+        """Match the first option, then the next."""
         for option in self.options:
             yield from option.matches(found, tensor, match)
 

@@ -1,7 +1,7 @@
 """Folding: several operators become one hardware layer (m:n mapping, S3.6).
 
-Affine steps along channels (bias, batch normalisation, factors), one residual addition and one activation move
-into the layer that makes what they read, provided that nothing else reads it: results never change.
+Affine steps along channels (bias, batch normalisation, factors), one residual addition and one activation move into
+the layer that computes their input, if nothing else reads it. Results never change.
 """
 
 from __future__ import annotations
@@ -20,19 +20,31 @@ from device_agents.emulated_npu.unit_commands import Activation, Binary, Functio
 _MATRIX_UNIT = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
 _WITH_STEPS = _MATRIX_UNIT | {Function.AFFINE}
 _WITH_EPILOGUE = _WITH_STEPS | {
-    Function.BINARY, Function.WHERE, Function.NORMALIZE, Function.LRN, Function.POOL_MAX, Function.POOL_AVERAGE
-}  # fmt: skip
+    Function.BINARY,
+    Function.WHERE,
+    Function.NORMALIZE,
+    Function.LRN,
+    Function.POOL_MAX,
+    Function.POOL_AVERAGE,
+}
 _ALPHA_TAKEN = frozenset({Function.NORMALIZE, Function.LRN})  # their settings need alpha themselves
 _WITHOUT_PARAMETERS = frozenset(
     {
-        Activation.RELU, Activation.SIGMOID, Activation.TANH, Activation.HARD_SWISH, Activation.GELU,
-        Activation.GELU_TANH, Activation.SOFTPLUS, Activation.MISH, Activation.ERF,
+        Activation.RELU,
+        Activation.SIGMOID,
+        Activation.TANH,
+        Activation.HARD_SWISH,
+        Activation.GELU,
+        Activation.GELU_TANH,
+        Activation.SOFTPLUS,
+        Activation.MISH,
+        Activation.ERF,
     }
-)  # fmt: skip
+)
 
 
 def fold(build: Builder) -> list[Draft]:
-    """The drafts in topological order after folding."""
+    """Return the drafts in topological order after folding."""
     folding = _Folding(build)
     for draft in build.drafts:
         folding.visit(draft)
@@ -40,7 +52,7 @@ def fold(build: Builder) -> list[Draft]:
 
 
 class _Folding:
-    """One pass over the drafts; `_writers` says where the layer stands that alone writes a value."""
+    """One pass over the drafts; `_writers` has the position of the only layer that writes a value."""
 
     def __init__(self, build: Builder) -> None:
         self._build = build
@@ -50,7 +62,7 @@ class _Folding:
         self._readers.update(build.homes.keys())  # those lie in another value, and may be read there
 
     def visit(self, draft: Draft) -> None:
-        """Folds the draft into the layer before it, or keeps it."""
+        """Fold the draft into the layer before it, or keep it."""
         if not (self._fold_step(draft) or self._fold_residual(draft) or self._fold_activation(draft)):
             self.kept.append(draft)
             self._note(draft, len(self.kept) - 1)
@@ -61,7 +73,7 @@ class _Folding:
             self._writers[name] = place
 
     def _writer(self, view: View, functions: Iterable[Function]) -> tuple[int, Draft] | None:
-        """The layer, and its place, that wrote a whole value for this view alone, if it is of these functions."""
+        """Return the layer, with its position, that wrote a whole value for this view alone, if its function fits."""
         place = self._writers.get(view.value)
         value = self._build.values[view.value]
         if place is None or value.is_output or self._readers[view.value] != 1 or value.dtype not in FLOATS:
@@ -72,7 +84,7 @@ class _Folding:
         return (place, writer) if writer.settings.activation == Activation.NONE else None
 
     def _absorb(self, place: int, writer: Draft, draft: Draft) -> None:
-        """The writer at that place writes what the draft would."""
+        """Let the layer at that position write the output of the draft."""
         writer.output = draft.output
         writer.nodes = (*writer.nodes, *draft.nodes)
         self._note(writer, place)
@@ -92,7 +104,7 @@ class _Folding:
         return bool(steps)
 
     def _fold_residual(self, draft: Draft) -> bool:
-        """Of two layers that could take the addition in, the later one does; it moves behind the other."""
+        """Fold the addition into the later of the layers that can take it; that layer moves behind the other."""
         if draft.function != Function.BINARY or draft.settings.mode != Binary.ADD:
             return False
         candidates = []
@@ -138,7 +150,7 @@ def _repeats(view: View) -> bool:
 
 
 def _affine_source(build: Builder, draft: Draft) -> int | None:
-    """The input that the draft is an affine function of, if it is one by constants."""
+    """Return the input of a draft that is an affine function with constant factors; None for other drafts."""
     if draft.function == Function.AFFINE and draft.settings.activation == Activation.NONE:
         return 0
     if draft.function == Function.MAP and draft.settings.activation == Activation.SCALE:
@@ -150,7 +162,7 @@ def _affine_source(build: Builder, draft: Draft) -> int | None:
 
 
 def _steps(build: Builder, draft: Draft, source: int, channel_axis: int) -> list[ChannelStep]:
-    """The draft as steps along that axis; none where it is something else."""
+    """Return the draft as steps along that axis; an empty list if that is impossible."""
     if draft.function == Function.MAP:
         return [linear_step(draft.settings.alpha, draft.settings.beta)]
     if draft.function == Function.AFFINE:
@@ -164,7 +176,7 @@ def _steps(build: Builder, draft: Draft, source: int, channel_axis: int) -> list
 
 
 def _along(view: View, channel_axis: int, constant: LazyConstant) -> bool:
-    """Whether the view shows all of the constant, along that axis or as one number."""
+    """Return whether the view has all of the constant, along that axis or as one number."""
     varying = [place for place, axis in enumerate(view.axes) if axis.base is not None and axis.size != 1]
     if not varying:
         return all(size == 1 for size in constant.shape)

@@ -1,6 +1,6 @@
-"""The graph that the importer makes of an ONNX network: values, views of them, and hardware layers (S3.6).
+"""A network as the hardware computes it: values, views of values, and hardware layers (S3.6).
 
-Axes are ONNX's logical axes throughout; how a value lies in memory is its `order` alone.
+All axes are ONNX's logical axes. Only `order` describes how a value lies in memory.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _PART = "\x00written"
 
 @dataclass(frozen=True)
 class LazyConstant:
-    """A tensor known when the network is loaded, made from the initializers `sources` by `compute`.
+    """A tensor that is computed when the network is loaded, by `compute` from the initializers `sources`.
 
-    Compilation needs its type alone; values are asked for when memory is filled.
+    Compilation needs its type only. The loader computes its values.
     """
 
     name: str
@@ -35,9 +35,9 @@ class LazyConstant:
 class Value:
     """A tensor in memory. `order` lists its axes from the outermost to the innermost: NCHW maps keep (0, 2, 3, 1).
 
-    A value may be written by several layers (a concatenation), each its own part. What is "received" is written, at
-    least in part, by other cores: it keeps its place for as long as the program runs. What is "setup" is written
-    once, when the program is loaded, and keeps its place from run to run.
+    Several layers may write a value, each its own part (a concatenation). Other cores write a "received" value, at
+    least in part: it keeps its address while the program runs. A "setup" value is written once, when the program is
+    loaded, and keeps its address between runs.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Value:
 
 @dataclass(frozen=True)
 class ViewAxis:
-    """One axis of a view: `base` is the axis of the value that it walks along by `step`; None repeats."""
+    """One axis of a view: it advances by `step` along the axis `base` of the value; without a base, it repeats."""
 
     size: int
     base: int | None = None
@@ -60,7 +60,7 @@ class ViewAxis:
 
 @dataclass(frozen=True)
 class View:
-    """Part of a value under other axes, without moving anything.
+    """Part of a value under other axes; no data move.
 
     The element at index i is the value's element at `start[b] + sum of step * i[a]` over the axes a with base b.
     Covers slices, splits, transpositions, squeezes, expansions, broadcasts and reshapes that divide axes.
@@ -76,7 +76,7 @@ class View:
         return tuple(axis.size for axis in self.axes)
 
     def base(self, axis: int) -> int:
-        """The axis of the value that `axis` walks along; a repeating axis has none, which is an error to ask."""
+        """Return the axis of the value along which `axis` advances; raises ValueError for a repeating axis."""
         base = self.axes[axis].base
         if base is None:
             raise ValueError(f"axis {axis} of the view of {self.value} repeats")
@@ -85,7 +85,7 @@ class View:
 
 @dataclass(frozen=True)
 class HardwareLayer:
-    """One hardware layer: what one kind of command computes, cut into as many commands as memory asks for.
+    """One hardware layer: computed by one kind of command, in as many commands as the memories require.
 
     `inputs` by function, with the shapes:
 
@@ -101,9 +101,9 @@ class HardwareLayer:
     - SOFTMAX, NORMALIZE: first (and for NORMALIZE scale and shift, broadcast to the output's shape).
     - GATHER: first (rows, row...) and second (index...) of integers; output (index..., row...).
 
-    `residual` is added in CONVOLVE and DEPTHWISE before the activation and has the output's shape; `scale_shift`
-    is a Constant (2, M) applied before it. `settings.activation` comes last. `nodes` are the names of the ONNX
-    nodes that it stands for: none, where the layer is a copy of our own.
+    CONVOLVE and DEPTHWISE apply `scale_shift`, a constant (2, M), then add `residual`, which has the output's shape,
+    then apply `settings.activation`. `nodes` are the names of the ONNX nodes that the layer computes; a copy that the
+    compiler adds has none.
     """
 
     index: int
@@ -121,14 +121,14 @@ class HardwareLayer:
 
     @property
     def fixed_weights(self) -> LazyConstant:
-        """The weights of a layer that has them; to ask another is an error."""
+        """The weights; raises ValueError for a layer without weights."""
         if self.weights is None:
             raise ValueError(f"{self.name} has no weights")
         return self.weights
 
     @property
     def reads(self) -> tuple[View, ...]:
-        """Every view that it reads from values: the inputs and the residual."""
+        """Every view that the layer reads: the inputs and the residual."""
         return self.inputs if self.residual is None else (*self.inputs, self.residual)
 
 
@@ -136,13 +136,13 @@ class HardwareLayer:
 class Graph:
     """A network as hardware layers in topological order, with its values by name.
 
-    `free_nodes` are ONNX nodes that became views; `node_count` all that the model has. Where it is the part of a
-    network that one core runs, `foreign` are the values of which other cores write something, and `shared` those of
-    which they read what is written here. Layers whose indices are in `alone` are chains by themselves.
+    `free_nodes` are ONNX nodes that became views; `node_count` counts all nodes of the model. In the part of a network
+    that one core runs, other cores write some of the `foreign` values and read some of the `shared` values. Layers
+    whose indices are in `alone` are in no chain with others.
 
-    `setup` makes the values of kind "setup"; it runs once, when the program is loaded. `staged` values leave the core
-    between those that write and those that read them, whatever fits on chip; `cached` ones lie in the last-level cache
-    wherever they fit. `dft` are the convolutions that have become the layers of a DFT.
+    `setup` computes the values of kind "setup" once, when the program is loaded. `staged` values are stored off chip
+    between writer and reader even if they fit on chip; `cached` values lie in the last-level cache if they fit. `dft`
+    lists the convolutions that are computed by DFT.
     """
 
     values: Mapping[str, Value]
@@ -161,15 +161,15 @@ class Graph:
 
 
 def written_part(name: str) -> str:
-    """The name, within a chain, of what the chain adds to a value of which it also reads what others have written."""
+    """Return the name, within a chain, of the part that the chain adds to a value that others complete."""
     return name + _PART
 
 
 def whole_value(name: str) -> str:
-    """The value that a name within a chain stands for."""
+    """Return the value that a name within a chain stands for."""
     return name.removesuffix(_PART)
 
 
 def with_parts(values: Mapping[str, Value]) -> Mapping[str, Value]:
-    """The values, each under its name and that of its written part."""
+    """Return the values, each under its name and the name of its written part."""
     return {**values, **{written_part(name): value for name, value in values.items()}}

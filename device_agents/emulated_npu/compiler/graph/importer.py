@@ -1,4 +1,4 @@
-"""From an ONNX model to a graph of hardware layers (S2.5, S3.6)."""
+"""The graph stage: from an ONNX model to a graph of hardware layers (S2.5, S3.6)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from device_agents.emulated_npu.unit_commands import Function
 
 
 def import_model(model: bytes | ModelProto) -> Graph:
-    """The hardware layers of a model, folded, with views for what moves nothing.
+    """Return the hardware layers of a model, folded; nodes that move no data become views.
 
-    Weights may be initializers without data (`data_location` external): constants made of them name them in
-    `sources`, and their `compute` takes the arrays in that order. Initializers with data are no sources.
-    Raises UnsupportedOperator for a node that cannot be compiled, InvalidNetwork for a model that is not valid.
+    Requires: shapes that are known before the network runs. Weights may be initializers without data (`data_location`
+    external).
+    Ensures: layers in topological order that compute what the model computes. Constants that depend on initializers
+    without data list them in `sources`, and `compute` takes their arrays in that order.
+    Raises UnsupportedOperator for a node that cannot be compiled, InvalidModel for a model that is not valid.
     """
     source = recognise(parse_model(model, frozenset(OPERATORS)))
     build = Builder(source)
@@ -40,7 +42,7 @@ def import_model(model: bytes | ModelProto) -> Graph:
 
 
 def _visit(build: Builder, source: ParsedModel) -> list[str]:
-    """Visits the nodes; returns the names of those that became views."""
+    """Visit the nodes; return the names of those that became views."""
     free: list[str] = []
     for node in source.nodes:
         build.begin(node)
@@ -50,9 +52,9 @@ def _visit(build: Builder, source: ParsedModel) -> list[str]:
 
 
 def _write_outputs(build: Builder, free: list[str]) -> None:
-    """Writes outputs of the network that are views, inputs or constants to values of their own.
+    """Write outputs of the network that are views, inputs or constants to values of their own.
 
-    Where that takes a copy, the copy stands for the node whose result it is, which then is not free.
+    If that takes a copy, the copy stands for the node that computes the output, which then is no longer free.
     """
     for name in build.source.outputs:
         view = build.view(name)
@@ -67,14 +69,14 @@ def _write_outputs(build: Builder, free: list[str]) -> None:
 
 
 class _Finish:
-    """Makes layers of drafts: values that lie in others disappear, and the orders of the rest are decided."""
+    """Turns drafts into layers: values inside other values become views, and every value gets its memory order."""
 
     def __init__(self, build: Builder) -> None:
         self._build = build
         self._values: dict[str, Value] = {}
 
     def graph(self, drafts: list[Draft], free: list[str]) -> Graph:
-        """The finished graph."""
+        """Return the finished graph."""
         layers = tuple(self._layer(index, draft) for index, draft in enumerate(drafts))
         used = {view.value for layer in layers for view in (*layer.reads, layer.output)}
         source = self._build.source
@@ -115,7 +117,7 @@ class _Finish:
         )
 
     def _checked(self, draft: Draft) -> tuple[tuple[View, ...], View]:
-        """Inputs and output of the layer; raises UnsupportedOperator where commands cannot say what it does."""
+        """Return inputs and output of the layer; raises UnsupportedOperator if no command can compute it."""
         inputs, output = tuple(self._resolved(view) for view in draft.inputs), self._resolved(draft.output)
         operands = [self._build.values[view.value] for view in (output, *inputs)]
         limits.check_types(draft, operands)
@@ -130,7 +132,7 @@ class _Finish:
         return view
 
     def _factors(self, pair: LazyConstant, shape: tuple[int, ...]) -> tuple[View, View]:
-        """Scale and shift of an AFFINE layer as values, repeated over all axes but the channels'."""
+        """Return scale and shift of an AFFINE layer as values, repeated over all axes except the channels."""
         scale, shift = (part_of(pair, row, f"{pair.name}.{row}") for row in (0, 1))
         for constant in (scale, shift):
             self._values[constant.name] = Value(

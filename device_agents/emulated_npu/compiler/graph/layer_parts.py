@@ -20,28 +20,28 @@ from device_agents.emulated_npu.unit_commands import Function
 
 
 def channel_axis(layer: HardwareLayer) -> int:
-    """The axis of the output that weights and scales of a layer belong to."""
+    """Return the axis of the output to which weights and scales of a layer belong."""
     return len(layer.output.axes) - 1 if layer.matrix else 1
 
 
 def reduced_channels(layer: HardwareLayer) -> int:
-    """Input channels that one output channel sums over."""
+    """Return the number of input channels that one output channel sums over."""
     if layer.matrix:
         return layer.inputs[0].axes[-1].size
     return layer.inputs[0].axes[1].size // layer.groups
 
 
 def output_channels(layer: HardwareLayer) -> int:
-    """Output channels (columns of a matrix product)."""
+    """Return the number of output channels (columns of a matrix product)."""
     return layer.output.axes[channel_axis(layer)].size
 
 
 def part_of(layer: HardwareLayer, axis: int, low: int, high: int) -> HardwareLayer:
-    """The layer that computes the indices [low, high) of the output's `axis` as the whole layer does, and no others.
+    """Return the layer that computes only the indices [low, high) of the output's `axis`, with unchanged results.
 
-    The layer must be able to compute them by themselves (`can_cut`; a depthwise multiplier by whole input channels, a
-    grouped convolution by whole groups or inside one). Raises ValueError where they see nothing but padding behind
-    the input, which no padding in front of it can say.
+    The layer must be able to compute them independently (`can_cut`; a depthwise multiplier by whole input channels, a
+    grouped convolution by whole groups or inside one). Raises ValueError if their windows hold only padding behind the
+    input, which leading padding cannot express.
     """
     region = list(whole(layer.output.shape))
     region[axis] = (low, high)
@@ -65,7 +65,7 @@ def part_of(layer: HardwareLayer, axis: int, low: int, high: int) -> HardwareLay
 
 
 def _input_part(layer: HardwareLayer, place: int, region: Region) -> View:
-    """What is read of an input for a region of the output."""
+    """Return the part of an input that a region of the output needs."""
     view = layer.inputs[place]
     needed = list(read_region(layer, place, region))
     if layer.function is Function.DEPTHWISE and place == 0:
@@ -73,7 +73,7 @@ def _input_part(layer: HardwareLayer, place: int, region: Region) -> View:
         needed[1] = (region[1][0] // ratio, -(-region[1][1] // ratio))
     for axis, interval in enumerate(needed):
         size = size_of(interval)
-        if size == 0:  # a window that sees nothing but the padding in front: one index stands for where that ends
+        if size == 0:  # windows of leading padding alone: one index marks its end
             size = min(1, view.axes[axis].size)
         if (interval[0], size) != (0, view.axes[axis].size):
             view = views.sliced(view, axis, interval[0], size)
@@ -81,7 +81,7 @@ def _input_part(layer: HardwareLayer, place: int, region: Region) -> View:
 
 
 def _padded_part(layer: HardwareLayer, part: HardwareLayer, axis: int, low: int, high: int) -> HardwareLayer:
-    """With the padding that its first window sees before the first index that it reads."""
+    """Return the part with the padding of its first window before the first index that it reads."""
     first, last = window_interval(layer, axis, (low, high))
     start = max(0, first)
     if start >= layer.inputs[0].axes[axis].size:
@@ -92,7 +92,7 @@ def _padded_part(layer: HardwareLayer, part: HardwareLayer, axis: int, low: int,
 
 
 def constant_part(constant: LazyConstant, axis: int, low: int, high: int) -> LazyConstant:
-    """Indices [low, high) of an axis of a constant; all of it is itself."""
+    """Return the indices [low, high) of an axis of a constant."""
     if (low, high) == (0, constant.shape[axis]):
         return constant
     shape = list(constant.shape)

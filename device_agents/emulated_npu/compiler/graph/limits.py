@@ -1,4 +1,4 @@
-"""What one layer must keep to so that commands can say it: element types, numbers of axes and windows (S3.5)."""
+"""Limits of what commands can express: element types, numbers of axes and windows (S3.5)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _FREE_OF_AXES = frozenset({Function.COPY, Function.MAP, Function.BINARY, Functio
 
 
 def within_rank(draft: Draft, inputs: Sequence[View], output: View) -> tuple[tuple[View, ...], View]:
-    """Inputs and output of a layer with at most as many axes as a command has.
+    """Return inputs and output of a layer with at most as many axes as a command has.
 
-    Layers that work element by element lose axes of one element, and those that several views walk as one.
-    Raises UnsupportedOperator where axes remain.
+    Elementwise layers drop axes of size 1 and merge axes that merge in all their views. Raises UnsupportedOperator if
+    too many axes remain.
     """
     if draft.function in _FREE_OF_AXES and len(output.axes) > MAX_RANK:
         output, *rest = views.compacted((output, *inputs))
         inputs = rest
-    # Products and windows are commands on pictures, and indices are taken one by one: their axes do not count.
+    # Products, windows and gathers loop over their leading axes: these do not count.
     if draft.function is Function.GATHER:
         ranks = [len(inputs[0].axes)]
     else:
@@ -35,19 +35,19 @@ def within_rank(draft: Draft, inputs: Sequence[View], output: View) -> tuple[tup
 
 
 def check_value(draft: Draft, value: Value) -> None:
-    """Raises UnsupportedOperator where a value that a layer reads or writes is empty, or has too many axes to move."""
+    """Raise UnsupportedOperator if a value of a layer is empty, or has too many axes to move."""
     if any(size < 1 for size in value.shape):
         raise unsupported(draft.node, f"It takes or makes a tensor without elements, of shape {list(value.shape)}")
-    shown = value.is_output or value.kind == "input"  # the host fills and reads those with all their axes
+    shown = value.is_output or value.kind == "input"  # the host accesses those with all their axes
     axes = len(value.shape) if shown else sum(size != 1 for size in value.shape)
     if axes > MAX_RANK:
         raise unsupported(draft.node, f"It takes a tensor with more than {MAX_RANK} axes ({axes})")
 
 
 def check_types(draft: Draft, operands: Sequence[Value]) -> None:
-    """Raises UnsupportedOperator where products are asked for in another type than float32.
+    """Raise UnsupportedOperator for products of another type than float32.
 
-    In which type a machine computes what is float32 in the network is a matter of its `data_type`.
+    The `data_type` of a machine replaces float32 when it computes.
     """
     if draft.function not in _WITH_WEIGHTS:
         return
@@ -60,7 +60,7 @@ def check_types(draft: Draft, operands: Sequence[Value]) -> None:
 
 
 def check_window(draft: Draft) -> None:
-    """Raises UnsupportedOperator for kernels, strides, dilations and padding beyond what an instruction holds."""
+    """Raise UnsupportedOperator for kernels, strides, dilations and padding that no instruction can encode."""
     settings = draft.settings
     for name, most in (("kernel", MAX_WINDOW), ("stride", MAX_WINDOW), ("dilation", MAX_WINDOW), ("pad", MAX_PAD)):
         largest = max(getattr(settings, name))

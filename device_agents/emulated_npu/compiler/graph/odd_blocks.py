@@ -1,4 +1,4 @@
-"""Odd blocks of a convolution by DFT: their sizes, and in closed form what they store and multiply (S4.1)."""
+"""Odd blocks of a convolution by DFT: their sizes, and the closed forms of their storage and work (S4.1)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from device_agents.emulated_npu.arithmetic import ceil_div
 class OddBlocks:
     """A map of `map_size` (height, width) outputs cut into blocks of `length` x `length` inputs, an odd number.
 
-    Blocks overlap by the kernel less one (overlap-save): each gives `valid` outputs. `channels` and `outputs` are
-    those of one of `groups`; `pictures` is the batch.
+    Blocks overlap by the kernel size minus one (overlap-save); each yields `valid` outputs. `channels` and `outputs`
+    count those of one of `groups`; `pictures` is the batch.
     """
 
     length: int
@@ -26,17 +26,17 @@ class OddBlocks:
 
     @property
     def half(self) -> int:
-        """N of the length 2N + 1: the last frequency that is computed, all others follow by symmetry (S4.3)."""
+        """N of the length 2N + 1: the last frequency that is computed; symmetry yields the others (S4.3)."""
         return self.length // 2
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether groups have one channel each: products have nothing to sum up, and all groups are one layer."""
+        """Whether each group has one channel: products need no sum, and one layer computes all groups."""
         return self.groups > 1 and self.channels == 1
 
     @property
     def valid(self) -> tuple[int, int]:
-        """Outputs of a block in height and width that the ends of the block do not spoil."""
+        """Outputs of a block in height and width that do not wrap around its ends."""
         return self.length - self.kernel[0] + 1, self.length - self.kernel[1] + 1
 
     @property
@@ -51,42 +51,42 @@ class OddBlocks:
 
     @property
     def padded(self) -> tuple[int, int]:
-        """Height and width of the input that whole blocks take."""
+        """Height and width of the input that whole blocks cover."""
         rows, columns = self.counts
         return rows * self.valid[0] + self.kernel[0] - 1, columns * self.valid[1] + self.kernel[1] - 1
 
     @property
     def bins(self) -> int:
-        """Frequencies of a block that are independent of each other: F[u, v] = conj F[-u, -v] (S4.4)."""
+        """Independent frequencies of a block: F[u, v] = conj F[-u, -v] (S4.4)."""
         return (self.length**2 + 1) // 2
 
     @property
     def stored(self) -> int:
-        """Complex numbers that the second direction leaves of a block, those of line 0 that are redundant included."""
+        """Complex results of the second direction for a block, including the redundant ones of line 0."""
         return (self.half + 1) * self.length
 
     @property
     def kernel_transforms(self) -> int:
-        """Kernel DFTs: one for every kernel, however many blocks share it (S4.5)."""
+        """Kernel DFTs: one for every kernel, which all blocks share (S4.5)."""
         return self.groups * self.channels * self.outputs
 
     @property
     def multiplications(self) -> int:
-        """Real multiplications of the pointwise product of all blocks: four of every complex one (S4.6)."""
+        """Real multiplications of the pointwise product of all blocks: four per complex one (S4.6)."""
         return 4 * self.bins * self.kernel_transforms * self.number
 
     @property
     def direct_multiplications(self) -> int:
-        """Those of the direct convolution for the same whole blocks."""
+        """Multiplications of the direct convolution for the same whole blocks."""
         return math.prod(self.kernel) * math.prod(self.valid) * self.kernel_transforms * self.number
 
 
 @dataclass(frozen=True)
 class TransformedConvolution:
-    """Where a convolution that is computed by DFT stands in a graph, by places of its layers.
+    """The layers of a graph that compute a convolution by DFT, by index.
 
-    `layers` are all of them, `transforms` those of the second direction of the DFT and `products` those of the
-    pointwise product; `kernels` are the layers of the setup that compute the second direction of the kernel DFT.
+    `layers` are all of them, `transforms` compute the second direction of the DFT, and `products` the pointwise
+    product. `kernels` are the layers of the setup that compute the second direction of the kernel DFT.
     """
 
     name: str

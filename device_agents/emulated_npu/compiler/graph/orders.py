@@ -1,7 +1,7 @@
-"""In which order the axes of each value lie in memory: channels innermost for feature maps, else as they are.
+"""The memory order of the axes of each value: channels innermost for feature maps, else the logical order.
 
-Layers that slide windows or work across channels want them innermost; layers that work element by element pass
-that on to what they read and write. Inputs and outputs of the network keep the order of the host.
+Layers with windows, and layers that work across channels, need the channels innermost. Elementwise layers pass the
+order on between their inputs and outputs. Inputs and outputs of the network keep the order of the host.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SMALLEST_RANK = 3
 
 
 def ordered(values: Mapping[str, Value], layers: Iterable[HardwareLayer]) -> dict[str, tuple[int, ...]]:
-    """The order of every value; views must refer to values alone."""
+    """Return the memory order of every value."""
     innermost: dict[str, int] = {}
     spread: list[HardwareLayer] = []
     for layer in layers:
@@ -46,7 +46,7 @@ def _feature_maps(layer: HardwareLayer) -> Iterator[View]:
 
 
 def _note(innermost: dict[str, int], values: Mapping[str, Value], view: View, axis: int) -> bool:
-    """Says that this axis of a view should be innermost; the first to say so decides."""
+    """Make this axis of a view the innermost of its value, unless another axis is already."""
     base = view.axes[axis].base
     value = values[view.value]
     if base is None or view.value in innermost or len(value.shape) < _SMALLEST_RANK or value.shape[base] == 1:
@@ -56,7 +56,7 @@ def _note(innermost: dict[str, int], values: Mapping[str, Value], view: View, ax
 
 
 def _pass_on(innermost: dict[str, int], values: Mapping[str, Value], layer: HardwareLayer) -> bool:
-    """From one view of a layer that is decided to the others."""
+    """Pass the innermost axis of one view of a layer on to the others; return whether anything changed."""
     changed = False
     linked = [view for view in (layer.output, *layer.reads) if len(view.axes) == len(layer.output.axes)]
     for view in linked:

@@ -1,4 +1,4 @@
-"""An ONNX model as the compiler reads it: nodes that compute something, types of all tensors, constants."""
+"""An ONNX model as the compiler reads it: the nodes that compute, the types of all tensors, and constants."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ValueType:
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """One ONNX node, or several recognised as one operator; `names` are those of all it stands for.
+    """One ONNX node, or several recognised as one operator; `names` lists all nodes that it stands for.
 
     An absent optional input or output has the name "".
     """
@@ -57,19 +57,19 @@ class OnnxNode:
     attributes: Mapping[str, Any]
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """The attribute's value, or the default where the node does not have it."""
+        """Return the attribute's value, or the default if the node does not have it."""
         return self.attributes.get(name, default)
 
     def input(self, index: int) -> str:
-        """Name of an input, "" where it is absent."""
+        """Return the name of an input, "" if it is absent."""
         return self.inputs[index] if index < len(self.inputs) else ""
 
 
 @dataclass(frozen=True)
 class ParsedModel:
-    """A model: `nodes` in topological order, without those that are constant or unused (`free`, by name).
+    """A model: `nodes` in topological order, without constant and unused nodes (`free` lists their names).
 
-    `other_types` names the element types of tensors that have none of ours.
+    `other_types` has the names of element types that the compiler does not support, by tensor.
     """
 
     nodes: tuple[OnnxNode, ...]
@@ -84,7 +84,7 @@ class ParsedModel:
 
     @functools.cached_property
     def readers(self) -> Mapping[str, list[OnnxNode]]:
-        """The nodes that read each tensor, once for every time they do."""
+        """The nodes that read each tensor; a node that reads it twice is listed twice."""
         found: dict[str, list[OnnxNode]] = {}
         for node in self.nodes:
             for name in node.inputs:
@@ -97,18 +97,18 @@ class ParsedModel:
         return {name: node for node in self.nodes for name in node.outputs if name}
 
     def with_nodes(self, nodes: Sequence[OnnxNode]) -> ParsedModel:
-        """The same model made of other nodes."""
+        """Return the model with other nodes."""
         return replace(self, nodes=tuple(nodes))
 
 
 def unsupported(node: OnnxNode, why: str) -> UnsupportedOperator:
-    """The error for a node that cannot be compiled, to be raised."""
+    """Return the error for a node that cannot be compiled."""
     step = "Export the network without it, or with fixed shapes and constant parameters"
     return UnsupportedOperator(f"Node {node.name[:80]!r} ({node.op}) cannot be compiled", why, step)
 
 
 def untyped(tensor: str, element_type: str, node: OnnxNode | None) -> InvalidModel:
-    """The error, to be raised, for a tensor without a type; `element_type` is the name of one that is not ours."""
+    """Return the error for a tensor without a type; `element_type` names its unsupported type, if it has one."""
     place = f" at node {node.name[:80]!r} ({node.op})" if node is not None else ""
     what = f"Tensor {tensor[:80]!r}{place} cannot be compiled"
     if element_type:
@@ -118,10 +118,10 @@ def untyped(tensor: str, element_type: str, node: OnnxNode | None) -> InvalidMod
 
 
 def parse_model(model: bytes | ModelProto, known_operators: frozenset[str]) -> ParsedModel:
-    """Reads a model.
+    """Read a model.
 
-    Raises UnsupportedOperator for a node that is neither constant nor of `known_operators`, before anything else;
-    InvalidNetwork where the model is not valid ONNX or has a shape that is not known before it runs.
+    Raises UnsupportedOperator for a node that is neither constant nor one of `known_operators`, before anything else;
+    InvalidModel if the model is not valid ONNX or has a shape that is unknown before it runs.
     """
     proto = _parsed(model) if isinstance(model, bytes) else model
     opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
@@ -155,7 +155,7 @@ def _unique_names(graph: GraphProto) -> list[str]:
 
 
 def _check_operators(graph: GraphProto, names: Sequence[str], known: frozenset[str]) -> None:
-    """Every node must be known, or a constant: then it is computed on the host."""
+    """Raise UnsupportedOperator for a node that is neither constant nor known."""
     constant = {tensor.name for tensor in graph.initializer}
     for node, name in zip(graph.node, names, strict=True):
         if _is_constant(node, constant):
@@ -174,7 +174,7 @@ def _is_constant(node: NodeProto, constant: Set[str]) -> bool:
 
 
 def _types(proto: ModelProto) -> tuple[dict[str, ValueType], dict[str, str]]:
-    """Types of all tensors whose shape is known before the network runs; names of element types that are not ours."""
+    """Return the types of all tensors with a fixed shape, and the names of unsupported element types by tensor."""
     try:
         inferred = shape_inference.infer_shapes(_without_weights(proto), strict_mode=True, data_prop=True).graph
     except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
@@ -194,7 +194,7 @@ def _types(proto: ModelProto) -> tuple[dict[str, ValueType], dict[str, str]]:
 
 
 def _without_weights(proto: ModelProto) -> ModelProto:
-    """The model with the types alone of large initializers: inference copies and serialises what it is given."""
+    """Return the model without the data of large initializers, because shape inference copies the whole model."""
     light = ModelProto(ir_version=proto.ir_version)
     light.opset_import.extend(proto.opset_import)
     light.functions.extend(proto.functions)
@@ -217,7 +217,7 @@ def _without_weights(proto: ModelProto) -> ModelProto:
 
 
 class _ModelReader:
-    """Visits the nodes once: constants are described, the others kept."""
+    """Visits the nodes once: describes the constants and keeps the other nodes."""
 
     def __init__(
         self,
@@ -284,7 +284,7 @@ class _ModelReader:
         return tuple(reversed(kept))
 
     def _fold(self, node: NodeProto) -> None:
-        """Describes the constants that the node makes."""
+        """Describe the constants that the node computes."""
         parents = [self._constants[name] for name in node.input if name and node.op_type not in _OF_SHAPES]
         for index, name in enumerate(node.output):
             if not name:
@@ -310,7 +310,7 @@ class _ModelReader:
 
 
 def _constant_value(node: NodeProto) -> Any:
-    """The array of a Constant node with a dense value; None for others."""
+    """Return the array of a Constant node with a dense value; None for other nodes."""
     if node.op_type != "Constant":
         return None
     for item in node.attribute:

@@ -1,4 +1,4 @@
-"""Operators that files spell out in several nodes, recognised as one (m:n mapping, S3.6).
+"""Recognises operators that files spell out in several nodes (m:n mapping, S3.6).
 
 GELU (exact and by tanh), swish and hard-swish, layer normalisation, and padding in front of a window.
 """
@@ -58,7 +58,7 @@ _HINTS = frozenset({"Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip"})
 
 
 def recognise(source: ParsedModel) -> ParsedModel:
-    """The model with nodes put together; what they compute stays the same."""
+    """Return the model with the recognised nodes merged; it computes the same values."""
     for step in (_activations, _layer_normalisations, _paddings):
         source = step(source)
     return source
@@ -82,7 +82,7 @@ def _activations(source: ParsedModel) -> ParsedModel:
 def _replaced(
     source: ParsedModel, roots: frozenset[str], read: Callable[[OnnxNode], tuple[OnnxNode, Iterable[str]] | None]
 ) -> ParsedModel:
-    """Puts nodes together where `read` finds that a root ends a pattern of nodes read by each other alone."""
+    """Merge the nodes of each pattern that `read` finds at a root, if nothing else reads the inner nodes."""
     by_name = {node.name: node for node in source.nodes}
     replacement: dict[str, OnnxNode] = {}
     gone: set[str] = set()
@@ -106,7 +106,7 @@ def _replaced(
 
 
 def _closed(source: ParsedModel, root: OnnxNode, members: Sequence[OnnxNode]) -> bool:
-    """Whether nothing else reads what the members compute on the way to the root."""
+    """Return whether only members read the outputs of the members before the root."""
     names = {node.name for node in members}
     inner = [output for node in members if node.name != root.name for output in node.outputs]
     return source.producers[root.outputs[0]].name in names and all(
@@ -130,7 +130,7 @@ def _layer_normalisations(source: ParsedModel) -> ParsedModel:
 def _rooted(
     source: ParsedModel, root: OnnxNode, read: Callable[[OnnxNode], tuple[OnnxNode, Iterable[str]] | None]
 ) -> tuple[OnnxNode, Iterable[str]] | None:
-    """What ends at this root: its division lies at most a Mul and an Add before it."""
+    """Return the normalisation that ends at this root: its division is followed by at most a Mul and an Add."""
     node: OnnxNode | None = root
     for _ in range(3):
         if node is None:
@@ -144,7 +144,7 @@ def _rooted(
 
 
 def _normalised(source: ParsedModel, found: Expressions, division: OnnxNode) -> tuple[OnnxNode, set[str]] | None:
-    """(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon), along the same axes."""
+    """Match (x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon), with the same axes everywhere."""
     difference, root = (source.producers.get(name) for name in division.inputs)
     if difference is None or root is None or (difference.op, root.op) != ("Sub", "Sqrt"):
         return None
@@ -179,7 +179,7 @@ def _bases_of_square(found: Expressions, node: OnnxNode) -> list[str]:
 
 
 def _mean_axes(source: ParsedModel, node: OnnxNode) -> tuple[int, ...] | None:
-    """Axes of a ReduceMean that keeps them, counted from the start; None for another node."""
+    """Return the axes of a ReduceMean that keeps dimensions, counted from the start; None for another node."""
     if node.op != "ReduceMean" or not node.attribute("keepdims", 1) or node.inputs[0] not in source.types:
         return None
     axes = node.attribute("axes")
@@ -193,7 +193,7 @@ def _mean_axes(source: ParsedModel, node: OnnxNode) -> tuple[int, ...] | None:
 def _with_factors(
     source: ParsedModel, found: Expressions, node: OnnxNode, members: set[str]
 ) -> tuple[OnnxNode, Iterable[str]]:
-    """Takes a scale and a shift by constants in, where they follow."""
+    """Add a constant scale and shift if they follow."""
     shape = source.types[node.inputs[0]].shape
     for op in ("Mul", "Add"):
         output = node.outputs[0]
@@ -209,7 +209,7 @@ def _with_factors(
 
 
 def _paddings(source: ParsedModel) -> ParsedModel:
-    """Padding by zeros of spatial axes becomes padding of the convolution or average pooling that alone reads it."""
+    """Merge zero padding of spatial axes into the only reader, if that is a convolution or an average pooling."""
     if not any(node.op == "Pad" for node in source.nodes):
         return source
 
@@ -228,7 +228,7 @@ def _paddings(source: ParsedModel) -> ParsedModel:
 
 
 def _zero_padding(source: ParsedModel, pad: OnnxNode) -> list[int] | None:
-    """Pads of the spatial axes, where it pads by zeros, nothing else, and no less than nothing."""
+    """Return the pads of the spatial axes of a Pad by zeros; None if it crops or pads anything else."""
     if (pad.attribute("mode") or b"constant") != b"constant" or pad.attribute("value", 0.0) != 0 or pad.input(3):
         return None
     if pad.input(2) and (pad.input(2) not in source.constants or scalar_of(source.constants[pad.input(2)]) != 0):
@@ -245,7 +245,7 @@ def _zero_padding(source: ParsedModel, pad: OnnxNode) -> list[int] | None:
 
 
 def _with_padding(window: OnnxNode, pads: list[int]) -> dict[str, Any] | None:
-    """Attributes of a window that pads by so much more; None where that would change results."""
+    """Return the attributes of a window with these pads added; None if that would change results."""
     if (window.attribute("auto_pad") or b"NOTSET") not in (b"NOTSET", b"VALID"):
         return None
     own = list(window.attribute("pads") or [0] * len(pads))
@@ -257,6 +257,6 @@ def _with_padding(window: OnnxNode, pads: list[int]) -> dict[str, Any] | None:
         if window.attribute("ceil_mode", 0) or (any(own) and not counts):
             return None
         if any(pad >= size for pad, size in zip(attributes["pads"], kernel, strict=True)):
-            return None  # windows of padding alone
+            return None  # some windows would hold only padding
         attributes["count_include_pad"] = 1
     return attributes

@@ -1,4 +1,4 @@
-"""Which layers compute what a layer reads, by the regions of values: parts of a concatenation are computed apart."""
+"""The layers that compute the inputs of each layer, by regions: parts of a concatenation have different producers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from device_agents.emulated_npu.compiler.graph.regions import Region, intersecti
 
 
 def layer_producers(graph: Graph) -> tuple[frozenset[int], ...]:
-    """For every layer the layers that write something of what it reads."""
+    """Return for every layer the layers that write some of its inputs."""
     writers: dict[str, list[tuple[int, Region]]] = {}
     for place, layer in enumerate(graph.layers):
         region = value_region(layer.output, whole(layer.output.shape))

@@ -1,4 +1,4 @@
-"""Which part of its inputs a layer reads for a part of its output, axis by axis.
+"""The part of its inputs that a layer reads for a part of its output, axis by axis.
 
 A region is a half-open interval on every axis of a value or a view.
 """
@@ -19,17 +19,17 @@ _ALONG_AXES = frozenset({Function.REDUCE, Function.SOFTMAX, Function.NORMALIZE})
 
 
 def whole(shape: tuple[int, ...]) -> Region:
-    """The region that covers a shape."""
+    """Return the region that covers a shape."""
     return tuple((0, size) for size in shape)
 
 
 def size_of(interval: Interval) -> int:
-    """Number of indices in an interval; an empty one may be turned around."""
+    """Return the number of indices in an interval; an empty interval may have its ends reversed."""
     return max(0, interval[1] - interval[0])
 
 
 def union(first: Interval, second: Interval) -> Interval:
-    """The smallest interval that holds both; empty ones do not count."""
+    """Return the smallest interval that contains both; empty intervals are ignored."""
     if first[1] <= first[0]:
         return second
     if second[1] <= second[0]:
@@ -38,49 +38,49 @@ def union(first: Interval, second: Interval) -> Interval:
 
 
 def intersection(first: Region, second: Region) -> Region:
-    """What two regions of the same value have in common; empty where an interval of it is turned around or empty."""
+    """Return the intersection of two regions of a value; intervals of an empty one may have their ends reversed."""
     return tuple((max(low, start), min(high, stop)) for (low, high), (start, stop) in zip(first, second, strict=True))
 
 
 def is_empty(region: Region) -> bool:
-    """Whether there is nothing in a region."""
+    """Return whether a region has no elements."""
     return any(high <= low for low, high in region)
 
 
 def is_windowed(layer: HardwareLayer) -> bool:
-    """Whether the layer slides a window over spatial axes (a matrix product does not)."""
+    """Return whether the layer slides a window over spatial axes (a matrix product does not)."""
     return layer.function in _WINDOWED and not layer.matrix
 
 
 def multiplier(layer: HardwareLayer) -> int:
-    """Output channels for every input channel of a depthwise convolution; 1 for all other layers."""
+    """Return the output channels per input channel of a depthwise convolution; 1 for all other layers."""
     if layer.function is not Function.DEPTHWISE:
         return 1
     return layer.output.axes[1].size // layer.inputs[0].axes[1].size
 
 
 def window(layer: HardwareLayer, axis: int) -> tuple[int, int, int, int]:
-    """Kernel, stride, dilation and leading padding of a windowed layer along a spatial axis."""
+    """Return kernel, stride, dilation and leading padding of a windowed layer along a spatial axis."""
     place = axis - len(layer.output.axes) + 3
     settings = layer.settings
     return settings.kernel[place], settings.stride[place], settings.dilation[place], settings.pad[place]
 
 
 def window_interval(layer: HardwareLayer, axis: int, interval: Interval) -> Interval:
-    """What a windowed layer would read along a spatial axis, padding included (it may lie outside the input)."""
+    """Return what a windowed layer reads along a spatial axis, including padding outside the input."""
     kernel, stride, dilation, pad = window(layer, axis)
     return interval[0] * stride - pad, (interval[1] - 1) * stride - pad + (kernel - 1) * dilation + 1
 
 
 def can_cut(layer: HardwareLayer, axis: int) -> bool:
-    """Whether the layer computes parts of its output along `axis` each by itself."""
+    """Return whether the layer can compute parts of its output along `axis` independently."""
     if layer.function in _ALONG_AXES and layer.settings.axes >> axis & 1:
         return False
     return axis != 1 or (layer.function is not Function.LRN and multiplier(layer) == 1)
 
 
 def read_axis(layer: HardwareLayer, place: int, axis: int) -> int | None:
-    """The axis of the view `layer.reads[place]` that an axis of the output walks along; None: all of it is read."""
+    """Return the axis of the view `layer.reads[place]` that an axis of the output follows; None if all is read."""
     if layer.residual is not None and place == len(layer.inputs):
         return axis
     if layer.matrix:
@@ -98,7 +98,7 @@ def read_axis(layer: HardwareLayer, place: int, axis: int) -> int | None:
 
 
 def read_interval(layer: HardwareLayer, place: int, axis: int, interval: Interval) -> Interval:
-    """What `layer.reads[place]` is read of, along the axis that `read_axis` names, for an interval of the output."""
+    """Return the interval of `layer.reads[place]`, along `read_axis`, that an interval of the output needs."""
     if interval[1] <= interval[0]:
         return EMPTY
     view = layer.reads[place]
@@ -110,7 +110,7 @@ def read_interval(layer: HardwareLayer, place: int, axis: int, interval: Interva
 
 
 def read_region(layer: HardwareLayer, place: int, region: Region) -> Region:
-    """The region of the view `layer.reads[place]` that a region of the output needs."""
+    """Return the region of the view `layer.reads[place]` that a region of the output needs."""
     view = layer.reads[place]
     needed = list(whole(view.shape))
     for axis, interval in enumerate(region):
@@ -126,14 +126,14 @@ def read_region(layer: HardwareLayer, place: int, region: Region) -> Region:
 
 
 def group_channels(layer: HardwareLayer, channels: Interval) -> Interval:
-    """The input channels that output channels of a grouped convolution read."""
+    """Return the input channels that output channels of a grouped convolution read."""
     per_input = layer.inputs[0].axes[1].size // layer.groups
     per_output = layer.output.axes[1].size // layer.groups
     return channels[0] // per_output * per_input, -(-channels[1] // per_output) * per_input
 
 
 def value_region(view: View, region: Region) -> Region:
-    """The smallest region of the value that holds a region of a view of it."""
+    """Return the smallest region of the value that contains a region of its view."""
     low = list(view.start)
     high = list(view.start)
     for axis, (first, stop) in zip(view.axes, region, strict=True):
@@ -145,9 +145,9 @@ def value_region(view: View, region: Region) -> Region:
 
 
 def axis_reader(layer: HardwareLayer, place: int, axis: int, target: int) -> Callable[[Interval], Interval]:
-    """How an interval of the output along `axis` maps to one of the value behind `layer.reads[place]`.
+    """Return the map from intervals of the output along `axis` to intervals of the value of `layer.reads[place]`.
 
-    `target` is the axis of the view that `read_axis` names; the other axes are read whole.
+    `target` is the axis of the view that `read_axis` returns; the other axes are read whole.
     """
     view = layer.reads[place]
     walked = view.axes[target]
@@ -160,7 +160,7 @@ def axis_reader(layer: HardwareLayer, place: int, axis: int, target: int) -> Cal
     kernel, stride, dilation, pad = window(layer, axis) if windowed else (1, 1, 1, 0)
     reach = (kernel - 1) * dilation + 1 - pad
 
-    def read(interval: Interval) -> Interval:  # as read_interval, which would look everything up for every tile
+    def read(interval: Interval) -> Interval:  # as read_interval, without its look-ups for every tile
         low, high = interval
         if high <= low:
             return EMPTY
@@ -176,10 +176,10 @@ def axis_reader(layer: HardwareLayer, place: int, axis: int, target: int) -> Cal
 
 
 def cut_axis(view: View, base: int) -> tuple[int, int] | None:
-    """The axis of a view along which axis `base` of the value can be cut, and how many of its indices each step is.
+    """Return the axis of a view along which axis `base` of the value can be cut, and its step in indices of `base`.
 
-    The view has to cover an interval of the axis densely; where several of its axes divide it (a reshape), it is the
-    outermost. None where there is no such axis.
+    The view must cover an interval of the axis densely. If several axes of the view divide it (a reshape), the result
+    is the outermost. None if there is no such axis.
     """
     found = sorted(
         (place for place, axis in enumerate(view.axes) if axis.base == base), key=lambda place: -view.axes[place].step

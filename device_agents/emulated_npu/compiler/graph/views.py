@@ -1,7 +1,7 @@
-"""Algebra of views: slices, permutations, broadcasts and reshapes of a value, without moving anything (S2.5).
+"""Algebra of views: slices, permutations, broadcasts and reshapes of a value that move no data (S2.5).
 
-A view's axes walk along axes of its value, several of them along the same one where an axis was divided. All
-functions return new views; those that may be impossible return None.
+The axes of a view advance along axes of its value; several advance along the same axis if that was divided. All
+functions return new views. Functions that may be impossible return None.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ UNIT = ViewAxis(1)
 
 
 def whole(name: str, shape: Sequence[int]) -> View:
-    """All of a value, with its own axes."""
+    """Return the view of all of a value, with its own axes."""
     return View(name, (0,) * len(shape), tuple(ViewAxis(size, axis) for axis, size in enumerate(shape)))
 
 
 def is_whole(view: View, shape: Sequence[int]) -> bool:
-    """Whether the view is all of a value of that shape, with its own axes in their order."""
+    """Return whether the view is all of a value of that shape, with its own axes in their order."""
     if view.shape != tuple(shape) or any(view.start):
         return False
     return all(axis.size == 1 or (axis.base, axis.step) == (base, 1) for base, axis in enumerate(view.axes))
 
 
 def permuted(view: View, permutation: Sequence[int]) -> View:
-    """Axis i of the result is axis `permutation[i]` of the view."""
+    """Permute axes: axis i of the result is axis `permutation[i]` of the view."""
     return replace(view, axes=tuple(view.axes[axis] for axis in permutation))
 
 
 def sliced(view: View, axis: int, start: int, size: int, step: int = 1) -> View:
-    """The `size` elements along `axis` at start, start + step, ...; the step may be negative."""
+    """Return the `size` elements along `axis` at start, start + step, ...; the step may be negative."""
     old = view.axes[axis]
     origin = list(view.start)
     if old.base is not None:
@@ -43,7 +43,7 @@ def sliced(view: View, axis: int, start: int, size: int, step: int = 1) -> View:
 
 
 def with_axis(view: View, axis: int, size: int = 1) -> View:
-    """With a new axis in front of axis `axis`, along which everything repeats."""
+    """Add an axis in front of axis `axis`, along which everything repeats."""
     return replace(view, axes=(*view.axes[:axis], ViewAxis(size), *view.axes[axis:]))
 
 
@@ -57,9 +57,9 @@ def expanded(view: View, shape: Sequence[int]) -> View:
 
 
 def reshaped(view: View, shape: Sequence[int]) -> View | None:
-    """The same elements in the same (row-major) order under other axes; None where that is no view.
+    """Return the elements in the same (row-major) order under another shape; None if that is no view.
 
-    Axes can always be divided. They merge where they walk along the same axis of the value without a gap.
+    Axes can always be divided. They merge if they advance along the same axis of the value without a gap.
     """
     if view.shape == tuple(shape):
         return view
@@ -76,7 +76,7 @@ def reshaped(view: View, shape: Sequence[int]) -> View | None:
 
 
 def compacted(several: Sequence[View]) -> list[View]:
-    """Views of one shape without axes of size 1, and with neighbours as one axis that merge in all of the views."""
+    """Return views of one shape without axes of size 1; neighbouring axes that merge in all views become one."""
     kept = [place for place, size in enumerate(several[0].shape) if size != 1]
     columns: list[list[ViewAxis]] = []
     for place in kept:
@@ -91,7 +91,7 @@ def compacted(several: Sequence[View]) -> list[View]:
 
 
 def divided(view: View, shape: Sequence[int]) -> View:
-    """As `reshaped`, where axes are only divided, or axes of size 1 come and go: that is always a view."""
+    """Return the view with axes divided, and axes of size 1 added or removed: this is always a view."""
     found = reshaped(view, shape)
     if found is None:
         raise ValueError(f"{view.shape} does not divide into {tuple(shape)}")
@@ -99,14 +99,14 @@ def divided(view: View, shape: Sequence[int]) -> View:
 
 
 def common_shape(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
-    """The finest shape whose axes need only be divided to give either of two shapes of as many elements."""
+    """Return the finest shape whose axes divide into both of two shapes with equal numbers of elements."""
     sizes = [size for size in first if size != 1]
     others = [size for size in second if size != 1]
     return tuple(math.prod(sizes[group]) for group, _ in _groups(sizes, others))
 
 
 def composed(outer: View, inner: View) -> View:
-    """A view of a value that itself lies in another one as `inner`, as a view of that other one."""
+    """Return the view `outer` of a value that lies in another value as `inner`, as a view of that other value."""
     start = list(inner.start)
     for offset, axis in zip(outer.start, inner.axes, strict=True):
         if axis.base is not None:
@@ -122,9 +122,9 @@ def _through(axis: ViewAxis, inner: View) -> ViewAxis:
 
 
 def home(view: View, shape: Sequence[int], target: View) -> View | None:
-    """Where a value of that shape must lie so that `view` of it becomes `target`, a view of another value.
+    """Return where a value of that shape must lie for its `view` to become `target`, a view of another value.
 
-    None unless the view shows the whole value with its axes permuted, and with axes of size 1 more or less.
+    None unless the view is the whole value with its axes permuted and axes of size 1 added or removed.
     """
     walked = {axis.base: place for axis, place in zip(view.axes, target.axes, strict=True) if axis.size != 1}
     steady = all(axis.size == 1 or (axis.base is not None and axis.step == 1) for axis in view.axes)
@@ -137,7 +137,7 @@ def home(view: View, shape: Sequence[int], target: View) -> View | None:
 
 
 def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[slice, slice]]:
-    """The smallest runs of axes of equal products; sizes of 1 must have been left out."""
+    """Return the smallest runs of axes with equal products; the sizes must be above 1."""
     groups = []
     left = right = 0
     while left < len(old):
@@ -154,7 +154,7 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[slice, slice]]
 
 
 def _merged(axes: Sequence[ViewAxis]) -> ViewAxis | None:
-    """One axis that walks as these do one within the other, the last fastest."""
+    """Return one axis that advances as these nested axes do, the last one fastest; None if there is none."""
     run = axes[-1]
     for axis in reversed(axes[:-1]):
         if axis.base != run.base or (axis.base is not None and axis.step != run.step * run.size):

@@ -1,21 +1,28 @@
-"""Operators of ONNX, a module for each family: what a node becomes in layers and views."""
+"""The operators of ONNX: each family is a module whose HANDLERS add the layers and views of a node.
+
+To add a family, write its module and add its name to `_FAMILIES`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 
 from device_agents.emulated_npu.compiler.graph.drafts import Handler
-from device_agents.emulated_npu.compiler.graph.operators import (
-    convolution,
-    elementwise,
-    matrix,
-    movement,
-    normalisation,
-    padding,
-    pooling,
-    reduction,
-    resize,
-)
 
-FAMILIES = (convolution, pooling, matrix, elementwise, normalisation, reduction, movement, padding, resize)
-OPERATORS: Mapping[str, Handler] = {op: handler for family in FAMILIES for op, handler in family.HANDLERS.items()}
+_FAMILIES = (
+    "convolution",
+    "pooling",
+    "matrix",
+    "elementwise",
+    "normalisation",
+    "reduction",
+    "movement",
+    "padding",
+    "resize",
+)
+OPERATORS: Mapping[str, Handler] = {
+    operator: handler
+    for family in _FAMILIES
+    for operator, handler in import_module(f"{__name__}.{family}").HANDLERS.items()
+}

@@ -14,19 +14,19 @@ from device_agents.emulated_npu.unit_commands import Function
 
 
 def bias_step(bias: LazyConstant, factor: float = 1.0) -> ChannelStep:
-    """x -> x + factor bias."""
+    """Return the step x -> x + factor bias."""
     return ChannelStep((bias,), lambda scale, shift, values: (scale, shift + factor * values))
 
 
 def convolution(build: Builder, node: OnnxNode) -> None:
-    """Conv: out = weights * x + bias; depthwise where every channel is a group of its own."""
+    """Add a Conv: out = weights * x + bias; it is depthwise if every channel is a group of its own."""
     source = build.view(node.inputs[0])
     weights = build.parameter(node.inputs[1], "weight")
     groups = node.attribute("group", 1)
     _check_shapes(build, node, source, weights)
     window = read_window(node, weights.shape[2:], source.shape[2:])
     if window.lies_outside(source.shape[2:], build.type(node.outputs[0]).shape[2:]):
-        # A tile of such windows would read nothing: so the padding becomes part of the map.
+        # A tile of such windows would read no input: the padding becomes part of the map.
         source, window = pad_by_zeros(build, source, window.before, window.after), window.without_padding()
     depthwise = groups > 1 and groups == source.shape[1]
     draft = build.layer(
@@ -42,7 +42,7 @@ def convolution(build: Builder, node: OnnxNode) -> None:
 
 
 def _check_shapes(build: Builder, node: OnnxNode, source: View, weights: LazyConstant) -> None:
-    """Raises UnsupportedOperator where groups, channels, kernel and bias contradict each other."""
+    """Raise UnsupportedOperator if groups, channels, kernel and bias contradict each other."""
     groups, channels = node.attribute("group", 1), source.shape[1] if len(source.axes) > 1 else 0
     if groups < 1:
         raise unsupported(node, f"Its group is {groups}")

@@ -1,4 +1,4 @@
-"""Element by element: arithmetic, comparisons, logic, selection and functions of one variable."""
+"""Elementwise operators: arithmetic, comparisons, logic, selection and functions of one variable."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _gelu(build: Builder, node: OnnxNode) -> None:
 
 
 def clip(build: Builder, node: OnnxNode) -> None:
-    """Clip: bounds are attributes or inputs; those that are computed are a maximum and a minimum."""
+    """Add a Clip: bounds are attributes or inputs; computed bounds become a maximum and a minimum."""
     source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
     lowest, highest = _INTEGER_BOUNDS.get(kind.dtype, (float("-inf"), float("inf")))
     bounds = [node.attribute("min", lowest), node.attribute("max", highest)]
@@ -104,7 +104,7 @@ def clip(build: Builder, node: OnnxNode) -> None:
 
 
 def linear(op: str, scalar: float, scalar_first: bool) -> tuple[float, float] | None:
-    """Factor and offset of x op scalar (or scalar op x); None where that is no linear function of x."""
+    """Return factor and offset of x op scalar (or scalar op x); None if that is no linear function of x."""
     if op == "Add":
         return 1.0, scalar
     if op == "Sub":
@@ -117,7 +117,7 @@ def linear(op: str, scalar: float, scalar_first: bool) -> tuple[float, float] | 
 
 
 def _arithmetic(build: Builder, node: OnnxNode) -> None:
-    """Two operands; a scalar that is known is part of the layer's settings."""
+    """Add a function of two operands; a known scalar becomes part of the layer's settings."""
     kind = build.type(node.outputs[0])
     for place, other in ((1, 0), (0, 1)):
         constant = build.constant(node.inputs[place])
@@ -132,7 +132,7 @@ def _arithmetic(build: Builder, node: OnnxNode) -> None:
 
 
 def _variadic(build: Builder, node: OnnxNode) -> None:
-    """Sum, Mean, Max, Min of any number of operands, one after the other."""
+    """Add a Sum, Mean, Max or Min of any number of operands, two at a time."""
     kind = build.type(node.outputs[0])
     total, *rest = (build.view(name) for name in node.inputs)
     count = len(node.inputs)
@@ -149,7 +149,7 @@ def _variadic(build: Builder, node: OnnxNode) -> None:
 
 
 def power(build: Builder, node: OnnxNode) -> None:
-    """Pow; squares and roots by a known exponent are simpler functions."""
+    """Add a Pow; known exponents 2 and 0.5 become simpler functions."""
     source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
     constant = build.constant(node.inputs[1])
     exponent = scalar_of(constant) if constant is not None else None
@@ -163,7 +163,7 @@ def power(build: Builder, node: OnnxNode) -> None:
 
 
 def _as_type(build: Builder, tensor: str, dtype: DataType) -> View:
-    """The tensor in another element type, by a copy where it is computed."""
+    """Return the tensor in another element type; a computed tensor is copied."""
     kind, constant = build.type(tensor), build.constant(tensor)
     if constant is not None:
         return build.constant_view(converted(constant, dtype))

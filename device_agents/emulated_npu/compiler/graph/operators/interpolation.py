@@ -1,4 +1,4 @@
-"""Interpolation along one axis as ONNX's Resize defines it: which elements, with which weights."""
+"""Interpolation along one axis as ONNX's Resize defines it: the elements and their weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Interpolation:
 
 
 def coordinates(how: Interpolation, size: int, target: int, scale: float) -> Array:
-    """Where each element of the result lies on the original axis, in float32 as ONNX Runtime computes it."""
+    """Return the position of each result on the original axis, in float32 as ONNX Runtime computes it."""
     place, ratio = np.arange(target, dtype=np.float32), np.float32(scale)
     half = np.float32(0.5)
     if how.coordinates == "asymmetric":
@@ -39,7 +39,7 @@ def coordinates(how: Interpolation, size: int, target: int, scale: float) -> Arr
 
 
 def nearest_indices(how: Interpolation, size: int, target: int, scale: float) -> Array:
-    """The element that each element of the result is."""
+    """Return the index of the original element for each result."""
     place = coordinates(how, size, target, scale)
     if how.rounding == "round_prefer_floor":
         place = np.ceil(place - np.float32(0.5))
@@ -51,7 +51,7 @@ def nearest_indices(how: Interpolation, size: int, target: int, scale: float) ->
 
 
 def matrix(how: Interpolation, size: int, target: int, scale: float) -> Array:
-    """Weights (size, target): the result is the original axis times this."""
+    """Return the weights (size, target): the result is the original axis times this matrix."""
     weights = np.zeros((size, target))
     columns = np.arange(target)
     if how.mode == "nearest":

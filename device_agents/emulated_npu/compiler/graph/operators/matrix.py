@@ -16,7 +16,7 @@ from device_agents.emulated_npu.unit_commands import Activation, Binary, Functio
 
 
 def product(build: Builder, first: View, tensor: str, output: View, transpose: bool = False) -> Draft:
-    """A layer of first (batch..., rows, K) by a tensor (batch..., K, N), or (batch..., N, K) to be transposed."""
+    """Add the product of first (batch..., rows, K) and a tensor (batch..., K, N), or transposed (batch..., N, K)."""
     constant = build.constant(tensor)
     if constant is not None and math.prod(constant.shape[:-2]) == 1:
         matrix = reshaped_constant(constant, constant.shape[-2:])
@@ -35,7 +35,7 @@ def _exchanged(view: View) -> View:
 
 
 def gemm(build: Builder, node: OnnxNode) -> None:
-    """Gemm: alpha A B + beta C; C is added by a layer of its own until folding."""
+    """Add a Gemm: alpha A B + beta C; a separate layer adds C until folding."""
     first = build.view(node.inputs[0])
     if node.attribute("transA", 0):
         first = _exchanged(first)
@@ -67,7 +67,7 @@ def _scaled(build: Builder, tensor: str, factor: float) -> View:
 
 
 def matmul(build: Builder, node: OnnxNode) -> None:
-    """MatMul of any ranks, batches broadcast; vectors get a second axis of size 1."""
+    """Add a MatMul of any ranks with broadcast batches; vectors get a second axis of size 1."""
     first = build.view(node.inputs[0])
     if len(first.axes) == 1:
         first = views.with_axis(first, 0)

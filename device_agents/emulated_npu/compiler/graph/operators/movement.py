@@ -1,4 +1,4 @@
-"""Operators that move nothing, or only move: views where they can be, else copies."""
+"""Operators that only rearrange elements: views if possible, else copies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from device_agents.emulated_npu.unit_commands import Function
 
 
 def _same(build: Builder, node: OnnxNode) -> None:
-    """Identity, and Dropout at inference."""
+    """Bind the output of Identity, or of Dropout at inference, to its input."""
     if any(name in build.source.readers or name in build.source.outputs for name in node.outputs[1:] if name):
         raise unsupported(node, "Its second output, the mask, is not known")
     if node.input(2) and bool(build.required(node.inputs[2], "mode")):
@@ -24,7 +24,7 @@ def _same(build: Builder, node: OnnxNode) -> None:
 
 
 def _reshape(build: Builder, node: OnnxNode) -> None:
-    """Reshape, Flatten, Squeeze, Unsqueeze: the shapes say it all."""
+    """Bind the output of Reshape, Flatten, Squeeze or Unsqueeze to the reshaped input."""
     output = node.outputs[0]
     build.bind(output, build.reshape(build.view(node.inputs[0]), build.type(output).shape, output))
 
@@ -42,7 +42,7 @@ def _expand(build: Builder, node: OnnxNode) -> None:
 
 
 def _slice(build: Builder, node: OnnxNode) -> None:
-    """Slice with bounds from attributes (opset 9) or constant inputs; steps may be negative."""
+    """Bind a Slice with bounds from attributes (opset 9) or constant inputs; steps may be negative."""
     source = build.view(node.inputs[0])
     rank = len(source.axes)
 
@@ -80,7 +80,7 @@ def _split(build: Builder, node: OnnxNode) -> None:
 
 
 def _concat(build: Builder, node: OnnxNode) -> None:
-    """The operands are written in place by those that make them, where that can be."""
+    """Add a Concat; if possible, the producers of the operands write in place."""
     output = build.result()
     axis = node.attribute("axis", 1) % len(output.axes)
     start = 0
@@ -91,7 +91,7 @@ def _concat(build: Builder, node: OnnxNode) -> None:
 
 
 def _tile(build: Builder, node: OnnxNode) -> None:
-    """A view in which every axis is preceded by one that repeats, merged by copies."""
+    """Bind a Tile to a view whose axes are each preceded by a repeating axis, merged by copies."""
     source = build.view(node.inputs[0])
     output = build.type(node.outputs[0]).shape
     repeats = {axis: size // own for axis, (size, own) in enumerate(zip(output, source.shape, strict=True))}
@@ -99,7 +99,7 @@ def _tile(build: Builder, node: OnnxNode) -> None:
 
 
 def _gather(build: Builder, node: OnnxNode) -> None:
-    """Gather: a slice where the indices are constant and evenly spaced, else a layer that picks rows."""
+    """Add a Gather: a slice if the indices are constant and evenly spaced, else a layer that picks rows."""
     source = build.view(node.inputs[0])
     axis = node.attribute("axis", 0) % len(source.axes)
     size = source.shape[axis]
@@ -124,7 +124,7 @@ def _gather(build: Builder, node: OnnxNode) -> None:
 
 
 def _evenly_spaced(indices: Array, size: int) -> tuple[int, int] | None:
-    """First index and step, where the indices are start, start + step, ...; a step of 0 is none."""
+    """Return first index and step if the indices are start, start + step, ... with a step other than 0."""
     flat = np.where(indices < 0, indices + size, indices).reshape(-1)
     steps = np.unique(np.diff(flat))
     if len(steps) > 1 or (len(steps) == 1 and steps[0] == 0):
@@ -139,7 +139,7 @@ def _check_indices(node: OnnxNode, indices: Array, size: int) -> None:
 
 
 def _row_numbers(build: Builder, node: OnnxNode, size: int) -> View:
-    """Indices; negative ones among constants count from the end."""
+    """Return the indices as rows; negative constants count from the end."""
     tensor = node.inputs[1]
     constant = build.constant(tensor)
     if constant is None:
@@ -174,7 +174,7 @@ def _space_to_depth(build: Builder, node: OnnxNode) -> None:
 def _shuffled(
     build: Builder, node: OnnxNode, source: View, shape: tuple[int, ...], permutation: tuple[int, ...]
 ) -> None:
-    """Axes are divided, permuted and merged again."""
+    """Bind the output to the source with axes divided, permuted and merged again."""
     name = node.outputs[0]
     divided = build.reshape(source, shape, f"{name}.divided", "divided")
     moved = views.permuted(divided, permutation)

@@ -14,12 +14,12 @@ from device_agents.emulated_npu.unit_commands import Activation, Binary, Functio
 
 
 def axes_mask(axes: Sequence[int], rank: int) -> int:
-    """A bit for every axis; negative ones count from the end."""
+    """Return a mask with a bit for every axis; negative axes count from the end."""
     return sum(1 << axis for axis in {axis % rank for axis in axes})
 
 
 def _batch(build: Builder, node: OnnxNode) -> None:
-    """BatchNormalization at inference: one step along channels, of a layer of its own until folding."""
+    """Add a BatchNormalization at inference: one step along channels, in a layer of its own until folding."""
     if node.attribute("training_mode", 0) or any(node.outputs[1:]) or not node.attribute("spatial", 1):
         raise unsupported(node, "It is in training mode, or normalises every element by itself")
     parameters = [build.parameter(name, "parameter") for name in node.inputs[1:5]]
@@ -30,21 +30,22 @@ def _batch(build: Builder, node: OnnxNode) -> None:
     draft.steps.append(batch_normalisation_step(parameters, node.attribute("epsilon", 1e-5)))
 
 
-def normalize(build: Builder, source: View, output: View, axes: Sequence[int], epsilon: float,
-              factors: Sequence[View]) -> None:  # fmt: skip
-    """Adds a layer (x - mean) / sqrt(variance + epsilon) * factors[0] + factors[1], the factors broadcast."""
+def normalize(
+    build: Builder, source: View, output: View, axes: Sequence[int], epsilon: float, factors: Sequence[View]
+) -> None:
+    """Add a layer (x - mean) / sqrt(variance + epsilon) * factors[0] + factors[1], with the factors broadcast."""
     settings = Settings(axes=axes_mask(axes, len(source.axes)), alpha=epsilon)
     inputs = [source, *(build.expanded(factor, source.shape, "scale or shift") for factor in factors)]
     build.layer(Function.NORMALIZE, inputs, output, settings)
 
 
 def _reshaped_factors(build: Builder, node: OnnxNode, shape: Sequence[int]) -> list[View]:
-    """Scale and bias with further axes of size 1."""
+    """Return scale and bias with further axes of size 1."""
     return [build.divided(build.view(name), shape) for name in node.inputs[1:3]]
 
 
 def _axis(node: OnnxNode, rank: int) -> int:
-    """The first normalised axis; shape inference does not look at it."""
+    """Return the first normalised axis, which shape inference does not check."""
     axis: int = node.attribute("axis", -1)
     if not -rank <= axis < rank:
         raise unsupported(node, f"Its axis is {axis}, and its input has {rank} axes")
@@ -62,7 +63,7 @@ def _layer(build: Builder, node: OnnxNode) -> None:
 
 
 def _recognised(build: Builder, node: OnnxNode) -> None:
-    """A layer normalisation that the file spells out."""
+    """Add a layer normalisation that the file spells out in several nodes."""
     factors = [build.view(name) for name in node.inputs[1:]]
     source = build.view(node.inputs[0])
     normalize(build, source, build.result(), node.attribute("axes"), node.attribute("epsilon"), factors)
@@ -78,7 +79,7 @@ def _instance(build: Builder, node: OnnxNode) -> None:
 
 
 def _group(build: Builder, node: OnnxNode) -> None:
-    """Groups of channels are an axis of a view; scale and bias are given for channels, or (opset 18) for groups."""
+    """Add a GroupNormalization on views with an axis of groups; factors are per channel, or (opset 18) per group."""
     source, groups = build.view(node.inputs[0]), node.attribute("num_groups")
     batch, channels, *spatial = source.shape
     if groups < 1 or channels % groups:
@@ -92,7 +93,7 @@ def _group(build: Builder, node: OnnxNode) -> None:
 
 
 def _root_mean_square(build: Builder, node: OnnxNode) -> None:
-    """x / sqrt(mean of squares + epsilon) * scale, by simpler layers."""
+    """Add x / sqrt(mean of squares + epsilon) * scale as several layers."""
     source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
     rank = len(source.axes)
     axis = _axis(node, rank)
@@ -113,7 +114,7 @@ def _root_mean_square(build: Builder, node: OnnxNode) -> None:
 
 def _softmax(log: int) -> Handler:
     def handler(build: Builder, node: OnnxNode) -> None:
-        """Softmax along an axis; before opset 13 along all axes from it on."""
+        """Add a softmax along an axis; before opset 13, along all axes from it on."""
         source = build.view(node.inputs[0])
         rank = len(source.axes)
         recent = build.source.opset >= 13
@@ -126,7 +127,7 @@ def _softmax(log: int) -> Handler:
 
 
 RECOGNISED = "(layer normalisation)"
-"""The operator of nodes that patterns put together; no operator of ONNX can have this name."""
+"""The operator of nodes that a pattern has merged; no operator of ONNX can have this name."""
 
 HANDLERS: Mapping[str, Handler] = {
     "BatchNormalization": _batch,

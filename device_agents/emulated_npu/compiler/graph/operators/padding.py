@@ -1,4 +1,4 @@
-"""Pad: what surrounds a tensor is filled or copied, part by part; every element is written once."""
+"""Pad: fills or copies the border of a tensor part by part; every element is written once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from device_agents.emulated_npu.unit_commands import Function, Settings
 
 
 def pad_amounts(build: Builder, node: OnnxNode, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Elements added (negative: taken away) before and after each axis."""
+    """Return the elements added (negative: removed) before and after each axis."""
     pads = node.attribute("pads") or build.required(node.input(1), "padding").tolist()
     axes = build.required(node.input(3), "axes").tolist() if node.input(3) else list(range(rank))
     before, after = [0] * rank, [0] * rank
@@ -22,7 +22,7 @@ def pad_amounts(build: Builder, node: OnnxNode, rank: int) -> tuple[tuple[int, .
 
 
 def pad(build: Builder, node: OnnxNode) -> None:
-    """Pad: by a constant, or by the tensor's own elements (edge, reflect, wrap)."""
+    """Add a Pad by a constant, or by the tensor's own elements (edge, reflect, wrap)."""
     source = build.view(node.inputs[0])
     before, after = pad_amounts(build, node, len(source.axes))
     source = _cropped(node, source, before, after)
@@ -53,7 +53,7 @@ def _cropped(node: OnnxNode, source: View, before: Sequence[int], after: Sequenc
 
 
 def pad_constant(build: Builder, source: View, output: View, before: Sequence[int], value: float) -> None:
-    """Writes `source` into `output` behind `before` elements of every axis, and the value all around."""
+    """Add layers that write `source` into `output` after `before` elements of every axis, and the value around it."""
     for axis, first in enumerate(before):
         size = source.shape[axis]
         for start, count in ((0, first), (first + size, output.shape[axis] - first - size)):
@@ -65,7 +65,7 @@ def pad_constant(build: Builder, source: View, output: View, before: Sequence[in
 
 
 def pad_by_zeros(build: Builder, source: View, before: Sequence[int], after: Sequence[int]) -> View:
-    """A new value: a feature map with zeros around its spatial axes."""
+    """Return a feature map with zeros around its spatial axes, as a new value."""
     sizes = [size + sum(pads) for size, *pads in zip(source.shape[2:], before, after, strict=True)]
     larger = build.temporary("padded", (*source.shape[:2], *sizes), build.dtype(source))
     pad_constant(build, source, larger, (0, 0, *before), 0.0)
@@ -96,7 +96,7 @@ def _pad_by_itself(
     pads: tuple[Sequence[int], Sequence[int]],
     mirror: Callable[[View, int, int, bool], View],
 ) -> None:
-    """One axis after the other, each into a value of its own."""
+    """Pad one axis after the other, each into a value of its own."""
     axes = [axis for axis in range(len(source.axes)) if pads[0][axis] or pads[1][axis]]
     for axis in axes:
         first, last = pads[0][axis], pads[1][axis]

@@ -22,7 +22,7 @@ COUNT_PADDING = 1
 
 
 def max_pool(build: Builder, node: OnnxNode) -> None:
-    """MaxPool without indices."""
+    """Add a MaxPool without indices."""
     if len(node.outputs) > 1 and node.outputs[1]:
         raise unsupported(node, "Its second output, the indices, is not known")
     source, window = _read(build, node)
@@ -31,7 +31,7 @@ def max_pool(build: Builder, node: OnnxNode) -> None:
 
 
 def average_pool(build: Builder, node: OnnxNode) -> None:
-    """AveragePool, counting the padding or not."""
+    """Add an AveragePool, which counts the padding or not."""
     source, window = _read(build, node)
     if _as_slice(build, node, source, window):
         return
@@ -41,7 +41,7 @@ def average_pool(build: Builder, node: OnnxNode) -> None:
         if not _overhangs(window, source, output):
             build.layer(Function.POOL_AVERAGE, [source], output, window.settings(COUNT_PADDING))
             return
-        # Padding counts but what ceil_mode adds behind it does not: so padding must be elements like others.
+        # Padding counts, but what ceil_mode adds behind it does not: the padding becomes part of the map.
         source, window = pad_by_zeros(build, source, window.before, window.after), window.without_padding()
     build.layer(Function.POOL_AVERAGE, [source], output, window.settings())
 
@@ -65,7 +65,7 @@ def _pads(window: Window) -> list[tuple[int, int]]:
 
 
 def _overhangs(window: Window, source: View, output: View) -> bool:
-    """Whether a last window reaches beyond the padding."""
+    """Return whether a last window reaches beyond the padding."""
     return any(
         (count - 1) * stride + reach > size + sum(pads)
         for count, stride, reach, size, pads in zip(
@@ -75,10 +75,9 @@ def _overhangs(window: Window, source: View, output: View) -> bool:
 
 
 def _as_slice(build: Builder, node: OnnxNode, source: View, window: Window) -> bool:
-    """Pooling with a window of one element only picks elements: a view.
+    """Bind pooling with a window of one element to a view; return False for other windows and network outputs.
 
-    A result of the network has to be written all the same, and pooling does that in parts that follow the layer
-    before it; a copy would be cut along other axes.
+    An output must be written. Pooling writes it in tiles that follow the layer before it; a copy has other tiles.
     """
     if any(size != 1 for size in window.kernel) or any(window.before) or any(window.after):
         return False
@@ -105,7 +104,7 @@ def _global_pool(function: Function, reduction: Reduction) -> Handler:
 
 
 def local_response_normalisation(build: Builder, node: OnnxNode) -> None:
-    """LRN across channels."""
+    """Add an LRN across channels."""
     axes = len(build.type(node.inputs[0]).shape)
     if axes < 2 or node.attribute("size") < 1:
         raise unsupported(node, f"It sums over {node.attribute('size')} channels of an input of {axes} axes")

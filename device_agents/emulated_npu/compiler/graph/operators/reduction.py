@@ -1,4 +1,4 @@
-"""Reductions along axes: sums, means, extremes, norms and the place of the largest."""
+"""Reductions along axes: sums, means, extremes, norms and the index of the largest element."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REDUCTIONS = {
 
 
 def _axes(build: Builder, node: OnnxNode, rank: int) -> tuple[int, ...]:
-    """The axes to reduce, from the attribute or the input; all, or none, where none are given."""
+    """Return the axes to reduce, from the attribute or the input; without either, all axes or none."""
     given = node.attribute("axes")
     if given is None and node.input(1):
         given = build.required(node.inputs[1], "axes").reshape(-1).tolist()
@@ -34,7 +34,7 @@ def _axes(build: Builder, node: OnnxNode, rank: int) -> tuple[int, ...]:
 
 
 def _kept(build: Builder, source: View, axes: tuple[int, ...]) -> View:
-    """A new value for the result, seen with axes of size 1 where the source is reduced."""
+    """Return a new value for the result, viewed with axes of size 1 where the source is reduced."""
     shape = tuple(1 if axis in axes else size for axis, size in enumerate(source.shape))
     return views.divided(build.result(), shape)
 
@@ -60,7 +60,7 @@ def _log_sum(build: Builder, node: OnnxNode) -> None:
 
 
 def _log_sum_exp(build: Builder, node: OnnxNode) -> None:
-    """With the maximum taken out, so that nothing overflows."""
+    """Add log(sum(exp(x - max))) + max, so that nothing overflows."""
     source = build.view(node.inputs[0])
     dtype, axes = build.dtype(source), _axes(build, node, len(source.axes))
     output = _kept(build, source, axes)

@@ -22,7 +22,7 @@ _COORDINATES = frozenset(
 
 @dataclass(frozen=True)
 class _Axis:
-    """One axis that changes: where it is, and how it is sampled."""
+    """One axis that changes: its place, and how it is sampled."""
 
     place: int
     size: int
@@ -52,7 +52,7 @@ def _interpolation(build: Builder, node: OnnxNode) -> Interpolation:
 
 
 def _axes(build: Builder, node: OnnxNode, source: View) -> list[_Axis]:
-    """The axes to be sampled anew, with the scales that the node gives or that follow from the sizes."""
+    """Return the axes to resample, with the scales of the node, or those that follow from the sizes."""
     rank, target = len(source.axes), build.type(node.outputs[0]).shape
     places = [axis % rank for axis in node.attribute("axes") or range(rank)]
     scales = _scales(build, node, [(source.shape[place], target[place]) for place in places])
@@ -80,7 +80,7 @@ def _scales(build: Builder, node: OnnxNode, sizes: list[tuple[int, int]]) -> lis
 
 
 def resize(build: Builder, node: OnnxNode) -> None:
-    """Axes that repeat elements, or skip some, move data only; all others are matrix products."""
+    """Add a Resize: axes that repeat or skip elements only move data; all others are matrix products."""
     source, how = build.view(node.inputs[0]), _interpolation(build, node)
     repeats: dict[int, int] = {}
     products: list[tuple[_Axis, Array]] = []
@@ -106,7 +106,7 @@ def resize(build: Builder, node: OnnxNode) -> None:
 
 
 def _product(build: Builder, source: View, axis: _Axis, weights: Array, last: bool) -> View:
-    """Multiplies along one axis; returns the value it makes."""
+    """Multiply along one axis; return the result."""
     dtype = build.dtype(source)
     shape = (*source.shape[: axis.place], axis.target, *source.shape[axis.place + 1 :])
     value = build.result() if last else build.temporary(f"axis{axis.place}", shape, dtype)

@@ -1,4 +1,4 @@
-"""Windows that slide over the spatial axes of a feature map: kernels, strides, dilations and padding."""
+"""The attributes of windows over the spatial axes of a feature map: kernels, strides, dilations and padding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_PAD = 2**20 - 1
 
 @dataclass(frozen=True)
 class Window:
-    """One entry for every spatial axis; `before` and `after` is the padding."""
+    """A window, with one entry for every spatial axis; `before` and `after` are the padding."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -27,16 +27,16 @@ class Window:
 
     @property
     def reach(self) -> tuple[int, ...]:
-        """Input elements from the first to the last that a window covers."""
+        """Input elements that a window spans."""
         return tuple((kernel - 1) * step + 1 for kernel, step in zip(self.kernel, self.dilation, strict=True))
 
     def without_padding(self) -> Window:
-        """The same window on a map that has its padding."""
+        """Return the window for a map that includes the padding."""
         zeros = (0,) * len(self.kernel)
         return replace(self, before=zeros, after=zeros)
 
     def lies_outside(self, spatial: Sequence[int], counts: Sequence[int]) -> bool:
-        """Whether the first or the last of `counts` windows along an axis covers padding alone."""
+        """Return whether the first or the last of `counts` windows along an axis covers only padding."""
         return any(
             before >= reach or (count - 1) * stride - before >= size
             for before, reach, count, stride, size in zip(
@@ -45,7 +45,7 @@ class Window:
         )
 
     def settings(self, mode: int = 0) -> Settings:
-        """For a layer; what is padded behind follows from its output."""
+        """Return the settings of a layer; its output determines the trailing padding."""
         return Settings(
             kernel=triple(self.kernel, 1),
             stride=triple(self.stride, 1),
@@ -56,13 +56,13 @@ class Window:
 
 
 def triple(sizes: Sequence[int], filler: int) -> Triple:
-    """Right-aligned in three spatial axes."""
+    """Return sizes right-aligned in three spatial axes."""
     first, second, third = (*[filler] * (MAX_SPATIAL_AXES - len(sizes)), *sizes)
     return first, second, third
 
 
 def read_window(node: OnnxNode, kernel: Sequence[int], spatial: Sequence[int]) -> Window:
-    """The window of a node with that kernel over a map of `spatial` size; raises UnsupportedOperator beyond 3 axes."""
+    """Return the window of a node over a map of `spatial` size; raises UnsupportedOperator beyond 3 axes."""
     count = len(spatial)
     if not 1 <= count <= MAX_SPATIAL_AXES:
         raise unsupported(node, f"It has {count} spatial axes; 1 to {MAX_SPATIAL_AXES} are known")
@@ -85,7 +85,7 @@ def read_window(node: OnnxNode, kernel: Sequence[int], spatial: Sequence[int]) -
 
 
 def _same(window: Window, spatial: Sequence[int], larger_before: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Padding for outputs of size ceil(input / stride)."""
+    """Return the padding for outputs of size ceil(input / stride)."""
     before, after = [], []
     for size, stride, reach in zip(spatial, window.stride, window.reach, strict=True):
         total = max((-(-size // stride) - 1) * stride + reach - size, 0)
