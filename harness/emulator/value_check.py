@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from device_agents.arrays import make
+from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.inference import compute_values
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.many_cores.system_run import run_system
 from device_agents.emulated_npu.unit_commands import DataType
 from harness.emulator.error_translation import errors_of_compiler
