@@ -13,8 +13,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import profile
+from harness.device.inventory import BUILT_IN
+from harness.measure.device_run import open_run
 from harness.measure.policy import RepeatPolicy
+from harness.measure.profiling import profile_networks
+from harness.measure.request import ProfileRequest
 from harness.workspace import Workspace
 
 MODEL = "builtin:resnet50"
@@ -37,7 +40,10 @@ def campaign(device: str, runs: int) -> Cost:
     """Runs a fresh campaign in a fresh workspace."""
     with tempfile.TemporaryDirectory() as folder:
         started_s, cpu_s = time.perf_counter(), _cpu_s()
-        result = profile([MODEL], device=device, workspace=Workspace(Path(folder)), policy=RepeatPolicy(runs=runs))
+        request = ProfileRequest(device, (MODEL,), policy=RepeatPolicy(runs=runs))
+        networks = request.networks()
+        with open_run(BUILT_IN[device], Workspace(Path(folder))) as run:
+            result = profile_networks(run, networks, request).result
         return Cost(
             result.probes,
             result.samples,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,9 +19,9 @@ from harness.device.holder import holder
 from harness.device.inventory import BUILT_IN
 from harness.device.session import open_session
 from harness.measure.campaign import payload_of
+from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch, TriedPattern
 from harness.measure.journal import Journal
-from harness.measure.progress import ignore
 from harness.network.assemble import EmittedNames
 from harness.network.fusion_rules import FusionRule, match_all
 from harness.network.models import BUILTIN_NAMES, BUILTIN_PREFIX, load_networks
@@ -88,7 +87,7 @@ def searched(device: str, networks: Sequence[Network]) -> tuple[FusionSearch, tu
         session.acquire(holder())
         with Journal(Path(folder) / "journal.sqlite") as journal:
             kind = auxiliary_for(session.hello.clock)
-            search = FusionSearch(session, journal, device, kind, 0, False, ignore, threading.Event())
+            search = FusionSearch(DeviceRun(session, journal, device), kind, 0, False)
             rules = search.run(networks)
             campaigns = journal.campaigns(device)
             taken = [series for one in campaigns for series in journal.samples(one.id).values()]

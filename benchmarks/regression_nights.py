@@ -38,6 +38,7 @@ from scipy.stats import beta
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from harness.measure.campaign import CampaignRun, payload_of
 from harness.measure.cutting import cut_as_reported
+from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import ignore
@@ -113,9 +114,9 @@ def bench(name: str, seed: int, folder: Path, comparisons: int = 1) -> Bench:
     plan = plan_probes(cuts, rules, auxiliary_for(backend.clock), None)
     policy, level = RepeatPolicy(runs=12), level_of_each(comparisons)
     with Journal(folder / f"{name.rpartition('/')[2]}-{comparisons}.sqlite") as journal:
-        settings = policy.settings("profile", seed)
-        campaign = journal.begin(DEVICE, plan, seed, settings, session.hello.fingerprint, backend.clock)
-        CampaignRun(session, journal, campaign, plan, policy, ignore, threading.Event()).run()
+        run = DeviceRun(session, journal, DEVICE)
+        campaign = run.begin(plan, policy.settings("profile", seed))
+        CampaignRun(run, campaign, plan, policy).run()
         watch = plan_watch(plan, [network], journal.samples(campaign.id), backend.clock, level=level)
     if watch is None:
         raise SystemExit(f"{name} has no layer that could be watched")
@@ -157,9 +158,9 @@ def night(bench: Bench, folder: Path, seed: int, number: int, slow: str) -> Watc
     plan, policy = bench.watch.plan, bench.watch.policy
     path = folder / f"{bench.name.rpartition('/')[2]}-{bench.level}-{number}-{bool(slow)}.sqlite"
     with Journal(path) as journal:
-        settings = policy.settings("watch", seed)
-        campaign = journal.begin(DEVICE, plan, seed, settings, session.hello.fingerprint, session.hello.clock)
-        CampaignRun(session, journal, campaign, plan, policy, ignore, threading.Event()).run()
+        run = DeviceRun(session, journal, DEVICE)
+        campaign = run.begin(plan, policy.settings("watch", seed))
+        CampaignRun(run, campaign, plan, policy).run()
         series = read_watch(journal, campaign.id)
     for file in folder.glob(f"{path.name}*"):
         file.unlink()

@@ -30,10 +30,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from nullbench import build_network  # noqa: E402
 from reliability_journal import reading, visits  # noqa: E402
 
-from harness.fleet.execution import IMPATIENT, run_job  # noqa: E402
-from harness.fleet.job import Job  # noqa: E402
+from harness.fleet.execution import run_request  # noqa: E402
 from harness.fleet.local import DEFAULT_WIDTH, LocalEngine  # noqa: E402
 from harness.measure.policy import RepeatPolicy  # noqa: E402
+from harness.measure.request import ProfileRequest  # noqa: E402
 from harness.workspace import Workspace  # noqa: E402
 
 POLICY = RepeatPolicy(runs=4)
@@ -133,7 +133,7 @@ def measure_fleet(folder: Path, devices: int, campaigns: int, width: int = DEFAU
 def control(folder: Path, devices: int, campaigns: int, width: int) -> Controller:
     """Runs all jobs in this process, and looks at it meanwhile."""
     workspace = Workspace(folder)
-    run_job(_job("emu000", REFERENCE, folder), Workspace(_beside(folder)), stop=threading.Event(), patience=IMPATIENT)
+    run_request(_job("emu000", REFERENCE, folder), Workspace(_beside(folder)), stop=threading.Event())
     jobs = [
         _job(f"emu{number:03}", f"round-{round}/emu{number:03}", folder)
         for round in range(campaigns)
@@ -211,8 +211,8 @@ def look_at_journal(folder: Path, names: Sequence[str], campaigns: int) -> Evide
     )
 
 
-def _job(device: str, name: str, folder: Path) -> Job:
-    return Job(device=device, models=(str(folder / MODEL),), policy=POLICY, name=name)
+def _job(device: str, name: str, folder: Path) -> ProfileRequest:
+    return ProfileRequest(device=device, models=(str(folder / MODEL),), policy=POLICY, name=name)
 
 
 def _beside(folder: Path) -> Path:

@@ -6,20 +6,17 @@ figures say the same of sessions with agents.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from device_agents.backends.null import NullBackend
-from harness.device.inventory import Device
 from harness.errors import DeviceQuarantined
 from harness.fleet.health import SESSIONS_TO_LEARN, check_golden
 from harness.fleet.store import FleetStore
+from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Journal
-from harness.measure.profiling import Sitting
-from harness.measure.progress import ignore
 from harness.testing.in_process import InProcessSession
 
 SLOWDOWNS = (1.0, 1.02, 1.05, 1.1, 1.2)
@@ -78,15 +75,14 @@ def _null(sessions: int, slower: float, seed: int) -> _Devices:
 def _checked(folder: Path, name: str, slower: float, devices: _Devices) -> Golden:
     sessions = quarantined = 0
     for number, course in enumerate(devices):
-        device = Device(name=f"golden{number:04}", backend="null", resource=f"golden{number:04}")
         at = folder / f"{len(list(folder.iterdir()))}"
         with Journal(at / "journal.sqlite") as journal, FleetStore(at / "fleet.sqlite") as store:
             for at_session, session in enumerate(course):
-                sitting = Sitting(session, journal, device, ignore, threading.Event())
+                run = DeviceRun(session, journal, f"golden{number:04}")
                 judged = at_session >= SESSIONS_TO_LEARN
                 sessions += judged
                 try:
-                    check_golden(sitting, store)
+                    check_golden(run, store)
                 except DeviceQuarantined:
                     quarantined += judged
                     assert judged or slower == 1.0

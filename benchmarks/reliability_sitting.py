@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from harness.device import session
-from harness.fleet.execution import IMPATIENT, run_job
-from harness.fleet.job import Job
+from harness.fleet.execution import run_request
 from harness.measure.policy import RepeatPolicy
+from harness.measure.request import ProfileRequest
 from harness.workspace import Workspace
 
 MODEL, TOLD = "small.onnx", "told.json"
@@ -33,8 +33,8 @@ def sit(folder: Path, device: str, job: str, deadlines: session.Deadlines | None
         os.dup2(output.fileno(), 2)
     if deadlines is not None:
         session.Deadlines = lambda: deadlines  # type: ignore[assignment,misc]
-    wanted = Job(device=device, models=(str(folder / MODEL),), policy=POLICY, name=job)
-    outcome = run_job(wanted, Workspace(folder), stop=threading.Event(), patience=IMPATIENT)
+    wanted = ProfileRequest(device=device, models=(str(folder / MODEL),), policy=POLICY, name=job)
+    outcome = run_request(wanted, Workspace(folder), stop=threading.Event())
     failure = outcome.failure
     told = Told("", "") if failure is None else Told(failure.kind, f"{failure.what}. {failure.why}")
     (folder / TOLD).write_text(json.dumps(asdict(told)), encoding="utf-8")

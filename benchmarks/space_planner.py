@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,19 +21,15 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests" / "predictor")]
 
-from harness.device.holder import holder  # noqa: E402
 from harness.device.inventory import find_device, load_inventory  # noqa: E402
-from harness.device.session import open_session  # noqa: E402
-from harness.measure.journal import Journal  # noqa: E402
-from harness.measure.policy import RepeatPolicy  # noqa: E402
-from harness.measure.progress import ignore  # noqa: E402
+from harness.measure.device_run import open_run  # noqa: E402
+from harness.measure.request import ProfileRequest  # noqa: E402
 from harness.predictor.features.layer_arrays import Floats  # noqa: E402
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample  # noqa: E402
 from harness.predictor.fit import fit_predictor  # noqa: E402
-from harness.probe.auxiliary import auxiliary_for  # noqa: E402
 from harness.space.committee import places_of  # noqa: E402
+from harness.space.exploration import DeviceRounds  # noqa: E402
 from harness.space.planner import Described, Measure, Round, RoundResult, Source, choose, explore  # noqa: E402
-from harness.space.profiling import DeviceRounds  # noqa: E402
 from harness.space.sampling import SpaceLayers  # noqa: E402
 from harness.space.space import load_space  # noqa: E402
 from harness.workspace import Workspace  # noqa: E402
@@ -138,13 +133,8 @@ def device(name: str, count: int, space: str) -> None:
     source = SpaceLayers(load_space(space))
     with tempfile.TemporaryDirectory() as folder:
         place = Workspace(Path(folder))
-        with (
-            open_session(find_device(load_inventory(place.devices), name)) as session,
-            Journal(place.journal) as journal,
-        ):
-            session.acquire(holder())
-            kind = auxiliary_for(session.hello.clock)
-            rounds = DeviceRounds(session, journal, name, RepeatPolicy(), 0, True, kind, ignore, threading.Event())
+        with open_run(find_device(load_inventory(place.devices), name), place) as run:
+            rounds = DeviceRounds(run, ProfileRequest(name, fresh=True))
             generator = np.random.default_rng(1)
             layers = tuple(source.random(JUDGED + count, generator, frozenset()))
             latencies = rounds.measure(Round(0, layers, ())) or []

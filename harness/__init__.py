@@ -11,8 +11,8 @@ from harness import version
 
 if TYPE_CHECKING:
     from harness.estimation.network_estimate import estimate
+    from harness.fleet.profile import profile
     from harness.lut.build import build_lut
-    from harness.measure.profiling import profile
     from harness.validation.network_validation import validate
     from harness.workspace import Workspace
 
@@ -22,7 +22,7 @@ __all__ = ["Workspace", "__version__", "build_lut", "estimate", "profile", "vali
 _HOMES = {
     "build_lut": "harness.lut.build",
     "estimate": "harness.estimation.network_estimate",
-    "profile": "harness.measure.profiling",
+    "profile": "harness.fleet.profile",
     "validate": "harness.validation.network_validation",
     "Workspace": "harness.workspace",
 }

@@ -14,10 +14,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from harness import build_lut, profile
+from harness import build_lut
+from harness.device.inventory import find_device, load_inventory
 from harness.lut.table import Lut
+from harness.measure.device_run import open_run
 from harness.measure.policy import RepeatPolicy
-from harness.measure.profiling import ProfileResult
+from harness.measure.profiling import ProfileResult, profile_networks
+from harness.measure.progress import Observer, ignore
+from harness.measure.request import ProfileRequest
 from harness.network.layers import Layer, cut
 from harness.network.models import load_network
 from harness.workspace import Workspace
@@ -103,11 +107,20 @@ class Bench:
         options = "".join(f"{key} = {value!r}\n" for key, value in vars(self.truth).items())
         self.workspace.devices.write_text(f'[devices.{name}]\nbackend = "null"\n[devices.{name}.options]\n{options}')
 
-    def profile(self, *models: Path, device: str = DEVICE, **options: Any) -> ProfileResult:
-        """Measures the small network, or others; ten runs per probe unless told otherwise."""
-        options.setdefault("policy", RepeatPolicy(runs=10))
-        names = [str(model) for model in models or (self.model,)]
-        return profile(names, device=device, workspace=self.workspace, **options)
+    def profile(
+        self,
+        *models: Path,
+        device: str = DEVICE,
+        observe: Observer = ignore,
+        stop: threading.Event | None = None,
+        **fields: Any,
+    ) -> ProfileResult:
+        """Measures the small network, or others, without golden probes; ten runs per probe unless given."""
+        fields.setdefault("policy", RepeatPolicy(runs=10))
+        request = ProfileRequest(device, tuple(map(str, models or (self.model,))), **fields)
+        known, networks = find_device(load_inventory(self.workspace.devices), device), request.networks()
+        with open_run(known, self.workspace, observe, stop) as run:
+            return profile_networks(run, networks, request).result
 
     def build(self, device: str = DEVICE, **options: Any) -> Lut:
         """Builds a table."""

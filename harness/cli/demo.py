@@ -26,25 +26,25 @@ def demo(
 
     from harness.cli.validate import show_validation
     from harness.estimation.network_estimate import estimate_network
+    from harness.fleet.profile import profile
     from harness.lut.build import build_lut
-    from harness.measure.profiling import profile
     from harness.network.models import load_network
     from harness.report.html import write_report
     from harness.validation.network_validation import validate
 
-    place = find_workspace(workspace)
+    found = find_workspace(workspace)
     started_s = time.monotonic()
     with show_progress(device) as observe, stop_on_interrupt() as stop:
         note(f"1/4 profile: every layer of {', '.join(DEMO_NETWORKS)} on {device}, each with an auxiliary layer")
-        measured = profile(DEMO_NETWORKS, device=device, workspace=place, observe=observe, stop=stop)
+        measured = profile(DEMO_NETWORKS, device=device, workspace=found, observe=observe, stop=stop)
         note(
             f"2/4 lut build: {measured.samples:,} samples of {measured.probes} probes,"
             f" {measured.device_seconds:.1f} s on the device"
         )
-        table = build_lut(device, workspace=place)
+        table = build_lut(device, workspace=found)
         note(f"3/4 estimate and validate: {len(table.entries)} entries in {table.path}")
-        result = validate(DEMO_NETWORKS, device=device, workspace=place, naive=True, observe=observe, stop=stop)
-    path = place.reports / "demo.html"
+        result = validate(DEMO_NETWORKS, device=device, workspace=found, naive=True, observe=observe, stop=stop)
+    path = found.reports / "demo.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_report(path, table, [estimate_network(load_network(model), table) for model in DEMO_NETWORKS], result)
     note(f"4/4 report: {path}  ({time.monotonic() - started_s:.0f} s in all)")

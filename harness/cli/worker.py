@@ -12,7 +12,9 @@ from harness.cli.output import note
 from harness.errors import UsageError
 from harness.workspace import find_workspace
 
-TlsFile = Annotated[Path | None, typer.Option(help="PEM file, where the scheduler asks for TLS; all three or none.")]
+TlsFile = Annotated[
+    Path | None, typer.Option(help="PEM file for a scheduler that requires TLS; give all three or none.")
+]
 
 
 def worker(
@@ -27,7 +29,7 @@ def worker(
     tls_key: TlsFile = None,
     workspace: options.WorkspaceFolder = None,
 ) -> None:
-    """Offer devices of this host to a Dask scheduler, and run the jobs that it sends, until Ctrl-C.
+    """Offer devices of this host to a Dask scheduler and run the jobs it sends, until Ctrl-C.
 
     Example: harness worker tcp://lab-head:8786 --device npu01
     """
@@ -39,12 +41,12 @@ def worker(
         dask_address(scheduler)
     except ValueError as error:
         raise UsageError(f"{scheduler[:80]!r} {error}") from error
-    place = find_workspace(workspace)
+    found = find_workspace(workspace)
     names = options.parse_names(device)
-    devices = select(load_inventory(place.devices), names=names, groups=group or (), everything=everything)
+    devices = select(load_inventory(found.devices), names=names, groups=group or (), everything=everything)
     tls = tls_files(tls_ca_file, tls_cert, tls_key)
     check_extra()
     from harness.fleet.cluster.worker import serve
 
-    note(f"Offering {', '.join(one.name for one in devices)} to {scheduler}; jobs run in {place.root}")
-    serve(scheduler, place, [one.name for one in devices], tls=tls)
+    note(f"Offering {', '.join(one.name for one in devices)} to {scheduler}; jobs run in {found.root}")
+    serve(scheduler, found, [one.name for one in devices], tls=tls)

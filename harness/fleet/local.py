@@ -1,4 +1,4 @@
-"""The engine of one host: a thread per board, each board's jobs one after the other."""
+"""The engine of one host: a thread per board, which runs the board's requests in order."""
 
 from __future__ import annotations
 
@@ -11,52 +11,56 @@ from dataclasses import dataclass, field
 
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import HarnessError
-from harness.fleet.execution import ConnectGate, Patience, run_job
-from harness.fleet.job import Failure, Job, JobOutcome
+from harness.fleet.connections import ConnectGate
+from harness.fleet.execution import WaitPolicy, run_request
+from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import now
 from harness.measure.progress import Observer, ignore
+from harness.measure.request import ProfileRequest
 from harness.workspace import Workspace
 
 DEFAULT_WIDTH = 32
-_FILES_PER_JOB = 24
+_FILES_PER_REQUEST = 24
 _ENDING_S = 5.0
 
 
-def _no_observer(_: Job) -> Observer:
+def _no_observer(_: ProfileRequest) -> Observer:
     return ignore
 
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """Runs jobs in threads of this process, at most `width` at once; `observer` gives each job what follows it."""
+    """Runs requests in threads of this process, at most `width` at a time; `observer` returns the observer of each."""
 
     workspace: Workspace
-    patience: Patience = field(default_factory=Patience)
+    wait: WaitPolicy = field(default_factory=WaitPolicy)
     width: int = DEFAULT_WIDTH
-    observer: Callable[[Job], Observer] = _no_observer
+    observer: Callable[[ProfileRequest], Observer] = _no_observer
 
-    def run(self, jobs: Sequence[Job], stop: threading.Event) -> Iterator[JobOutcome]:
-        """Outcomes in the order in which jobs end.
+    def run(self, requests: Sequence[ProfileRequest], stop: threading.Event) -> Iterator[ProfileOutcome]:
+        """Yield the outcome of each request as it ends.
 
-        Jobs of one board keep their order. Whoever stops reading stops the jobs, after the visit they are at.
+        Requests for one board keep their order. Closing the iterator stops all requests after their current visit.
         """
-        boards: dict[str, deque[Job]] = {}
+        boards: dict[str, deque[ProfileRequest]] = {}
         inventory = load_inventory(self.workspace.devices)
-        for job in jobs:
-            boards.setdefault(find_device(inventory, job.device).board, deque()).append(job)
+        for request in requests:
+            boards.setdefault(find_device(inventory, request.device).board, deque()).append(request)
         waiting = deque(boards.values())
-        ended: queue.SimpleQueue[JobOutcome] = queue.SimpleQueue()
+        ended: queue.SimpleQueue[ProfileOutcome] = queue.SimpleQueue()
         gate, quit = ConnectGate(), _Either(stop)
         count = min(self.width, len(waiting))
         _allow_files(count)
         threads = [
-            threading.Thread(target=self._serve, args=(waiting, ended, gate, quit), name=f"jobs {number}", daemon=True)
+            threading.Thread(
+                target=self._serve, args=(waiting, ended, gate, quit), name=f"requests {number}", daemon=True
+            )
             for number in range(count)
         ]
         for thread in threads:
             thread.start()
         try:
-            for _ in jobs:
+            for _ in requests:
                 yield ended.get()
         finally:
             quit.own.set()
@@ -65,8 +69,8 @@ class LocalEngine:
 
     def _serve(
         self,
-        waiting: deque[deque[Job]],
-        ended: queue.SimpleQueue[JobOutcome],
+        waiting: deque[deque[ProfileRequest]],
+        ended: queue.SimpleQueue[ProfileOutcome],
         gate: ConnectGate,
         stop: threading.Event,
     ) -> None:
@@ -75,25 +79,25 @@ class LocalEngine:
                 board = waiting.popleft()
             except IndexError:
                 return
-            for job in board:
-                ended.put(self._run(job, gate, stop))
+            for request in board:
+                ended.put(self._run(request, gate, stop))
 
-    def _run(self, job: Job, gate: ConnectGate, stop: threading.Event) -> JobOutcome:
+    def _run(self, request: ProfileRequest, gate: ConnectGate, stop: threading.Event) -> ProfileOutcome:
         started = now()
         try:
-            observe = self.observer(job)
-            return run_job(job, self.workspace, stop=stop, gate=gate, patience=self.patience, observe=observe)
+            observe = self.observer(request)
+            return run_request(request, self.workspace, stop=stop, gate=gate, wait=self.wait, observe=observe)
         except HarnessError as error:  # of the workspace itself: journal or store
-            return JobOutcome(job, started, now(), 1, failure=Failure.of(error))
-        except Exception as error:  # a bug on one device is that device's finding, and told in full
+            return ProfileOutcome(request, started, now(), 1, failure=Failure.of(error))
+        except Exception as error:  # a bug met on one device must not end the requests for the others
             what, why = "This is a bug in harness", f"{type(error).__name__}: {error}"
             bug = HarnessError(what, why=why, next_step="Run `harness --debug …` and report it")
             bug.__cause__ = error
-            return JobOutcome(job, started, now(), 1, failure=Failure.of(bug))
+            return ProfileOutcome(request, started, now(), 1, failure=Failure.of(bug))
 
 
 class _Either(threading.Event):
-    """Set when another event is, or when it is set itself."""
+    """An event that is set when another one is, or when its own is."""
 
     def __init__(self, other: threading.Event) -> None:
         super().__init__()
@@ -107,10 +111,10 @@ class _Either(threading.Event):
         return self.is_set() or self._other.wait(timeout) or self.own.is_set()
 
 
-def _allow_files(jobs: int) -> None:
-    """Raises the soft limit on open files as far as the jobs need and the hard one allows."""
+def _allow_files(requests: int) -> None:
+    """Raise the soft limit on open files as far as the requests need and the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 256 + _FILES_PER_JOB * jobs
+    wanted = 256 + _FILES_PER_REQUEST * requests
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,22 +1,20 @@
-"""Fusion found on a device that does not tell: neighbours are probed apart and together, longer and longer patterns.
+"""Find the fusion of a device that reports none: probe neighbouring operators apart and together.
 
-It begins with pairs of operators. Those that turn out fused count as one from then on, and are tried with their
-neighbours in turn, until nothing new is found. Each step is a campaign of its own in the journal (purpose `fusion`),
-so that an interrupted one is resumed and one that was done is not done again.
+The search starts with pairs of operators. A pair that turns out to be fused then counts as one operator and is tried
+with its own neighbours, until no new pattern is found. Each step is a campaign of its own in the journal (purpose
+`fusion`), so that an interrupted search resumes and a finished step is not repeated.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.device.session import AgentSession
 from harness.measure.campaign import CampaignRun
-from harness.measure.journal import Campaign, Journal
+from harness.measure.device_run import DeviceRun
+from harness.measure.journal import Campaign
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import Observer
 from harness.measure.significance import ShapeSaving, Verdict, holm, judge, shape_saving
 from harness.measure.summary import Measurement, undisturbed
 from harness.network.fusion_candidates import NodePair, neighbours, shapes
@@ -28,15 +26,15 @@ from harness.probe.probe_plan import ProbePlan
 from harness.probe.producer import ProducerKind
 
 POLICIES = (RepeatPolicy(runs=16), RepeatPolicy(runs=48))
-"""Rounds for all pairs, and for those that are undecided then."""
+"""Rounds for all pairs, and for the pairs that remain undecided."""
 APART = 0.001
-"""Largest p-value at which two neighbours count as apart: strict, as one such answer ends their search."""
+"""Largest p-value at which two neighbours count as apart; strict, because one such answer ends their search."""
 SOURCE = "probed"
 
 
 @dataclass(frozen=True)
 class TriedPattern:
-    """A pattern that was probed: how often it stands in the networks, and the verdict by each hand-over."""
+    """A probed pattern: how often it occurs in the networks, and the verdict for each hand-over."""
 
     pattern: str
     places: int
@@ -44,28 +42,24 @@ class TriedPattern:
 
     @property
     def is_apart(self) -> bool:
-        """Whether a hand-over shows that the two are not fused."""
+        """Whether one of the hand-overs shows that the two operators are not fused."""
         return any(verdict.p_apart <= APART for verdict in self.verdicts.values())
 
 
 @dataclass
 class FusionSearch:
-    """The search on one device for its fusions; `device` is its name in the journal, `tried` all that was probed."""
+    """The search for fused patterns on one device; `tried` lists all patterns that were probed."""
 
-    session: AgentSession
-    journal: Journal
-    device: str
+    on: DeviceRun
     auxiliary: AuxiliaryKind
     seed: int
     fresh: bool
-    observe: Observer
-    stop: threading.Event
     tried: list[TriedPattern] = field(default_factory=list)
 
     def run(self, networks: Sequence[Network]) -> tuple[FusionRule, ...]:
-        """The rules, those that hold and those that do not, with their evidence, in the order they were tried.
+        """Return the rules, those that hold and those that do not, with their evidence, in the order of the search.
 
-        Raises Interrupted when stopped and a DeviceError; what was measured is kept.
+        Raises Interrupted when stopped and a DeviceError; the samples taken so far are kept.
         """
         rules: dict[str, FusionRule] = {}
         while True:
@@ -78,9 +72,9 @@ class FusionSearch:
             rules.update((rule.pattern, rule) for rule in rules_of(tried))
 
     def _try(self, pairs: Mapping[str, Sequence[NodePair]]) -> list[TriedPattern]:
-        """The likelier hand-over first, the other one only for patterns that are not apart by the first.
+        """Probe the likelier hand-over first, and the other one only if the first does not show the operators apart.
 
-        Each with few rounds first, and with more where that leaves the answer open.
+        Each is measured in few rounds first, and in more if the answer is still open.
         """
         chosen = {pattern: shapes(places) for pattern, places in pairs.items()}
         verdicts: dict[str, dict[ProducerKind, Verdict]] = {pattern: {} for pattern in chosen}
@@ -103,8 +97,8 @@ class FusionSearch:
         plan, planned = plan_pairs(due, self.auxiliary)
         campaign = self._campaign(plan, policy)
         if not campaign.complete:
-            CampaignRun(self.session, self.journal, campaign, plan, policy, self.observe, self.stop).run()
-        samples = self.journal.samples(campaign.id)
+            CampaignRun(self.on, campaign, plan, policy).run()
+        samples = self.on.journal.samples(campaign.id)
         measured = {probe: undisturbed(taken, campaign.clock) for probe, taken in samples.items()}
         savings: dict[tuple[str, ProducerKind], list[ShapeSaving]] = {}
         for pair in planned:
@@ -113,22 +107,17 @@ class FusionSearch:
         return savings
 
     def _campaign(self, plan: ProbePlan, policy: RepeatPolicy) -> Campaign:
-        """The newest campaign of this plan on the device as it is, complete or not, or a new one."""
-        settings, hello = policy.settings("fusion", self.seed), self.session.hello
-        known = () if self.fresh else reversed(self.journal.campaigns(self.device))
-        for campaign in known:
-            asked = (campaign.plan, dict(campaign.settings), dict(campaign.fingerprint))
-            if asked == (plan.id, settings, dict(hello.fingerprint)):
-                return campaign
-        return self.journal.begin(
-            self.device, plan, self.seed, settings, hello.fingerprint, hello.clock, self.session.token
-        )
+        """The newest campaign of this plan on the device in its present state, complete or not, or a new one."""
+        settings = policy.settings("fusion", self.seed)
+        key = self.on.key(plan, settings)
+        known = [] if self.fresh else [one for one in self.on.journal.campaigns(key.device) if one.key == key]
+        return known[-1] if known else self.on.begin(plan, settings)
 
 
 def rules_of(tried: Sequence[TriedPattern]) -> tuple[FusionRule, ...]:
-    """A rule for every pattern: it holds where all its hand-overs show the fusion.
+    """Return a rule for every pattern; it holds if all hand-overs of the pattern show the fusion.
 
-    The largest of their p-values counts, corrected for the number of patterns by Holm, and the smallest saving.
+    The largest p-value of the hand-overs counts, corrected for the number of patterns by Holm, and the smallest saving.
     """
     corrected = holm([max(verdict.p_fused for verdict in pattern.verdicts.values()) for pattern in tried])
     weakest = [min(pattern.verdicts.values(), key=lambda verdict: verdict.share) for pattern in tried]
@@ -139,12 +128,12 @@ def rules_of(tried: Sequence[TriedPattern]) -> tuple[FusionRule, ...]:
 
 
 def _is_sure(verdict: Verdict | None, level: float) -> bool:
-    """Whether there is an answer to which more rounds would hardly add."""
+    """Whether the answer is clear enough that more rounds would hardly change it."""
     return verdict is not None and (verdict.p_apart <= APART or verdict.p_fused <= level)
 
 
 def _saving(pair: PairProbes, measured: Mapping[str, Measurement]) -> list[ShapeSaving]:
-    """The saving of a pair, or nothing where the device refused one of its probes."""
+    """The saving of a pair; empty if the device refused one of its probes."""
     ids = (pair.first, pair.second, pair.both, pair.between, pair.first_inputs, pair.second_inputs)
     if any(probe not in measured for probe in ids):
         return []

@@ -1,12 +1,12 @@
-"""The journal of samples: SQLite, write-ahead log, synchronous FULL. A sample is committed or never happened."""
+"""The journal of samples: SQLite with a write-ahead log and synchronous=FULL, so that committed samples survive."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,27 @@ from harness.probe.probe_plan import LayerProbes, ProbePlan
 from harness.samples import Sample
 
 PENDING = "the golden probe was not measured after it; run the same command again"
-"""Why a campaign is kept out until its device has shown that it is as it was."""
+"""Why a campaign stays out of tables until the golden probe behind it has been measured."""
+
+
+@dataclass(frozen=True)
+class CampaignKey:
+    """What a campaign measures; campaigns with equal keys measure the same thing and can continue each other."""
+
+    device: str
+    plan: str
+    settings: Mapping[str, Any]
+    fingerprint: Mapping[str, str]
+
+    @property
+    def row(self) -> tuple[str, str, str, str]:
+        """The key as the journal stores it."""
+        return self.device, self.plan, _json(self.settings), _json(self.fingerprint)
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """One profiling job as the journal keeps it; one that is `excluded`, for that reason, enters no table."""
+    """One profiling job in the journal; if `excluded` gives a reason, no table uses it."""
 
     id: int
     device: str
@@ -44,10 +59,20 @@ class Campaign:
     complete: bool
     excluded: str | None = None
 
+    @property
+    def key(self) -> CampaignKey:
+        """What it measures."""
+        return CampaignKey(self.device, self.plan, self.settings, self.fingerprint)
+
+    @property
+    def job(self) -> str:
+        """The name of its job, empty for a campaign without a name."""
+        return str(self.settings.get("job", ""))
+
 
 @dataclass(frozen=True)
-class Place:
-    """Where in a campaign a visit belongs: batch, round and position in the round's order."""
+class Slot:
+    """The position of a visit in its campaign: batch, round, and position in the round's order."""
 
     batch: int
     round: int
@@ -56,7 +81,7 @@ class Place:
 
 @dataclass(frozen=True)
 class ProbeRecord:
-    """A probe as the journal keeps it: everything but its model."""
+    """A probe in the journal: everything but its model."""
 
     id: str
     role: Role
@@ -67,11 +92,16 @@ class ProbeRecord:
     refused: str | None
 
 
+_CAMPAIGN = tuple(field.name for field in fields(Campaign))
+_LAYER = tuple(field.name for field in fields(LayerProbes))
+_SAME_KEY = "device=? AND plan=? AND settings=? AND fingerprint=?"
+
+
 class Journal:
     """All campaigns of a workspace; use as a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or creates the journal; raises JournalError where the file is not one of ours."""
+        """Open or create the journal; raises JournalError if the file is not a journal."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +125,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """Turns what a damaged file makes of a query, or of a value, into a JournalError."""
+        """Turn the errors of a damaged file into a JournalError."""
         try:
             yield
         except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
@@ -104,7 +134,7 @@ class Journal:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All that is written inside is committed at its end, or nothing; raises JournalError."""
+        """Commit everything written inside, or nothing; raises JournalError."""
         try:
             with transaction(self._db):
                 yield self._db
@@ -116,134 +146,100 @@ class Journal:
 
     @contextlib.contextmanager
     def _fenced(self, campaign: int, token: int) -> Iterator[None]:
-        """A transaction of whoever holds the newest lease; raises LeaseLost where a later one has written."""
+        """A transaction under the lease `token`; raises LeaseLost if a later lease has written to the campaign."""
         with self.transaction():
             renewed = self._db.execute("UPDATE campaigns SET token=? WHERE id=? AND token<=?", (token, campaign, token))
             if renewed.rowcount != 1:
-                why = "Another controller has taken the device over, and goes on with the campaign"
-                raise LeaseLost("These samples come too late", why=why, next_step="Leave it to the other controller")
+                why = "Another controller has taken over the device and continues the campaign"
+                raise LeaseLost("The samples arrived too late", why=why, next_step="Leave it to the other controller")
             yield
 
-    def begin(
-        self, device: str, plan: ProbePlan, seed: int, settings: Mapping[str, Any], fingerprint: Mapping[str, str],
-        clock: str, token: int = 0,
-    ) -> Campaign:  # fmt: skip
-        """Records a campaign with its probes and layers; of a named job there is one, which another may have begun.
+    def begin(self, key: CampaignKey, plan: ProbePlan, clock: str, token: int = 0) -> Campaign:
+        """Record a campaign with its probes and layers, or return the existing one if the key names a job.
 
-        Raises LeaseLost where that was under a later lease than `token`.
+        Raises LeaseLost if a lease later than `token` has written to the existing one.
         """
-        visits = {probe: batch.visits for batch in reversed(plan.batches) for probe in batch.probes}
         with self.transaction():
-            known = self._newest(device, plan.id, settings, fingerprint) if settings.get("job") else None
-            if known is not None:
-                begun = known
-            else:
-                begun = self._insert(device, plan, seed, settings, fingerprint, clock, visits)
-        with self._fenced(begun, token):
-            return self.campaign(begun)
+            found = self._newest(key) if key.settings.get("job") else None
+            number = self._insert(key, plan, clock) if found is None else found
+        with self._fenced(number, token):
+            return self.campaign(number)
 
-    def _insert(
-        self, device: str, plan: ProbePlan, seed: int, settings: Mapping[str, Any], fingerprint: Mapping[str, str],
-        clock: str, visits: Mapping[str, str],
-    ) -> int:  # fmt: skip
+    def _insert(self, key: CampaignKey, plan: ProbePlan, clock: str) -> int:
+        visits = {probe: batch.visits for batch in reversed(plan.batches) for probe in batch.probes}
+        created = datetime.now(UTC).isoformat(timespec="milliseconds")
+        rules = _json([asdict(rule) for rule in plan.rules])
+        seed = int(key.settings.get("seed", 0))
         cursor = self._db.execute(
-            "INSERT INTO campaigns (device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules,"
+            "INSERT INTO campaigns (device, plan, settings, fingerprint, seed, clock, auxiliary, reference, rules,"
             " created) VALUES (?,?,?,?,?,?,?,?,?,?)",
-            (device, plan.id, seed, _json(settings), _json(fingerprint), clock, plan.auxiliary, plan.reference,
-             _json([asdict(rule) for rule in plan.rules]), datetime.now(UTC).isoformat(timespec="milliseconds")),
-        )  # fmt: skip
+            (*key.row, seed, clock, plan.auxiliary, plan.reference, rules, created),
+        )
         campaign = int(cursor.lastrowid or 0)
-        self._db.executemany(
-            "INSERT INTO probes (campaign, probe, role, label, auxiliary, terms, visits) VALUES (?,?,?,?,?,?,?)",
-            [
-                (
-                    campaign,
-                    probe.id,
-                    probe.role,
-                    probe.label,
-                    probe.auxiliary,
-                    _json(asdict(probe.terms)),
-                    visits.get(probe.id, "cold"),
-                )
-                for probe in plan.probes.values()
-            ],
+        probes = (
+            (one.id, one.role, one.label, one.auxiliary, _json(asdict(one.terms)), visits.get(one.id, "cold"))
+            for one in plan.probes.values()
         )
-        self._db.executemany(
-            "INSERT INTO layers VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-            [
-                (
-                    campaign,
-                    layer.key.text,
-                    *list(asdict(layer).values())[1:-2],
-                    _json(layer.stacks),
-                    _json(layer.networks),
-                )
-                for layer in plan.layers
-            ],
+        layers = (
+            (layer.key.text, *list(asdict(layer).values())[1:-2], _json(layer.stacks), _json(layer.networks))
+            for layer in plan.layers
         )
-        self._db.executemany(
-            "INSERT INTO chains VALUES (?,?,?)",
-            [(campaign, number, _json(asdict(chain))) for number, chain in enumerate(plan.chains)],
-        )
+        chains = ((number, _json(asdict(chain))) for number, chain in enumerate(plan.chains))
+        columns = "(campaign, probe, role, label, auxiliary, terms, visits)"
+        self._insert_rows(f"probes {columns}", campaign, probes)
+        self._insert_rows("layers", campaign, layers)
+        self._insert_rows("chains", campaign, chains)
         return campaign
 
-    def resumable(
-        self, device: str, plan: str, settings: Mapping[str, Any], fingerprint: Mapping[str, str]
-    ) -> Campaign | None:
-        """The newest campaign of the same device, plan, settings and fingerprint that may go on."""
-        with self._reading():
-            row = self._db.execute(
-                "SELECT id FROM campaigns WHERE device=? AND plan=? AND settings=? AND fingerprint=?"
-                " AND (excluded=? OR settled=0 AND excluded IS NULL) ORDER BY id DESC LIMIT 1",
-                (device, plan, _json(settings), _json(fingerprint), PENDING),
-            ).fetchone()
-        return self.campaign(row[0]) if row else None
+    def _insert_rows(self, table: str, campaign: int, rows: Iterable[tuple[Any, ...]]) -> None:
+        owned = [(campaign, *row) for row in rows]
+        if owned:
+            marks = ",".join("?" * len(owned[0]))
+            self._db.executemany(f"INSERT INTO {table} VALUES ({marks})", owned)  # noqa: S608 - our own names
 
-    def newest(
-        self, device: str, plan: str, settings: Mapping[str, Any], fingerprint: Mapping[str, str]
-    ) -> Campaign | None:
-        """The newest campaign of the same device, plan, settings and fingerprint, complete or not."""
-        with self._reading():
-            found = self._newest(device, plan, settings, fingerprint)
-        return None if found is None else self.campaign(found)
+    def resumable(self, key: CampaignKey) -> Campaign | None:
+        """Return the newest campaign with this key that is not finished, or that waits for its golden probe."""
+        return self._found(self._query(key, "(excluded=? OR settled=0 AND excluded IS NULL) ORDER BY id"))
 
-    def _newest(
-        self, device: str, plan: str, settings: Mapping[str, Any], fingerprint: Mapping[str, str]
-    ) -> int | None:
-        row = self._db.execute(
-            "SELECT id FROM campaigns WHERE device=? AND plan=? AND settings=? AND fingerprint=?"
-            " AND (excluded IS NULL OR excluded=?) ORDER BY created DESC, id DESC LIMIT 1",
-            (device, plan, _json(settings), _json(fingerprint), PENDING),
-        ).fetchone()
+    def newest(self, key: CampaignKey) -> Campaign | None:
+        """Return the newest campaign with this key, complete or not, unless it was excluded."""
+        return self._found(self._newest(key))
+
+    def _newest(self, key: CampaignKey) -> int | None:
+        return self._query(key, "(excluded=? OR excluded IS NULL) ORDER BY created DESC, id")
+
+    def _query(self, key: CampaignKey, where: str) -> int | None:
+        query = f"SELECT id FROM campaigns WHERE {_SAME_KEY} AND {where} DESC LIMIT 1"  # noqa: S608 - our own words
+        with self._reading():
+            row = self._db.execute(query, (*key.row, PENDING)).fetchone()
         return int(row[0]) if row else None
 
+    def _found(self, number: int | None) -> Campaign | None:
+        return None if number is None else self.campaign(number)
+
     def exclude(self, campaign: int, reason: str | None) -> None:
-        """Keeps a campaign out of tables and comparisons, or lets it in again; its samples stay. Needs no lease."""
+        """Keep a campaign out of tables and comparisons, or readmit it for None; needs no lease."""
         with self.transaction():
             self._db.execute("UPDATE campaigns SET excluded=? WHERE id=?", (reason, campaign))
 
     def campaign(self, number: int) -> Campaign:
-        """The campaign of that number."""
-        found = self._campaigns(number, None)
+        """Return the campaign with that number; raises JournalError if there is none."""
+        found = self._campaigns("id=?", number)
         if not found:
             raise JournalError(f"The journal {self.path} has no campaign {number}")
         return found[0]
 
     def campaigns(self, device: str) -> tuple[Campaign, ...]:
-        """All campaigns of a device, oldest first."""
-        return self._campaigns(None, device)
+        """Return all campaigns of a device, oldest first."""
+        return self._campaigns("device=?", device)
 
-    def _campaigns(self, number: int | None, device: str | None) -> tuple[Campaign, ...]:
+    def _campaigns(self, where: str, value: int | str) -> tuple[Campaign, ...]:
+        query = f"SELECT {', '.join(_CAMPAIGN)} FROM campaigns WHERE {where} ORDER BY created, id"  # noqa: S608
         with self._reading():
-            rows = self._db.execute(
-                "SELECT id, device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created,"
-                " complete, excluded FROM campaigns"
-                " WHERE (?1 IS NULL OR id=?1) AND (?2 IS NULL OR device=?2) ORDER BY created, id", (number, device),
-            )  # fmt: skip
-            return tuple(_campaign(*row) for row in rows)
+            return tuple(map(_campaign, self._db.execute(query, (value,))))
 
     def probes(self, campaign: int) -> dict[str, ProbeRecord]:
-        """The probes of a campaign by id."""
+        """Return the probes of a campaign by id."""
         with self._reading():
             rows = self._db.execute(
                 "SELECT probe, role, label, auxiliary, terms, visits, refused FROM probes WHERE campaign=?", (campaign,)
@@ -254,28 +250,25 @@ class Journal:
             }
 
     def layers(self, campaign: int) -> tuple[LayerProbes, ...]:
-        """The layers of a campaign with their probes."""
+        """Return the layers of a campaign with their probes."""
+        columns = ", ".join(f'"{name}"' for name in _LAYER)
+        query = f"SELECT {columns} FROM layers WHERE campaign=?"  # noqa: S608 - our own names
         with self._reading():
-            rows = self._db.execute(
-                'SELECT key, context, op, name, layer, auxiliary, in_context, "null", stacks, networks FROM layers'
-                " WHERE campaign=?",
-                (campaign,),
-            )
-            return tuple(_layer(*row) for row in rows)
+            return tuple(map(_layer, self._db.execute(query, (campaign,))))
 
     def chains(self, campaign: int) -> tuple[ChainProbes, ...]:
-        """The chains of a campaign's networks with their windows, as planned."""
+        """Return the chains of a campaign's networks with their windows, as planned."""
         with self._reading():
             rows = self._db.execute("SELECT chain FROM chains WHERE campaign=? ORDER BY ordinal", (campaign,))
             return tuple(_chain(json.loads(text)) for (text,) in rows)
 
     def refuse(self, campaign: int, token: int, probe: str, reason: str) -> None:
-        """Records that the device does not accept a probe; raises as `add` does."""
+        """Record that the device refuses a probe; raises as `add` does."""
         with self._fenced(campaign, token):
             self._db.execute("UPDATE probes SET refused=? WHERE campaign=? AND probe=?", (reason, campaign, probe))
 
     def count_death(self, campaign: int, token: int, probe: str) -> int:
-        """Records that the worker died while it loaded a probe; returns how often it has. Raises as `add` does."""
+        """Record that the worker died while loading a probe, and return how often it has; raises as `add` does."""
         with self._fenced(campaign, token):
             row = self._db.execute(
                 "UPDATE probes SET deaths=deaths+1 WHERE campaign=? AND probe=? RETURNING deaths", (campaign, probe)
@@ -286,21 +279,21 @@ class Journal:
         self,
         campaign: int,
         token: int,
-        taken: Sequence[tuple[Place, str, Sequence[Sample]]],
+        taken: Sequence[tuple[Slot, str, Sequence[Sample]]],
         state: Mapping[str, float],
     ) -> None:
-        """Commits series in one transaction.
+        """Commit series of samples, each with its slot and probe, in one transaction.
 
-        Raises LeaseLost where a later lease than `token` has written to the campaign, and JournalError for a
-        place that already has a series.
+        Raises LeaseLost if a lease later than `token` has written to the campaign, and JournalError if a slot
+        already has a series.
         """
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         with self._fenced(campaign, token):
-            for place, probe, samples in taken:
+            for slot, probe, samples in taken:
                 cursor = self._db.execute(
                     "INSERT INTO series (campaign, probe, batch, round, position, token, taken, state)"
                     " VALUES (?,?,?,?,?,?,?,?)",
-                    (campaign, probe, place.batch, place.round, place.position, token, now, _json(state)),
+                    (campaign, probe, slot.batch, slot.round, slot.position, token, now, _json(state)),
                 )
                 self._db.executemany(
                     "INSERT INTO samples VALUES (?,?,?,?,?,?)",
@@ -310,60 +303,58 @@ class Journal:
                     ],
                 )
 
-    def places(self, campaign: int, batch: int, round: int) -> set[Place]:
-        """Places of a round that have a series."""
+    def slots(self, campaign: int, batch: int, round: int) -> set[Slot]:
+        """Return the slots of a round that have a series."""
         with self._reading():
             rows = self._db.execute(
                 "SELECT batch, round, position FROM series WHERE campaign=? AND batch=? AND round=?",
                 (campaign, batch, round),
             )
-            return {Place(*row) for row in rows}
+            return {Slot(*row) for row in rows}
 
     def samples(self, campaign: int, batch: int | None = None) -> dict[str, list[Sample]]:
-        """All samples of a campaign, or of one batch of it, by probe, in the order they were taken."""
+        """Return the samples of a campaign, or of one of its batches, by probe in the order they were taken."""
+        query = (
+            "SELECT probe, wall_ns, cpu_ns, device_ns, preemptions FROM samples JOIN series ON series.id=samples.series"
+            " WHERE campaign=? AND (?2 IS NULL OR batch=?2) ORDER BY series.id, ordinal"
+        )
+        found: dict[str, list[Sample]] = {}
         with self._reading():
-            rows = self._db.execute(
-                "SELECT probe, wall_ns, cpu_ns, device_ns, preemptions"
-                " FROM samples JOIN series ON series.id=samples.series"
-                " WHERE campaign=? AND (?2 IS NULL OR batch=?2) ORDER BY series.id, ordinal", (campaign, batch),
-            )  # fmt: skip
-            found: dict[str, list[Sample]] = {}
-            for probe, *values in rows:
+            for probe, *values in self._db.execute(query, (campaign, batch)):
                 found.setdefault(probe, []).append(Sample(*values))
-            return found
+        return found
 
     def finish_round(self, campaign: int, token: int, batch: int, finished: int) -> None:
-        """Records that a batch has so many whole rounds; raises as `add` does."""
+        """Record how many whole rounds a batch has; raises as `add` does."""
         with self._fenced(campaign, token):
             self._db.execute("INSERT OR REPLACE INTO rounds VALUES (?,?,?)", (campaign, batch, finished))
 
     def rounds(self, campaign: int, batch: int) -> int:
-        """Whole rounds of a batch."""
+        """Return the number of whole rounds of a batch."""
+        query = "SELECT finished FROM rounds WHERE campaign=? AND batch=?"
         with self._reading():
-            row = self._db.execute(
-                "SELECT finished FROM rounds WHERE campaign=? AND batch=?", (campaign, batch)
-            ).fetchone()
+            row = self._db.execute(query, (campaign, batch)).fetchone()
             return int(row[0]) if row else 0
 
     def spend(self, campaign: int, token: int, seconds: float) -> None:
-        """Adds time on the device that no sample tells, that of untimed runs; raises as `add` does."""
+        """Add device time of untimed runs, which no sample holds; raises as `add` does."""
         with self._fenced(campaign, token):
             self._db.execute("UPDATE campaigns SET untimed_s=untimed_s+? WHERE id=?", (seconds, campaign))
 
     def spent_s(self, campaign: int) -> float:
-        """Time on the device of all samples of a campaign and of its untimed runs."""
+        """Return the device time of a campaign in seconds, untimed runs included."""
+        query = (
+            "SELECT untimed_s + (SELECT coalesce(sum(coalesce(nullif(device_ns, 0), wall_ns)), 0) / 1e9"
+            " FROM samples JOIN series ON series.id=samples.series WHERE campaign=campaigns.id)"
+            " FROM campaigns WHERE id=?"
+        )
         with self._reading():
-            row = self._db.execute(
-                "SELECT untimed_s + (SELECT coalesce(sum(coalesce(nullif(device_ns, 0), wall_ns)), 0) / 1e9"
-                " FROM samples JOIN series ON series.id=samples.series WHERE campaign=campaigns.id)"
-                " FROM campaigns WHERE id=?", (campaign,),
-            ).fetchone()  # fmt: skip
-            return float(row[0])
+            return float(self._db.execute(query, (campaign,)).fetchone()[0])
 
     def complete(self, campaign: int, token: int, settled: bool = True, excluded: str | None = None) -> None:
-        """Marks a campaign as complete; one that the budget cut short is not `settled` and may go on.
+        """Mark a campaign as complete; one that the budget cut short is not `settled` and can be continued.
 
-        Where its result still waits for something, `excluded` says for what. Raises as `add` does.
+        `excluded` gives the reason if its result must not be used yet. Raises as `add` does.
         """
         with self._fenced(campaign, token):
             self._db.execute(
@@ -371,22 +362,17 @@ class Journal:
             )
 
 
-def _layer(
-    key: str, context: str, op: str, name: str, layer: str, auxiliary: str, in_context: str, null: str, stacks: str,
-    networks: str,
-) -> LayerProbes:  # fmt: skip
-    return LayerProbes(LayerKey(key), context, op, name, layer, auxiliary, in_context, null, tuple(json.loads(stacks)),
-                       tuple(json.loads(networks)))  # fmt: skip
+def _layer(row: Sequence[Any]) -> LayerProbes:
+    values = dict(zip(_LAYER, row, strict=True))
+    lists = {name: tuple(json.loads(values[name])) for name in ("stacks", "networks")}
+    return LayerProbes(**{**values, **lists, "key": LayerKey(values["key"])})
 
 
-def _campaign(
-    number: int, device: str, plan: str, seed: int, settings: str, fingerprint: str, clock: str, auxiliary: str,
-    reference: str, rules: str, created: str, complete: int, excluded: str | None,
-) -> Campaign:  # fmt: skip
-    return Campaign(
-        number, device, plan, seed, json.loads(settings), json.loads(fingerprint), clock, auxiliary, reference,
-        tuple(FusionRule(**rule) for rule in json.loads(rules)), created, bool(complete), excluded,
-    )  # fmt: skip
+def _campaign(row: Sequence[Any]) -> Campaign:
+    values = dict(zip(_CAMPAIGN, row, strict=True))
+    read = {name: json.loads(values[name]) for name in ("settings", "fingerprint", "rules")}
+    read["rules"] = tuple(FusionRule(**rule) for rule in read["rules"])
+    return Campaign(**{**values, **read, "complete": bool(values["complete"])})
 
 
 def _chain(values: dict[str, Any]) -> ChainProbes:

@@ -1,4 +1,4 @@
-"""`harness.profile`: networks in, a campaign in the journal out."""
+"""Measure the layers of networks on a leased device: cut, plan, run the campaign, sum it up."""
 
 from __future__ import annotations
 
@@ -6,39 +6,41 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.device.holder import holder
-from harness.device.inventory import Device, find_device, load_inventory
+from harness.device.inventory import find_device, load_inventory
 from harness.device.session import AgentSession, Visit, open_session
 from harness.errors import BackendError, CampaignIncomplete
 from harness.measure.campaign import CampaignRun
 from harness.measure.cutting import cut_as_probed, cut_as_reported, put_network, with_chains
+from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy, unsettled
 from harness.measure.progress import Observer, ignore
+from harness.measure.request import ProfileRequest
 from harness.measure.summary import Measurement, summarise
-from harness.network.models import BUILTIN_PREFIX, load_networks
 from harness.network.network import Network
-from harness.network.zoo import NAMES as REFERENCE_NETWORKS
-from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
+from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe import network_probe
 from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
 from harness.samples import Sample
-from harness.workspace import Workspace, find_workspace
+from harness.workspace import AnyWorkspace, as_workspace
 
 DEFAULT_CACHE_BYTES = 512 << 10
-"""The cache of a core where the device does not tell: what small cores have."""
+"""The cache of a core if the device does not report it: that of small cores."""
 PROBES_PER_LAYER_RUN = 3.0
 """Device time of one round, as a multiple of one run of the networks: a layer is run alone and in context."""
+PURPOSE = "profile"
 
 
 @dataclass(frozen=True)
 class ProfileResult:
-    """What one sitting of a campaign did.
+    """The state of a campaign after one run of it.
 
-    `unsettled` probes missed the target interval; `median_runs` is the median number of timed runs of a probe.
+    `unsettled` probes missed the target interval; `median_runs` is the median number of timed runs of a probe. `drift`
+    is the largest change of the reference probe during the campaign, as a fraction.
     """
 
     campaign: int
@@ -56,7 +58,7 @@ class ProfileResult:
 
 @dataclass(frozen=True)
 class DryRun:
-    """A plan and how long it will take on the device."""
+    """A plan, and the device time of one of its rounds in seconds."""
 
     plan: ProbePlan
     networks: tuple[CutNetwork, ...]
@@ -64,148 +66,78 @@ class DryRun:
     policy: RepeatPolicy
 
 
-def reference_networks() -> tuple[str, ...]:
-    """The built-in reference layers: those of the architectures that come with harness."""
-    return tuple(BUILTIN_PREFIX + name for name in REFERENCE_NETWORKS)
-
-
-def profile(
-    models: Sequence[str] = (),
-    *,
-    device: str = "cpu01",
-    workspace: Workspace | None = None,
-    auxiliary: AuxiliaryKind | None = None,
-    policy: RepeatPolicy | None = None,
-    seed: int = 0,
-    fresh: bool = False,
-    dims: Mapping[str, int] | None = None,
-    observe: Observer = ignore,
-    stop: threading.Event | None = None,
-) -> ProfileResult:
-    """Measures probes of every layer of the models on a device; the same call resumes what was cut short.
-
-    `models` are paths or `builtin:NAME`; none means the reference networks. `auxiliary` None leaves the kind to
-    the device's clock. Raises the errors of
-    harness.errors; what was measured before an error is kept.
-    """
-    place = workspace or find_workspace()
-    known = find_device(load_inventory(place.devices), device)
-    networks = load_networks(models or reference_networks(), dims)
-    wanted = Wanted(tuple(networks), policy or RepeatPolicy(), auxiliary, seed, fresh)
-    with open_session(known) as session, Journal(place.journal) as journal:
-        session.acquire(holder())
-        return Sitting(session, journal, known, observe, stop or threading.Event()).profile(wanted).result
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What a campaign is to measure; those of the same `job` are one, however often it is asked for.
-
-    With `excluded` it stays out of tables for that reason until somebody lets it in.
-    """
-
-    networks: tuple[Network, ...]
-    policy: RepeatPolicy
-    auxiliary: AuxiliaryKind | None = None
-    seed: int = 0
-    fresh: bool = False
-    job: str = ""
-    excluded: str | None = None
-
-
 @dataclass(frozen=True)
 class Profiled:
-    """A campaign that is complete, its plan, and what this sitting did."""
+    """A complete campaign, its plan and its result."""
 
     campaign: Campaign
     plan: ProbePlan
     result: ProfileResult
 
 
-@dataclass(frozen=True)
-class Sitting:
-    """One session with a leased device and the journal that its samples go into."""
+def profile_networks(
+    run: DeviceRun, networks: Sequence[Network], request: ProfileRequest, *, excluded: str | None = None
+) -> Profiled:
+    """Measure what the journal does not hold yet of the networks' layers.
 
-    session: AgentSession
-    journal: Journal
-    device: Device
-    observe: Observer
-    stop: threading.Event
+    The campaign stays out of tables if `excluded` gives a reason. Raises a DeviceError, Interrupted, and
+    CampaignIncomplete if the budget ends before every probe has its minimum of samples.
+    """
+    started_s = time.monotonic()
+    plan = _plan(run, networks, request)
+    campaign, resumed = _campaign(run, plan, request)
+    if not (request.name and campaign.complete):
+        CampaignRun(run, campaign, plan, request.policy, excluded).run()
+    result = _result(run.journal, campaign, plan, request.policy)
+    result = replace(result, wall_seconds=time.monotonic() - started_s, resumed=resumed)
+    return Profiled(run.journal.campaign(campaign.id), plan, result)
 
-    def profile(self, wanted: Wanted) -> Profiled:
-        """Measures what the journal does not hold yet; raises as `harness.profile` does."""
-        started_s = time.monotonic()
-        plan = self._plan(wanted)
-        campaign, resumed = self._campaign(wanted, plan)
-        if not (wanted.job and campaign.complete):
-            CampaignRun(
-                self.session, self.journal, campaign, plan, wanted.policy, self.observe, self.stop, wanted.excluded
-            ).run()
-        result = _result(self.journal, campaign, plan, wanted.policy, time.monotonic() - started_s, resumed)
-        return Profiled(self.journal.campaign(campaign.id), plan, result)
 
-    def _plan(self, wanted: Wanted) -> ProbePlan:
-        session = self.session
-        kind = wanted.auxiliary or auxiliary_for(session.hello.clock)
-        if {"fusion", "unfused"} & set(session.hello.reveals):
-            cuts, rules = cut_as_reported(session, wanted.networks, self.observe, self.stop)
-            cuts = with_chains(session, cuts, self.observe, self.stop)
-        else:
-            search = FusionSearch(
-                session, self.journal, self.device.name, kind, wanted.seed, wanted.fresh, self.observe, self.stop
-            )
-            cuts, rules = cut_as_probed(search, wanted.networks)
-        return plan_probes(cuts, rules, kind, _cache_bytes(session))
+def _plan(run: DeviceRun, networks: Sequence[Network], request: ProfileRequest) -> ProbePlan:
+    hello = run.session.hello
+    kind = request.auxiliary or auxiliary_for(hello.clock)
+    if {"fusion", "unfused"} & set(hello.reveals):
+        cuts, rules = cut_as_reported(run.session, networks, run.observe, run.stop)
+        cuts = with_chains(run.session, cuts, run.observe, run.stop)
+    else:
+        cuts, rules = cut_as_probed(FusionSearch(run, kind, request.seed, request.fresh), networks)
+    return plan_probes(cuts, rules, kind, _cache_bytes(run.session))
 
-    def _campaign(self, wanted: Wanted, plan: ProbePlan) -> tuple[Campaign, bool]:
-        hello, name = self.session.hello, self.device.name
-        settings = wanted.policy.settings("profile", wanted.seed, wanted.job)
-        if wanted.job:
-            found = self.journal.newest(name, plan.id, settings, hello.fingerprint)
-        elif wanted.fresh:
+
+def _campaign(run: DeviceRun, plan: ProbePlan, request: ProfileRequest) -> tuple[Campaign, bool]:
+    """The campaign to continue or a new one, and whether it is continued."""
+    settings = request.policy.settings(PURPOSE, request.seed, request.name)
+    key = run.key(plan, settings)
+    if request.name:
+        found = run.journal.newest(key)
+    else:
+        found = None if request.fresh else run.journal.resumable(key)
+        if found and _is_spent(run.journal, found, request.policy):
             found = None
-        else:
-            found = self.journal.resumable(name, plan.id, settings, hello.fingerprint)
-            if found and _is_spent(self.journal, found, wanted.policy):
-                found = None
-        if found:
-            return found, True
-        return self.journal.begin(
-            name, plan, wanted.seed, settings, hello.fingerprint, hello.clock, self.session.token
-        ), False
+    return (found, True) if found else (run.begin(plan, settings), False)
 
 
-def dry_run(
-    models: Sequence[str] = (),
-    *,
-    device: str = "cpu01",
-    workspace: Workspace | None = None,
-    auxiliary: AuxiliaryKind | None = None,
-    policy: RepeatPolicy | None = None,
-    dims: Mapping[str, int] | None = None,
-    observe: Observer = ignore,
-) -> DryRun:
-    """The plan that `profile` would run, and its time, extrapolated from one visit of each whole network."""
-    place = workspace or find_workspace()
-    known = find_device(load_inventory(place.devices), device)
-    networks = load_networks(models or reference_networks(), dims)
-    with open_session(known) as session:
+def dry_run(request: ProfileRequest, workspace: AnyWorkspace = None, observe: Observer = ignore) -> DryRun:
+    """Return the plan that a request leads to, and its time, extrapolated from one visit of each whole network."""
+    device = find_device(load_inventory(as_workspace(workspace).devices), request.device)
+    networks = request.networks()
+    with open_session(device) as session:
         session.acquire(holder())
         cuts, rules = cut_as_reported(session, networks, observe, threading.Event())
         cuts = with_chains(session, cuts, observe, threading.Event())
         seconds = sum(_run_seconds(session, network) for network in networks)
-        kind = auxiliary or auxiliary_for(session.hello.clock)
+        kind = request.auxiliary or auxiliary_for(session.hello.clock)
         plan = plan_probes(cuts, rules, kind, _cache_bytes(session))
-    return DryRun(plan, tuple(cuts), PROBES_PER_LAYER_RUN * seconds, policy or RepeatPolicy())
+    return DryRun(plan, tuple(cuts), PROBES_PER_LAYER_RUN * seconds, request.policy)
 
 
 def _cache_bytes(session: AgentSession) -> int | None:
-    """The cache of a core, None on a device whose clock is its own: that one does not depend on caches."""
+    """The cache of a core; None on a device with a clock of its own, whose latency does not depend on caches."""
     if session.hello.clock == "device":
         return None
-    told = session.hello.fingerprint.get("core_cache_bytes", "")
-    known = told.isascii() and told.isdigit() and len(told) < 16
-    return (int(told) if known else 0) or DEFAULT_CACHE_BYTES
+    reported = session.hello.fingerprint.get("core_cache_bytes", "")
+    valid = reported.isascii() and reported.isdigit() and len(reported) < 16
+    return (int(reported) if valid else 0) or DEFAULT_CACHE_BYTES
 
 
 def _run_seconds(session: AgentSession, network: Network) -> float:
@@ -217,15 +149,14 @@ def _run_seconds(session: AgentSession, network: Network) -> float:
 
 
 def _is_spent(journal: Journal, campaign: Campaign, policy: RepeatPolicy) -> bool:
-    """Whether a complete campaign has used up the budget: the same command then measures anew."""
+    """Whether a complete campaign has used up the budget, so that the same request starts a new one."""
     if not campaign.complete or policy.budget_s is None:
         return False
     return journal.spent_s(campaign.id) >= policy.budget_s
 
 
-def _result(
-    journal: Journal, campaign: Campaign, plan: ProbePlan, policy: RepeatPolicy, wall_s: float, resumed: bool
-) -> ProfileResult:
+def _result(journal: Journal, campaign: Campaign, plan: ProbePlan, policy: RepeatPolicy) -> ProfileResult:
+    """The result of a complete campaign; raises CampaignIncomplete for others, and BackendError without a sample."""
     probes = journal.probes(campaign.id)
     samples = journal.samples(campaign.id)
     few = [
@@ -238,26 +169,24 @@ def _result(
         why = f"{len(few)} of {len(probes)} probes have fewer than {policy.fewest_rounds} samples{example}"
         larger = policy.budget_s is not None
         what = "The budget was spent before every probe was measured" if larger else "Not every probe was measured"
-        step = f"Run the same command{' with a larger --budget' if larger else ''}; it goes on from here"
+        step = f"Run the same command{' with a larger --budget' if larger else ''}; it continues from here"
         raise CampaignIncomplete(what, why=why, next_step=step)
     if not samples:
         first = next(record for record in probes.values() if record.refused)
-        why = f"{first.label}: {first.refused}"
         step = f"See what is missing by `harness devices check {campaign.device}`"
-        raise BackendError(f"{campaign.device} refuses every probe", why=why, next_step=step)
-    measurements = {
-        probe: summarise(taken, campaign.clock) for probe, taken in samples.items() if probe in plan.weights
-    }
+        what, why = f"{campaign.device} refuses every probe", f"{first.label}: {first.refused}"
+        raise BackendError(what, why=why, next_step=step)
+    measured = {probe: summarise(taken, campaign.clock) for probe, taken in samples.items() if probe in plan.weights}
     return ProfileResult(
         campaign=campaign.id,
         device=campaign.device,
         probes=len(probes),
         samples=sum(len(taken) for taken in samples.values()),
         device_seconds=journal.spent_s(campaign.id),
-        wall_seconds=wall_s,
-        resumed=resumed,
+        wall_seconds=0.0,
+        resumed=False,
         refused=sum(record.refused is not None for record in probes.values()),
-        unsettled=_unsettled(plan, measurements, policy) if policy.runs is None else 0,
+        unsettled=_unsettled(plan, measured, policy) if policy.runs is None else 0,
         median_runs=statistics.median(len(samples.get(one, ())) for one in probes if one != campaign.reference),
         drift=_drift(samples.get(campaign.reference, ()), campaign.clock),
     )

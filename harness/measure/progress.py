@@ -1,4 +1,4 @@
-"""What a campaign reports while it runs."""
+"""The progress that a campaign reports while it runs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a campaign stands; `remaining_s` is None until the first round of the first batch is done."""
+    """The state of a campaign; `remaining_s` is None until the first round of the first batch is done."""
 
     stage: str
     batch: int
     batches: int
-    round: int
-    samples: int
-    device_s: float
-    remaining_s: float | None
+    round: int = 0
+    samples: int = 0
+    device_s: float = 0.0
+    remaining_s: float | None = None
 
 
 Observer = Callable[[Progress], None]

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from harness.errors import HarnessError, OutOfService
 from harness.fleet.health import configured_band
-from harness.fleet.job import Failure
+from harness.fleet.profile_outcome import Failure
 from harness.fleet.store import now
 from harness.nightly.comparison import Report, Rules, compare_set
 from harness.nightly.due_jobs import Candidate

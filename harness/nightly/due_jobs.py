@@ -10,13 +10,13 @@ from pathlib import Path
 
 from harness.device.inventory import Device
 from harness.errors import LutError
-from harness.fleet.job import Job
 from harness.fleet.selection import select
 from harness.fleet.store import FleetStore
 from harness.lut.table import Entry
 from harness.lut.table_files import latest_lut, read_lut
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy
+from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.measure.summary import Z_95
 from harness.nightly.outcome import SetRow
 from harness.nightly.plan import LayerSet, NightPlan
@@ -56,7 +56,7 @@ class Candidate:
 
     device: Device
     set: LayerSet
-    job: Job
+    job: ProfileRequest
     staleness: Staleness
     cost_s: float | None
 
@@ -122,10 +122,10 @@ def _candidate(
     budget_s = min(budgets, default=None)
     name = str(JobName(night.isoformat(), device.name, one.name, one.digest))
     policy = RepeatPolicy(runs=one.runs, budget_s=budget_s)
-    job = Job(
+    job = ProfileRequest(
         device=device.name,
         models=one.networks,
-        space=one.space,
+        space=None if one.space is None else SpaceRequest(one.space),
         name=name,
         policy=policy,
         dims=dict(one.dims),

@@ -11,9 +11,10 @@ from datetime import date
 
 from harness.device.inventory import Device, load_inventory
 from harness.errors import EngineError, HarnessError, Interrupted
-from harness.fleet.job import Engine, Failure, Job, JobOutcome
+from harness.fleet.profile_outcome import Engine, Failure, ProfileOutcome
 from harness.fleet.store import OUT_OF_SERVICE, FleetStore, JobStatus
 from harness.measure.journal import PENDING, Campaign, Journal
+from harness.measure.request import ProfileRequest
 from harness.nightly.due_jobs import Candidate, JobName, campaigns_of_nights, candidates, is_done
 from harness.nightly.outcome import SetRow, finite
 from harness.nightly.plan import NightPlan
@@ -130,9 +131,9 @@ class Course:
             self._campaigns[device] = {one.id: one for one in self.journal.campaigns(device)}
         return self._campaigns[device]
 
-    def _take(self, outcome: JobOutcome, stop: threading.Event) -> None:
+    def _take(self, outcome: ProfileOutcome, stop: threading.Event) -> None:
         """Records what became of a job at once: whatever happens after this, it is not measured again."""
-        job, failure = outcome.job, outcome.failure
+        job, failure = outcome.request, outcome.failure
         self._campaigns.pop(job.device, None)
         if failure is not None and failure.kind == Interrupted.__name__:
             if stop.is_set():
@@ -171,8 +172,8 @@ class Course:
                     self.journal.exclude(held.campaign.id, reason)
         self._campaigns.pop(device, None)
 
-    def _row(self, outcome: JobOutcome) -> SetRow:
-        job, result, failure = outcome.job, outcome.result, outcome.failure
+    def _row(self, outcome: ProfileOutcome) -> SetRow:
+        job, result, failure = outcome.request, outcome.result, outcome.failure
         if failure is not None and failure.exit_code != HarnessError.exit_code:
             failure = replace(failure, trace="")
         name = JobName.parse(job.name)
@@ -204,7 +205,7 @@ class Course:
             watch=outcome.watch,
         )
 
-    def _spent_s(self, job: Job) -> float:
+    def _spent_s(self, job: ProfileRequest) -> float:
         """Time on the device that the journal knows of all that the job has tried."""
         tried = [one for purpose in _PURPOSES for one in campaigns_of_nights(self.journal, job.device, purpose)]
         return sum(self.journal.spent_s(one.campaign.id) for one in tried if str(one.job) == job.name)

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from typing import Any
 
-from harness.fleet.job import Engine
 from harness.fleet.local import LocalEngine
+from harness.fleet.profile_outcome import Engine
 from harness.fleet.store import FleetStore
 from harness.measure.journal import Journal
 from harness.nightly.conclusions import conclude

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from harness.errors import HarnessError, Interrupted, RegressionFound, gravest
-from harness.fleet.job import Failure
+from harness.fleet.profile_outcome import Failure
 from harness.fleet.store import HealthName
 
 RowStatus = Literal["done", "failed", "deferred", "skipped"]

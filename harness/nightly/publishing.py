@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.errors import HarnessError, LutError
-from harness.fleet.job import Failure
+from harness.fleet.profile_outcome import Failure
 from harness.lut.build import build_lut
 from harness.lut.table_files import latest_lut, read_lut
 from harness.measure.journal import Campaign, Journal

@@ -17,6 +17,7 @@ from harness.device.inventory import find_device, load_inventory
 from harness.device.session import AgentSession, Truth, open_session
 from harness.errors import BackendError, LutMismatch
 from harness.measure.campaign import CampaignRun, payload_of
+from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer
@@ -78,18 +79,15 @@ def measure_processes(
             with open_session(known, "validation") as session:
                 session.acquire(holder())
                 _check_clock(session, device, clock)
-                settings = policy.settings("validate", number)
-                hello = session.hello
-                campaign = journal.begin(
-                    device, chosen, number, settings, hello.fingerprint, hello.clock, session.token
-                )
-                CampaignRun(session, journal, campaign, chosen, policy, observe, stop).run()
+                run = DeviceRun(session, journal, device, observe, stop)
+                campaign = run.begin(chosen, policy.settings("validate", number))
+                CampaignRun(run, campaign, chosen, policy).run()
                 for record in journal.probes(campaign.id).values():
                     if record.refused and record.role == "network":
                         raise BackendError(f"{device} refuses to run {record.label}", why=record.refused)
                 asked = number == 0 and (layers or clock == "device")
                 truths = _ask_oracle(session, chosen) if asked else {}
-                taken.append(Taken(journal.samples(campaign.id), hello.fingerprint, truths))
+                taken.append(Taken(journal.samples(campaign.id), session.hello.fingerprint, truths))
     return tuple(taken)
 
 

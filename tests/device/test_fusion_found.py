@@ -14,9 +14,9 @@ from harness.device.inventory import BUILT_IN
 from harness.device.session import open_session
 from harness.errors import Interrupted
 from harness.measure.cutting import cut_as_probed
+from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import SOURCE, FusionSearch, TriedPattern, rules_of
 from harness.measure.journal import Journal
-from harness.measure.progress import ignore
 from harness.measure.significance import Verdict
 from harness.network.models import load_network
 from harness.network.network import Network
@@ -65,7 +65,7 @@ def test_the_blind_npu_gives_its_folding_away(network: Network, journal: Journal
         assert session.hello.reveals == ()
         kind = auxiliary_for(session.hello.clock)
         for _ in range(2):
-            search = FusionSearch(session, journal, "npu01-blind", kind, 0, False, ignore, threading.Event())
+            search = FusionSearch(DeviceRun(session, journal, "npu01-blind"), kind, 0, False)
             cuts, rules = cut_as_probed(search, [network])
             taken = sum(len(journal.samples(campaign.id)) for campaign in journal.campaigns("npu01-blind"))
             found.append((rules, taken))
@@ -83,7 +83,7 @@ def test_a_cpu_gives_its_fusion_away(network: Network, journal: Journal) -> None
     """What ONNX Runtime folds into a convolution is found without asking it."""
     with open_session(BUILT_IN["cpu01"]) as session:
         session.acquire("the test")
-        search = FusionSearch(session, journal, "cpu01", AuxiliaryKind.AVGPOOL, 0, False, ignore, threading.Event())
+        search = FusionSearch(DeviceRun(session, journal, "cpu01"), AuxiliaryKind.AVGPOOL, 0, False)
         rules = {rule.pattern: rule for rule in search.run([network])}
     assert (rules[NORMALISED].saving or 0) > 0.5
     assert not rules[APART].holds
@@ -97,7 +97,9 @@ def test_a_stopped_search_goes_on_where_it_was(network: Network, journal: Journa
         session.acquire("the test")
         for _ in range(2):
             with pytest.raises(Interrupted):
-                FusionSearch(session, journal, "cpu01", AuxiliaryKind.AVGPOOL, 0, False, ignore, stop).run([network])
+                FusionSearch(DeviceRun(session, journal, "cpu01", stop=stop), AuxiliaryKind.AVGPOOL, 0, False).run(
+                    [network]
+                )
     assert len(journal.campaigns("cpu01")) == 1
 
 

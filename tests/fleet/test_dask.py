@@ -23,18 +23,19 @@ from nullbench import build_network
 from harness.device.inventory import find_device, load_inventory
 from harness.device.session import open_session
 from harness.errors import ConfigurationError, DeviceBusy, EngineError
-from harness.fleet.cluster.access import TlsFiles, resource_of
+from harness.fleet.cluster.access import REQUEST_FORMAT, TlsFiles, resource_of
 from harness.fleet.cluster.engine import DaskEngine
-from harness.fleet.cluster.job_archive import Order, pack, read_files, read_outcome, write_outcome
+from harness.fleet.cluster.job_archive import WorkerJob, detach_models, pack, read_outcome, write_outcome
 from harness.fleet.cluster.task import run_task
 from harness.fleet.cluster.worker import PLUGIN
-from harness.fleet.execution import Patience
-from harness.fleet.job import Job, JobOutcome
+from harness.fleet.execution import WaitPolicy
+from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import DeviceHealth, FleetStore
 from harness.measure.journal import Journal
 from harness.measure.merge import SECOND, merge
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
+from harness.measure.request import ProfileRequest
 from harness.measure.schema import SCHEMA_VERSION
 from harness.version import VERSION
 from harness.workspace import Workspace
@@ -68,12 +69,12 @@ def engine(rig: Lab, **changed: Any) -> DaskEngine:
     return DaskEngine(rig.scheduler, rig.workspace(MAIN), **changed)
 
 
-def job(rig: Lab, name: str, device: str = "left", policy: RepeatPolicy = SHORT) -> Job:
+def job(rig: Lab, name: str, device: str = "left", policy: RepeatPolicy = SHORT) -> ProfileRequest:
     """A job that measures a network of the controller's disk."""
-    return Job(device, (str(rig.root / "chain.onnx"),), name=name, policy=policy)
+    return ProfileRequest(device, (str(rig.root / "chain.onnx"),), name=name, policy=policy)
 
 
-def run(runner: DaskEngine, *jobs: Job) -> list[JobOutcome]:
+def run(runner: DaskEngine, *jobs: ProfileRequest) -> list[ProfileOutcome]:
     """The outcomes of jobs."""
     return list(runner.run(jobs, threading.Event()))
 
@@ -81,10 +82,10 @@ def run(runner: DaskEngine, *jobs: Job) -> list[JobOutcome]:
 class Running(threading.Thread):
     """Jobs on their way in another thread, with their outcomes or the error."""
 
-    def __init__(self, runner: DaskEngine, *jobs: Job) -> None:
+    def __init__(self, runner: DaskEngine, *jobs: ProfileRequest) -> None:
         super().__init__()
         self.runner, self.jobs, self.stop = runner, jobs, threading.Event()
-        self.outcomes: list[JobOutcome] = []
+        self.outcomes: list[ProfileOutcome] = []
         self.error: EngineError | None = None
         self.start()
 
@@ -95,7 +96,7 @@ class Running(threading.Thread):
         except EngineError as error:
             self.error = error
 
-    def end(self) -> list[JobOutcome]:
+    def end(self) -> list[ProfileOutcome]:
         """Waits for the last outcome."""
         self.join(90)
         assert not self.is_alive()
@@ -132,16 +133,16 @@ def test_jobs_run_where_their_devices_are(rig: Lab) -> None:
     What its golden probe said of the device is known here, too.
     """
     first, second = run(engine(rig), job(rig, "a/left"), job(rig, "a/right", "right"))
-    assert {first.job.name, second.job.name} == {"a/left", "a/right"}
+    assert {first.request.name, second.request.name} == {"a/left", "a/right"}
     for outcome in (first, second):
         assert outcome.failure is None
         assert outcome.result is not None
         with Journal(rig.workspace(MAIN).journal) as journal:
             campaign = journal.campaign(outcome.result.campaign)
-            assert (campaign.device, campaign.settings["job"]) == (outcome.job.device, outcome.job.name)
+            assert (campaign.device, campaign.settings["job"]) == (outcome.request.device, outcome.request.name)
             assert sum(map(len, journal.samples(campaign.id).values())) == outcome.result.samples
         with FleetStore(rig.workspace(MAIN).fleet) as store:
-            assert "golden" in store.health(outcome.job.device).reason
+            assert "golden" in store.health(outcome.request.device).reason
     check_once(rig, "one", "a/left", 4)
     check_once(rig, "two", "a/right", 4)
     assert rig.series("two", "a/left") == rig.series("one", "a/right") == []
@@ -167,7 +168,7 @@ def test_a_job_without_a_name_is_measured_anew_once_it_is_done(rig: Lab) -> None
     """It has a name of its own until it is complete here; then the same job is another."""
     unnamed = replace(job(rig, ""), seed=3)
     (first,), (second,) = run(engine(rig), unnamed), run(engine(rig), unnamed)
-    assert first.job == second.job == unnamed
+    assert first.request == second.request == unnamed
     assert first.result is not None
     assert second.result is not None
     with Journal(rig.workspace(MAIN).journal) as journal:
@@ -179,7 +180,7 @@ def test_a_job_without_a_name_is_measured_anew_once_it_is_done(rig: Lab) -> None
 def test_a_device_that_nobody_offers_fails_alone(rig: Lab) -> None:
     """Its job ends after a bounded wait and says how to offer the device; jobs of other devices are done."""
     outcomes = run(engine(rig, absent_s=1.0), job(rig, "c/lost", "lost"), job(rig, "c/left"))
-    found = {outcome.job.name: outcome for outcome in outcomes}
+    found = {outcome.request.name: outcome for outcome in outcomes}
     assert found["c/left"].failure is None
     failure = found["c/lost"].failure
     assert failure is not None
@@ -226,7 +227,8 @@ def test_a_job_that_two_workers_run_at_once_counts_once(rig: Lab) -> None:
 
     library: Any = distributed
     wanted = job(rig, "f", "both", RepeatPolicy(runs=20))
-    payload = pack(Order(wanted, Patience(pause_s=0.2)), read_files(wanted))
+    detached, files = detach_models(wanted)
+    payload = pack(WorkerJob(detached, WaitPolicy(pause_s=0.2)), files)
     path = rig.workspace(MAIN).journal
     with library.Client(rig.scheduler, set_as_default=False) as client:
         workers = [
@@ -317,7 +319,9 @@ def test_a_worker_that_is_stopped_again_and_again_fails_its_job(rig: Lab, monkey
 
 
 RESULT = ProfileResult(7, "left", 1, 1, 1.0, 1.0, False, 0, 0, 1.0, 0.0)
-GOOD = JobOutcome(Job("left", name="n"), "2026-11-20T20:00:00+00:00", "2026-11-20T20:00:01+00:00", 1, RESULT)
+GOOD = ProfileOutcome(
+    ProfileRequest("left", name="n"), "2026-11-20T20:00:00+00:00", "2026-11-20T20:00:01+00:00", 1, RESULT
+)
 INFINITE = float("inf")
 
 
@@ -341,22 +345,22 @@ INFINITE = float("inf")
 )
 def test_an_outcome_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     """Numbers that are not finite, times that are none and other devices are an EngineError; the rest is read."""
-    assert read_outcome(write_outcome(GOOD), GOOD.job, {7: 2}).result == replace(RESULT, campaign=2)
+    assert read_outcome(write_outcome(GOOD), GOOD.request, {7: 2}).result == replace(RESULT, campaign=2)
     with pytest.raises(EngineError):
-        read_outcome(write_outcome(replace(GOOD, **wrong)), GOOD.job, {7: 2})
+        read_outcome(write_outcome(replace(GOOD, **wrong)), GOOD.request, {7: 2})
 
 
 def test_a_number_as_text_is_not_finite_either() -> None:
     """'NaN' in quotes is no way around."""
     text = write_outcome(replace(GOOD, golden_s=1.5)).replace("1.5", '"NaN"')
     with pytest.raises(EngineError):
-        read_outcome(text, GOOD.job, {7: 2})
+        read_outcome(text, GOOD.request, {7: 2})
 
 
 def test_texts_of_an_outcome_are_printable() -> None:
     """Nothing that a worker writes reaches a terminal as a control character."""
     told = replace(GOOD, fingerprint={"a\x1b[31m": "b\n\x07"}, notes=("c\x1b",))
-    found = read_outcome(write_outcome(told), GOOD.job, {7: 2})
+    found = read_outcome(write_outcome(told), GOOD.request, {7: 2})
     texts = [*found.fingerprint, *found.fingerprint.values(), *found.notes]
     assert len(texts) == 3
     assert all(map(str.isprintable, texts))
@@ -364,12 +368,12 @@ def test_texts_of_an_outcome_are_printable() -> None:
 
 def test_another_version_of_harness_is_refused(rig: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller that differs from the worker measures nothing, and names both versions."""
-    for module in ("travel", "engine"):
-        monkeypatch.setattr(f"harness.fleet.cluster.{module}.VERSIONS", ("0.0.9", 3))
+    for module in ("job_archive", "engine"):
+        monkeypatch.setattr(f"harness.fleet.cluster.{module}.VERSIONS", ("0.0.9", 3, 2))
     (outcome,) = run(engine(rig), job(rig, "g"))
     assert outcome.failure is not None
     assert outcome.failure.kind == "EngineError"
-    assert f"{VERSION}, journal {SCHEMA_VERSION} there; 0.0.9" in outcome.failure.why
+    assert f"{VERSION}, journal {SCHEMA_VERSION}, requests {REQUEST_FORMAT} there; 0.0.9" in outcome.failure.why
     assert rig.series("one", "g") == []
 
 
@@ -379,7 +383,7 @@ def test_a_network_in_several_files_does_not_travel(rig: Lab, tmp_path: Path) ->
     onnx.save(
         onnx.load(rig.root / "chain.onnx"), path, save_as_external_data=True, location="weights", size_threshold=0
     )
-    jobs = [Job("left", (str(one),), name=f"h/{one.name}") for one in (path, tmp_path / "missing.onnx")]
+    jobs = [ProfileRequest("left", (str(one),), name=f"h/{one.name}") for one in (path, tmp_path / "missing.onnx")]
     failures = [outcome.failure for outcome in run(engine(rig), *jobs)]
     assert [failure and failure.kind for failure in failures] == ["UnsupportedNetwork", "InvalidNetwork"]
     assert failures[0] is not None
@@ -417,7 +421,7 @@ def test_a_lost_scheduler_is_told_and_the_rerun_completes(rig: Lab) -> None:
 
     rig.start_scheduler()
     rig.start_workers()
-    again = {one.job.name: one for one in run(engine(rig), job(rig, "i/done"), job(rig, "i/cut", policy=LONG))}
+    again = {one.request.name: one for one in run(engine(rig), job(rig, "i/done"), job(rig, "i/cut", policy=LONG))}
     cut = again["i/cut"].result
     assert cut is not None
     assert cut.resumed
@@ -433,10 +437,10 @@ def test_without_a_scheduler_the_engine_says_so(tmp_path: Path) -> None:
     """A closed port is an EngineError in the time allowed; TLS without its files is a ConfigurationError."""
     nowhere = f"127.0.0.1:{free_port()}"
     with pytest.raises(EngineError, match="No scheduler answers"):
-        run(DaskEngine(f"tcp://{nowhere}", Workspace(tmp_path), connect_s=1.0), Job("left", name="j"))
+        run(DaskEngine(f"tcp://{nowhere}", Workspace(tmp_path), connect_s=1.0), ProfileRequest("left", name="j"))
     for tls in (None, TlsFiles(*(tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem")))):
         with pytest.raises(ConfigurationError, match="TLS"):
-            run(DaskEngine(f"tls://{nowhere}", Workspace(tmp_path), tls=tls), Job("left", name="j"))
+            run(DaskEngine(f"tls://{nowhere}", Workspace(tmp_path), tls=tls), ProfileRequest("left", name="j"))
     gc.collect()  # what the client left open would be told here
 
 
@@ -444,5 +448,5 @@ def test_without_the_extra_the_engine_says_what_to_install(tmp_path: Path, monke
     """It is a ConfigurationError with the command that installs it."""
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(ConfigurationError) as caught:
-        run(DaskEngine("tcp://127.0.0.1:1", Workspace(tmp_path)), Job("left", name="k"))
+        run(DaskEngine("tcp://127.0.0.1:1", Workspace(tmp_path)), ProfileRequest("left", name="k"))
     assert "pip install 'harness[cluster]'" in caught.value.next_step

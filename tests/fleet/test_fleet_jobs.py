@@ -17,18 +17,19 @@ from processes import workers
 
 from harness.device.inventory import load_inventory
 from harness.errors import CampaignIncomplete, JournalError, UnknownDevice, UsageError
-from harness.fleet.execution import IMPATIENT, Patience, run_job
+from harness.fleet.execution import NO_WAIT, WaitPolicy, run_request
 from harness.fleet.health import SESSIONS_TO_LEARN, TOLERANCE, learn_band
-from harness.fleet.job import Job, JobOutcome
 from harness.fleet.local import LocalEngine
+from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.selection import select
 from harness.fleet.store import DeviceHealth, FleetStore
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Progress
+from harness.measure.request import ProfileRequest
 
 FOUR = RepeatPolicy(runs=4)
-QUICK = Patience(attempts=3, pause_s=0.05, busy_s=30.0)
+QUICK = WaitPolicy(attempts=3, pause_s=0.05, busy_s=30.0)
 
 
 def write_devices(bench: Bench, devices: Mapping[str, str]) -> None:
@@ -37,19 +38,19 @@ def write_devices(bench: Bench, devices: Mapping[str, str]) -> None:
     bench.workspace.devices.write_text(text)
 
 
-def job(bench: Bench, device: str, **changes: object) -> Job:
+def job(bench: Bench, device: str, **changes: object) -> ProfileRequest:
     """A short campaign on the small network."""
-    return Job(device=device, **{"models": (str(bench.model),), "policy": FOUR, **changes})  # type: ignore[arg-type]
+    return ProfileRequest(device=device, **{"models": (str(bench.model),), "policy": FOUR, **changes})  # type: ignore[arg-type]
 
 
-def run(bench: Bench, jobs: Sequence[Job], stop: threading.Event | None = None) -> list[JobOutcome]:
+def run(bench: Bench, jobs: Sequence[ProfileRequest], stop: threading.Event | None = None) -> list[ProfileOutcome]:
     """What becomes of jobs on this host."""
     return list(LocalEngine(bench.workspace, QUICK).run(jobs, stop or threading.Event()))
 
 
-def run_one(bench: Bench, wanted: Job) -> JobOutcome:
+def run_one(bench: Bench, wanted: ProfileRequest) -> ProfileOutcome:
     """What becomes of one job that somebody waits for."""
-    return run_job(wanted, bench.workspace, stop=threading.Event(), patience=IMPATIENT)
+    return run_request(wanted, bench.workspace, stop=threading.Event(), wait=NO_WAIT)
 
 
 def health(bench: Bench, device: str) -> DeviceHealth:
@@ -104,7 +105,7 @@ def test_a_group_that_nobody_is_in_is_refused_with_those_that_exist(bench: Bench
 def test_each_device_gets_its_campaign_and_a_broken_one_stops_no_other(bench: Bench) -> None:
     """Of four devices one cannot be used: the others are measured, and its outcome says whose fault it was."""
     write_devices(bench, {"a": "", "b": "", "broken": "options = { colour = 3 }", "c": ""})
-    outcomes = {one.job.device: one for one in run(bench, [job(bench, name) for name in ("a", "b", "broken", "c")])}
+    outcomes = {one.request.device: one for one in run(bench, [job(bench, name) for name in ("a", "b", "broken", "c")])}
     assert {name for name, one in outcomes.items() if one.result is not None} == {"a", "b", "c"}
     failure = outcomes["broken"].failure
     assert failure is not None and (failure.kind, failure.exit_code) == ("BackendError", 4)
@@ -114,7 +115,7 @@ def test_each_device_gets_its_campaign_and_a_broken_one_stops_no_other(bench: Be
 def test_devices_of_one_board_are_never_measured_at_once(bench: Bench) -> None:
     """Two devices that occupy the same resource take turns: neither ever finds the board taken."""
     write_devices(bench, dict.fromkeys(("a", "b", "c"), 'resource = "shelf"'))
-    engine = LocalEngine(bench.workspace, IMPATIENT)
+    engine = LocalEngine(bench.workspace, NO_WAIT)
     outcomes = list(engine.run([job(bench, name) for name in ("a", "b", "c")], threading.Event()))
     assert all(one.result is not None and one.attempts == 1 for one in outcomes)
 
@@ -122,7 +123,7 @@ def test_devices_of_one_board_are_never_measured_at_once(bench: Bench) -> None:
 def test_a_job_of_one_name_is_one_campaign(bench: Bench) -> None:
     """Asked for again, a named job that is done measures nothing; one that was stopped goes on; another name is new."""
     named = job(bench, "bench", name="night/bench/set")
-    stopped = run_job(named, bench.workspace, stop=StopAfter(120))
+    stopped = run_request(named, bench.workspace, stop=StopAfter(120))
     assert stopped.failure is not None and stopped.failure.kind == "Interrupted"
     first, again = run_one(bench, named), run_one(bench, named)
     assert first.result is not None and again.result is not None
@@ -145,7 +146,7 @@ def test_worker_that_is_killed_in_the_middle_is_tried_again_and_nothing_doubled(
             killed.extend(workers(runtime_folder))
             os.kill(killed[0], signal.SIGKILL)
 
-    outcome = run_job(job(bench, "bench"), bench.workspace, stop=threading.Event(), patience=QUICK, observe=kill_once)
+    outcome = run_request(job(bench, "bench"), bench.workspace, stop=threading.Event(), wait=QUICK, observe=kill_once)
     assert len(killed) == 1 and outcome.attempts == 2
     assert outcome.result is not None and wanted.result is not None
     assert outcome.result.samples == wanted.result.samples
@@ -230,7 +231,7 @@ def test_campaign_that_was_killed_before_its_golden_probe_waits_for_the_next_ses
 
     wanted = job(bench, "bench", name="night/bench/set", watch_level=0.005)
     with pytest.raises(Killed):
-        run_job(wanted, bench.workspace, stop=KilledLate(bench, Killed), patience=IMPATIENT)
+        run_request(wanted, bench.workspace, stop=KilledLate(bench, Killed), wait=NO_WAIT)
     assert profiles(bench, "bench") == [(True, True)]
     with pytest.raises(CampaignIncomplete, match="fit for a table"):
         bench.build()
@@ -280,9 +281,7 @@ def test_what_a_person_says_while_a_job_runs_stands(bench: Bench) -> None:
         with FleetStore(bench.workspace.fleet) as store:
             store.mark("bench", "maintenance", f"somebody has come by in {progress.stage}")
 
-    outcome = run_job(
-        job(bench, "bench"), bench.workspace, stop=threading.Event(), patience=IMPATIENT, observe=take_out
-    )
+    outcome = run_request(job(bench, "bench"), bench.workspace, stop=threading.Event(), wait=NO_WAIT, observe=take_out)
     assert outcome.result is not None
     assert health(bench, "bench").health == "maintenance"
 
@@ -297,8 +296,8 @@ def test_a_fresh_job_that_is_tried_again_goes_on_with_what_it_began(bench: Bench
             killed.extend(workers(runtime_folder))
             os.kill(killed[0], signal.SIGKILL)
 
-    outcome = run_job(
-        job(bench, "bench", fresh=True), bench.workspace, stop=threading.Event(), patience=QUICK, observe=kill_once
+    outcome = run_request(
+        job(bench, "bench", fresh=True), bench.workspace, stop=threading.Event(), wait=QUICK, observe=kill_once
     )
     assert outcome.attempts == 2
     assert profiles(bench, "bench") == [(True, False), (True, False)]

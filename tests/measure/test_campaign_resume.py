@@ -16,6 +16,7 @@ from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import dry_run
 from harness.measure.progress import Progress
+from harness.measure.request import ProfileRequest
 from harness.probe.auxiliary import AuxiliaryKind
 
 FOUR = RepeatPolicy(runs=4)
@@ -160,7 +161,7 @@ def test_the_budget_bounds_the_time_on_the_device(bench: Bench) -> None:
 
 
 def test_a_resumed_campaign_has_spent_part_of_its_budget(bench: Bench) -> None:
-    """Sittings share one budget: interrupting and resuming does not buy device time."""
+    """Runs share one budget: interrupting and resuming does not buy device time."""
     endless = RepeatPolicy(target=1e-9, min_rounds=1000, max_rounds=1000, budget_s=0.1)
     round_s = bench.profile(policy=RepeatPolicy(runs=1)).device_seconds
 
@@ -237,7 +238,7 @@ def test_progress_counts_up_to_the_result(bench: Bench) -> None:
 
 def test_a_dry_run_measures_nothing(bench: Bench) -> None:
     """The plan is that of the real run, its time follows the formula, and no journal appears."""
-    planned = dry_run([str(bench.model)], device=DEVICE, workspace=bench.workspace)
+    planned = dry_run(ProfileRequest(DEVICE, (str(bench.model),)), bench.workspace)
     assert not bench.workspace.journal.exists()
     assert planned.round_seconds == pytest.approx(3 * bench.truth.network_s(bench.model), rel=0.1)
     result = bench.profile(policy=FOUR)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from harness.errors import JournalError
 from harness.measure.extract import MAX_EXTRACT_BYTES, extract
-from harness.measure.journal import PENDING, Journal, Place
+from harness.measure.journal import PENDING, CampaignKey, Journal, Slot
 from harness.measure.merge import SECOND, held_out, hold_out, merge
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
@@ -30,15 +30,15 @@ from harness.samples import Sample
 JOB, DEVICE = "2026-11-20/board/vision", "board"
 PROBES = {name: dataclasses.replace(reference_probe(), id=name) for name in ("p", "q")}
 PLAN = ProbePlan(PROBES, (), (Batch(("p", "q")),), "p", (), AuxiliaryKind.AVGPOOL)
-PLACES = tuple(Place(batch, round, at) for batch in range(2) for round in range(2) for at in range(2))
-PlaceSet = frozenset[Place]
+PLACES = tuple(Slot(batch, round, at) for batch in range(2) for round in range(2) for at in range(2))
+SlotSet = frozenset[Slot]
 
 
-def write(path: Path, places: Collection[Place], value: int = 9, job: str = JOB, device: str = DEVICE) -> int:
+def write(path: Path, places: Collection[Slot], value: int = 9, job: str = JOB, device: str = DEVICE) -> int:
     """A journal with series at places; `value` is in every sample."""
     with Journal(path) as journal:
         named = {"job": job, "purpose": "profile"} if job else {"purpose": "profile"}
-        campaign = journal.begin(device, PLAN, 0, named, {"f": "1"}, "cpu").id
+        campaign = journal.begin(CampaignKey(device, PLAN.id, named, {"f": "1"}), PLAN, "cpu").id
         taken = [(place, "q", [Sample(value, None, 3, 0), Sample(value, 2, 3, 1)]) for place in sorted(places, key=str)]
         journal.add(campaign, 1, taken, {"load": 0.5})
         return campaign
@@ -54,7 +54,7 @@ def whole() -> bytes:
         return extract(Path(folder) / "journal.sqlite", JOB)
 
 
-def extract_of(places: Collection[Place], value: int = 9, **changed: object) -> bytes:
+def extract_of(places: Collection[Slot], value: int = 9, **changed: object) -> bytes:
     """The extract of a journal with series at these places; `value` is in every sample, the campaign is changed."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.deserialize(whole())
@@ -68,13 +68,13 @@ def extract_of(places: Collection[Place], value: int = 9, **changed: object) -> 
         return db.serialize()
 
 
-def contents(path: Path) -> dict[Place, list[Any]]:
+def contents(path: Path) -> dict[Slot, list[Any]]:
     """The samples of every place, straight from the file; a place with two series would show twice as many."""
-    found: dict[Place, list[Any]] = {}
+    found: dict[Slot, list[Any]] = {}
     query = "SELECT batch, round, position, wall_ns FROM series JOIN samples ON series.id=series ORDER BY ordinal"
     with contextlib.closing(sqlite3.connect(path)) as db:
         for batch, round, position, wall_ns in db.execute(query):
-            found.setdefault(Place(batch, round, position), []).append(wall_ns)
+            found.setdefault(Slot(batch, round, position), []).append(wall_ns)
     return found
 
 
@@ -107,11 +107,11 @@ def test_a_merged_campaign_is_the_one_that_was_extracted(tmp_path: Path, path: P
 
 @given(st.lists(st.tuples(st.frozensets(st.sampled_from(PLACES)), st.integers(1, 3)), min_size=1, max_size=6))
 @settings(max_examples=30)
-def test_merging_is_a_union_of_places(parts: list[tuple[PlaceSet, int]]) -> None:
+def test_merging_is_a_union_of_places(parts: list[tuple[SlotSet, int]]) -> None:
     """Whatever parts of a campaign come, however often, each place has the series that came first."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal.sqlite"
-        expected: dict[Place, list[int]] = {}
+        expected: dict[Slot, list[int]] = {}
         with Journal(path) as journal:
             numbers = set()
             for places, value in parts:
@@ -147,7 +147,7 @@ def test_marks_of_progress_do_not_depend_on_the_order(path: Path, tmp_path: Path
 
 
 MOMENTS = tuple(f"2026-11-20T20:00:0{second}.000+00:00" for second in range(3))
-Standing = dict[str, tuple[int, str | None, PlaceSet]]
+Standing = dict[str, tuple[int, str | None, SlotSet]]
 
 
 def standing(path: Path) -> Standing:
@@ -159,7 +159,7 @@ def standing(path: Path) -> Standing:
                 complete,
                 excluded,
                 frozenset(
-                    Place(*row)
+                    Slot(*row)
                     for row in db.execute("SELECT batch, round, position FROM series WHERE campaign=?", (number,))
                 ),
             )
@@ -178,7 +178,7 @@ def standing(path: Path) -> Standing:
 )
 @settings(max_examples=30)
 def test_what_counts_does_not_depend_on_the_order(
-    parts: list[tuple[int, int, PlaceSet]], fates: tuple[str | None, ...], random: Random
+    parts: list[tuple[int, int, SlotSet]], fates: tuple[str | None, ...], random: Random
 ) -> None:
     """Campaigns of several workers, each caught under way, waiting or judged, come in any order, and twice.
 
@@ -206,7 +206,7 @@ def test_what_counts_does_not_depend_on_the_order(
     let_in = [MOMENTS[which] for which in range(3) if fates[which] is None and (which, 2) in {one[:2] for one in parts}]
     assert [one.created for one in counting] == sorted(let_in)[:1]
     for which, moment in enumerate(MOMENTS):
-        wanted = frozenset[Place]().union(*(places for at, _, places in parts if at == which))
+        wanted = frozenset[Slot]().union(*(places for at, _, places in parts if at == which))
         assert found[0].get(moment, (0, None, frozenset()))[2] == wanted
 
 
@@ -258,7 +258,7 @@ def test_no_worker_lifts_a_reason_of_ours(path: Path, told: str | None) -> None:
 
 def test_what_the_controller_holds_out_is_begun_anew_by_the_worker(path: Path, tmp_path: Path) -> None:
     """A worker that is told what is held out measures the job again, and the controller counts what comes of it."""
-    theirs, named = tmp_path / "theirs.sqlite", {"job": JOB, "purpose": "profile"}
+    theirs = tmp_path / "theirs.sqlite"
     theirs.write_bytes(extract_of(PLACES, complete=1, created=MOMENTS[0]))
     with Journal(theirs) as journal, Journal(path) as ours:
         (number,) = merge(ours, extract(theirs, JOB), job=JOB, device=DEVICE).values()
@@ -269,10 +269,10 @@ def test_what_the_controller_holds_out_is_begun_anew_by_the_worker(path: Path, t
         assert reasons == dict.fromkeys(MOMENTS[:2], "quarantine of the night")
         assert held_out(ours, job="another", device=DEVICE) == {}
         hold_out(journal, reasons, job="another", device=DEVICE)
-        known = journal.campaigns(DEVICE)[0].id
-        assert journal.begin(DEVICE, PLAN, 0, named, {"f": "1"}, "cpu", 1).id == known
+        known, key = journal.campaigns(DEVICE)[0].id, journal.campaigns(DEVICE)[0].key
+        assert journal.begin(key, PLAN, "cpu", 1).id == known
         hold_out(journal, reasons, job=JOB, device=DEVICE)
-        begun = journal.begin(DEVICE, PLAN, 0, named, {"f": "1"}, "cpu", 1).id
+        begun = journal.begin(key, PLAN, "cpu", 1).id
         assert begun != known
         journal.complete(begun, 1)
         again = merge(ours, extract(theirs, JOB), job=JOB, device=DEVICE)

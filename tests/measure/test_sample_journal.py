@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import JournalError
-from harness.measure.journal import SCHEMA_VERSION, Campaign, Journal, Place
+from harness.measure.journal import SCHEMA_VERSION, Campaign, CampaignKey, Journal, Slot
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe import reference_probe
@@ -32,7 +32,7 @@ WRITER = f"""
 import dataclasses, itertools, sys
 from pathlib import Path
 from harness.samples import Sample
-from harness.measure.journal import Journal, Place
+from harness.measure.journal import CampaignKey, Journal, Slot
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe_plan import ProbePlan
@@ -44,8 +44,8 @@ print("ready", flush=True)
 with Journal(Path(sys.argv[1])) as journal:
     for number in itertools.count():
         if number % 3 == 0:
-            campaign = journal.begin("d", plan, 0, {{}}, {{}}, "device").id
-        series = [(Place(0, number, at), "p0", [Sample(9, None, 8, 0)] * {RUNS}) for at in range({FRAME})]
+            campaign = journal.begin(CampaignKey("d", plan.id, {{}}, {{}}), plan, "device").id
+        series = [(Slot(0, number, at), "p0", [Sample(9, None, 8, 0)] * {RUNS}) for at in range({FRAME})]
         journal.add(campaign, 1, series, {{"load": 0.5}})
         print(campaign, number, flush=True)
 """
@@ -55,15 +55,15 @@ import itertools, resource, sys
 from pathlib import Path
 from harness.samples import Sample
 from harness.errors import JournalError
-from harness.measure.journal import Journal, Place
+from harness.measure.journal import CampaignKey, Journal, Slot
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe_plan import ProbePlan
 def add(number):
-    journal.add(campaign, 1, [(Place(0, number, at), "p", [Sample(1, 2, 3, 0)] * 50) for at in range(10)], {})
+    journal.add(campaign, 1, [(Slot(0, number, at), "p", [Sample(1, 2, 3, 0)] * 50) for at in range(10)], {})
 with Journal(Path(sys.argv[1])) as journal:
     plan = ProbePlan({}, (), (Batch(()),), "r", (), AuxiliaryKind.AVGPOOL)
-    campaign = journal.begin("d", plan, 0, {}, {}, "device").id
+    campaign = journal.begin(CampaignKey("d", plan.id, {}, {}), plan, "device").id
     if sys.argv[2] == "limit":
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
     try:
@@ -79,20 +79,18 @@ with Journal(Path(sys.argv[1])) as journal:
 
 
 def begin(journal: Journal, plan: ProbePlan = EMPTY, **changed: object) -> Campaign:
-    """A campaign; keywords replace what it is found by."""
-    facts: dict[str, object] = {
-        "device": "d",
-        "seed": 0,
-        "settings": {"a": 1},
-        "fingerprint": {"f": "1"},
-        "clock": "cpu",
-    }
-    return journal.begin(plan=plan, **{**facts, **changed})  # type: ignore[arg-type]
+    """A campaign; keywords replace parts of its key."""
+    return journal.begin(dataclasses.replace(key_of(plan), **changed), plan, "cpu")  # type: ignore[arg-type]
 
 
-def series(journal: Journal, campaign: int, *places: Place, runs: int = 2) -> None:
-    """Adds one frame with a series at each place."""
-    journal.add(campaign, 1, [(place, "p", [Sample(9, 7, None, 0)] * runs) for place in places], {"load": 1.0})
+def key_of(plan: ProbePlan = EMPTY) -> CampaignKey:
+    """The key of a campaign of the plan."""
+    return CampaignKey("d", plan.id, {"a": 1}, {"f": "1"})
+
+
+def series(journal: Journal, campaign: int, *slots: Slot, runs: int = 2) -> None:
+    """Adds one frame with a series in each slot."""
+    journal.add(campaign, 1, [(slot, "p", [Sample(9, 7, None, 0)] * runs) for slot in slots], {"load": 1.0})
 
 
 @pytest.fixture
@@ -106,12 +104,12 @@ def test_samples_come_back_as_they_were_taken(path: Path) -> None:
     first, second = [Sample(9, 7, None, 0), Sample(8, None, 2**62, 12)], [Sample(1, None, 1, 0)]
     with Journal(path) as journal:
         campaign = begin(journal).id
-        journal.add(campaign, 1, [(Place(0, 0, 0), "p", first), (Place(0, 0, 1), "q", second)], {"load": 0.25})
-        journal.add(campaign, 1, [(Place(1, 0, 0), "p", second)], {})
+        journal.add(campaign, 1, [(Slot(0, 0, 0), "p", first), (Slot(0, 0, 1), "q", second)], {"load": 0.25})
+        journal.add(campaign, 1, [(Slot(1, 0, 0), "p", second)], {})
     with Journal(path) as journal:
         assert journal.samples(campaign) == {"p": [*first, *second], "q": second}
         assert journal.samples(campaign, 0) == {"p": first, "q": second}
-        assert journal.places(campaign, 0, 0) == {Place(0, 0, 0), Place(0, 0, 1)}
+        assert journal.slots(campaign, 0, 0) == {Slot(0, 0, 0), Slot(0, 0, 1)}
 
 
 def test_a_campaign_comes_back_with_its_plan(path: Path) -> None:
@@ -140,36 +138,37 @@ def test_a_place_cannot_be_taken_twice(path: Path) -> None:
     """A series for a place that has one is refused together with its whole frame; the first stays."""
     with Journal(path) as journal:
         campaign = begin(journal).id
-        series(journal, campaign, Place(0, 0, 0))
+        series(journal, campaign, Slot(0, 0, 0))
         with pytest.raises(JournalError):
-            series(journal, campaign, Place(0, 0, 1), Place(0, 0, 0), runs=3)
-        assert journal.places(campaign, 0, 0) == {Place(0, 0, 0)}
+            series(journal, campaign, Slot(0, 0, 1), Slot(0, 0, 0), runs=3)
+        assert journal.slots(campaign, 0, 0) == {Slot(0, 0, 0)}
         assert len(journal.samples(campaign)["p"]) == 2
-        series(journal, begin(journal).id, Place(0, 0, 0))
+        series(journal, begin(journal).id, Slot(0, 0, 0))
 
 
 def test_a_place_taken_twice_is_not_called_a_full_disk(path: Path) -> None:
     """The advice of an error fits its cause: freeing space does not help a place that is taken."""
     with Journal(path) as journal:
         campaign = begin(journal).id
-        series(journal, campaign, Place(0, 0, 0))
+        series(journal, campaign, Slot(0, 0, 0))
         with pytest.raises(JournalError) as refused:
-            series(journal, campaign, Place(0, 0, 0))
+            series(journal, campaign, Slot(0, 0, 0))
     assert "space" not in refused.value.next_step
 
 
 def test_resumable_finds_the_same_job_and_no_other(path: Path) -> None:
     """Only an unfinished campaign of the same device, plan, settings and fingerprint is resumed, the newest of them."""
     other = ProbePlan({}, (), (Batch(("q",)),), "r", (), AuxiliaryKind.AVGPOOL)
-    job: tuple[object, ...] = ("d", EMPTY.id, {"a": 1}, {"f": "1", "g": "2"})
+    key = dataclasses.replace(key_of(), fingerprint={"f": "1", "g": "2"})
+    others = {"device": "e", "plan": other.id, "settings": {"a": 2}, "fingerprint": {"f": "1", "g": "3"}}
     with Journal(path) as journal:
         begin(journal, fingerprint={"g": "2", "f": "1"})
         newest = begin(journal, fingerprint={"f": "1", "g": "2"})
         done = begin(journal, fingerprint={"f": "1", "g": "2"})
         journal.complete(done.id, 1)
-        assert journal.resumable(*job) == newest  # type: ignore[arg-type]
-        for position, value in enumerate(("e", other.id, {"a": 2}, {"f": "1", "g": "3"})):
-            assert journal.resumable(*job[:position], value, *job[position + 1 :]) is None  # type: ignore[arg-type]
+        assert journal.resumable(key) == newest
+        for name, value in others.items():
+            assert journal.resumable(dataclasses.replace(key, **{name: value})) is None  # type: ignore[arg-type]
 
 
 def test_an_unknown_campaign_is_an_error(path: Path) -> None:
@@ -183,8 +182,8 @@ def test_two_writers_share_a_journal(path: Path) -> None:
     with Journal(path) as one, Journal(path) as two:
         first, second = begin(one).id, begin(two).id
         for number in range(20):
-            series(one, first, Place(0, number, 0))
-            series(two, second, Place(0, number, 0))
+            series(one, first, Slot(0, number, 0))
+            series(two, second, Slot(0, number, 0))
         assert len(one.samples(second)["p"]) == len(two.samples(first)["p"]) == 40
 
 
@@ -249,7 +248,7 @@ def test_a_damaged_journal_is_told_as_one(path: Path) -> None:
     with Journal(path) as journal:
         campaign = begin(journal).id
         for number in range(200):
-            series(journal, campaign, Place(0, number, 0), runs=20)
+            series(journal, campaign, Slot(0, number, 0), runs=20)
     database = sqlite3.connect(path)
     database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     database.close()
@@ -276,14 +275,14 @@ def test_a_killed_writer_leaves_whole_frames_and_all_it_was_told(tmp_path: Path)
             os.kill(writer.pid, signal.SIGKILL)
             told = [tuple(map(int, line.split())) for line in writer.stdout.read().splitlines() if " " in line]
         with Journal(path) as journal:
-            held = {known.id: journal.places(known.id, 0) for known in journal.campaigns("d")}
+            held = {known.id: journal.slots(known.id, 0) for known in journal.campaigns("d")}
             for campaign, places in held.items():
                 rounds = {place.round for place in places}
-                assert places == {Place(0, round, at) for round in rounds for at in range(FRAME)}
+                assert places == {Slot(0, round, at) for round in rounds for at in range(FRAME)}
                 assert len(journal.samples(campaign).get("p0", ())) == len(places) * RUNS
                 assert len(journal.probes(campaign)) == 20
         # The last line may have been cut short by the kill; all lines before it are whole.
-        assert all(Place(0, number, 0) in held[campaign] for campaign, number in told[:-1])
+        assert all(Slot(0, number, 0) in held[campaign] for campaign, number in told[:-1])
     database = sqlite3.connect(path)
     assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     database.close()
@@ -357,7 +356,7 @@ def test_a_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -
     path = tmp_path / "journal.sqlite"
     with Journal(path) as journal:
         campaign = begin(journal)
-        series(journal, campaign.id, Place(0, 0, 0))
+        series(journal, campaign.id, Slot(0, 0, 0))
         before = journal.samples(campaign.id)
     database = sqlite3.connect(path)
     database.execute("ALTER TABLE campaigns DROP COLUMN excluded")

@@ -11,12 +11,13 @@ from pathlib import Path
 from nullbench import Bench
 
 from harness.errors import DeviceQuarantined, DeviceUnreachable, HarnessError
-from harness.fleet.job import Failure, Job, JobOutcome
 from harness.fleet.local import LocalEngine
+from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import now
-from harness.measure.journal import PENDING, Journal
+from harness.measure.journal import PENDING, CampaignKey, Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
+from harness.measure.request import ProfileRequest
 from harness.nightly.night import run_night
 from harness.nightly.outcome import NightReport
 from harness.nightly.plan import NightPlan, load_plan
@@ -92,7 +93,7 @@ class PretendEngine:
     spent_s: float = 0.0
     watched: bool = False
 
-    def run(self, jobs: Sequence[Job], stop: threading.Event) -> Iterator[JobOutcome]:  # noqa: ARG002
+    def run(self, jobs: Sequence[ProfileRequest], stop: threading.Event) -> Iterator[ProfileOutcome]:  # noqa: ARG002
         """Outcomes in the order given."""
         for job in jobs:
             _, device, label = job.name.split("/")
@@ -101,19 +102,19 @@ class PretendEngine:
             if (error := self.errors.get(f"{device}/{name}")) is not None:
                 if self.spent_s:
                     self._campaign(job, PENDING)
-                yield JobOutcome(job, now(), now(), 1, failure=Failure.of(error))
+                yield ProfileOutcome(job, now(), now(), 1, failure=Failure.of(error))
                 continue
             campaign = self._campaign(job)
             result = ProfileResult(campaign, device, 1, 1, self.seconds.get(name, 1.0), 0.0, False, 0, 0, 1.0, 0.0)
             watch = self._campaign(job, purpose="watch") if self.watched else None
-            yield JobOutcome(job, now(), now(), 1, result=result, watch=watch)
+            yield ProfileOutcome(job, now(), now(), 1, result=result, watch=watch)
 
-    def _campaign(self, job: Job, excluded: str | None = None, purpose: str = "profile") -> int:
+    def _campaign(self, job: ProfileRequest, excluded: str | None = None, purpose: str = "profile") -> int:
         probe = reference_probe()
         plan = ProbePlan({probe.id: probe}, (), (Batch((probe.id,), "warm", 1),), probe.id, (), DEFAULT_AUXILIARY)
         settings = RepeatPolicy(runs=1).settings(purpose, 0, job.name)
         with Journal(self.workspace.journal) as journal:
-            campaign = journal.begin(job.device, plan, 0, settings, {}, "cpu", 1)
+            campaign = journal.begin(CampaignKey(job.device, plan.id, settings, {}), plan, "cpu", 1)
             journal.spend(campaign.id, 1, self.spent_s)
             journal.complete(campaign.id, 1, excluded=excluded)
         return campaign.id
@@ -126,7 +127,7 @@ class Between:
     engine: LocalEngine | PretendEngine
     happens: Callable[[int], None]
 
-    def run(self, jobs: Sequence[Job], stop: threading.Event) -> Iterator[JobOutcome]:
+    def run(self, jobs: Sequence[ProfileRequest], stop: threading.Event) -> Iterator[ProfileOutcome]:
         """The outcomes of the other engine."""
         for number, outcome in enumerate(self.engine.run(jobs, stop), 1):
             yield outcome

@@ -21,8 +21,8 @@ import pytest
 from night_lab import NIGHT, Between, Lab, PretendEngine, quarantined, unreachable
 
 from harness.errors import EngineError, Interrupted, UnknownDevice
-from harness.fleet.job import Failure, JobOutcome
 from harness.fleet.local import LocalEngine
+from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import FleetStore
 from harness.nightly.lock import lock_file, running
 from harness.nightly.night import foresee, report_data, run_night
@@ -338,7 +338,7 @@ def test_stop_keeps_what_was_measured(lab: Lab) -> None:
         def run(self, jobs, stop):  # type: ignore[no-untyped-def]
             yield next(super().run(jobs[:1], stop))
             stop.set()
-            yield JobOutcome(jobs[1], "", "", 1, failure=Failure.of(Interrupted("Stopped on request")))
+            yield ProfileOutcome(jobs[1], "", "", 1, failure=Failure.of(Interrupted("Stopped on request")))
 
     plan = lab.plan("a", "b")
     report = run_night(plan, lab.workspace, night=NIGHT, engine=Stopped(lab.workspace), stop=stop)

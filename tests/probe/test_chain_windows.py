@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from device_agents.backends import LoadRequest
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from harness.errors import ProtocolError
-from harness.measure.journal import Journal
+from harness.measure.journal import CampaignKey, Journal
 from harness.network.assemble import EmittedNames, ModelBuilder
 from harness.network.fusion_rules import learn_rules
 from harness.network.layers import Layer, cut
@@ -328,7 +328,7 @@ def test_chains_are_in_the_journal_as_planned(small: Sequence[Planned], tmp_path
     chains = tuple(chain for plan in small for chain in plan.chains)
     plan = ProbePlan({}, (), (Batch(()),), "r", (), AuxiliaryKind.AVGPOOL, chains=chains)
     with Journal(tmp_path / "journal.sqlite") as journal:
-        assert journal.chains(journal.begin("d", plan, 0, {}, {}, "device").id) == chains
+        assert journal.chains(journal.begin(CampaignKey("d", plan.id, {}, {}), plan, "device").id) == chains
 
 
 def test_a_device_without_chains_needs_no_windows(line: tuple[Network, tuple[Layer, ...]]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import DeviceUnreachable
-from harness.fleet.job import Failure
+from harness.fleet.profile_outcome import Failure
 from harness.nightly.outcome import Change, Chore, Compared, DeviceRow, NightReport, Published, SetRow
 from harness.report.nightly import MAX_ROWS, markdown, plain, verdict
 from harness.report.nightly_junit import junit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from harness.device.inventory import BUILT_IN
 from harness.device.session import Visit, open_session
 from harness.errors import BackendError
 from harness.measure.campaign import CampaignRun, payload_of
+from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Progress
@@ -148,11 +148,11 @@ def test_campaign_in_process_is_a_campaign(tmp_path: Path) -> None:
         [CutNetwork(network, cut(network, DEFAULT_RULES), frozenset())], DEFAULT_RULES, AuxiliaryKind.ROWPOOL
     )
     session, policy = InProcessSession(EmulatedNpuBackend(dict(QUIET))), RepeatPolicy(runs=3)
-    told: list[Progress] = []
+    seen: list[Progress] = []
     with Journal(tmp_path / "journal.sqlite") as journal:
-        settings = policy.settings("profile", 0)
-        campaign = journal.begin("npu", plan, 0, settings, session.hello.fingerprint, session.hello.clock)
-        CampaignRun(session, journal, campaign, plan, policy, told.append, threading.Event()).run()
+        run = DeviceRun(session, journal, "npu", seen.append)
+        campaign = run.begin(plan, policy.settings("profile", 0))
+        CampaignRun(run, campaign, plan, policy).run()
         assert journal.campaign(campaign.id).complete
         counts = {probe: len(taken) for probe, taken in journal.samples(campaign.id).items() if probe != plan.reference}
-    assert set(counts.values()) == {3} and told
+    assert set(counts.values()) == {3} and seen

@@ -17,6 +17,7 @@ from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from harness.errors import JournalError
 from harness.measure.campaign import CampaignRun, payload_of
 from harness.measure.cutting import cut_as_reported
+from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import ignore
@@ -62,9 +63,9 @@ def measured(
     journal: Journal, session: InProcessSession, plan: ProbePlan, policy: RepeatPolicy, purpose: str, seed: int = 0
 ) -> Campaign:
     """A campaign from its beginning to its end."""
-    settings = policy.settings(purpose, seed)
-    campaign = journal.begin("npu", plan, seed, settings, session.hello.fingerprint, session.hello.clock)
-    CampaignRun(session, journal, campaign, plan, policy, ignore, threading.Event()).run()
+    run = DeviceRun(session, journal, "npu")
+    campaign = run.begin(plan, policy.settings(purpose, seed))
+    CampaignRun(run, campaign, plan, policy).run()
     return campaign
 
 

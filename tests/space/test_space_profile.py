@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nullbench import DEVICE, Bench
 
 from harness.cli.app import main
+from harness.device.inventory import find_device, load_inventory
 from harness.errors import CampaignIncomplete, Interrupted
+from harness.measure.device_run import open_run
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
+from harness.measure.progress import Observer, ignore
+from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.space.committee import learn_trees
-from harness.space.profiling import SpaceProfile, profile_space
+from harness.space.exploration import SpaceProfile, explore_space
+from harness.space.space import load_space
 
 SPACE = """
 [[layers]]
@@ -40,9 +47,19 @@ def space(tmp_path: Path) -> str:
     return str(path)
 
 
-def _profile(bench: Bench, space: str, **options: object) -> SpaceProfile:
-    settings = {"policy": RepeatPolicy(runs=3), "count": 44, "target": 0.0, "learn": learn_trees, **options}
-    return profile_space(space, device=DEVICE, workspace=bench.workspace, **settings)  # type: ignore[arg-type]
+def _profile(
+    bench: Bench,
+    space: str,
+    count: int = 44,
+    observe: Observer = ignore,
+    stop: threading.Event | None = None,
+    **fields: Any,
+) -> SpaceProfile:
+    fields.setdefault("policy", RepeatPolicy(runs=3))
+    request = ProfileRequest(DEVICE, space=SpaceRequest(space, count, 0.0), **fields)
+    device = find_device(load_inventory(bench.workspace.devices), DEVICE)
+    with open_run(device, bench.workspace, observe, stop) as run:
+        return explore_space(run, load_space(space), request, learn=learn_trees)
 
 
 def test_rounds_are_campaigns_and_their_layers_end_in_the_table(bench: Bench, space: str) -> None:
@@ -66,8 +83,6 @@ def test_the_same_command_measures_nothing_again(bench: Bench, space: str) -> No
 
 def test_a_command_that_was_stopped_goes_on(bench: Bench, space: str) -> None:
     """After a stop within the first round the same command finishes that round's campaign."""
-    import threading
-
     stop = threading.Event()
 
     def observe(progress: object) -> None:

@@ -1,4 +1,4 @@
-"""What it takes to work with a Dask scheduler: the extra, the same version everywhere, names of devices, TLS."""
+"""Requirements of a Dask scheduler: the extra, equal versions, names of resources, TLS files."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from harness.errors import ConfigurationError, UsageError
 from harness.measure.schema import SCHEMA_VERSION
 from harness.version import VERSION
 
-VERSIONS = (VERSION, SCHEMA_VERSION)
-"""Controller and worker have to be of the same version, their journals of the same schema."""
-
-
+REQUEST_FORMAT = 2
+"""Changes with the fields of a request or an outcome."""
+VERSIONS = (VERSION, SCHEMA_VERSION, REQUEST_FORMAT)
+"""These must be equal on controller and worker."""
 _ADDRESS = re.compile(r"(tcp|tls)://[A-Za-z0-9._\[\]:-]{1,200}:([0-9]{1,5})\Z")
 
 
 def dask_address(text: str) -> str:
-    """The address of a Dask scheduler; raises ValueError."""
+    """Check the address of a Dask scheduler and return it; raises ValueError."""
     found = _ADDRESS.match(text)
     if not found or not 0 < int(found[2]) < 1 << 16:
         raise ValueError("is not the address of a scheduler; write tcp://HOST:8786")
@@ -27,13 +27,13 @@ def dask_address(text: str) -> str:
 
 
 def resource_of(device: str) -> str:
-    """The name under which a worker offers a device."""
+    """Return the name of the Dask resource that stands for a device."""
     return f"device:{device}"
 
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files that let us in where the scheduler asks for TLS."""
+    """PEM files for a scheduler that requires TLS."""
 
     authority: Path
     certificate: Path
@@ -41,17 +41,17 @@ class TlsFiles:
 
 
 def tls_files(authority: Path | None, certificate: Path | None, key: Path | None) -> TlsFiles | None:
-    """The three files, or None; raises UsageError where only some of them are given."""
+    """Return the three files, or None; raises UsageError if only some of them are given."""
     if authority is None and certificate is None and key is None:
         return None
     if authority is None or certificate is None or key is None:
         step = "Give --tls-ca-file, --tls-cert and --tls-key"
-        raise UsageError("TLS needs the authority's file, a certificate and its key", next_step=step)
+        raise UsageError("TLS needs a certificate authority, a certificate and its key", next_step=step)
     return TlsFiles(authority, certificate, key)
 
 
 def check_extra() -> None:
-    """Raises ConfigurationError where the extra `cluster` is not installed."""
+    """Raise ConfigurationError if the extra `cluster` is not installed."""
     try:
         import distributed  # noqa: F401
     except ImportError as error:
@@ -60,9 +60,9 @@ def check_extra() -> None:
 
 
 def security_of(scheduler: str, tls: TlsFiles | None, role: Literal["client", "worker"]) -> Any:
-    """Dask's settings for connections of a role; without files those of Dask's own configuration.
+    """Return Dask's security settings for a role; without files, those of Dask's own configuration.
 
-    Raises ConfigurationError where the files are none, and where an address asks for TLS that nobody has set up.
+    Raises ConfigurationError for invalid files, and for a tls:// address without any files.
     """
     import distributed
 
@@ -79,5 +79,5 @@ def security_of(scheduler: str, tls: TlsFiles | None, role: Literal["client", "w
         raise ConfigurationError("The files for TLS cannot be used", why=str(error)) from error
     if scheduler.startswith("tls://") and not ready:
         step = "Give the authority's file, a certificate and its key"
-        raise ConfigurationError(f"The scheduler {scheduler} asks for TLS", next_step=step)
+        raise ConfigurationError(f"The scheduler {scheduler} requires TLS", next_step=step)
     return security

@@ -1,8 +1,8 @@
-"""The engine of several hosts: jobs as tasks of a Dask scheduler, each on a worker that offers its device.
+"""The engine of several hosts: named requests as tasks of a Dask scheduler, each on a worker that offers its device.
 
-A worker runs a job in a workspace of its own, so that whatever ends it leaves the samples there; what its journal
-holds of the job comes back with the outcome and is merged place by place. The same job may thus run any number of
-times, here and there, and counts once.
+A worker runs a request in its own workspace, so its samples survive whatever ends it. The part of its journal that
+belongs to the request returns with the outcome and is merged slot by slot. A request can therefore run any number of
+times, on any worker, and counts once.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from typing import Any
 
 from harness.errors import EngineError, HarnessError, Interrupted
 from harness.fleet.cluster.access import VERSIONS, TlsFiles, check_extra, resource_of, security_of
-from harness.fleet.cluster.job_archive import Earlier, Order, pack, read_files, read_outcome
+from harness.fleet.cluster.job_archive import EarlierWatch, WorkerJob, detach_models, pack, read_outcome
 from harness.fleet.cluster.task import run_task
-from harness.fleet.execution import Patience
+from harness.fleet.execution import WaitPolicy
 from harness.fleet.health import adopt_health
-from harness.fleet.job import Failure, Job, JobOutcome
+from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import FleetStore, now
-from harness.fleet.watching import watches
+from harness.fleet.watch_campaign import watches
 from harness.measure.extract import extract
 from harness.measure.journal import Journal
 from harness.measure.merge import held_out, merge
+from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.text import printable
 from harness.workspace import Workspace
 
@@ -40,46 +41,45 @@ _LOOK_EVERY_S = 2.0
 _FETCH_S = 60.0
 _RETRIES = 2
 _INTERRUPTIONS = 5
-_RESUME = "Run the same command again: what workers have measured is in their journals, and not measured again"
+_RESUME = "Run the same command again: the samples are in the journals of the workers, and it continues from there"
 
 
 @dataclass(frozen=True)
 class DaskEngine:
-    """Runs jobs on the workers of the Dask scheduler at an address like tcp://HOST:8786.
+    """Runs requests on the workers of the Dask scheduler at an address like tcp://HOST:8786.
 
-    A job whose device no worker offers fails after `absent_s`; `connect_s` bounds how long the scheduler may take to
-    answer.
+    A request whose device no worker offers fails after `absent_s`; `connect_s` bounds the scheduler's time to answer.
     """
 
     scheduler: str
     workspace: Workspace
-    patience: Patience = field(default_factory=Patience)
+    wait: WaitPolicy = field(default_factory=WaitPolicy)
     tls: TlsFiles | None = None
     absent_s: float = 120.0
     connect_s: float = 15.0
 
-    def run(self, jobs: Sequence[Job], stop: threading.Event) -> Iterator[JobOutcome]:
-        """Outcomes in the order in which jobs end; a job without a name gets one that the same job gets again.
+    def run(self, requests: Sequence[ProfileRequest], stop: threading.Event) -> Iterator[ProfileOutcome]:
+        """Yield the outcome of each request as it ends; equal requests without a name get equal names.
 
-        Whoever stops reading, or asks for a stop, gives the jobs up: workers end them after the visit they are at.
-        Raises ConfigurationError without the extra `cluster`, and EngineError where the scheduler does not answer or is
-        lost; outcomes until then stand, and running the jobs again goes on.
+        Closing the iterator or setting `stop` cancels the requests; workers end them after their current visit. Raises
+        ConfigurationError without the extra `cluster`, and EngineError if the scheduler does not answer or is lost;
+        running the requests again then continues them.
         """
         check_extra()
         with self._client() as client:
-            yield from _Run(self, client, stop).outcomes(jobs)
+            yield from _Run(self, client, stop).outcomes(requests)
 
     @contextlib.contextmanager
     def _client(self) -> Iterator[Any]:
         import dask.config
         import distributed
 
-        # What it logs of a lost scheduler, with tracebacks, is told as an EngineError.
+        # A lost scheduler is reported as an EngineError, not by tracebacks in the log.
         for name in ("distributed", "distributed.client"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         library: Any = distributed
         security = security_of(self.scheduler, self.tls, "client")
-        # Networks travel within their jobs: a job that moves to another worker must not need the first one for them.
+        # Networks are sent within their requests: another worker must not need the first one to read them.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"}):
             try:
                 client = library.Client(self.scheduler, timeout=self.connect_s, security=security, set_as_default=False)
@@ -95,10 +95,10 @@ class DaskEngine:
 
 @dataclass
 class _Task:
-    """A job on its way: `job` as it was asked for, `named` as it travels."""
+    """A request on its way: `request` as the caller gave it, `named` as it is sent."""
 
-    job: Job
-    named: Job
+    request: ProfileRequest
+    named: ProfileRequest
     payload: Mapping[str, Any]
     future: Any
     interruptions: int = 0
@@ -107,7 +107,7 @@ class _Task:
 
 @dataclass
 class _Run:
-    """Jobs of one device travel one after the other: the scheduler keeps what travels in memory."""
+    """Requests for one device are sent one after the other: the scheduler keeps their files in memory."""
 
     engine: DaskEngine
     client: Any  # distributed annotates few of its functions
@@ -116,65 +116,62 @@ class _Run:
     _ended: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
     _looked_s: float = 0.0
 
-    def outcomes(self, jobs: Sequence[Job]) -> Iterator[JobOutcome]:
-        waiting: dict[str, deque[Job]] = {}
-        for job in jobs:
-            waiting.setdefault(job.device, deque()).append(job)
+    def outcomes(self, requests: Sequence[ProfileRequest]) -> Iterator[ProfileOutcome]:
+        waiting: dict[str, deque[ProfileRequest]] = {}
+        for request in requests:
+            waiting.setdefault(request.device, deque()).append(request)
         while self._tasks or any(waiting.values()):
             if self.stop.is_set():
                 yield from self._give_up(waiting)
                 return
             for device, queue_ in waiting.items():
-                if queue_ and device not in {task.job.device for task in self._tasks.values()}:
+                if queue_ and device not in {task.request.device for task in self._tasks.values()}:
                     yield from self._start(queue_.popleft())
             yield from self._next()
             yield from self._absent()
 
-    def _start(self, job: Job) -> Iterator[JobOutcome]:
-        """Sends a job on its way; yields its outcome where that fails."""
+    def _start(self, request: ProfileRequest) -> Iterator[ProfileOutcome]:
+        """Send a request; yields its outcome if that fails."""
         try:
-            files = read_files(job)
-            named = job if job.name else replace(job, name=self._name(job, files))
-            payload = pack(self._order(named), files)
+            detached, files = detach_models(request)
+            named = detached if request.name else replace(detached, name=self._name(detached, files))
+            payload = pack(self._job(named), files)
         except HarnessError as error:
-            yield _failed(job, error)
+            yield _failed(request, error)
             return
-        self._tasks[named.name] = _Task(job, named, payload, self._submit(named, payload, named.name))
+        self._tasks[named.name] = _Task(request, named, payload, self._submit(named, payload, named.name))
 
-    def _order(self, named: Job) -> Order:
-        """A job with what our journal knows that a worker's may not."""
+    def _job(self, named: ProfileRequest) -> WorkerJob:
+        """The request together with the parts of our journal that the worker may not have."""
         path, earlier = self.engine.workspace.journal, None
         with Journal(path) as journal:
             reasons = held_out(journal, job=named.name, device=named.device)
             known = watches(journal, named) if named.watch_level is not None else []
         if known:
-            name = str(known[-1].settings["job"])
-            earlier = Earlier(name, extract(path, name, known[-1].id))
-        return Order(named, self.engine.patience, reasons, earlier)
+            earlier = EarlierWatch(known[-1].job, extract(path, known[-1].job, known[-1].id))
+        return WorkerJob(named, self.engine.wait, reasons, earlier)
 
-    def _name(self, job: Job, files: Mapping[str, bytes]) -> str:
-        """A name that the same job gets again until it is done, so that it goes on where it stopped."""
-        facts = asdict(replace(job, policy=replace(job.policy, budget_s=None)))
+    def _name(self, request: ProfileRequest, files: Mapping[str, bytes]) -> str:
+        """A name that an equal request gets again until it is done, so that it continues where it stopped."""
         hashes = sorted(hashlib.sha256(content).hexdigest() for content in files.values())
-        told = json.dumps([facts, hashes, uuid.uuid4().hex if job.fresh else ""], sort_keys=True)
-        prefix = f"once/{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+        content = json.dumps([_named_facts(request), hashes, uuid.uuid4().hex if request.fresh else ""], sort_keys=True)
+        prefix = f"once/{hashlib.sha256(content.encode()).hexdigest()[:16]}"
         with Journal(self.engine.workspace.journal) as journal:
-            known = [one for one in journal.campaigns(job.device) if one.complete]
-        done = {name for one in known if (name := str(one.settings.get("job", ""))).startswith(prefix)}
+            done = {one.job for one in journal.campaigns(request.device) if one.complete and one.job.startswith(prefix)}
         return f"{prefix}/{len(done)}"
 
-    def _submit(self, named: Job, payload: Mapping[str, Any], key: str) -> Any:
+    def _submit(self, named: ProfileRequest, payload: Mapping[str, Any], key: str) -> Any:
         future = self.client.submit(
             run_task, payload, key=key, resources={resource_of(named.device): 1}, retries=_RETRIES, pure=False
         )
         future.add_done_callback(lambda _: self._ended.put(named.name))
         return future
 
-    def _next(self) -> Iterator[JobOutcome]:
-        """The outcome of the next job that ends within a moment."""
+    def _next(self) -> Iterator[ProfileOutcome]:
+        """The outcome of the next request that ends within a moment."""
         try:
             task = self._tasks[self._ended.get(timeout=_SLICE_S)]
-        except (queue.Empty, KeyError):  # nothing, or one that was given up
+        except (queue.Empty, KeyError):  # nothing yet, or a request that was given up
             return
         from distributed import CancelledError
 
@@ -183,53 +180,53 @@ class _Run:
         except CancelledError as error:
             raise self._lost(str(error)) from error
         except HarnessError as error:
-            outcome = _failed(task.job, error)
+            outcome = _failed(task.request, error)
         if outcome is None:
             return
-        if outcome.failure is not None and outcome.failure.kind == Interrupted.__name__:  # its worker was told to end
+        if outcome.failure is not None and outcome.failure.kind == Interrupted.__name__:  # its worker was stopped
             if task.interruptions < _INTERRUPTIONS:
                 task.interruptions += 1
                 task.future = self._submit(task.named, task.payload, f"{task.named.name} ({task.interruptions})")
                 return
-            what = f"The worker that offers {task.job.device} was stopped again and again"
+            what = f"The worker that offers {task.request.device} was stopped again and again"
             why = f"{task.interruptions + 1} times while it ran the job {printable(task.named.name, 80)!r}"
             outcome = replace(outcome, failure=Failure.of(EngineError(what, why=why, next_step=_RESUME)))
         del self._tasks[task.named.name]
         yield outcome
 
-    def _outcome(self, task: _Task) -> JobOutcome | None:
-        """What came back, merged; None where it went missing on the way and is made again."""
+    def _outcome(self, task: _Task) -> ProfileOutcome | None:
+        """The outcome with its samples merged; None if it was lost on the way and is computed again."""
         name, future = task.named.name, task.future
         try:
             if future.status == "error":
                 why = printable(str(future.exception(timeout=_FETCH_S)), 600)
-                step = f"Look at the worker that offers {task.job.device}; then run the same command again"
-                raise EngineError(f"Nothing came back of the job {printable(name, 80)!r}", why=why, next_step=step)
+                step = f"Look at the worker that offers {task.request.device}; then run the same command again"
+                raise EngineError(f"The job {printable(name, 80)!r} returned nothing", why=why, next_step=step)
             reply = future.result(timeout=_FETCH_S)
-        except TimeoutError:  # the worker that held the answer is gone; another finds it in the journal
+        except TimeoutError:  # the worker that held the outcome is gone; another finds it in the journal
             future.add_done_callback(lambda _: self._ended.put(name))
             return None
         if tuple(reply["versions"]) != VERSIONS:
-            theirs, ours = (f"{version}, journal {schema}" for version, schema in (reply["versions"], VERSIONS))
-            what = f"The worker that offers {task.job.device} is of another version than this harness"
+            theirs, ours = map(_version_text, (reply["versions"], VERSIONS))
+            what = f"The worker that offers {task.request.device} has another version than this harness"
             raise EngineError(what, why=f"{theirs} there; {ours} here", next_step="Install the same version on both")
         numbers: Mapping[int, int] = {}
         if reply["extract"]:
             with Journal(self.engine.workspace.journal) as journal:
-                numbers = merge(journal, reply["extract"], job=name, device=task.job.device)
-        outcome = read_outcome(reply["outcome"], task.job, numbers)
+                numbers = merge(journal, reply["extract"], job=name, device=task.request.device)
+        outcome = read_outcome(reply["outcome"], task.request, numbers)
         with FleetStore(self.engine.workspace.fleet) as store:
             adopt_health(store, outcome)
         return outcome
 
-    def _absent(self) -> Iterator[JobOutcome]:
-        """Outcomes of jobs whose devices no worker has offered for too long."""
+    def _absent(self) -> Iterator[ProfileOutcome]:
+        """Outcomes of requests whose devices no worker has offered for too long."""
         if time.monotonic() - self._looked_s < _LOOK_EVERY_S:
             return
         offered = self._offered()
         now_s = self._looked_s = time.monotonic()
         for name, task in list(self._tasks.items()):
-            if resource_of(task.job.device) in offered:
+            if resource_of(task.request.device) in offered:
                 task.absent_since_s = None
                 continue
             if task.absent_since_s is None:
@@ -238,32 +235,57 @@ class _Run:
                 del self._tasks[name]
                 task.future.cancel()
                 known = ", ".join(sorted(one.removeprefix(resource_of("")) for one in offered)[:20])
-                what = f"No worker has offered {task.job.device} for {self.engine.absent_s:g} s"
-                step = f"On its host: harness worker {self.engine.scheduler} --device {task.job.device}"
-                why = f"Offered are: {printable(known) or 'none'}"
-                yield _failed(task.job, EngineError(what, why=why, next_step=step))
+                what = f"No worker has offered {task.request.device} for {self.engine.absent_s:g} s"
+                step = f"On its host: harness worker {self.engine.scheduler} --device {task.request.device}"
+                why = f"Workers offer: {printable(known) or 'none'}"
+                yield _failed(task.request, EngineError(what, why=why, next_step=step))
 
     def _offered(self) -> set[str]:
-        """The resources that workers offer; raises EngineError where the scheduler does not tell in time."""
+        """The resources that workers offer; raises EngineError if the scheduler does not answer in time."""
         try:
-            told = self.client.sync(
+            reply = self.client.sync(
                 self.client.scheduler.identity, n_workers=-1, callback_timeout=self.engine.connect_s
             )
         except (OSError, TimeoutError, ValueError) as error:
             raise self._lost(f"{type(error).__name__}: {error}") from error
-        return {resource for worker in told["workers"].values() for resource in worker["resources"]}
+        return {resource for worker in reply["workers"].values() for resource in worker["resources"]}
 
-    def _give_up(self, waiting: Mapping[str, deque[Job]]) -> Iterator[JobOutcome]:
+    def _give_up(self, waiting: Mapping[str, deque[ProfileRequest]]) -> Iterator[ProfileOutcome]:
         for task in self._tasks.values():
             task.future.cancel()
-        for job in (*(task.job for task in self._tasks.values()), *(job for one in waiting.values() for job in one)):
-            yield _failed(job, Interrupted("Stopped on request", why="Workers keep their samples", next_step=_RESUME))
+        open_requests = [task.request for task in self._tasks.values()]
+        for request in (*open_requests, *(request for queue_ in waiting.values() for request in queue_)):
+            why = "Workers keep their samples"
+            yield _failed(request, Interrupted("Stopped on request", why=why, next_step=_RESUME))
 
     def _lost(self, why: str) -> EngineError:
         what = f"The connection to the scheduler {self.engine.scheduler} is lost"
         return EngineError(what, why=printable(" ".join(why.split()), 300), next_step=_RESUME)
 
 
-def _failed(job: Job, error: HarnessError) -> JobOutcome:
+def _failed(request: ProfileRequest, error: HarnessError) -> ProfileOutcome:
     at = now()
-    return JobOutcome(job, at, at, 0, failure=Failure.of(error))
+    return ProfileOutcome(request, at, at, 0, failure=Failure.of(error))
+
+
+def _version_text(versions: Sequence[object]) -> str:
+    return ", ".join(f"{label}{value}" for label, value in zip(("", "journal ", "requests "), versions, strict=False))
+
+
+def _named_facts(request: ProfileRequest) -> dict[str, Any]:
+    """The content of a request that its name is computed from; names in journals rest on these keys."""
+    space = request.space or SpaceRequest("")
+    return {
+        "device": request.device,
+        "models": request.models,
+        "space": request.space and request.space.reference,
+        "count": space.count,
+        "target": space.target,
+        "name": request.name,
+        "policy": {**asdict(request.policy), "budget_s": None},
+        "auxiliary": request.auxiliary,
+        "dims": dict(request.dims),
+        "seed": request.seed,
+        "fresh": request.fresh,
+        "watch_level": request.watch_level,
+    }

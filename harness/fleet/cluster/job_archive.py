@@ -1,4 +1,4 @@
-"""A job as it travels to another host, and its outcome as it comes back: JSON, and files as bytes."""
+"""A named request packed for a worker on another host, and its outcome on the way back: JSON, and files as bytes."""
 
 from __future__ import annotations
 
@@ -17,108 +17,125 @@ from harness import errors
 from harness.errors import ConfigurationError, EngineError, HarnessError, InputError, UnsupportedNetwork, reason_of
 from harness.files import read_file, write_whole
 from harness.fleet.cluster.access import VERSIONS
-from harness.fleet.execution import Patience
-from harness.fleet.job import Failure, Job, JobOutcome
-from harness.network.models import BUILTIN_PREFIX
+from harness.fleet.execution import WaitPolicy
+from harness.fleet.profile_outcome import Failure, ProfileOutcome
+from harness.measure.request import ProfileRequest
+from harness.network.models import BUILTIN_PREFIX, ModelContent
 from harness.network.read import read_model
 from harness.text import printable
 
 MAX_FILES_BYTES = 256 << 20
-"""What the files of one job may take together: the scheduler keeps them in memory until the job is done."""
+"""The most bytes of one request's files: the scheduler keeps them in memory until the request is done."""
 _MAX_OUTCOME = 16 << 20
 _MAX_NAME_BYTES = 200
-_JOB = TypeAdapter(Job)
-_PATIENCE = TypeAdapter(Patience)
+_REQUEST = TypeAdapter(ProfileRequest)
+_WAIT = TypeAdapter(WaitPolicy)
 _REASONS = TypeAdapter(dict[str, str])
-_OUTCOME = TypeAdapter(JobOutcome)
+_OUTCOME = TypeAdapter(ProfileOutcome)
 
 
 @dataclass(frozen=True)
-class Earlier:
-    """The newest watch of what a job measures: its job's name, and the extract with that campaign alone."""
+class EarlierWatch:
+    """The newest watch of a request's subject: the name of its job, and the extract with that campaign alone."""
 
     job: str
     extract: bytes
 
 
 @dataclass(frozen=True)
-class Order:
-    """A named job as a worker gets it.
+class WorkerJob:
+    """A named request as a worker receives it.
 
-    `held_out` are campaigns of the job that must not be gone on with: when they began, with the reason. `earlier` is
-    there where the job watches and was watched before.
+    `held_out` lists campaigns that must not be continued: when they began, and why. `earlier` is set if the request
+    has a watch and its subject was watched before.
     """
 
-    job: Job
-    patience: Patience
+    request: ProfileRequest
+    wait: WaitPolicy
     held_out: Mapping[str, str] = field(default_factory=dict)
-    earlier: Earlier | None = None
+    earlier: EarlierWatch | None = None
 
 
-def read_files(job: Job) -> dict[str, bytes]:
-    """The files that a job names, by the name it gives them; raises InputError for one that cannot travel.
+def detach_models(request: ProfileRequest) -> tuple[ProfileRequest, dict[str, bytes]]:
+    """Return the request with references in place of networks in memory, and the files it refers to by reference.
 
-    Networks are checked here, so that a broken one is told before any device is asked.
+    Networks are checked here, before any device is contacted. Raises InputError for a file that cannot be sent.
     """
-    files = {one: _network(Path(one)) for one in job.models if not one.startswith(BUILTIN_PREFIX)}
-    if job.space is not None and not job.space.startswith(BUILTIN_PREFIX):
-        files[job.space] = _content(Path(job.space))
+    references, files = [], {}
+    for model in request.models:
+        if isinstance(model, ModelContent):
+            reference = f"memory/{hashlib.sha256(model.content).hexdigest()}/{model.name}.onnx"
+            files[reference] = model.content
+        else:
+            reference = model
+            if not model.startswith(BUILTIN_PREFIX):
+                files[model] = _network(Path(model))
+        references.append(reference)
+    if request.space is not None and not request.space.reference.startswith(BUILTIN_PREFIX):
+        files[request.space.reference] = _content(Path(request.space.reference))
     size = sum(map(len, files.values()))
     if size > MAX_FILES_BYTES:
         why = f"They have {size:,} bytes; the limit is {MAX_FILES_BYTES:,}"
-        step = "Make several jobs of it, or run it on the device's own host with the engine local"
-        raise InputError(f"The files of a job for {job.device} are too large to travel", why=why, next_step=step)
-    return files
+        step = "Split the request, or run it on the device's own host with the engine local"
+        raise InputError(f"The files of a request for {request.device} are too large to send", why=why, next_step=step)
+    return replace(request, models=tuple(references)), files
 
 
-def pack(order: Order, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """A job with its files, as plain data."""
+def pack(job: WorkerJob, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return a job with its files as plain data."""
     return {
         "versions": VERSIONS,
-        "job": json.dumps(asdict(order.job)),
-        "patience": json.dumps(asdict(order.patience)),
-        "held_out": json.dumps(dict(order.held_out)),
-        "earlier": order.earlier and (order.earlier.job, order.earlier.extract),
+        "request": json.dumps(asdict(job.request)),
+        "wait": json.dumps(asdict(job.wait)),
+        "held_out": json.dumps(dict(job.held_out)),
+        "earlier": job.earlier and (job.earlier.job, job.earlier.extract),
         "files": dict(files),
     }
 
 
-def unpack(payload: Mapping[str, Any], folder: Path) -> Order:
-    """The job with its files in `folder`, each under the hash of its content; raises EngineError."""
+def unpack(payload: Mapping[str, Any], folder: Path) -> WorkerJob:
+    """Return the job, with its files in `folder`, each under the hash of its content; raises EngineError."""
     try:
-        job = _JOB.validate_python(json.loads(payload["job"]))
-        patience = _PATIENCE.validate_python(json.loads(payload["patience"]))
+        request = _REQUEST.validate_python(json.loads(payload["request"]))
+        wait = _WAIT.validate_python(json.loads(payload["wait"]))
         held_out = _REASONS.validate_python(json.loads(payload["held_out"]))
-        earlier = payload["earlier"] and Earlier(str(payload["earlier"][0]), bytes(payload["earlier"][1]))
+        earlier = payload["earlier"] and EarlierWatch(str(payload["earlier"][0]), bytes(payload["earlier"][1]))
         paths = {
             reference: _store(folder, reference, bytes(content)) for reference, content in payload["files"].items()
         }
+        local = _with_paths(request, paths)
     except (ValidationError, ValueError, TypeError, KeyError) as error:
-        raise EngineError("What the scheduler handed on is no job", why=printable(str(error), 300)) from error
+        raise EngineError("The scheduler sent an invalid job", why=printable(str(error), 300)) from error
     except OSError as error:
         what = f"The files of a job cannot be written to {folder}"
         raise ConfigurationError(what, why=str(error), next_step="Free space on the disk") from error
-    # Else a path of the controller would be looked for here.
-    wanted = (*job.models, *((job.space,) if job.space is not None else ()))
-    if any(one not in paths and not one.startswith(BUILTIN_PREFIX) for one in wanted):
-        raise EngineError("What the scheduler handed on is no job", why="It names a file that did not come along")
-    models = tuple(paths.get(reference, reference) for reference in job.models)
-    space = None if job.space is None else paths.get(job.space, job.space)
-    return Order(replace(job, models=models, space=space), patience, held_out, earlier)
+    return WorkerJob(local, wait, held_out, earlier)
 
 
-def write_outcome(outcome: JobOutcome) -> str:
-    """An outcome as JSON."""
+def _with_paths(request: ProfileRequest, paths: Mapping[str, str]) -> ProfileRequest:
+    """The request with local paths; raises ValueError for a file that was not sent, and must not be read here."""
+
+    def local(reference: object) -> str:
+        if isinstance(reference, str) and (reference in paths or reference.startswith(BUILTIN_PREFIX)):
+            return paths.get(reference, reference)
+        raise ValueError("It names a file that was not sent")
+
+    space = request.space and replace(request.space, reference=local(request.space.reference))
+    return replace(request, models=tuple(map(local, request.models)), space=space)
+
+
+def write_outcome(outcome: ProfileOutcome) -> str:
+    """Return an outcome as JSON."""
     return json.dumps(asdict(outcome))
 
 
-def read_outcome(text: str, job: Job, campaigns: Mapping[int, int]) -> JobOutcome:
-    """The outcome of our job with the numbers that its campaigns have here; raises EngineError where it is none."""
+def read_outcome(text: str, request: ProfileRequest, campaigns: Mapping[int, int]) -> ProfileOutcome:
+    """Read the outcome of a request, with the numbers of its campaigns translated; raises EngineError."""
     try:
         if len(text) > _MAX_OUTCOME:
             raise ValueError(f"It has {len(text):,} characters")
         outcome = _OUTCOME.validate_python(json.loads(text))
-        _check(outcome, job.device)
+        _check(outcome, request.device)
         result = outcome.result and replace(outcome.result, campaign=campaigns[outcome.result.campaign])
         space = outcome.space and replace(
             outcome.space,
@@ -131,30 +148,35 @@ def read_outcome(text: str, job: Job, campaigns: Mapping[int, int]) -> JobOutcom
             raise ValueError("It is neither a result nor a failure")
     except (ValidationError, ValueError, TypeError, KeyError, RecursionError) as error:
         why = f"{type(error).__name__}: {printable(str(error), 300)}"
-        raise EngineError(f"The worker's answer to {printable(job.name, 80)!r} is none", why=why) from error
-    notes = tuple(printable(note) for note in outcome.notes)
-    health = outcome.health and replace(outcome.health, device=job.device, reason=printable(outcome.health.reason))
-    fingerprint = {printable(key): printable(value) for key, value in outcome.fingerprint.items()}
+        raise EngineError(f"The worker's answer to {printable(request.name, 80)!r} is invalid", why=why) from error
     return replace(
-        outcome, job=job, result=result, space=space, watch=watch, failure=failure, notes=notes, health=health,
-        fingerprint=fingerprint,
-    )  # fmt: skip
+        outcome,
+        request=request,
+        result=result,
+        space=space,
+        watch=watch,
+        failure=failure,
+        notes=tuple(map(printable, outcome.notes)),
+        health=outcome.health
+        and replace(outcome.health, device=request.device, reason=printable(outcome.health.reason)),
+        fingerprint={printable(key): printable(value) for key, value in outcome.fingerprint.items()},
+    )
 
 
-def _check(outcome: JobOutcome, device: str) -> None:
-    """Raises ValueError where numbers are not finite, times are none, or something is of another device."""
+def _check(outcome: ProfileOutcome, device: str) -> None:
+    """Raise ValueError for numbers that are not finite, invalid times, and results of another device."""
     if not _is_finite(asdict(outcome)):
         raise ValueError("It has a number that is not finite")
     since = outcome.health.since if outcome.health else ""
     for text in (outcome.started, outcome.ended, *([since] if since else [])):
         if datetime.fromisoformat(text).tzinfo is None or not (text.isascii() and text.isprintable()):
-            raise ValueError(f"{printable(text, 80)} is no time")
+            raise ValueError(f"{printable(text, 80)} is not a time")
     if any(one.device != device for one in (outcome.result, outcome.space) if one is not None):
-        raise ValueError("It is of another device")
+        raise ValueError("It belongs to another device")
 
 
 def _is_finite(value: object) -> bool:
-    """Whether all numbers of plain data are."""
+    """Whether all numbers in plain data are finite."""
     if isinstance(value, Mapping):
         return all(map(_is_finite, value.values()))
     if isinstance(value, list | tuple):
@@ -165,7 +187,7 @@ def _is_finite(value: object) -> bool:
 def _clean(failure: Failure) -> Failure:
     kind = getattr(errors, failure.kind, None)
     if not (isinstance(kind, type) and issubclass(kind, HarnessError)):
-        raise ValueError("Its failure is none of ours")
+        raise ValueError("Its failure has an unknown kind")
     return replace(
         failure,
         what=printable(failure.what),
@@ -180,7 +202,7 @@ def _network(path: Path) -> bytes:
 
     known = read_model(path)
     if any(tensor.data_location == TensorProto.EXTERNAL for tensor in known.model.graph.initializer):
-        what = f"{printable(str(path), 200)} cannot travel to another host"
+        what = f"{printable(str(path), 200)} cannot be sent to another host"
         step = "Save it as one file: onnx.save(onnx.load(PATH), NEW_PATH)"
         raise UnsupportedNetwork(what, why="It keeps its weights in other files", next_step=step)
     return _content(path)
@@ -194,10 +216,10 @@ def _content(path: Path) -> bytes:
 
 
 def _store(folder: Path, reference: str, content: bytes) -> str:
-    """Writes a file under the hash of its content and its own last name: results are told by that."""
+    """Write a file into a folder named by its hash, under its own name, which results carry."""
     name = Path(reference).name
     if not name or name == ".." or "\0" in name or len(name.encode()) > _MAX_NAME_BYTES:
-        raise ValueError(f"{reference[:80]!r} is no name of a file")
+        raise ValueError(f"{reference[:80]!r} is not a file name")
     home = folder / hashlib.sha256(content).hexdigest()
     home.mkdir(parents=True, exist_ok=True)
     write_whole(home / name, content)

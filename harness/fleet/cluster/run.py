@@ -1,4 +1,4 @@
-"""A job on the worker that it was sent to: unpacked, run in the worker's own workspace, and sent back."""
+"""Run a packed job in the workspace of the worker that received it, and return its outcome."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from distributed import get_worker
 
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import EngineError, HarnessError
-from harness.fleet.cluster.job_archive import Order, unpack, write_outcome
+from harness.fleet.cluster.job_archive import WorkerJob, unpack, write_outcome
 from harness.fleet.cluster.worker import PLUGIN, LabPlugin
-from harness.fleet.execution import run_job
-from harness.fleet.job import Failure, Job, JobOutcome
+from harness.fleet.execution import run_request
+from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import now
 from harness.measure.extract import extract
 from harness.measure.journal import Journal
 from harness.measure.merge import hold_out, merge
+from harness.measure.request import ProfileRequest
 from harness.workspace import Workspace
 
 
 def run_here(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Runs a packed job on this worker: its outcome, and all that its journal holds of the job."""
+    """Run a packed job on this worker; returns its outcome, and everything that the journal here holds of the job."""
     started = now()
     try:
         worker = get_worker()
         lab = worker.plugins.get(PLUGIN)
         if not isinstance(lab, LabPlugin):
-            step = "Start workers of a lab by `harness worker SCHEDULER`"
-            raise EngineError("A Dask worker that is none of a lab offers a device", next_step=step)
-        place = Workspace(Path(lab.root))
-        order = unpack(payload, place.journal.parent / "cluster")
-        job = order.job
-        device = find_device(load_inventory(place.devices), job.device)
+            step = "Start the workers by `harness worker SCHEDULER`"
+            raise EngineError("The Dask worker was not started by harness", next_step=step)
+        workspace = Workspace(Path(lab.root))
+        job = unpack(payload, workspace.journal.parent / "cluster")
+        request = job.request
+        device = find_device(load_inventory(workspace.devices), request.device)
         with lab.running(str(worker.get_current_task())) as stop, lab.board(device.board, stop):
-            _prepare(place, order)
-            outcome = run_job(job, place, stop=stop, patience=order.patience)
-        # A path of this host is nobody's business.
-        outcome = replace(outcome, job=Job(job.device, name=job.name))
-        return {"outcome": write_outcome(outcome), "extract": extract(place.journal, job.name)}
+            _prepare(workspace, job)
+            outcome = run_request(request, workspace, stop=stop, wait=job.wait)
+        outcome = replace(outcome, request=ProfileRequest(request.device, name=request.name))  # no paths of this host
+        return {"outcome": write_outcome(outcome), "extract": extract(workspace.journal, request.name)}
     except HarnessError as error:
-        failed = JobOutcome(Job(""), started, now(), 0, failure=Failure.of(error))
+        failed = ProfileOutcome(ProfileRequest(""), started, now(), 0, failure=Failure.of(error))
         return {"outcome": write_outcome(failed), "extract": b""}
 
 
-def _prepare(place: Workspace, order: Order) -> None:
-    """Lets this host's journal know what the controller's knows of the job."""
-    job = order.job
-    with Journal(place.journal) as journal:
-        hold_out(journal, order.held_out, job=job.name, device=job.device)
-        if order.earlier is not None:
-            merge(journal, order.earlier.extract, job=order.earlier.job, device=job.device)
+def _prepare(workspace: Workspace, job: WorkerJob) -> None:
+    """Record in the journal here what the controller's journal holds of the job."""
+    request = job.request
+    with Journal(workspace.journal) as journal:
+        hold_out(journal, job.held_out, job=request.name, device=request.device)
+        if job.earlier is not None:
+            merge(journal, job.earlier.extract, job=job.earlier.job, device=request.device)

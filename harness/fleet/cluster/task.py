@@ -1,4 +1,4 @@
-"""What a Dask scheduler has to know of harness: the name of a task, and nothing that is slow to import."""
+"""The task that a Dask scheduler imports; it must load quickly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness.fleet.cluster.access import VERSIONS
 
 
 def run_task(payload: dict[str, Any]) -> dict[str, Any]:
-    """Runs a packed job on a worker; of another version than ours, it only says which one is here."""
+    """Run a packed job on a worker; for another version, return only the versions here."""
     if tuple(payload["versions"]) != VERSIONS:
         return {"versions": VERSIONS}
     from harness.fleet.cluster.run import run_here

@@ -1,4 +1,4 @@
-"""A worker of a lab: offers the devices of its host to a Dask scheduler, and runs jobs in its own workspace."""
+"""A worker that offers the devices of its host to a Dask scheduler, and runs jobs in its own workspace."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ PLUGIN = "harness-lab"
 _SLICE_S = 0.2
 _CONNECTING_S = 60.0
 _CLOSING_S = 20.0
-"""A worker that is asked to end waits so long for its jobs to reach the end of a visit."""
+"""How long a worker that ends waits for its jobs to finish their current visit."""
 
 
 class LabPlugin(WorkerPlugin):
-    """What a worker knows of its lab: the workspace, and which jobs run that may have to stop.
+    """The state of a worker: its workspace, and the running jobs with their stop events.
 
-    A job stops after the visit it is at when nobody waits for it any more, be it that it was cancelled or that its
-    controller or the scheduler is gone, and when the worker ends.
+    A job stops after its current visit if it was cancelled, if its controller or the scheduler is gone, or if the
+    worker ends.
     """
 
     name = PLUGIN
@@ -41,7 +41,7 @@ class LabPlugin(WorkerPlugin):
         self.root = root
 
     def setup(self, worker: Worker) -> None:  # noqa: ARG002 - Dask's interface
-        """Called on the worker, where locks can be made."""
+        """Called on the worker: locks cannot be pickled, so they are created here."""
         self._guard = threading.Lock()
         self._wanted: set[str] = set()
         self._stops: dict[str, threading.Event] = {}
@@ -56,7 +56,7 @@ class LabPlugin(WorkerPlugin):
                 self._forget(str(key))
 
     def teardown(self, worker: Worker) -> None:  # noqa: ARG002
-        """Called before the worker waits for its threads."""
+        """Called before the worker waits for its threads: stops all jobs."""
         with self._guard:
             for key in list(self._wanted):
                 self._forget(key)
@@ -68,11 +68,11 @@ class LabPlugin(WorkerPlugin):
 
     @contextlib.contextmanager
     def running(self, key: str) -> Iterator[threading.Event]:
-        """Within, the event is set when the task of that key has to stop."""
+        """Yield an event that is set when the task of that key must stop."""
         stop = threading.Event()
         with self._guard:
             self._stops[key] = stop
-            if key not in self._wanted:  # no longer
+            if key not in self._wanted:  # cancelled meanwhile
                 stop.set()
         try:
             yield stop
@@ -82,7 +82,7 @@ class LabPlugin(WorkerPlugin):
 
     @contextlib.contextmanager
     def board(self, name: str, stop: threading.Event) -> Iterator[None]:
-        """Jobs of devices on one board take turns; raises Interrupted where a stop is asked for meanwhile."""
+        """Wait for the turn of a job on a board; raises Interrupted if a stop is requested meanwhile."""
         with self._guard:
             lock = self._boards.setdefault(name, threading.Lock())
         while not lock.acquire(timeout=_SLICE_S):
@@ -101,11 +101,11 @@ def serve(
     *,
     tls: TlsFiles | None = None,
 ) -> None:
-    """Offers devices to a scheduler until SIGINT or SIGTERM, a thread for each; jobs run in the workspace.
+    """Offer devices to a scheduler until SIGINT or SIGTERM, with a thread for each; jobs run in the workspace.
 
-    A worker process that dies is started again. Raises EngineError where no scheduler answers, and when it is gone.
+    A worker process that dies is restarted. Raises EngineError if no scheduler answers, and when it disappears.
     """
-    # Its profiler looks at every thread a hundred times a second: that is time of whatever is being measured here.
+    # Dask's profiler samples every thread a hundred times a second, which would disturb measurements.
     dask.config.set({"distributed.worker.profile.enabled": False, "distributed.worker.http.routes": []})
     try:
         ended = asyncio.run(_serve(scheduler, workspace, devices, tls))
@@ -119,18 +119,18 @@ def serve(
 
 
 async def _serve(scheduler: str, workspace: Workspace, devices: Sequence[str], tls: TlsFiles | None) -> bool:
-    """Whether it was told to end; else the scheduler is gone."""
-    told = asyncio.Event()
+    """Serve until a signal or until the scheduler is gone; returns whether it was a signal."""
+    ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    # Left to itself a worker listens on every interface of its host, and does what it is told there.
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    # By default a worker listens on every interface of its host.
     host = unparse_host_port(get_ip(get_address_host(scheduler)))  # type: ignore[no-untyped-call]
     async with Nanny(
         scheduler,
         host=host,
         nthreads=len(devices),
         resources={resource_of(device): 1.0 for device in devices},
-        memory_limit=0,  # nothing is spilt or killed for what it takes: a job holds a network, not data
+        memory_limit=0,  # no spilling and no killing: a job holds a network, not data
         local_directory=str(workspace.journal.parent / "dask"),
         death_timeout=_CONNECTING_S,
         security=security_of(scheduler, tls, "worker"),
@@ -138,10 +138,10 @@ async def _serve(scheduler: str, workspace: Workspace, devices: Sequence[str], t
         dashboard=False,
         dashboard_address="127.0.0.1:0",
     ) as nanny:
-        waiting = [asyncio.create_task(told.wait()), asyncio.create_task(nanny.finished())]
+        waiting = [asyncio.create_task(ended.wait()), asyncio.create_task(nanny.finished())]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
             task.cancel()
-        if told.is_set():
-            await nanny.close(timeout=_CLOSING_S, reason="told to end")
-    return told.is_set()
+        if ended.is_set():
+            await nanny.close(timeout=_CLOSING_S, reason="signal")
+    return ended.is_set()

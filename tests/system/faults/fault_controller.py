@@ -66,12 +66,20 @@ def _run(order: dict[str, Any]) -> None:
 
 def _profile(order: dict[str, Any]) -> None:
     """The same campaign as a call of the library: without the golden probes of the command line."""
+    from harness.device.inventory import find_device, load_inventory
     from harness.errors import HarnessError
+    from harness.measure.device_run import open_run
     from harness.measure.policy import RepeatPolicy
-    from harness.measure.profiling import profile
+    from harness.measure.profiling import profile_networks
+    from harness.measure.request import ProfileRequest
+    from harness.workspace import find_workspace
 
+    request = ProfileRequest("bench", ("chain.onnx",), policy=RepeatPolicy(runs=order["runs"]))
     try:
-        profile(["chain.onnx"], device="bench", policy=RepeatPolicy(runs=order["runs"]))
+        workspace = find_workspace()
+        device, networks = find_device(load_inventory(workspace.devices), "bench"), request.networks()
+        with open_run(device, workspace) as run:
+            profile_networks(run, networks, request)
     except HarnessError as error:
         print(f"{type(error).__name__}: {error}")
         sys.exit(error.exit_code)

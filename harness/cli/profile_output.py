@@ -1,0 +1,192 @@
+"""Run the requests of `harness profile`, and show their progress and results."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from harness.cli.output import note, print_json, print_table
+from harness.cli.progress import show_lines, show_progress, stop_on_interrupt
+from harness.errors import gravest
+from harness.text import printable
+
+if TYPE_CHECKING:
+    from harness.fleet.profile_outcome import ProfileOutcome
+    from harness.measure.profiling import DryRun, ProfileResult
+    from harness.measure.progress import Observer
+    from harness.measure.request import ProfileRequest
+    from harness.space.exploration import SpaceProfile
+    from harness.workspace import Workspace
+
+_STOPPED = {
+    "target": "randomly drawn layers are predicted within the target",
+    "count": "as many layers as --count allows were measured",
+    "budget": "another round would not fit into --budget",
+    "exhausted": "the space has no more layers",
+}
+
+
+def show_profiles(requests: Sequence[ProfileRequest], workspace: Workspace, json: bool) -> None:
+    """Run one request per device and show the results.
+
+    Raises the failure of the device; of several failures, the one with the gravest exit code.
+    """
+    from harness.fleet.profile import profile_devices
+
+    outcomes = []
+    with _observers(requests) as observer, stop_on_interrupt() as stop:
+        for outcome in profile_devices(requests, workspace, observer=observer, stop=stop):
+            outcomes.append(outcome)
+            if len(requests) > 1:
+                note(f"{outcome.request.device}: {_ending(outcome)}")
+    devices = [request.device for request in requests]
+    outcomes.sort(key=lambda outcome: devices.index(outcome.request.device))
+    if len(requests) > 1:
+        _show_all(outcomes, json)
+    elif outcomes[0].space is not None:
+        _show_space(outcomes[0].space, json)
+    elif outcomes[0].result is not None:
+        _show_result(outcomes[0].result, outcomes[0].golden_s, json)
+    failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
+    code = gravest(failure.exit_code for failure in failures)
+    for failure in failures:
+        if failure.exit_code == code:
+            raise failure.error()
+
+
+@contextlib.contextmanager
+def _observers(requests: Sequence[ProfileRequest]) -> Iterator[Callable[[ProfileRequest], Observer]]:
+    """Observers of requests: a progress bar for one, plain lines for several."""
+    if len(requests) == 1:
+        with show_progress(requests[0].device) as only:
+            yield lambda _: only
+    else:
+        lines = {request.device: show_lines(request.device) for request in requests}
+        yield lambda request: lines[request.device]
+
+
+def _ending(outcome: ProfileOutcome) -> str:
+    if outcome.failure is not None:
+        return printable(f"{outcome.failure.what}. {outcome.failure.why}")
+    return f"done after {outcome.attempts} attempts" if outcome.attempts > 1 else "done"
+
+
+def _show_all(outcomes: Sequence[ProfileOutcome], json: bool) -> None:
+    done = [outcome.result for outcome in outcomes if outcome.result is not None]
+    if json:
+        print_json(
+            devices=[_facts(outcome) for outcome in outcomes],
+            campaign=[result.campaign for result in done],
+            probes=sum(result.probes for result in done),
+            samples=sum(result.samples for result in done),
+            device_seconds=sum(result.device_seconds for result in done),
+            wall_seconds=max((result.wall_seconds for result in done), default=0.0),
+        )
+        return
+    header = ("device", "campaign", "probes", "samples", "on the device s", "in all s", "attempts", "")
+    print_table(header, [_row(outcome) for outcome in outcomes], left=1)
+
+
+def _facts(outcome: ProfileOutcome) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "device": outcome.request.device,
+        "attempts": outcome.attempts,
+        "golden_s": outcome.golden_s,
+    }
+    if outcome.result is not None:
+        facts.update(asdict(outcome.result))
+    if outcome.failure is not None:
+        facts["error"] = {key: value for key, value in asdict(outcome.failure).items() if key != "trace"}
+    return facts
+
+
+def _row(outcome: ProfileOutcome) -> tuple[str, ...]:
+    result, failure, attempts = outcome.result, outcome.failure, str(outcome.attempts)
+    if result is None:
+        error = "" if failure is None else f"{failure.kind}: {failure.what}"
+        return (outcome.request.device, "", "", "", "", "", attempts, error)
+    counts = (str(result.campaign), str(result.probes), f"{result.samples:,}")
+    seconds = (f"{result.device_seconds:.2f}", f"{result.wall_seconds:.1f}")
+    return (result.device, *counts, *seconds, attempts, "resumed" if result.resumed else "")
+
+
+def _show_result(result: ProfileResult, golden_s: float | None, json: bool) -> None:
+    if json:
+        print_json(**asdict(result), golden_s=golden_s)
+        return
+    print(
+        f"{result.device}  campaign {result.campaign}{' (resumed)' if result.resumed else ''}"
+        f"  {result.probes} probes  {result.samples:,} samples, {result.median_runs:g} runs of a probe (median)"
+        f"  {result.device_seconds:.2f} s on the device  {result.wall_seconds:.1f} s in all"
+    )
+    if result.refused:
+        note(f"The device refused {result.refused} probes; `harness lut build` leaves out their layers")
+    if result.unsettled:
+        note(f"{result.unsettled} probes did not reach the target interval; their entries have a wider one")
+    if result.drift > 0.05:
+        note(f"The reference probe drifted by {result.drift:.1%}: clock, temperature or load changed meanwhile")
+    note(f"Next: harness lut build --device {result.device}")
+
+
+def _show_space(found: SpaceProfile, json: bool) -> None:
+    if json:
+        print_json(**asdict(found))
+        return
+    header = ("round", "measured", "refused", "error at random", "error where chosen")
+    rows = [
+        (str(one.number), str(one.measured), str(one.refused), _error(one.control_error), _error(one.chosen_error))
+        for one in found.result.rounds
+    ]
+    print_table(header, rows)
+    resumed = f" ({found.resumed} rounds resumed)" if found.resumed else ""
+    print(
+        f"{found.device}  {found.result.measured} layers{resumed}  {found.device_seconds:.2f} s on the device"
+        f"  {found.wall_seconds:.1f} s in all"
+    )
+    note(f"Stopped: {_STOPPED[found.result.stopped]}")
+    note(f"Next: harness lut build --device {found.device}")
+
+
+def _error(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def show_dry_run(request: ProfileRequest, workspace: Workspace, json: bool) -> None:
+    """Show the plan of a request and its time."""
+    from harness.measure.profiling import dry_run
+
+    with show_progress(request.device) as observe:
+        planned = dry_run(request, workspace, observe)
+    fewest, most = request.policy.runs or request.policy.min_rounds, request.policy.runs or request.policy.max_rounds
+    bound_s = request.policy.budget_s or math.inf
+    seconds = [min(bound_s, planned.round_seconds * rounds) for rounds in (fewest, most)]
+    networks = [
+        {"name": cut.network.name, "layers": len(cut.layers), "free": len(cut.network.free)} for cut in planned.networks
+    ]
+    if json:
+        probes = len(planned.plan.probes)
+        print_json(
+            plan=planned.plan.id,
+            probes=probes,
+            layers=len(planned.plan.layers),
+            batches=len(planned.plan.batches),
+            networks=networks,
+            samples=[fewest * probes, most * probes],
+            device_seconds=seconds,
+        )
+        return
+    _show_plan(planned)
+    print(f"about {seconds[0]:.2g} to {seconds[1]:.2g} s on the device for {fewest} to {most} rounds")
+
+
+def _show_plan(planned: DryRun) -> None:
+    plan = planned.plan
+    rows = [(cut.network.name, str(len(cut.layers)), str(len(cut.network.free))) for cut in planned.networks]
+    print_table(("network", "layers", "nodes that cost nothing"), rows)
+    print(f"{len(plan.layers)} different layers, {len(plan.probes)} probes in {len(plan.batches)} batches")
+    roles = Counter(probe.role for probe in plan.probes.values())
+    print_table(("probes", "count"), [(role, str(count)) for role, count in roles.items()])

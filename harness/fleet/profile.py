@@ -1,0 +1,82 @@
+"""`harness.profile`: measure networks, or layers of a space, on a device."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from harness.fleet.execution import NO_WAIT, run_request
+from harness.fleet.local import LocalEngine
+from harness.fleet.profile_outcome import ProfileOutcome
+from harness.measure.policy import RepeatPolicy
+from harness.measure.profiling import ProfileResult
+from harness.measure.progress import Observer, ignore
+from harness.measure.request import ProfileRequest
+from harness.network.models import Models, model_references
+from harness.probe.auxiliary import AuxiliaryKind
+from harness.settings import DEFAULT_DEVICE
+from harness.workspace import AnyWorkspace, Workspace, as_workspace
+
+
+# One keyword for each field of ProfileRequest that concerns networks, and three for the call itself.
+def profile(
+    models: Models = (),
+    *,
+    device: str = DEFAULT_DEVICE,
+    policy: RepeatPolicy | None = None,
+    auxiliary: AuxiliaryKind | None = None,
+    dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+    fresh: bool = False,
+    workspace: AnyWorkspace = None,
+    observe: Observer = ignore,
+    stop: threading.Event | None = None,
+) -> ProfileResult:
+    """Measure every layer of networks on a device; the same call resumes what was interrupted.
+
+    `models` is a path, `builtin:NAME`, an `onnx.ModelProto`, or a list of these; empty selects the reference networks.
+    Raises the errors of `harness.errors`; the samples taken until then are kept.
+    """
+    request = ProfileRequest(
+        device=device,
+        models=model_references(models),
+        policy=policy or RepeatPolicy(),
+        auxiliary=auxiliary,
+        dims=dict(dims or {}),
+        seed=seed,
+        fresh=fresh,
+    )
+    result = profile_request(request, workspace=workspace, observe=observe, stop=stop).result
+    assert result is not None  # noqa: S101 - an outcome without failure has one
+    return result
+
+
+def profile_request(
+    request: ProfileRequest,
+    *,
+    workspace: AnyWorkspace = None,
+    observe: Observer = ignore,
+    stop: threading.Event | None = None,
+) -> ProfileOutcome:
+    """Run a request and return its outcome; raises the errors of `harness.errors`."""
+    outcome = run_request(request, as_workspace(workspace), stop=stop or threading.Event(), observe=observe)
+    if outcome.failure is not None:
+        raise outcome.failure.error()
+    return outcome
+
+
+def profile_devices(
+    requests: Sequence[ProfileRequest],
+    workspace: Workspace,
+    *,
+    observer: Callable[[ProfileRequest], Observer],
+    stop: threading.Event,
+) -> Iterator[ProfileOutcome]:
+    """Yield the outcomes of requests for several devices, measured side by side.
+
+    A single request runs in the calling thread and does not wait for a busy device.
+    """
+    if len(requests) == 1:
+        yield run_request(requests[0], workspace, stop=stop, wait=NO_WAIT, observe=observer(requests[0]))
+    else:
+        yield from LocalEngine(workspace, observer=observer).run(requests, stop)

@@ -1,0 +1,58 @@
+"""The request for a profiling run, the same for the command line, Python, nights and Dask workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from harness.measure.policy import RepeatPolicy
+from harness.network.models import BUILTIN_PREFIX, ModelReference, load_networks
+from harness.network.network import Network
+from harness.network.zoo import NAMES as REFERENCE_NETWORKS
+from harness.probe.auxiliary import AuxiliaryKind
+from harness.settings import DEFAULT_DEVICE, SPACE_COUNT, SPACE_TARGET
+
+
+@dataclass(frozen=True)
+class SpaceRequest:
+    """Layers to choose from a space: at most `count`, until others are predicted within the relative error `target`.
+
+    `reference` is the path of a space file or `builtin:NAME`.
+    """
+
+    reference: str
+    count: int = SPACE_COUNT
+    target: float = SPACE_TARGET
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """One profiling run of a device: the layers of networks, or layers chosen from a space.
+
+    `models` are paths, `builtin:NAME` or networks in memory; an empty tuple selects the reference networks. With
+    `space`, layers of that space are measured instead. `auxiliary` None selects the kind that fits the device's clock.
+    Requests with the same `name` are one job: running it again continues it. A request without a name resumes an
+    unfinished campaign that measures the same, and otherwise starts a new one; `fresh` always starts a new one.
+    `watch_level` adds the campaign that slowdowns are detected from, planned for comparisons with that probability of
+    a false alarm.
+    """
+
+    device: str = DEFAULT_DEVICE
+    models: tuple[ModelReference, ...] = ()
+    space: SpaceRequest | None = None
+    policy: RepeatPolicy = field(default_factory=RepeatPolicy)
+    auxiliary: AuxiliaryKind | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    seed: int = 0
+    fresh: bool = False
+    name: str = ""
+    watch_level: float | None = None
+
+    def networks(self) -> tuple[Network, ...]:
+        """Read the networks; raises the errors of `load_networks`."""
+        return tuple(load_networks(self.models or reference_networks(), self.dims))
+
+
+def reference_networks() -> tuple[str, ...]:
+    """Return the built-in networks whose layers are measured if a request names none."""
+    return tuple(BUILTIN_PREFIX + name for name in REFERENCE_NETWORKS)

@@ -1,0 +1,193 @@
+"""Measure layers of a space on a leased device, in rounds; each round is a campaign in the journal."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from harness.errors import CampaignIncomplete, UnsupportedNetwork
+from harness.latency.estimators import estimate_layers
+from harness.latency.layer_latency import Latency
+from harness.lut.build import DEFAULT_METHOD, read_campaign
+from harness.measure.campaign import CampaignRun, device_s
+from harness.measure.cutting import cut_as_reported
+from harness.measure.device_run import DeviceRun
+from harness.measure.journal import Campaign, Journal
+from harness.measure.policy import RepeatPolicy
+from harness.measure.profiling import PURPOSE
+from harness.measure.request import ProfileRequest, SpaceRequest
+from harness.network.context import context_of
+from harness.network.fusion_rules import FusionRule
+from harness.network.layers import Layer
+from harness.probe.auxiliary import auxiliary_for
+from harness.probe.probe_plan import CutNetwork, plan_probes
+from harness.space.committee import learn_committee
+from harness.space.configuration import Configuration
+from harness.space.graph import network_of, own_layers
+from harness.space.planner import Learn, Round, RoundResult, SpaceResult, explore
+from harness.space.sampling import SpaceLayers
+from harness.space.space import Space
+
+MAX_PART_LAYERS = 64
+MAX_PART_BYTES = 1 << 29
+"""The most layers and bytes of one network that a round sends to the device; a round may send several networks."""
+
+LayerPlace = tuple[str, str]
+"""The digest of a layer's key, and its context."""
+
+
+@dataclass(frozen=True)
+class SpaceProfile:
+    """The rounds of one run; `resumed` of them were already in the journal, at least in part."""
+
+    device: str
+    result: SpaceResult
+    campaigns: tuple[int, ...]
+    resumed: int
+    device_seconds: float
+    wall_seconds: float
+
+
+def explore_space(
+    run: DeviceRun,
+    space: Space,
+    request: ProfileRequest,
+    *,
+    excluded: str | None = None,
+    learn: Learn = learn_committee,
+    on_round: Callable[[RoundResult], None] = lambda _: None,
+) -> SpaceProfile:
+    """Measure layers of a space, chosen in rounds; the same request continues from what the journal holds.
+
+    The budget of the request bounds the device time of all rounds; a round that is unlikely to fit is not started.
+    The campaigns stay out of tables if `excluded` gives a reason. Raises a DeviceError, Interrupted and
+    CampaignIncomplete.
+    """
+    started_s = time.monotonic()
+    rounds = DeviceRounds(run, request, excluded)
+    asked = request.space or SpaceRequest("")
+    result = explore(
+        SpaceLayers(space),
+        rounds.measure,
+        count=asked.count,
+        target=asked.target,
+        seed=request.seed,
+        learn=learn,
+        observe=on_round,
+    )
+    wall_s = time.monotonic() - started_s
+    return SpaceProfile(run.device, result, tuple(rounds.campaigns), rounds.resumed, rounds.device_s, wall_s)
+
+
+@dataclass
+class DeviceRounds:
+    """Measures rounds on one device, each as a campaign, and adds up their device time."""
+
+    on: DeviceRun
+    request: ProfileRequest
+    excluded: str | None = None
+    campaigns: list[int] = field(default_factory=list)
+    resumed: int = 0
+    device_s: float = 0.0
+    tried: int = 0
+
+    def measure(self, asked: Round[Configuration]) -> list[float | None] | None:
+        """Return the latencies of a round's layers in seconds; None for the round if the budget is too small."""
+        policy = self.request.policy
+        left_s = math.inf if policy.budget_s is None else policy.budget_s - self.device_s
+        if self.tried and self.device_s / self.tried * len(asked.layers) > left_s:
+            return None
+        cuts, rules, places = self._cut(asked)
+        if not cuts:
+            return [None] * len(asked.layers)
+        campaign = self._run(cuts, rules, replace(policy, budget_s=None if math.isinf(left_s) else left_s))
+        self.tried += len(asked.layers)
+        found = latencies_of(self.on.journal, campaign)
+        return [_total(places.get(index, ()), found) for index in range(len(asked.layers))]
+
+    def _cut(
+        self, asked: Round[Configuration]
+    ) -> tuple[list[CutNetwork], tuple[FusionRule, ...], dict[int, tuple[LayerPlace, ...]]]:
+        """Networks with the layers of the round but not their neighbours, and the layers of each configuration."""
+        parts = list(_parts(list(enumerate(asked.layers))))
+        try:
+            cuts, rules = self._cut_parts(parts, asked.number)
+        except UnsupportedNetwork:
+            accepted = [one for part in parts for one in self._accepted(part, asked.number)]
+            parts = list(_parts(accepted))
+            cuts, rules = self._cut_parts(parts, asked.number) if parts else ([], ())
+        places: dict[int, tuple[LayerPlace, ...]] = {}
+        narrowed = []
+        for part, cut in zip(parts, cuts, strict=True):
+            own = own_layers(cut.layers)
+            places.update({part[at][0]: _places(cut, layers) for at, layers in own.items()})
+            kept = tuple(layer for layers in own.values() for layer in layers)
+            if kept:
+                narrowed.append(replace(cut, layers=kept))
+        return narrowed, rules, places
+
+    def _cut_parts(
+        self, parts: Sequence[Sequence[tuple[int, Configuration]]], number: int
+    ) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
+        networks = [
+            network_of([layer for _, layer in part], f"round {number}, part {at}") for at, part in enumerate(parts)
+        ]
+        return cut_as_reported(self.on.session, networks, self.on.observe, self.on.stop)
+
+    def _accepted(self, part: Sequence[tuple[int, Configuration]], number: int) -> list[tuple[int, Configuration]]:
+        """The layers of a part that the device accepts, found by bisection."""
+        try:
+            self._cut_parts([part], number)
+            return list(part)
+        except UnsupportedNetwork:
+            half = len(part) // 2
+            return [one for side in (part[:half], part[half:]) for one in self._accepted(side, number)] if half else []
+
+    def _run(self, cuts: list[CutNetwork], rules: tuple[FusionRule, ...], policy: RepeatPolicy) -> Campaign:
+        request, journal = self.request, self.on.journal
+        plan = plan_probes(cuts, rules, request.auxiliary or auxiliary_for(self.on.session.hello.clock))
+        settings = policy.settings(PURPOSE, request.seed, request.name)
+        campaign = None if request.fresh else journal.newest(self.on.key(plan, settings))
+        self.resumed += campaign is not None
+        campaign = campaign or self.on.begin(plan, settings)
+        CampaignRun(self.on, campaign, plan, policy, self.excluded).run()
+        self.campaigns.append(campaign.id)
+        self.device_s += sum(map(device_s, journal.samples(campaign.id).values()))
+        if not journal.campaign(campaign.id).complete:
+            why = f"{self.device_s:.1f} s on the device were not enough for round {len(self.campaigns)}"
+            step = "Run the same command with a larger --budget; it continues from here"
+            raise CampaignIncomplete("The budget was spent within a round", why=why, next_step=step)
+        return campaign
+
+
+def latencies_of(journal: Journal, campaign: Campaign) -> dict[LayerPlace, Latency]:
+    """Return the latencies of a campaign's layers as `lut build` computes them."""
+    measured, overhead = read_campaign(journal, campaign)
+    return dict(estimate_layers(measured, DEFAULT_METHOD, overhead).latencies)
+
+
+def _parts(layers: Sequence[tuple[int, Configuration]]) -> Iterator[list[tuple[int, Configuration]]]:
+    part: list[tuple[int, Configuration]] = []
+    size = 0
+    for index, layer in layers:
+        more = layer.features.moved_bytes
+        if part and (len(part) >= MAX_PART_LAYERS or size + more > MAX_PART_BYTES):
+            yield part
+            part, size = [], 0
+        part.append((index, layer))
+        size += more
+    if part:
+        yield part
+
+
+def _places(cut: CutNetwork, layers: Sequence[Layer]) -> tuple[LayerPlace, ...]:
+    return tuple((layer.key.digest, context_of(cut.network, layer)) for layer in layers)
+
+
+def _total(places: Sequence[LayerPlace], found: dict[LayerPlace, Latency]) -> float | None:
+    """The latency of a configuration: the sum of its layers; None if the device refused one of them."""
+    if not places or any(place not in found for place in places):
+        return None
+    return sum(found[place].latency_s for place in places)
