@@ -89,7 +89,7 @@ def _option(declared: dataclasses.Field[Any], hint: Any) -> _Option:
         details["autocompletion"] = lambda incomplete: [name for name in completion() if name.startswith(incomplete)]
     name, default = declared.name, declared.default
     convert: Callable[[Any], Any] = _same
-    if declared.default is True:
+    if declared.default is True and "flag" not in declared.metadata:
         name, default, convert = f"no_{name}", False, _negated
     elif hint == tuple[int, int] | None:
         hint, details = str | None, {"metavar": "HxW"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from device_agents.emulated_npu.many_cores import split_study
 from device_agents.emulated_npu.many_cores.split_study import CLOSE, SplitStudy, StudiedLayer, StudiedNetwork
 from harness.emulator.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
 from harness.emulator.loading import NetworkModel
-from harness.emulator.options import Options
+from harness.emulator.options import Options, SplitOptions
 from harness.emulator.tables import NAME_WIDTH, Facts, Part, Table
 from harness.errors import UsageError
 from harness.text import printable
@@ -51,9 +51,7 @@ def check_cores(cores: int, machine: Machine) -> None:
         )
 
 
-def compare_splits(
-    model: NetworkModel, machine: Machine, cores: int, options: Options, layers: Sequence[str], verify: bool
-) -> Split:
+def compare_splits(model: NetworkModel, machine: Machine, wanted: SplitOptions, options: Options) -> Split:
     """Compare the splits of a network, or of some of its layers.
 
     Raises UsageError for an unknown layer, InputError if something does not fit, and HarnessError, a bug, if a
@@ -62,14 +60,16 @@ def compare_splits(
     with errors_of_user():
         options.check()
         graph = import_model(model.content)
-        places = [_place(name, graph) for name in layers]
+        places = [_place(name, graph) for name in wanted.layer]
     with errors_of_compiler(), errors_of_forced_choices(options):
-        found = split_study.study_splits(graph, machine, cores, options, layers=places or None, verify=verify)
+        found = split_study.study_splits(
+            graph, machine, wanted.cores, options, layers=places or None, verify=wanted.verify
+        )
     operators = tuple(
         "+".join(model.operators[node] for node in each.choice.layer.nodes) or each.choice.layer.function.name.lower()
         for each in found.layers
     )
-    return Split(model.name, machine, found, operators, verify)
+    return Split(model.name, machine, found, operators, wanted.verify)
 
 
 def _place(name: str, graph: Graph) -> int:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from device_agents.emulated_npu.compiler.options import DEFAULT, Options, flag, option
+from device_agents.emulated_npu.compiler.options import DEFAULT, Options, changed, flag, option
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from device_agents.emulated_npu.machine import Machine
 
-__all__ = ["DEFAULT", "MachineChoice", "Options", "PartitionMethod", "PipelineOptions", "RunOptions", "preset_names"]
+__all__ = ["DEFAULT", "MachineChoice", "Options", "PipelineOptions", "RunOptions", "SplitOptions", "preset_names"]
 
 DEFAULT_PRESET = "edge"
 
 PartitionMethod = Literal["both", "balanced", "score", "absolute"]
 
 _NO_VALUES = "Measure the time only; do not compute values or compare them with ONNX Runtime's."
+
+
+def _cycle_budget() -> Any:
+    return option(None, "Stop with an error if the program takes more cycles than this.", min=1, max=10**15)
 
 
 def preset_names() -> list[str]:
@@ -60,10 +64,16 @@ class RunOptions:
         False, "Compile once more without reordering and report how many cycles reordering saves."
     )
 
+    cycle_budget: int | None = _cycle_budget()
+
     def check(self, compiler: Options) -> None:
         """Raise UsageError if these options contradict those of the compiler."""
         if self.compare_reorder and not compiler.reorder:
             raise UsageError("--compare-reorder contradicts --no-reorder", next_step="Omit one of them")
+
+
+_SCORED = ("score", "threshold", "max_nodes", "add_groups", "period_ms")
+"""Options that only the partition by score uses."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +99,12 @@ class PipelineOptions:
     )
     period_ms: float | None = option(None, "Longest computation of a group for one input, in milliseconds.")
     values: bool = option(True, _NO_VALUES)
+    cycle_budget: int | None = _cycle_budget()
 
     @property
     def by_score(self) -> bool:
         """Whether any option concerns the partition by score."""
-        given = (self.threshold, self.max_nodes, self.period_ms, self.start)
-        return self.partition in ("score", "absolute") or bool(self.score) or self.add_groups or given != (None,) * 4
+        return self.partition in ("score", "absolute") or not {*_SCORED, "start"}.isdisjoint(changed(self))
 
     def check(self) -> None:
         """Raise UsageError for options that contradict each other, and if neither groups nor cores are given."""
@@ -102,8 +112,18 @@ class PipelineOptions:
             why = "A pipeline divides a network over core groups"
             step = "Add --groups, or use `harness npu run` for one core"
             raise UsageError("Neither --groups nor --cores is given", why=why, next_step=step)
-        scored = ("score", "threshold", "max_nodes", "add_groups", "period_ms")
-        given = [flag(self, name) for name in scored if getattr(self, name) not in (None, (), False)]
+        given = [flag(self, name) for name in changed(self) if name in _SCORED]
         if self.partition == "balanced" and given:
             why = "The balanced partition uses no score"
             raise UsageError(f"--partition balanced contradicts {' and '.join(given)}", why=why)
+
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """What a comparison of splits covers."""
+
+    cores: int = option(MISSING, "Cores of one chip that share the work of every layer.")
+    layer: tuple[str, ...] = option((), "Only the layer with this name or this ONNX node; may be repeated.")
+    verify: bool = option(
+        True, "Run every candidate event by event beside the prediction.", flag="--verify/--no-verify"
+    )

@@ -72,9 +72,7 @@ class PipelineRun:
     runs: tuple[PartitionRun, ...]
 
 
-def run_pipeline(
-    source: CompiledModel, options: PipelineOptions, note: Note, cycle_budget: int | None = None
-) -> PipelineRun:
+def run_pipeline(source: CompiledModel, options: PipelineOptions, note: Note) -> PipelineRun:
     """Divide a network that was compiled for one core over core groups, and run it on them.
 
     Raises UsageError and InputError for options that contradict each other, the machine or the network.
@@ -84,7 +82,7 @@ def run_pipeline(
         fabric = fabric_of(source.compiled.machine, options.core_storage_bytes)
         groups = form_groups(fabric, "1" if options.groups is None else options.groups, options.cores)
         rule = None if options.partition == "balanced" else _split_rule(options)
-        task = _task(source, groups, options, cycle_budget)
+        task = _task(source, groups, options)
     with errors_of_compiler():
         runs = tuple(_runs(task, groups, fabric, rule, options, note))
     if options.values and has_values(source.compiled.machine, note):
@@ -94,9 +92,7 @@ def run_pipeline(
     return PipelineRun(source, task.single_core_ps, task.nodes, runs)
 
 
-def _task(
-    source: CompiledModel, groups: Sequence[CoreGroup], options: PipelineOptions, cycle_budget: int | None
-) -> PartitionTask:
+def _task(source: CompiledModel, groups: Sequence[CoreGroup], options: PipelineOptions) -> PartitionTask:
     """Return what every partition starts from: the network as compiled for a core that shares its memories."""
     machine, compiler = source.compiled.machine, source.compiled.options
     alone = time_program(source.compiled.program, machine).timing
@@ -107,7 +103,7 @@ def _task(
         timing = time_program(compiled.program, crowded).timing
     nodes = network_nodes(compiled.graph, crowded, timing)
     traversal = traversal_from(nodes, options.start)
-    limit_ps = None if cycle_budget is None else cycle_budget * alone.cycle_ps
+    limit_ps = None if options.cycle_budget is None else options.cycle_budget * alone.cycle_ps
     return PartitionTask(
         compiled.graph, machine, compiler, nodes, traversal, alone.makespan_ps, options.inputs, limit_ps
     )

@@ -103,12 +103,12 @@ def compile_program(
     return CompiledProgram(source, setup_cycles(loaded))
 
 
-def run_on_one_core(loaded: LoadedProgram, wanted: RunOptions, note: Note, cycle_budget: int | None = None) -> Run:
+def run_on_one_core(loaded: LoadedProgram, wanted: RunOptions, note: Note) -> Run:
     """Time a program and, for a network on a float32 machine, compare its values with ONNX Runtime's."""
     source = loaded.source
     if wanted.compare_reorder and source is None:
         raise UsageError("--compare-reorder needs a network", why="A program file is already compiled")
-    timed, timing_s = time_loaded(loaded, cycle_budget)
+    timed, timing_s = time_loaded(loaded, wanted.cycle_budget)
     with_values = wanted.values and source is not None and has_values(loaded.machine, note)
     return Run(
         name=loaded.name,
@@ -118,7 +118,7 @@ def run_on_one_core(loaded: LoadedProgram, wanted: RunOptions, note: Note, cycle
         source=source,
         checked=check_values(source, note) if with_values and source is not None else None,
         marginal_cycles=timed.marginal_cycles() if wanted.marginal else None,
-        in_order_cycles=_in_order_cycles(source, cycle_budget) if wanted.compare_reorder and source else None,
+        in_order_cycles=_in_order_cycles(source, wanted.cycle_budget) if wanted.compare_reorder and source else None,
     )
 
 

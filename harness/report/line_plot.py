@@ -110,7 +110,7 @@ def _ring(plot: plotting.figure, x: float, y: float, label: str, colour: str) ->
 
 
 def _label(axis: PlotAxis) -> str:
-    return clean(axis.label) + (" (logarithmic)" if axis.scale == "log" else "")
+    return tick(axis.label, _MAX_NAME) + (" (logarithmic)" if axis.scale == "log" else "")
 
 
 def _range(values: Sequence[float], scale: Scale) -> tuple[float, float]:

@@ -220,7 +220,7 @@ def test_impossible_groups_are_refused(
         (("--inputs", "3"), ("--cores", "--groups", "harness npu run")),
         (("--groups", "2", "--score", "speed=1"), ("speed", "compute")),
         (("--groups", "2", "--score", "compute=much"), ("much",)),
-        (("--groups", "2", "--partition", "balanced", "--threshold", "1"), ("balanced",)),
+        (("--groups", "2", "--partition", "balanced", "--threshold", "0"), ("balanced", "--threshold")),
     ],
     ids=str,
 )

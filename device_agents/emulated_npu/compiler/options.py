@@ -41,6 +41,11 @@ def flag(options: Any, name: str) -> str:
     return str(declared.metadata.get("flag") or f"--{negated}{name.replace('_', '-')}")
 
 
+def changed(options: Any) -> list[str]:
+    """Return the names of the fields that differ from their defaults, in the order of the declaration."""
+    return [each.name for each in fields(options) if getattr(options, each.name) != each.default]
+
+
 @dataclass(frozen=True)
 class Options:
     """What a user may fix for experiments; the compiler chooses everything else by predicted time."""
@@ -79,8 +84,8 @@ class Options:
 
     def given(self, trait: str) -> tuple[str, ...]:
         """Return the flags of the options with this trait that differ from their defaults."""
-        changed = (each for each in fields(self) if getattr(self, each.name) != each.default)
-        return tuple(flag(self, each.name) for each in changed if trait in each.metadata["traits"])
+        traits = {each.name: each.metadata["traits"] for each in fields(self)}
+        return tuple(flag(self, name) for name in changed(self) if trait in traits[name])
 
     def check(self) -> None:
         """Raise ContradictoryOptions if two options contradict each other."""

@@ -16,10 +16,4 @@ ModelOrProgram = Annotated[
         metavar="MODEL.onnx|PROGRAM", help="An ONNX file, builtin:NAME, or a program file of `npu compile -o`."
     ),
 ]
-CycleBudget = Annotated[
-    int | None,
-    typer.Option(
-        "--cycle-budget", min=1, max=10**15, help="Stop with an error if the program takes more cycles than this."
-    ),
-]
 CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows to this CSV file.")]

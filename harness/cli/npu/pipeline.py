@@ -17,7 +17,6 @@ def pipeline_command(
     machine: MachineChoice,
     wanted: PipelineOptions,
     compiler: Options,
-    cycle_budget: arguments.CycleBudget = None,
     dim: options.Dims = None,
     json: options.Json = False,
 ) -> None:
@@ -34,7 +33,7 @@ def pipeline_command(
 
     wanted.check()
     source = load_network(model, machine, compiler, options.parse_dims(dim))
-    run = run_pipeline(source, wanted, note, cycle_budget)
+    run = run_pipeline(source, wanted, note)
     if json:
         print_json(**json_fields(run))
     else:

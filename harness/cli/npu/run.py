@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -15,13 +16,18 @@ from harness.emulator.options import MachineChoice, Options, RunOptions
 from harness.errors import UsageError
 
 
-def _use_pipeline(text: str | None) -> None:
-    if text is not None:
+def _use_pipeline(given: str | None) -> None:
+    if given is not None:
         why = "harness npu run uses one core"
         raise UsageError("--groups and --cores need core groups", why=why, next_step="Use `harness npu pipeline`")
 
 
-Elsewhere = Annotated[str | None, typer.Option(hidden=True, callback=_use_pipeline)]
+@dataclass(frozen=True)
+class CoreGroupOptions:
+    """Options of `harness npu pipeline`, which this command refuses."""
+
+    groups: Annotated[str | None, typer.Option("--groups", hidden=True, callback=_use_pipeline)] = None
+    cores: Annotated[str | None, typer.Option("--cores", hidden=True, callback=_use_pipeline)] = None
 
 
 @spread
@@ -32,9 +38,7 @@ def run_command(
     csv: arguments.CsvFile = None,
     *,
     compiler: Options,
-    cycle_budget: arguments.CycleBudget = None,
-    groups: Elsewhere = None,  # noqa: ARG001
-    cores: Elsewhere = None,  # noqa: ARG001
+    refused: CoreGroupOptions,  # noqa: ARG001
     dim: options.Dims = None,
     json: options.Json = False,
 ) -> None:
@@ -53,7 +57,7 @@ def run_command(
     from harness.emulator.run_tables import run_tables
 
     wanted.check(compiler)
-    run = run_on_one_core(load(model, machine, compiler, options.parse_dims(dim)), wanted, note, cycle_budget)
+    run = run_on_one_core(load(model, machine, compiler, options.parse_dims(dim)), wanted, note)
     if csv is not None:
         write_csv(csv, layer_rows(run))
     if json:

@@ -5,27 +5,18 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import typer
-
 from harness.cli import options
 from harness.cli.npu import arguments
 from harness.cli.option_groups import Only, spread
 from harness.cli.output import check_folder, print_json, print_report, write_csv
-from harness.emulator.options import MachineChoice, Options
+from harness.emulator.options import MachineChoice, Options, SplitOptions
 
 
 @spread
 def split_command(
     model: arguments.Model,
-    cores: Annotated[int, typer.Option("--cores", help="Cores of one chip that share the work of every layer.")],
+    wanted: SplitOptions,
     machine: MachineChoice,
-    layer: Annotated[
-        list[str] | None,
-        typer.Option("--layer", help="Only the layer with this name or this ONNX node; may be repeated."),
-    ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Run every candidate event by event beside the prediction.")
-    ] = True,
     csv: arguments.CsvFile = None,
     *,
     compiler: Annotated[Options, Only(("halo", "residency", "reorder"))],
@@ -44,12 +35,12 @@ def split_command(
     from harness.emulator.loading import load_model
 
     target = machine.load()
-    layer_splits.check_cores(cores, target)
+    layer_splits.check_cores(wanted.cores, target)
     if csv is not None:
         check_folder(csv)
     start = time.perf_counter()
     network = load_model(model, options.parse_dims(dim))
-    split = layer_splits.compare_splits(network, target, cores, compiler, layer or [], verify)
+    split = layer_splits.compare_splits(network, target, wanted, compiler)
     took_s = time.perf_counter() - start
     if csv is not None:
         write_csv(csv, layer_splits.candidate_rows(split))

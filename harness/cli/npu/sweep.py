@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +10,9 @@ import typer
 
 from harness.cli import options
 from harness.cli.npu import arguments
-from harness.cli.option_groups import spread
+from harness.cli.option_groups import Only, spread
 from harness.cli.output import check_folder, print_json, print_report, progress_note, write_csv
-from harness.emulator.options import Options
+from harness.emulator.options import Options, RunOptions
 from harness.errors import UsageError
 
 
@@ -22,9 +23,10 @@ def _html_only(path: Path | None) -> Path | None:
     return path
 
 
-@spread
-def sweep_command(
-    model: arguments.Model,
+@dataclass(frozen=True)
+class GridOptions:
+    """The machines of a sweep."""
+
     sets: Annotated[
         list[str] | None,
         typer.Option(
@@ -32,21 +34,27 @@ def sweep_command(
             help="Machine parameter and its values: mfu.rows=8,16,32, nb_bytes=256K:4M:x2 (by a factor) or"
             " ddr.latency_ns=0:400:+100 (by a step); keys as in a machine's TOML file; may be repeated for a grid.",
         ),
-    ] = None,
+    ] = None
     preset: Annotated[
         list[str] | None,
         typer.Option("--preset", help="Built-in machine (default edge); may be repeated for a grid."),
-    ] = None,
+    ] = None
     machine: Annotated[
         list[Path] | None, typer.Option("--machine", help="TOML file of your own machine; may be repeated.")
-    ] = None,
+    ] = None
+
+
+@spread
+def sweep_command(
+    model: arguments.Model,
+    wanted: GridOptions,
     csv: arguments.CsvFile = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE.html", help="Write a plot to this page.", callback=_html_only)
     ] = None,
     *,
     compiler: Options,
-    cycle_budget: arguments.CycleBudget = None,
+    limits: Annotated[RunOptions, Only(("cycle_budget",))],
     dim: options.Dims = None,
     json: options.Json = False,
 ) -> None:
@@ -60,13 +68,13 @@ def sweep_command(
     """
     from harness.emulator.sweep import grid, points, sweep_tables
 
-    machines = grid.read_grid(preset or [], machine or [], sets or [])
+    machines = grid.read_grid(wanted.preset or [], wanted.machine or [], wanted.sets or [])
     if plot is not None:
         machines.check_drawable()
     for path in (csv, plot):
         if path is not None:
             check_folder(path)
-    sweep = points.run_sweep(model, machines, compiler, options.parse_dims(dim), cycle_budget, progress_note)
+    sweep = points.run_sweep(model, machines, compiler, options.parse_dims(dim), limits.cycle_budget, progress_note)
     if csv is not None:
         write_csv(csv, sweep_tables.point_rows(sweep))
     if plot is not None:

@@ -9,9 +9,9 @@ import typer
 
 from harness.cli import options
 from harness.cli.npu import arguments
-from harness.cli.option_groups import spread
+from harness.cli.option_groups import Only, spread
 from harness.cli.output import note, print_json, write_result
-from harness.emulator.options import MachineChoice, Options
+from harness.emulator.options import MachineChoice, Options, RunOptions
 
 
 @spread
@@ -19,8 +19,8 @@ def trace_command(
     model: arguments.ModelOrProgram,
     output: Annotated[Path, typer.Option("--output", "-o", help="Write the trace to this file.")],
     machine: MachineChoice,
+    limits: Annotated[RunOptions, Only(("cycle_budget",))],
     compiler: Options,
-    cycle_budget: arguments.CycleBudget = None,
     dim: options.Dims = None,
     json: options.Json = False,
 ) -> None:
@@ -34,7 +34,7 @@ def trace_command(
     from harness.emulator.trace import trace
 
     loaded = load(model, machine, compiler, options.parse_dims(dim))
-    timed, traced = trace(loaded, cycle_budget)
+    timed, traced = trace(loaded, limits.cycle_budget)
     write_result(output, dumps(traced, separators=(",", ":"), allow_nan=False))
     events = len(traced["traceEvents"])
     if json:
