@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,11 @@ class Network:
     def producers(self) -> dict[str, Node]:
         """The node that writes each tensor."""
         return {tensor: node for node in self.nodes for tensor in node.outputs if tensor}
+
+    def constant_bytes(self, nodes: Iterable[Node]) -> int:
+        """Return the size in bytes of the constants that these nodes read, each counted once."""
+        read = {name for node in nodes for name in node.inputs if name in self.constants}
+        return sum(self.constants[name].type.bytes for name in read)
 
     @property
     def input_bytes(self) -> int:

@@ -1,16 +1,16 @@
 """Batches: which probes are loaded together, and how they are visited.
 
-How warm caches are decides what a layer takes on a processor: right after itself it finds its weights, in a network it
-finds what the layers since its last run have left. Visits imitate that. The footprint of a batch, what one round of it
-touches, is made that of the network: where a network's own probes touch less, further copies of probes that stand for
-several layers are loaded, and where they touch more, the network is divided into several batches. A network that
-fits into the cache of a core finds everything as warm as it left it.
+The latency of a layer on a processor depends on the state of the caches: immediately after itself it finds its weights
+in a cache, in a network it finds what the layers since its last run have left there. Visits imitate the network. The
+footprint of a batch, the bytes that one round of it touches, is made equal to that of the network. If a network's
+probes touch less, further copies of probes that stand for several layers are loaded; if they touch more, the network
+is divided into several batches. A network that fits into the cache of a core finds all its data in the cache.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,24 +19,24 @@ from harness.probe.probe import Probe
 Visits = Literal["cold", "pool", "warm"]
 """How a batch is visited, in rounds of random order:
 
-- `cold`: nothing before a timed run; later rounds leave out probes that are known well enough;
-- `pool`: the same with every probe in every round, after a round that is not timed;
+- `cold`: no untimed run before a timed one; later rounds leave out probes whose latency is precise enough;
+- `pool`: as `cold`, but every round has every probe, and the first round is not timed;
 - `warm`: an untimed run of the same probe before each timed one.
 """
 MAX_BATCH_LOADS = 512
 MAX_BATCH_WEIGHT_BYTES = 1 << 30
 SESSION_BYTES = 32 << 10
-"""What a run touches beside its weights, whatever it runs: code and the runtime's own structures."""
+"""Bytes that any run touches besides weights: code and the runtime's own structures."""
 NODE_BYTES = 8 << 10
-"""The same for every layer of a network."""
+"""Bytes that each further layer of a network adds to these."""
 _COPY = "."
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Loads that are visited together, `runs` timed runs a visit.
+    """Loads that are visited together, with `runs` timed runs in each visit.
 
-    A load is a probe's id, or `id.N` for its N-th copy, which has weights of its own.
+    A load is the id of a probe, or `id.N` for its N-th copy, which has weights of its own.
     """
 
     loads: tuple[str, ...]
@@ -50,40 +50,46 @@ class Batch:
 
     @property
     def probes(self) -> tuple[str, ...]:
-        """The probes, each once."""
+        """Ids of the probes, each once."""
         return tuple(dict.fromkeys(map(probe_of, self.loads)))
 
 
 def probe_of(load: str) -> str:
-    """The probe that a load is, or is a copy of."""
+    """Return the id of the probe that a load is a copy of."""
     return load.partition(_COPY)[0]
 
 
 def footprint_bytes(probes: Sequence[Probe]) -> int:
-    """What one run of each of these probes touches; their activations share one arena."""
+    """Return the bytes that one run of each of these probes touches; their activations share one arena."""
     return sum(probe.model.weight_bytes + SESSION_BYTES for probe in probes)
 
 
-def batched(probes: Sequence[Probe], visits: Visits) -> Iterator[Batch]:
-    """Probes in batches as large as a device can hold."""
+def batched(probes: Iterable[Probe], visits: Visits) -> Iterator[Batch]:
+    """Yield batches as large as a device can hold."""
+    return batched_groups(([probe] for probe in probes), visits)
+
+
+def batched_groups(groups: Iterable[Sequence[Probe]], visits: Visits = "cold") -> Iterator[Batch]:
+    """Yield batches as large as a device can hold; the probes of a group stay together."""
     loads: list[str] = []
     weight_bytes = 0
-    for probe in probes:
-        size = probe.model.weight_bytes
-        if loads and (len(loads) >= MAX_BATCH_LOADS or weight_bytes + size > MAX_BATCH_WEIGHT_BYTES):
+    for group in groups:
+        size = sum(probe.model.weight_bytes for probe in group)
+        full = len(loads) + len(group) > MAX_BATCH_LOADS or weight_bytes + size > MAX_BATCH_WEIGHT_BYTES
+        if loads and full:
             yield Batch(tuple(loads), visits)
             loads, weight_bytes = [], 0
-        loads.append(probe.id)
+        loads.extend(probe.id for probe in group)
         weight_bytes += size
     if loads:
         yield Batch(tuple(loads), visits)
 
 
 def pools(groups: Sequence[tuple[Sequence[Probe], int]], network_bytes: int) -> tuple[Batch, ...]:
-    """Batches with the footprint of a network.
+    """Return batches with the footprint of a network, in bytes.
 
-    `groups` are probes that are subtracted from each other, in the network's order, with how often the layer that
-    they stand for occurs. Groups stay together.
+    `groups` are probes that are subtracted from each other, in the network's order, with the number of times that
+    their layer occurs. The probes of a group stay together.
     """
     seen: set[str] = set()
     held = []

@@ -1,4 +1,4 @@
-"""What a group of layers moves over its borders: tensors that others wrote or read, and weights."""
+"""Tensors that a group of layers exchanges with other layers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from harness.network.network import Network
 def border_bytes(
     network: Network, layers: Sequence[Layer], group: Collection[int], views: Collection[int]
 ) -> tuple[tuple[int, ...], ...]:
-    """For each layer of a group, in order, the sizes of the tensors that it reads from and hands on to others.
+    """Return, for each layer of a group in order, the sizes of the tensors that it exchanges with other layers.
 
-    `group` and `views` are places of layers; a tensor that goes through layers that the device executes for nothing
-    is that of the layer in front of them, and of those behind them.
+    `group` and `views` are places of layers. Views take no time on the device: a tensor passes through them from the
+    layer in front of them to the layers behind them. Sizes are in bytes, of tensors read first.
     """
     maker = {name: place for place, layer in enumerate(layers) for name in layer.graph.outputs}
     readers: dict[str, list[int]] = {}
@@ -45,9 +45,3 @@ def border_bytes(
         )
         for place in sorted(group)
     )
-
-
-def weight_bytes(network: Network, layer: Layer) -> int:
-    """Size of the constants that a layer reads, each once."""
-    read = dict.fromkeys(name for node in layer.graph.nodes for name in node.inputs if name in network.constants)
-    return sum(network.constants[name].type.bytes for name in read)

@@ -1,7 +1,7 @@
-"""Chains of layers that a device runs without its other memory, and the windows that tell what they take.
+"""Chains of layers that a device runs on chip, and the windows that measure them.
 
-Within a chain layers overlap, and no probe of a single layer shows by how much. So chains are measured as a whole,
-each by itself and with the next one: what a pair takes more or less than its chains is their meeting.
+The layers of a chain overlap in time, and no probe of a single layer shows by how much. So each chain is measured as a
+whole, alone and together with the next one. The difference between a pair and its two chains is called their meeting.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from harness.network.disjoint_sets import DisjointSets
 from harness.network.layers import Layer
 from harness.network.network import Network
 from harness.network.runtime_graph.reported import RuntimeGraph
-from harness.probe.borders import border_bytes, weight_bytes
+from harness.probe.borders import border_bytes
 from harness.probe.chain_windows import window_null, window_probe
 from harness.probe.probe import Probe
 
@@ -25,16 +25,16 @@ Chains = frozenset[frozenset[int]]
 
 @dataclass(frozen=True)
 class ChainProbes:
-    """The probes that tell the latency of one group of layers, by their ids.
+    """The probes from which the latency of one group of layers is found, by their ids.
 
-    `places` are digest of the key and label of each layer, in the network's order; groups of a network follow each
-    other. `alone` is the window of the group, `meeting` that of the group and the next one; each has a window without
-    layers, "" where all it reads comes from outside. `meeting` is "" for the last group, and where not `agrees`: the
-    device runs the two groups together as it does not run them in the network, though it does each of them.
-    `check` is the window of this group and the next two, of every third group: nothing is fitted to it, it shows how
-    far chains and meetings add up. `views` are places of layers that the device executes for nothing, all with the
-    first group. `borders` are, for each layer, the bytes of each tensor that it reads from or hands on to others than
-    the group, and `weight_bytes` those of its weights.
+    `places` are the digest of the key and the label of each layer, in the network's order. `alone` is the window of the
+    group, `meeting` that of the group and the next one; each has a null window without the layers, "" if all its inputs
+    come from outside. `meeting` is "" for the last group, and if `agrees` is false: the device runs the two groups
+    together otherwise than in the network, although it runs each of them as there. `check` is the window of this group
+    and the next two, for every third group. Nothing is fitted to it; it shows whether chains and meetings add up.
+    `views` are the layers that take no time on the device; the first group has those of the whole network. `borders`
+    are the sizes in bytes of the tensors that each layer exchanges with other groups, `weight_bytes` the sizes of its
+    weights.
     """
 
     places: tuple[tuple[str, str], ...]
@@ -61,77 +61,89 @@ class _Window:
     def probes(self) -> tuple[Probe, ...]:
         return (self.probe,) if self.null is None else (self.probe, self.null)
 
-    @property
-    def null_id(self) -> str:
-        return "" if self.null is None else self.null.id
-
 
 def plan_chains(
-    network: Network, layers: Sequence[Layer], told: RuntimeGraph, label: Callable[[int], str], ask: Ask
+    network: Network, layers: Sequence[Layer], graph: RuntimeGraph, label: Callable[[int], str], ask: Ask
 ) -> tuple[tuple[ChainProbes, ...], tuple[Probe, ...]]:
-    """The groups of a network in order, and their probes, equal ones once; none where the device tells no chains.
+    """Return the groups of a network in order and their distinct probes; none if the device reports no chains.
 
     `label` names the context of the layer at a place. `ask` returns how the device chains a probe, in indices of the
-    network's nodes (see `read_runtime_chains`), or None; a window without an answer is not one that it agrees on.
-    Layers that the device executes for nothing are in no group.
+    network's nodes (see `read_runtime_chains`), or None; a window without an answer does not agree. Layers that take no
+    time on the device are in no group.
     """
-    if not told.chains:
+    if not graph.chains:
         return (), ()
     views = frozenset(
-        place for place, layer in enumerate(layers) if all(node.index in told.views for node in layer.graph.nodes)
+        place for place, layer in enumerate(layers) if all(node.index in graph.views for node in layer.graph.nodes)
     )
     owner = {node.index: place for place, layer in enumerate(layers) for node in layer.graph.nodes}
-    chains = _in_places(told.chains, owner, views)
+    chains = _in_places(graph.chains, owner, views)
     groups = _groups(layers, chains, views)
 
-    def window(members: Sequence[int]) -> _Window:
+    def window(*joined: Sequence[int]) -> _Window:
+        members = sorted(itertools.chain(*joined))
         probe = window_probe(network, layers, members, views)
         answer = ask(probe)
         expected = frozenset(chain & set(members) for chain in chains) - {frozenset()}
         agrees = answer is not None and _in_places(answer.chains, owner, views) == expected
         return _Window(probe, window_null(network, layers, members, views), agrees)
 
+    def places(members: Iterable[int]) -> tuple[tuple[str, str], ...]:
+        return tuple((layers[place].key.digest, label(place)) for place in members)
+
     alone = [window(group) for group in groups]
-    pairs = [window(sorted((*one, *other))) for one, other in itertools.pairwise(groups)]
-    # Where a chain by itself is run otherwise than in the network, its meeting makes up for it.
-    used = [
-        pair.agrees or not (one.agrees and other.agrees)
-        for pair, (one, other) in zip(pairs, itertools.pairwise(alone), strict=True)
-    ]
+    meetings = _meetings(alone, [window(one, other) for one, other in itertools.pairwise(groups)])
     checks = {
         at: three
         for at in range(0, len(groups) - 2, CHECK_EVERY)
-        if used[at] and used[at + 1] and (three := window(sorted(itertools.chain(*groups[at : at + 3])))).agrees
+        if {at, at + 1} <= meetings.keys() and (three := window(*groups[at : at + 3])).agrees
     }
     found = tuple(
         ChainProbes(
-            places=tuple((layers[place].key.digest, label(place)) for place in group),
-            network=network.sha256[:16],
-            alone=alone[at].probe.id,
-            alone_null=alone[at].null_id,
-            meeting=pairs[at].probe.id if at < len(pairs) and used[at] else "",
-            meeting_null=pairs[at].null_id if at < len(pairs) and used[at] else "",
-            agrees=at >= len(pairs) or used[at],
-            check=checks[at].probe.id if at in checks else "",
-            check_null=checks[at].null_id if at in checks else "",
-            views=tuple((layers[place].key.digest, label(place)) for place in sorted(views)) if at == 0 else (),
+            places(group),
+            network.sha256[:16],
+            *_ids(alone[at]),
+            *_ids(meetings.get(at)),
+            agrees=at == len(groups) - 1 or at in meetings,
+            check=_ids(checks.get(at))[0],
+            check_null=_ids(checks.get(at))[1],
+            views=places(sorted(views)) if at == 0 else (),
             borders=border_bytes(network, layers, group, views),
-            weight_bytes=tuple(weight_bytes(network, layers[place]) for place in group),
+            weight_bytes=tuple(network.constant_bytes(layers[place].graph.nodes) for place in group),
         )
         for at, group in enumerate(groups)
     )
-    kept = [*alone, *(pair for pair, use in zip(pairs, used, strict=True) if use), *checks.values()]
+    kept = (*alone, *meetings.values(), *checks.values())
     return found, tuple({probe.id: probe for window in kept for probe in window.probes}.values())
 
 
+def _meetings(alone: Sequence[_Window], pairs: Sequence[_Window]) -> dict[int, _Window]:
+    """Return the windows of neighbouring groups that are of use, by the number of the first group.
+
+    A pair that does not agree is of use if one of its groups alone does not agree either: it corrects for that.
+    """
+    return {
+        at: pair
+        for at, (pair, (one, other)) in enumerate(zip(pairs, itertools.pairwise(alone), strict=True))
+        if pair.agrees or not (one.agrees and other.agrees)
+    }
+
+
+def _ids(window: _Window | None) -> tuple[str, str]:
+    """Return the ids of a window and of its null window, "" for those that do not exist."""
+    if window is None:
+        return "", ""
+    return window.probe.id, "" if window.null is None else window.null.id
+
+
 def _in_places(chains: Iterable[frozenset[int]], owner: Mapping[int, int], views: frozenset[int]) -> Chains:
-    """Chains of nodes as sets of places of layers, without views; a layer in several chains is in each."""
+    """Return chains of nodes as sets of places of layers, without views; a layer may be in several chains."""
     return frozenset(frozenset(owner[index] for index in chain) - views for chain in chains) - {frozenset()}
 
 
 def _groups(layers: Sequence[Layer], chains: Chains, views: frozenset[int]) -> list[tuple[int, ...]]:
-    """Chains that share a layer are one group; ordered by their last layers."""
-    together = DisjointSets(place for place in range(len(layers)) if place not in views)
+    """Return groups of layers, ordered by their last layers; chains that share a layer form one group."""
+    sets = DisjointSets(place for place in range(len(layers)) if place not in views)
     for chain in chains:
-        together.join(sorted(chain))
-    return sorted((tuple(sorted(group)) for group in together.groups()), key=lambda group: group[-1])
+        sets.join(sorted(chain))
+    return sorted((tuple(sorted(group)) for group in sets.groups()), key=lambda group: group[-1])

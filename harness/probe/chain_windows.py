@@ -1,34 +1,34 @@
-"""Windows: neighbouring layers of a network, their borders where the device has them inside the network.
+"""Windows: neighbouring layers of a network, with the borders that the device gives them inside the network.
 
-A device with a memory on chip runs chains of layers that hand over there, and keeps in its other memory what goes
-from one chain to the next. Where a border lies decides: what comes from outside the model, and what is handed back,
-is moved from and to the host, and what a producer wrote on chip a chain goes on with. A Gather whose indices come
-from outside can only read what lies in that other memory, so no chain holds both the writer of a tensor and
-a Gather on it. Producer and Gather in front of a window, and a Gather behind it, put its borders there; a Gather in
-between would part the window's own chains and is never there. Layers that the device executes for nothing are no
-borders: they go with their readers.
+A device with on-chip memory runs chains of layers that exchange data there, and keeps the data between two chains in
+its external memory. A border is somewhere else if the window alone is sent to the device: inputs and outputs of a model
+move from and to the host, and a chain continues on data that a producer wrote on chip. A Gather with an index from
+outside can read only from external memory, so no chain has both the writer of a tensor and a Gather on it. A producer
+and a Gather in front of a window, and a Gather behind it, therefore put its borders into external memory. There is no
+Gather inside a window, because it would divide the window's own chains. Layers that take no time on the device are no
+borders: they belong to their readers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from harness.network.assemble import ModelBuilder, index_bound
+from harness.network.assemble import ModelBuilder
 from harness.network.layers import Layer
 from harness.network.network import Network, TensorType
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe, finish
-from harness.probe.producer import ProducerKind, produce
+from harness.probe.producer import ProducerKind, produce, produce_as, producer_of
 
 FEWEST_ELEMENTS = 64
-"""Smaller tensors lie wherever they like: moving them takes no time that counts."""
+"""Size from which the memory of a tensor matters: moving smaller ones takes negligible time."""
 
 
 def materialise(builder: ModelBuilder, tensor: str) -> str:
-    """A Gather of one slice at an index from outside, which reads the tensor where it lies between two chains.
+    """Append a Gather of one slice, at an index from outside, that forces the tensor into external memory.
 
-    It takes a row of a picture, a step of a sequence, or along the longest axis where that one has size 1: what it
-    reads is little. The tensor has at least one dimension.
+    The slice is small: a row of a picture, a step of a sequence, or, if that axis has size 1, one element along the
+    longest axis. The tensor has at least one dimension.
     """
     kind = builder.type_of(tensor)
     rank = len(kind.shape)
@@ -41,19 +41,16 @@ def materialise(builder: ModelBuilder, tensor: str) -> str:
 
 
 def window_probe(network: Network, layers: Sequence[Layer], members: Collection[int], views: Collection[int]) -> Probe:
-    """Producers and materialisers of the inputs, the layers at the places `members`, materialisers of the results.
+    """Return the probe of a window: producers of its inputs, its layers, and Gathers on inputs and results.
 
-    `views` are the places of layers that the device executes for nothing: those that members read go along.
-    What the materialisers in front take is also in `window_null`; those behind read one slice of each result, as
-    little as the start of the next chain, and stay in the window.
+    `members` are the places of its layers. `views` are the places of layers that take no time on the device; views that
+    members read belong to the window. The Gathers in front are also in `window_null`. Those behind read one slice of
+    each result, as little as the start of the next chain, and their time stays in the window.
     """
     held = _with_views(layers, members, views)
     builder = ModelBuilder(network.opset)
     inputs = _inputs(layers, held)
-    names = {
-        name: produce(builder, network.types[name], _producer_of(network, name), index_bound(network, name))
-        for name in inputs
-    }
+    names = {name: produce_as(_producer_of(network, name), builder, network, name) for name in inputs}
     results = [materialise(builder, names[name]) for name in inputs if _producer_of(network, name) != "outside"]
     for place in held:
         names = builder.subgraph(network, layers[place].graph.nodes, names)
@@ -70,7 +67,7 @@ def window_probe(network: Network, layers: Sequence[Layer], members: Collection[
 def window_null(
     network: Network, layers: Sequence[Layer], members: Collection[int], views: Collection[int]
 ) -> Probe | None:
-    """The same without the layers; None where all that the window reads comes from outside."""
+    """Return the same probe without the layers; None if all inputs of the window come from outside."""
     inputs = _inputs(layers, _with_views(layers, members, views))
     kinds = [(network.types[name], _producer_of(network, name)) for name in inputs]
     produced = [(kind, producer) for kind, producer in kinds if producer != "outside"]
@@ -84,7 +81,7 @@ def window_null(
 
 
 def _with_views(layers: Sequence[Layer], members: Collection[int], views: Collection[int]) -> tuple[int, ...]:
-    """The members and all views in front of them that only views part from them, in order."""
+    """Return the members and all views that they read, directly or through views, in order."""
     maker = {name: place for place in views for name in layers[place].graph.outputs}
     held, waiting = set(members), list(members)
     while waiting:
@@ -102,10 +99,7 @@ def _inputs(layers: Sequence[Layer], held: Sequence[int]) -> tuple[str, ...]:
 
 
 def _producer_of(network: Network, tensor: str) -> ProducerKind:
-    kind = network.types[tensor]
-    if tensor in network.inputs or index_bound(network, tensor) is not None or not _is_large(kind):
-        return "outside"
-    return "convolution" if len(kind.shape) == 4 and kind.dtype == "float32" else "abs"
+    return producer_of(network, tensor) if _is_large(network.types[tensor]) else "outside"
 
 
 def _is_large(kind: TensorType) -> bool:

@@ -1,4 +1,4 @@
-"""What a probe's total latency holds besides its layers: the columns of the overhead regression (S1.4)."""
+"""Amounts that a probe's total latency depends on besides its layers: the columns of the overhead regression."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass, fields
 class OverheadTerms:
     """Amounts that the overhead model multiplies by its coefficients; every probe is one run.
 
-    `input_bytes` and `output_bytes` are those of S1.4. Auxiliary layers and slices are counted apart,
-    with the bytes they read and write, so that their own cost leaks neither into a and b nor into a layer;
-    `views` are operators of a fixed small cost: a cast of one element, a reshape, a dimension put in.
+    `input_bytes` and `output_bytes` are those of S1.4. Auxiliary layers and slices are counted apart with the bytes
+    that they read and write, so that their cost is added neither to a and b nor to a layer. `views` counts operators
+    of a fixed small cost: a cast of one element, a reshape, an inserted dimension.
 
-    A device with a memory of its own moves data between that memory and its core, too, which is neither a nor b.
-    `loaded_bytes` are what a null probe makes it load, `stored_bytes` what a probe makes it store, where no
-    computing hides that; `accesses` are the single loads and stores among them, each of which waits for that memory.
-    `stacks` are the stacks of calibration that do hide it, with `stacked_rows` in all; the last they store, after all
-    computing, is in proportion to `last_bytes`, what they store of one row.
+    A device with a memory of its own also moves data between that memory and its core, which belongs neither to a nor
+    to b. `loaded_bytes` and `stored_bytes` are what a probe loads and stores while no computation hides it. `accesses`
+    counts the loads and stores among them, each of which waits for the memory. `stacks` counts the calibration stacks
+    that hide it, `stacked_rows` their rows. `last_bytes` is what they store of one row; the store after the last
+    computation is proportional to it.
     """
 
     input_bytes: int = 0

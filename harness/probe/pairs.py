@@ -1,21 +1,20 @@
-"""Pair probes: two neighbouring groups of operators apart and together, to find out whether a device fuses them.
+"""Pair probes: two neighbouring groups of operators, apart and together, which show whether a device fuses them.
 
-A device that does not tell what it fuses gives it away by time: `T(first) + T(second) - T(both) - T(neither)` is
-what the two save together. All four hold the same producers and auxiliary layers, so that everything but the
-operators cancels exactly:
+If a device does not report its fusion, `T(first) + T(second) - T(both) - T(between)` is the time that the two groups
+save together. All four probes have the same producers and auxiliary layers, so that everything but the operators
+cancels:
 
 - `first`: producers, the first group, an auxiliary layer on its result;
 - `second`: a producer in place of the first group, the second group, an auxiliary layer;
 - `both`: producers, both groups, an auxiliary layer;
 - `between`: the producer in place of the first group with an auxiliary layer.
 
-`first_inputs` and `second_inputs` are what `first` and `second` hold besides the group: they tell its own time,
-against which a saving counts.
+`first_inputs` and `second_inputs` are the parts of `first` and `second` besides the group. They give the group's own
+time, to which a saving is compared.
 
-What stands in for the first group writes one layout while that group may write another, and a reorder that is
-left out where both stand together looks like a saving. So pairs that hand over a picture are probed by two
-hand-overs, one of each layout: of the two savings one at least is free of reorders. Both must speak for
-fusion.
+The producer in place of the first group writes one layout while that group may write another. A reorder that is omitted
+if both groups are together looks like a saving. So pairs with a picture between them are probed with two producers, one
+for each layout: at least one of the two savings has no reorder in it. A fusion is found only if both savings show it.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.network.assemble import ModelBuilder, index_bound
+from harness.network.assemble import ModelBuilder
 from harness.network.fusion_candidates import NodePair
 from harness.network.key import Subgraph, canonical
 from harness.probe.auxiliary import AuxiliaryKind, Layout, attach
-from harness.probe.batches import MAX_BATCH_LOADS, MAX_BATCH_WEIGHT_BYTES, Batch
+from harness.probe.batches import batched_groups
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe, finish, reference_probe
 from harness.probe.probe_plan import ProbePlan
-from harness.probe.producer import ProducerKind, produce
+from harness.probe.producer import ProducerKind, produce_as, producer_of
 
 
 @dataclass(frozen=True)
 class PairProbes:
-    """The probes of one pair in one shape and with one hand-over, by their ids."""
+    """Ids of the probes of one pair in one shape; `hand_over` is the producer in place of the first group."""
 
     pattern: str
     shape: str
@@ -50,10 +49,10 @@ class PairProbes:
 
 
 def hand_overs(pair: NodePair, auxiliary: AuxiliaryKind) -> tuple[ProducerKind, ...]:
-    """What may stand in for the first group, the likelier first.
+    """Return the producers that may replace the first group, the likelier one first.
 
-    Only convolutions where the device works beside its host: behind a layer that does nothing but fetch, it hides
-    the computing of the next one, and a saving with it.
+    A device with its own memory gets only convolutions: behind a layer that only loads data it hides the computation of
+    the next layer, and a saving with it.
     """
     kind = pair.network.types[pair.between]
     if kind.dtype != "float32" or len(kind.shape) != 4:
@@ -64,43 +63,26 @@ def hand_overs(pair: NodePair, auxiliary: AuxiliaryKind) -> tuple[ProducerKind, 
 def plan_pairs(
     pairs: Sequence[tuple[NodePair, ProducerKind]], auxiliary: AuxiliaryKind
 ) -> tuple[ProbePlan, tuple[PairProbes, ...]]:
-    """The probes of these pairs, equal ones once, those of one pair in one batch where they are not shared."""
+    """Return the distinct probes of these pairs; new probes of one pair are in one batch."""
     reference = reference_probe()
     probes: dict[str, Probe] = {reference.id: reference}
-    planned, batches = [], _Batches()
+    planned, groups = [], []
     for pair, hand_over in pairs:
         built = _Pair(pair, hand_over, auxiliary).probes()
         fresh = {probe.id: probe for probe in built.values() if probe.id not in probes}
         probes.update(fresh)
-        batches.add(list(fresh.values()))
+        groups.append(tuple(fresh.values()))
         ids = {name: probe.id for name, probe in built.items()}
         planned.append(PairProbes(pair.pattern, pair.shape, hand_over, **ids))
-    return ProbePlan(probes, (), batches.all(), reference.id, (), auxiliary), tuple(planned)
-
-
-class _Batches:
-    def __init__(self) -> None:
-        self._batches: list[list[str]] = [[]]
-        self._weight_bytes = 0
-
-    def add(self, probes: Sequence[Probe]) -> None:
-        size = sum(probe.model.weight_bytes for probe in probes)
-        full = len(self._batches[-1]) + len(probes) > MAX_BATCH_LOADS
-        if self._batches[-1] and (full or self._weight_bytes + size > MAX_BATCH_WEIGHT_BYTES):
-            self._batches.append([])
-            self._weight_bytes = 0
-        self._batches[-1].extend(probe.id for probe in probes)
-        self._weight_bytes += size
-
-    def all(self) -> tuple[Batch, ...]:
-        return tuple(Batch(tuple(batch)) for batch in self._batches if batch)
+    batches = tuple(batched_groups(groups))
+    return ProbePlan(probes, (), batches, reference.id, (), auxiliary), tuple(planned)
 
 
 class _Pair:
     """Builds the probes of a pair.
 
-    Every input of a group but its first has an auxiliary layer of its own wherever that group is read or left
-    out, so that the counts of auxiliary layers are alike on both sides of the subtraction.
+    Each input of a group, except its first, has an auxiliary layer of its own in the probes with and without that
+    group, so that both sides of the subtraction have the same number of auxiliary layers.
     """
 
     def __init__(self, pair: NodePair, hand_over: ProducerKind, auxiliary: AuxiliaryKind) -> None:
@@ -117,7 +99,7 @@ class _Pair:
         return tuple(name for name in self._second.inputs if name != self._between)
 
     def probes(self) -> Mapping[str, Probe]:
-        """All six by the names of `PairProbes`."""
+        """Return all six probes by the names of `PairProbes`."""
         own, others = self._first.inputs, self._others()
         shared = [name for name in others if name in own]
         beside_both = [*own[1:], *(name for name in others if name not in own)]
@@ -131,7 +113,7 @@ class _Pair:
         }
 
     def _probe(self, what: str, graph: Subgraph, watched: Sequence[str]) -> Probe:
-        """Producers, the group, an auxiliary layer on its result and on the inputs `watched`."""
+        """Return producers, the group, and auxiliary layers on its result and on the inputs `watched`."""
         builder = ModelBuilder(self._network.opset)
         bound = {name: self._produce(builder, name) for name in graph.inputs}
         names = builder.subgraph(self._network, graph.nodes, bound)
@@ -160,13 +142,7 @@ class _Pair:
         return finish("pair", f"{self._label}: {what}", builder.build(results), terms, self._auxiliary)
 
     def _produce(self, builder: ModelBuilder, tensor: str) -> str:
-        kind = self._network.types[tensor]
-        return produce(builder, kind, self._producer(tensor), index_bound(self._network, tensor))
+        return produce_as(self._producer(tensor), builder, self._network, tensor)
 
     def _producer(self, tensor: str) -> ProducerKind:
-        kind = self._network.types[tensor]
-        if tensor == self._between:
-            return self._hand_over
-        if tensor in self._network.inputs or index_bound(self._network, tensor) is not None:
-            return "outside"
-        return "convolution" if len(kind.shape) == 4 and kind.dtype == "float32" else "abs"
+        return self._hand_over if tensor == self._between else producer_of(self._network, tensor)

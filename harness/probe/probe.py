@@ -8,30 +8,34 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.errors import HarnessError
-from harness.network.assemble import AssembledModel, ModelBuilder, assemble_network, index_bound
+from harness.network.assemble import AssembledModel, ModelBuilder, assemble_network
 from harness.network.layers import Layer
 from harness.network.network import Network, TensorType
 from harness.probe.auxiliary import AuxiliaryKind, Layout, attach
 from harness.probe.overhead_terms import OverheadTerms
-from harness.probe.producer import ProducerKind, produce
+from harness.probe.producer import ProducerKind, produce, produce_as
 
-Role = Literal[
-    "layer", "auxiliary", "context", "null", "stack", "window", "window-null", "calibration", "pair", "reference",
-    "single", "network",
-]  # fmt: skip
+LayerRole = Literal["layer", "auxiliary", "context", "null", "stack", "single"]
+WindowRole = Literal["window", "window-null"]
+Role = LayerRole | WindowRole | Literal["calibration", "pair", "reference", "network"]
+"""The purpose of a probe:
+
+- `layer`: a layer and an auxiliary layer (S1.1);
+- `auxiliary`: the auxiliary layer alone on the layer's output (S1.7);
+- `context`: producers, a layer and an auxiliary layer; `null`: the same without the layer;
+- `stack`: a producer, copies of a layer and an auxiliary layer;
+- `single`: a layer alone;
+- `window`: neighbouring layers and what puts their inputs in place; `window-null`: the same without the layers;
+- `calibration`: a null probe for the overhead regression;
+- `pair`: one of the probes that show whether two neighbours are fused;
+- `network`: a whole network;
+- `reference`: the probe that tracks drift.
+"""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A network to be timed.
-
-    `role` says what for: `layer` is selected layer + auxiliary layer (S1.1), `auxiliary` the auxiliary
-    layer alone on the layer's output (S1.7), `context` producers + layer + auxiliary layer, `null` the
-    same without the layer, `stack` producers + copies of a layer + auxiliary layer, `window` neighbouring layers behind
-    what puts their inputs in place, `window-null` the latter alone, `calibration` a null probe for the
-    overhead regression, `pair` one of those that tell whether two neighbours are fused, `single` a layer alone,
-    `network` a whole network, `reference` the probe that tracks drift.
-    """
+    """A small network to be timed; its id is a hash of its model, role, auxiliary layer and terms."""
 
     id: str
     role: Role
@@ -44,9 +48,9 @@ class Probe:
 def finish(
     role: Role, label: str, model: AssembledModel, terms: OverheadTerms, auxiliary: AuxiliaryKind | None
 ) -> Probe:
-    """A probe with the transfers of its model added to its terms, and its identity."""
+    """Return a probe with its id, and with the transfers of its model added to its terms."""
     whole = terms + OverheadTerms(input_bytes=model.input_bytes, output_bytes=model.output_bytes)
-    # Probes that are the same model are the same probe only in the same role: roles are visited differently.
+    # The same model in two roles is two probes, because roles are visited differently.
     text = f"{role} {auxiliary} {model.digest} {whole.identity}"
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return Probe(digest, role, label, model, whole, auxiliary)
@@ -60,16 +64,14 @@ def layer_probe(
     role: Role,
     layout: Layout = "outside",
 ) -> Probe:
-    """[producers +] layer + auxiliary layer; the auxiliary layer reads the layer's first result.
+    """Return a probe of [producers +] layer + auxiliary layer, which reads the layer's first result.
 
-    `layout` tells how the device keeps that result.
-    Postconditions: the model passes the checker, holds the layer's operators in their order, and exactly
-    one edge leads from the layer to the auxiliary layer.
+    `layout` is the layout in which the device keeps that result. Ensures that the model passes the ONNX checker, has
+    the layer's operators in their order, and has exactly one edge from the layer to the auxiliary layer.
     """
     builder = ModelBuilder(network.opset)
     bound = {
-        name: produce(builder, network.types[name], kind, index_bound(network, name))
-        for name, kind in zip(layer.graph.inputs, producers, strict=True)
+        name: produce_as(kind, builder, network, name) for name, kind in zip(layer.graph.inputs, producers, strict=True)
     }
     names = builder.subgraph(network, layer.graph.nodes, bound)
     result, terms = attach(builder, names[layer.graph.outputs[0]], auxiliary, layout)
@@ -80,7 +82,7 @@ def layer_probe(
 
 
 def can_stack(network: Network, layer: Layer) -> bool:
-    """Whether the layer can follow a copy of itself: one input and one result of the same type."""
+    """Return whether the layer can follow a copy of itself: one input and one result of the same type."""
     graph = layer.graph
     types = network.types
     return len(graph.inputs) == len(graph.outputs) == 1 and types[graph.inputs[0]] == types[graph.outputs[0]]
@@ -94,10 +96,13 @@ def stack_probe(
     copies: int,
     layout: Layout = "outside",
 ) -> Probe:
-    """[producer +] copies of a layer, each with weights of its own, + auxiliary layer; see `can_stack`."""
+    """Return a probe of [producer +] copies of a layer, each with its own weights, + auxiliary layer.
+
+    Requires `can_stack`.
+    """
     builder = ModelBuilder(network.opset)
     (read,), (written,) = layer.graph.inputs, layer.graph.outputs
-    tensor = produce(builder, network.types[read], producer, index_bound(network, read))
+    tensor = produce_as(producer, builder, network, read)
     for _ in range(copies):
         builder.renew_weights()
         tensor = builder.subgraph(network, layer.graph.nodes, {read: tensor})[written]
@@ -114,7 +119,7 @@ def null_probe(
     bounds: Sequence[int | None] | None = None,
     layouts: Sequence[Layout] | None = None,
 ) -> Probe:
-    """The same as `layer_probe` without the layer: an auxiliary layer behind every producer or input."""
+    """Return a probe as `layer_probe` without the layer: an auxiliary layer behind every producer or input."""
     builder = ModelBuilder(opset)
     results, terms = [], OverheadTerms()
     limits, kept = bounds or [None] * len(kinds), layouts or ["outside"] * len(kinds)
@@ -127,9 +132,9 @@ def null_probe(
 
 
 def single_probe(network: Network, layer: Layer) -> Probe:
-    """A layer alone, as people time layers without an auxiliary layer."""
+    """Return a probe of a layer alone, as layers are timed without the method of auxiliary layers."""
     builder = ModelBuilder(network.opset)
-    bound = {name: builder.input(network.types[name], index_bound(network, name)) for name in layer.graph.inputs}
+    bound = {name: produce_as("outside", builder, network, name) for name in layer.graph.inputs}
     names = builder.subgraph(network, layer.graph.nodes, bound)
     return finish(
         "single", layer.name, builder.build([names[name] for name in layer.graph.outputs]), OverheadTerms(), None
@@ -137,12 +142,12 @@ def single_probe(network: Network, layer: Layer) -> Probe:
 
 
 def network_probe(network: Network) -> Probe:
-    """A whole network."""
+    """Return a probe of a whole network."""
     return finish("network", network.name, assemble_network(network), OverheadTerms(), None)
 
 
 def reference_probe() -> Probe:
-    """A convolution of about a hundred microseconds on a desktop core, visited between others to track drift."""
+    """Return a probe that tracks drift: a convolution of about 100 µs on a desktop core, visited between others."""
     shape = (1, 64, 28, 28)
     builder = ModelBuilder(13)
     source = builder.input(TensorType("float32", shape))
@@ -159,12 +164,10 @@ def _check_probe(model: AssembledModel, layer: Layer, joint: str, others: int) -
 
     graph = onnx.load_model_from_string(model.content).graph
     ops = [node.op_type for node in graph.node]
-    wanted = [node.op for node in layer.graph.nodes]
-    holds_layer = any(ops[at : at + len(wanted)] == wanted for at in range(len(ops)))
+    expected = [node.op for node in layer.graph.nodes]
+    holds_layer = any(ops[at : at + len(expected)] == expected for at in range(len(ops)))
     readers = sum(list(node.input).count(joint) > 0 for node in graph.node)
     inner = sum(layer.graph.outputs[0] in node.inputs for node in layer.graph.nodes)
     if not holds_layer or readers - inner != 1 or len(graph.output) != 1 + others:
         why = f"operators {ops}, edges to the auxiliary layer {readers - inner}"
-        raise HarnessError(
-            f"The probe of layer {layer.name!r} does not hold the layer and one auxiliary layer", why=why
-        )
+        raise HarnessError(f"The probe of layer {layer.name!r} is not the layer and one auxiliary layer", why=why)

@@ -1,4 +1,4 @@
-"""The probe plan of a campaign: which probes, for which layers, in which batches."""
+"""The probe plan of a campaign: its probes, the layers that they measure, and the batches of visits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.network.context import context_of
 from harness.network.fusion_rules import FusionRule
 from harness.network.key import LayerKey
 from harness.network.layers import Layer
-from harness.network.network import Network, TensorType
+from harness.network.network import Network
 from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.auxiliary import AuxiliaryKind, Layout
 from harness.probe.batches import NODE_BYTES, SESSION_BYTES, Batch, Visits, batched, pools
@@ -26,7 +26,7 @@ STACK_COPIES = (1, 2, 4)
 
 @dataclass(frozen=True)
 class CutNetwork:
-    """A network with the layers it was cut into and the tensors the device keeps in a private layout.
+    """A network, its layers, and the tensors that the device keeps in a private layout.
 
     `runtime_graph` is the graph that the device reports, None if it reports none; `chains` and `windows` come from
     `plan_chains`.
@@ -42,10 +42,10 @@ class CutNetwork:
 
 @dataclass(frozen=True)
 class LayerProbes:
-    """The probes that tell the latency of one layer in one context, by their ids.
+    """The probes that measure one layer in one context, by their ids.
 
-    `stacks` hold as many copies of the layer as STACK_COPIES says; there are none where it cannot follow itself.
-    `networks` name those that have the layer, by the beginning of their files' hashes.
+    `stacks` are stacks of STACK_COPIES copies of the layer, empty if it cannot follow itself. `networks` are the
+    networks that have the layer, by the first digits of their files' hashes.
     """
 
     key: LayerKey
@@ -64,8 +64,8 @@ class LayerProbes:
 class ProbePlan:
     """All probes of a campaign, and the batches in which they are visited.
 
-    `weights` say how many times a probe's total enters an estimate of the networks; those that serve as a check or for
-    another estimator are not in it.
+    `weights` are the numbers of times that a probe's total enters an estimate of the networks. Probes that only check
+    others, or serve another estimator, are not in it.
     """
 
     probes: Mapping[str, Probe]
@@ -78,12 +78,12 @@ class ProbePlan:
     chains: tuple[ChainProbes, ...] = ()
 
     def weight(self, probe: str) -> float:
-        """How many times a probe's total enters an estimate; all alike where the plan does not say."""
+        """Return how many times a probe's total enters an estimate; 1 for all probes if the plan has no weights."""
         return self.weights.get(probe, 0.0) if self.weights else 1.0
 
     @property
     def id(self) -> str:
-        """Hash over what is measured; campaigns of the same plan can be resumed."""
+        """Hash of what is measured; a campaign with the same plan can be resumed."""
         return hashlib.sha256(repr((sorted(self.probes), self.batches)).encode()).hexdigest()[:16]
 
 
@@ -93,48 +93,60 @@ def plan_probes(
     auxiliary: AuxiliaryKind,
     cache_bytes: int | None = None,
 ) -> ProbePlan:
-    """Probes for every layer of the networks and for the overhead, equal ones once.
+    """Return the distinct probes for every layer of the networks and for the overhead.
 
-    `cache_bytes` is the cache of a core of the device, None where times do not depend on caches: then all are visited
-    cold, equal ones once. Else each network's probes are visited together, those that another network has, too,
-    so that caches are as warm or cold as in that network, and what is compared with them is visited warm.
+    `cache_bytes` is the size of a core's cache, None if the device's latency does not depend on caches: then all probes
+    are visited cold, each once. Otherwise the probes of each network are visited together, including those that it
+    shares with another, so that caches are in the same state as in that network; the probes that they are compared with
+    are visited warm.
     """
     plans = [_plan_network(cut, auxiliary) for cut in networks]
     reference = reference_probe()
     largest = max(max(cut.network.input_bytes, cut.network.output_bytes) for cut in networks)
     calibration = tuple({probe.id: probe for probe in calibration_probes(auxiliary, largest)}.values())
-    alone: Visits = "cold" if cache_bytes is None else "warm"
-    batches = [Batch(tuple(probe.id for probe in calibration), alone)]
-    seen: set[str] = set()
-    for cut, plan in zip(networks, plans, strict=True):
-        if cache_bytes is None:
-            batches.extend(batched(_fresh(seen, [one for group, _ in plan.in_context for one in group]), "cold"))
-        else:
-            batches.extend(_visited_as_in(cut, plan, cache_bytes))
-        batches.extend(batched(_fresh(seen, cut.windows), "cold"))
-        batches.extend(batched(_fresh(seen, plan.alone), alone))
-        batches.extend(batched(_fresh(seen, plan.stacks), "cold"))
     probes = {probe.id: probe for probe in (reference, *calibration)}
     probes.update((probe.id, probe) for plan in plans for probe in plan.probes)
     probes.update((probe.id, probe) for cut in networks for probe in cut.windows)
+    chains = tuple(chain for cut in networks for chain in cut.chains)
     weights = Counter(probe for plan in plans for probe in plan.entering.elements())
-    weights.update(
-        name
-        for cut in networks
-        for chain in cut.chains
-        for name in (chain.alone, chain.alone_null, chain.meeting, chain.meeting_null)
-        if name
-    )
+    weights.update(_window_ids(chains))
     weights.update(probe.id for probe in calibration)  # the overhead is in every estimate
     return ProbePlan(
-        probes, _merged(plans), tuple(batches), reference.id, tuple(rules), auxiliary,
-        {probe: float(count) for probe, count in weights.items()},
-        tuple(chain for cut in networks for chain in cut.chains),
-    )  # fmt: skip
+        probes=probes,
+        layers=_merged(plans),
+        batches=tuple(_batches(networks, plans, calibration, cache_bytes)),
+        reference=reference.id,
+        rules=tuple(rules),
+        auxiliary=auxiliary,
+        weights={probe: float(count) for probe, count in weights.items()},
+        chains=chains,
+    )
+
+
+def _batches(
+    networks: Sequence[CutNetwork], plans: Sequence[_NetworkPlan], calibration: Sequence[Probe], cache_bytes: int | None
+) -> Iterator[Batch]:
+    alone: Visits = "cold" if cache_bytes is None else "warm"
+    yield Batch(tuple(probe.id for probe in calibration), alone)
+    seen: set[str] = set()
+    for cut, plan in zip(networks, plans, strict=True):
+        if cache_bytes is None:
+            yield from batched(_fresh(seen, plan.probes_in_context), "cold")
+        else:
+            yield from _visited_as_in(cut, plan, cache_bytes)
+        yield from batched(_fresh(seen, cut.windows), "cold")
+        yield from batched(_fresh(seen, plan.alone), alone)
+        yield from batched(_fresh(seen, plan.stacks), "cold")
+
+
+def _window_ids(chains: Sequence[ChainProbes]) -> Iterator[str]:
+    """Yield the windows that enter the estimate of a network."""
+    for chain in chains:
+        yield from filter(None, (chain.alone, chain.alone_null, chain.meeting, chain.meeting_null))
 
 
 def _merged(plans: Sequence[_NetworkPlan]) -> tuple[LayerProbes, ...]:
-    """The layers of all networks, each place once with the probes of the first network that has it."""
+    """Return the layers of all networks, each context once, with the probes of the first network that has it."""
     merged: dict[tuple[LayerKey, str], LayerProbes] = {}
     for layer in (layer for plan in plans for layer in plan.layers):
         known = merged.setdefault((layer.key, layer.context), replace(layer, networks=()))
@@ -144,7 +156,7 @@ def _merged(plans: Sequence[_NetworkPlan]) -> tuple[LayerProbes, ...]:
 
 @dataclass(frozen=True)
 class _NetworkPlan:
-    """One network's probes: those in context by layer with how often it occurs, the layers alone, and stacks.
+    """One network's probes: those in context with the number of times that the layer occurs, layers alone, stacks.
 
     `entering` counts how often a probe's total enters the sum of the network's layers.
     """
@@ -156,70 +168,55 @@ class _NetworkPlan:
     entering: Counter[str]
 
     @property
-    def probes(self) -> Iterator[Probe]:
-        """All of them."""
-        yield from (probe for group, _ in self.in_context for probe in group)
-        yield from (*self.alone, *self.stacks)
+    def probes_in_context(self) -> tuple[Probe, ...]:
+        return tuple(probe for group, _ in self.in_context for probe in group)
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        return (*self.probes_in_context, *self.alone, *self.stacks)
 
 
 def _plan_network(cut: CutNetwork, auxiliary: AuxiliaryKind) -> _NetworkPlan:
-    places: dict[tuple[LayerKey, str], list[Layer]] = {}
+    occurrences: dict[tuple[LayerKey, str], list[Layer]] = {}
     for layer in cut.layers:
-        places.setdefault((layer.key, context_of(cut.network, layer)), []).append(layer)
+        occurrences.setdefault((layer.key, context_of(cut.network, layer)), []).append(layer)
     layers: list[LayerProbes] = []
     in_context: list[tuple[tuple[Probe, ...], int]] = []
     alone: list[Probe] = []
     stacks: list[Probe] = []
     entering: Counter[str] = Counter()
-    for (key, context), same in places.items():
-        layer = same[0]
+    networks = (cut.network.sha256[:8],)
+    for (key, context), equal in occurrences.items():
+        layer = equal[0]
         whole, without, within, null = _layer_probes(cut, layer, auxiliary)
-        repeated = _stacks(cut, layer, auxiliary)
-        ids = tuple(probe.id for probe in repeated)
-        layers.append(
-            LayerProbes(
-                key,
-                context,
-                layer.op,
-                layer.name,
-                whole.id,
-                without.id,
-                within.id,
-                null.id,
-                ids,
-                (cut.network.sha256[:8],),
-            )
-        )
-        in_context.append(((within, null), len(same)))
+        copies = _stacks(cut, layer, auxiliary)
+        ids = (whole.id, without.id, within.id, null.id, tuple(probe.id for probe in copies))
+        layers.append(LayerProbes(key, context, layer.op, layer.name, *ids, networks))
+        in_context.append(((within, null), len(equal)))
         alone += [whole, without]
-        stacks += repeated
-        entering.update({within.id: len(same), null.id: len(same)})
+        stacks += copies
+        entering.update({within.id: len(equal), null.id: len(equal)})
     return _NetworkPlan(tuple(layers), tuple(in_context), tuple(alone), tuple(stacks), entering)
 
 
 def _visited_as_in(cut: CutNetwork, plan: _NetworkPlan, cache_bytes: int) -> Iterator[Batch]:
-    weight_bytes = sum(kind.bytes for kind in _weights_of(cut.network))
+    weight_bytes = cut.network.constant_bytes(cut.network.nodes)
     network_bytes = weight_bytes + SESSION_BYTES + NODE_BYTES * len(cut.layers)
     if network_bytes <= cache_bytes:
-        yield from batched(_fresh(set(), [probe for group, _ in plan.in_context for probe in group]), "warm")
+        yield from batched(_fresh(set(), plan.probes_in_context), "warm")
     else:
         yield from pools(plan.in_context, network_bytes)
 
 
-def _weights_of(network: Network) -> list[TensorType]:
-    """Types of the constants that its nodes read, each once."""
-    read = dict.fromkeys(name for node in network.nodes for name in node.inputs if name in network.constants)
-    return [network.constants[name].type for name in read]
-
-
 def _fresh(seen: set[str], probes: Sequence[Probe]) -> list[Probe]:
-    """Those that were not seen before, each once; they are seen then."""
+    """Return the probes that are not in `seen`, each once, and add them to it."""
     fresh = {probe.id: probe for probe in probes if probe.id not in seen}
     seen.update(fresh)
     return list(fresh.values())
 
 
 def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tuple[Probe, Probe, Probe, Probe]:
+    """Return the probes in the order of `LayerProbes`: layer, auxiliary, in_context, null."""
     network, inputs, result = cut.network, layer.graph.inputs, layer.graph.outputs[0]
     producers = producers_of(network, layer, cut.blocked)
     layout = _layout_of(cut, layer)

@@ -1,14 +1,14 @@
-"""Producers: cheap layers in front of a layer that put it into the place it has inside a network.
+"""Producers: cheap layers in front of a layer that give it the surroundings it has inside a network.
 
-A layer that reads a graph input finds its data in the runtime's plain layout and not yet computed by
-anyone; inside a network it reads what a neighbour has just written, in the layout the neighbour prefers,
-and a residual add is fused only where both operands come from layers. Two kinds serve:
+The data of a graph input is in the runtime's plain layout. Inside a network a layer reads data that a neighbour has
+just written, in the layout that the neighbour prefers, and a residual add is fused only if layers write both operands.
+There are two kinds of producers:
 
-- `convolution`: 1x1 from four channels, with a Relu, so that its result has the layout convolutions
-  prefer and nothing behind it can be drawn in;
-- `abs`: element-wise, plain layout, any rank (`not` for booleans).
+- `convolution`: a 1x1 convolution from four channels and a Relu; its result has the layout that convolutions prefer,
+  and no following operator can be fused into it;
+- `abs`: element-wise, plain layout, any rank (`Not` for booleans).
 
-What comes from outside the network in the network comes from outside in the probe, too.
+Inputs of the network stay inputs of the probe.
 """
 
 from __future__ import annotations
@@ -24,22 +24,31 @@ PRODUCER_CHANNELS = 4
 
 
 def producers_of(network: Network, layer: Layer, blocked: frozenset[str]) -> tuple[ProducerKind, ...]:
-    """For each input of the layer, what stands in for the neighbour that writes it in the network.
+    """Return the producer of each input of the layer; `blocked` are the tensors in a private layout of the device."""
+    return tuple(
+        producer_of(network, name) if name in blocked else _plain_producer_of(network, name)
+        for name in layer.graph.inputs
+    )
 
-    `blocked` names the tensors that the device keeps in a private layout.
-    """
-    return tuple(_producer_of(network, name, blocked) for name in layer.graph.inputs)
 
-
-def _producer_of(network: Network, tensor: str, blocked: frozenset[str]) -> ProducerKind:
+def producer_of(network: Network, tensor: str) -> ProducerKind:
+    """Return the producer that replaces the neighbour that writes a tensor; pictures are assumed to be blocked."""
     kind = network.types[tensor]
-    if tensor in network.inputs or index_bound(network, tensor) is not None:
-        return "outside"
-    return "convolution" if tensor in blocked and len(kind.shape) == 4 and kind.dtype == "float32" else "abs"
+    plain = _plain_producer_of(network, tensor)
+    return "convolution" if plain == "abs" and len(kind.shape) == 4 and kind.dtype == "float32" else plain
+
+
+def _plain_producer_of(network: Network, tensor: str) -> ProducerKind:
+    return "outside" if tensor in network.inputs or index_bound(network, tensor) is not None else "abs"
+
+
+def produce_as(producer: ProducerKind, builder: ModelBuilder, network: Network, tensor: str) -> str:
+    """Append the producer of a tensor of the network; return the name of the tensor's copy."""
+    return produce(builder, network.types[tensor], producer, index_bound(network, tensor))
 
 
 def produce(builder: ModelBuilder, kind: TensorType, producer: ProducerKind, bound: int | None = None) -> str:
-    """A tensor of the given type, written by the producer from an input of the model's own."""
+    """Append a producer with an input of its own; return the tensor that it writes."""
     if producer == "outside":
         return builder.input(kind, bound)
     if producer == "convolution":
