@@ -1,0 +1,76 @@
+"""The documentation names nothing that does not exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
+_NAMED = re.compile(r"`([a-z_/]*test_\w+\.py)?::(test_\w+)`")
+_TEST_FILE = re.compile(r"`((?:tests/)?[a-z_/]*test_\w+\.py)`")
+_TEST_NAME = re.compile(r"`(test_\w+)`")
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
+_MODULE = re.compile(r"`((?:harness|device_agents|benchmarks|tests|fuzz)/[\w/]*(?:\.\w+)?)`")
+
+
+def _tests() -> dict[str, set[str]]:
+    """The names of all test functions by file, with the path below tests/."""
+    return {
+        str(path.relative_to(ROOT / "tests")): set(re.findall(r"def (test_\w+)\(", path.read_text(encoding="utf-8")))
+        for path in (ROOT / "tests").rglob("test_*.py")
+    }
+
+
+def test_every_test_that_security_names_exists() -> None:
+    """Each `path::name` of docs/security.md is a test of that file; `::name` belongs to the file named before it."""
+    rows = [row for row in (ROOT / "docs" / "security.md").read_text().splitlines() if row.startswith("| ")]
+    found, tests = 0, _tests()
+    for row in rows:
+        path = ""
+        for named, test in _NAMED.findall(row):
+            path = named or path
+            assert test in tests[path], f"{path}::{test}"
+            found += 1
+    assert found > 30
+
+
+def test_every_defence_has_a_test_or_a_rule() -> None:
+    """No row of the table of defences is without a test."""
+    text = (ROOT / "docs" / "security.md").read_text()
+    table = text.partition("| defence | shown by |")[2].partition("\n\n")[0]
+    rows = table.strip().splitlines()[1:]
+    assert len(rows) > 20
+    assert all(_NAMED.search(row) for row in rows)
+
+
+def test_every_requirement_resolves_to_tests() -> None:
+    """Each row of docs/requirements.md names a test file, and every file and test that the page names exists."""
+    text = (ROOT / "docs" / "requirements.md").read_text()
+    tests = _tests()
+    by_basename = {Path(path).name: names for path, names in tests.items()}
+    rows = [row for row in text.splitlines() if re.match(r"\| S\d\.\d+ \|", row)]
+    assert len(rows) == 37
+    assert all(_TEST_FILE.search(row) for row in rows)
+    for row in text.splitlines():
+        names: set[str] = set()
+        for part in re.findall(r"`[^`]+`", row):
+            if _TEST_FILE.fullmatch(part):
+                path = part.strip("`")
+                if path.startswith("tests/"):
+                    assert path.removeprefix("tests/") in tests, path
+                assert Path(path).name in by_basename, path
+                names |= by_basename[Path(path).name]
+            elif _TEST_NAME.fullmatch(part):
+                assert part.strip("`") in names, f"{part} in: {row[:60]}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_paths_of_a_page_exist(page: Path) -> None:
+    """Every relative link of a page and every source path that it names leads to a file of the repository."""
+    text = page.read_text(encoding="utf-8")
+    missing = [link for link, _ in _LINK.findall(text) if link and not (page.parent / link).exists()]
+    missing += [path for path in _MODULE.findall(text) if "*" not in path and not (ROOT / path).exists()]
+    assert not missing, missing
