@@ -1,6 +1,7 @@
-"""On-device profiling and measurement of neural-network latency.
+"""Measure how long each layer of a neural network takes on a device, and predict whole networks from it.
 
->>> from harness import profile, build_lut, estimate, validate  # doctest: +SKIP
+docs/python.md documents every name that this package exports. Each is imported when it is first used, so that the
+command line starts quickly.
 """
 
 from __future__ import annotations
@@ -10,28 +11,79 @@ from typing import TYPE_CHECKING, Any
 from harness import version
 
 if TYPE_CHECKING:
-    from harness.estimation.network_estimate import estimate
-    from harness.fleet.profile import profile
+    from harness import errors
+    from harness.device.inventory import Device, load_inventory
+    from harness.errors import HarnessError
+    from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate, estimate
+    from harness.fleet.profile import profile, profile_request
+    from harness.fleet.profile_outcome import ProfileOutcome
     from harness.lut.build import build_lut
-    from harness.validation.network_validation import validate
-    from harness.workspace import Workspace
+    from harness.lut.table import Lut
+    from harness.measure.policy import RepeatPolicy
+    from harness.measure.profiling import ProfileResult
+    from harness.measure.progress import Progress
+    from harness.measure.request import ProfileRequest, SpaceRequest
+    from harness.space.exploration import SpaceProfile
+    from harness.validation.network_validation import NetworkValidation, Validation, validate
+    from harness.workspace import Workspace, find_workspace
 
 __version__ = version.VERSION
-__all__ = ["Workspace", "__version__", "build_lut", "estimate", "profile", "validate"]
+__all__ = [
+    "Device",
+    "HarnessError",
+    "LayerEstimate",
+    "Lut",
+    "NetworkEstimate",
+    "NetworkValidation",
+    "ProfileOutcome",
+    "ProfileRequest",
+    "ProfileResult",
+    "Progress",
+    "RepeatPolicy",
+    "SpaceProfile",
+    "SpaceRequest",
+    "Validation",
+    "Workspace",
+    "__version__",
+    "build_lut",
+    "errors",
+    "estimate",
+    "find_workspace",
+    "load_inventory",
+    "profile",
+    "profile_request",
+    "validate",
+]
 
-_HOMES = {
-    "build_lut": "harness.lut.build",
-    "estimate": "harness.estimation.network_estimate",
-    "profile": "harness.fleet.profile",
-    "validate": "harness.validation.network_validation",
-    "Workspace": "harness.workspace",
+_MODULES = {
+    "device.inventory": ("Device", "load_inventory"),
+    "errors": ("HarnessError",),
+    "estimation.network_estimate": ("LayerEstimate", "NetworkEstimate", "estimate"),
+    "fleet.profile": ("profile", "profile_request"),
+    "fleet.profile_outcome": ("ProfileOutcome",),
+    "lut.build": ("build_lut",),
+    "lut.table": ("Lut",),
+    "measure.policy": ("RepeatPolicy",),
+    "measure.profiling": ("ProfileResult",),
+    "measure.progress": ("Progress",),
+    "measure.request": ("ProfileRequest", "SpaceRequest"),
+    "space.exploration": ("SpaceProfile",),
+    "validation.network_validation": ("NetworkValidation", "Validation", "validate"),
+    "workspace": ("Workspace", "find_workspace"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a function of the package when it is first used: the command line must start fast."""
+    """Import an exported name when it is first used."""
     import importlib
 
-    if name not in _HOMES:
-        raise AttributeError(f"module 'harness' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    if name == "errors":
+        return importlib.import_module("harness.errors")
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"harness.{module}"), name)
+    raise AttributeError(f"module 'harness' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
