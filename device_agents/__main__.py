@@ -7,7 +7,7 @@ from typing import List, Optional
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Runs the agent on standard input and output, or the worker on an inherited socket."""
+    """Run the agent on standard input and output, or the worker on an inherited socket."""
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == ["worker"]:
         from device_agents.worker import work

@@ -1,4 +1,4 @@
-"""Weights and inputs made on the device from a few words, so that nobody's weights travel to it."""
+"""Make weights and inputs on the device from short specifications, so that no weights are sent to it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ DISTRIBUTIONS = ("normal", "uniform", "integers", "constant")
 
 
 def make(spec: Dict[str, Any]) -> "np.ndarray[Any, Any]":
-    """The array that a spec describes.
+    """Return the array that a spec describes.
 
-    `dtype` and `shape`; `seed`; `distribution` one of normal (`scale`), uniform (`low`, `high`),
-    integers (`low`, `high` exclusive) and constant (`low`). Long arrays repeat a block of random numbers:
-    latency does not depend on their values, loading time does.
+    A spec has `dtype`, `shape`, `seed` and `distribution`, one of normal (`scale`), uniform (`low`, `high`), integers
+    (`low`, `high` exclusive) and constant (`low`). Long arrays repeat a block of random numbers, which shortens loading
+    and leaves the latency unchanged.
     """
     shape: Tuple[int, ...] = tuple(int(size) for size in spec["shape"])
     dtype = np.dtype(spec["dtype"])

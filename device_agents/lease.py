@@ -1,11 +1,10 @@
-"""Exclusive use of a resource of this machine, with a fencing token that only ever grows.
+"""Exclusive use of a resource of this machine, with a fencing token that only grows.
 
-The lock is an `flock` on one file per resource in a folder that all users of the machine share, so that
-two workspaces, two users and two controllers exclude each other. The kernel drops the lock when the
-supervisor ends, however it ends. The file keeps the last token, who took it, and until when it is leased.
+The lock is an `flock` on one file per resource in a folder that all users of the machine share, so that workspaces,
+users and controllers exclude each other. The kernel drops the lock when the supervisor ends, however it ends. The file
+holds the last token, its holder, and the time until which it is leased.
 
-That folder may not outlive a reboot, and the wall clock may be wrong after one; so the token is kept a
-second time, in the user's cache folder.
+A reboot may empty that folder and may set the wall clock back, so the user's cache folder holds a copy of the token.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from typing import Any, Dict, Optional
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _RECORD_BYTES = 4096
 _MOST = 1 << 62
-"""Tokens beyond this nobody can have reached: everybody may write to the file."""
+"""Tokens above this are not believed, because every user may write to the file."""
 _SPARE = 1 / 8
 _GRACE_S = 5.0
 _DYING_S = 2.0
 
 
 class LeaseHeld(Exception):
-    """Another supervisor holds the resource; `holder` says who, as far as the file tells."""
+    """Another supervisor holds the resource; `holder` names it, if the file does."""
 
     def __init__(self, resource: str, holder: str) -> None:
         super().__init__(f"{resource} is leased by {holder}")
@@ -40,14 +39,14 @@ class LeaseHeld(Exception):
 
 
 def runtime_folder() -> str:
-    """The per-machine folder of lock files, the same for every user; created on first use."""
+    """Return the folder of lock files, one for all users of the machine; it is created on first use."""
     base = "/run/lock"
     if not (os.path.isdir(base) and os.stat(base).st_mode & stat.S_IWOTH):
         base = "/tmp"  # noqa: S108 - shared on purpose
     folder = os.environ.get("HARNESS_RUNTIME_FOLDER") or os.path.join(base, "harness-leases")
     try:
         os.mkdir(folder)
-        os.chmod(folder, 0o1777)  # noqa: S103 - as /tmp: everybody may lock, nobody may remove
+        os.chmod(folder, 0o1777)  # noqa: S103 - as /tmp: everyone may lock, no one may remove
     except FileExistsError:
         pass
     return folder
@@ -64,9 +63,9 @@ class Lease:
         self._file: Optional[int] = None
 
     def acquire(self, holder: str) -> int:
-        """Takes the lock or raises LeaseHeld; returns the new fencing token, larger than any before.
+        """Take the lock and return a new fencing token, larger than all before; raises LeaseHeld.
 
-        Raises OSError where the token cannot be kept: on a full disk, for example.
+        Raises OSError if the token cannot be stored, for example on a full disk.
         """
         handle = _open_shared(_path(self.resource))
         try:
@@ -85,21 +84,21 @@ class Lease:
         return token
 
     def extend(self, deadline_s: float, ttl_s: float) -> None:
-        """Records that the lease holds until `deadline_s` of the monotonic clock, should this process be stopped."""
+        """Record that the lease holds until `deadline_s` of the monotonic clock, in case this process is stopped."""
         if self._file is not None and deadline_s > self._record.get("until_s", 0.0):
-            self._record["until_s"] = deadline_s + _SPARE * ttl_s  # so that not every heartbeat has to write
-            with contextlib.suppress(OSError):  # it serves others, should this process be stopped
+            self._record["until_s"] = deadline_s + _SPARE * ttl_s  # not every heartbeat needs a write
+            with contextlib.suppress(OSError):  # the lease itself does not depend on it
                 _write(self._file, self._record)
 
     def release(self) -> None:
-        """Gives the lock back; harmless where it is not held."""
+        """Release the lock; without a lock this does nothing."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def evict_stopped(resource: str) -> bool:
-    """Kills a holder that is stopped (SIGSTOP) and so cannot end itself though its lease ran out; whether it did."""
+    """Kill a holder that is stopped (SIGSTOP) beyond its lease; returns whether it did."""
     _check_name(resource)
     try:
         handle = os.open(_path(resource), os.O_RDWR | os.O_NOFOLLOW)
@@ -112,7 +111,7 @@ def evict_stopped(resource: str) -> bool:
 
 
 def holder_of(resource: str) -> Optional[str]:
-    """Who holds the resource now, or None; takes nothing."""
+    """Return the present holder of the resource, or None, without taking the lease."""
     _check_name(resource)
     try:
         handle = os.open(_path(resource), os.O_RDWR | os.O_NOFOLLOW)
@@ -129,7 +128,7 @@ def holder_of(resource: str) -> Optional[str]:
 
 def _check_name(resource: str) -> None:
     if not _NAME.match(resource):
-        raise ValueError(f"resource name {resource!r} is not a plain name")
+        raise ValueError(f"the resource {resource!r} is not 1 to 64 letters, digits, dots, dashes or underscores")
 
 
 def _path(resource: str) -> str:
@@ -137,7 +136,7 @@ def _path(resource: str) -> str:
 
 
 def _lock(handle: int) -> bool:
-    """Tries a few times: `holder_of` of another process locks for a moment, too."""
+    """Try a few times, because `holder_of` in another process also locks for a moment."""
     for pause_s in (0.02, 0.05, 0.0):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -164,7 +163,7 @@ def _open_shared(path: str) -> int:
 def _read(handle: int) -> Dict[str, Any]:
     try:
         record = json.loads(os.pread(handle, 4096, 0))
-    except (ValueError, RecursionError):  # first use, a write cut by a power failure, or somebody else's scribble
+    except (ValueError, RecursionError):  # new, cut off by a power failure, or written by another program
         return {}
     if not isinstance(record, dict) or type(record.get("token")) is not int:
         return {}
@@ -172,7 +171,7 @@ def _read(handle: int) -> Dict[str, Any]:
 
 
 def _write(handle: int, record: Dict[str, Any]) -> None:
-    """In place, always as many bytes: a disk that is full by now cannot take the token away."""
+    """Write in place, always the same number of bytes, so that a full disk cannot lose the token."""
     content = json.dumps(record).encode().ljust(_RECORD_BYTES)
     if os.pwrite(handle, content, 0) != len(content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -184,7 +183,7 @@ def _memory(resource: str) -> str:
 
 
 def _remembered(resource: str) -> int:
-    """The last token that this user took here, also before a reboot; 0 where nothing tells."""
+    """Return the last token that this user took here, also before a reboot; 0 if there is none."""
     try:
         handle = os.open(_memory(resource), os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -196,7 +195,7 @@ def _remembered(resource: str) -> int:
 
 
 def _remember(resource: str, token: int) -> None:
-    with contextlib.suppress(OSError):  # without a home folder the lock file and the wall clock have to do
+    with contextlib.suppress(OSError):  # without a home folder the lock file and the wall clock must suffice
         os.makedirs(os.path.dirname(_memory(resource)), mode=0o700, exist_ok=True)
         handle = os.open(_memory(resource), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
@@ -229,7 +228,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _has_open(pid: int, handle: int) -> bool:
-    """Whether the process has this file open: its number may be another's by now."""
+    """Return whether the process has this file open; its id may have been reused."""
     folder = "/proc/%d/fd" % pid
     ours = os.fstat(handle)
     for name in os.listdir(folder):

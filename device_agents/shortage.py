@@ -1,6 +1,6 @@
-"""Whether a runtime that refuses a probe lacked memory or disk: that is the device's trouble, not the probe's.
+"""Find out whether a runtime refused a probe for lack of memory or disk: a fault of the device, not of the probe.
 
-Runtimes tell it in words, if at all.
+Most runtimes report this in the text of their error only.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _TRIAL_BYTES = 1 << 20
 
 
 def is_memory(error: BaseException) -> bool:
-    """Whether memory was short."""
+    """Return whether the error reports a lack of memory."""
     return isinstance(error, MemoryError) or _MEMORY.search(str(error)) is not None
 
 
 def disk_trouble(error: BaseException) -> Optional[str]:
-    """Why no files can be written in the current folder, or None where that is not what `error` is about."""
+    """Return why files cannot be written in the current folder, or None if `error` has another cause."""
     try:
         with tempfile.TemporaryFile(dir=os.getcwd()) as trial:
             trial.write(bytes(_TRIAL_BYTES))

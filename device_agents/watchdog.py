@@ -1,4 +1,4 @@
-"""The moment until which the host must have said something, and a thread that ends a process that missed it."""
+"""A deadline for the next frame of the host, and a thread that ends a process which hangs beyond it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Callable
 
 
 class Watchdog:
-    """A deadline that signs of life push back; `grace_s` after it, the process ends whatever it is doing."""
+    """A deadline that `renew` postpones; `grace_s` after it the process calls `last_act` and exits."""
 
     def __init__(self, ttl_s: float, grace_s: float, exit_code: int, last_act: Callable[[], None]) -> None:
         self.ttl_s = ttl_s
@@ -20,15 +20,15 @@ class Watchdog:
         self._shortened = threading.Event()
 
     def start(self) -> None:
-        """Starts the thread; it sleeps until the deadline that it knows of, no more often."""
+        """Start the thread, which sleeps from deadline to deadline."""
         threading.Thread(target=self._watch, daemon=True).start()
 
     def renew(self) -> None:
-        """A sign of life."""
+        """Postpone the deadline to `ttl_s` from now."""
         self.deadline = time.monotonic() + self.ttl_s
 
     def restart(self, ttl_s: float) -> None:
-        """Another time to live from now on."""
+        """Set another `ttl_s`, from now on."""
         self.ttl_s = ttl_s
         self.renew()
         self._shortened.set()

@@ -1,11 +1,11 @@
 """Frames between host and agent, and between the agent's supervisor and its worker.
 
-A frame is a 4-byte big-endian length, a UTF-8 JSON header of that many bytes, and a payload of
-`payload_bytes` bytes. Lengths are checked before anything is read or allocated.
+A frame is a 4-byte big-endian length, a UTF-8 JSON header of that length, and a payload of `payload_bytes` bytes.
+Lengths are checked before anything is read or allocated.
 
-Header fields of every frame: `type`, `id` (of the request; replies repeat it), `seq` (count of frames
-sent on this side, from 0) and `payload_bytes`; the others belong to the type and are in `Frame.fields`.
-docs/protocol.md lists the types.
+Every header has the fields `type`, `id` (of the request; replies repeat it), `seq` (number of frames sent before on
+this side) and `payload_bytes`. Other fields depend on the type and are in `Frame.fields`. docs/protocol.md lists the
+types.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RESERVED = ("type", "id", "seq", "payload_bytes")
 
 
 class FrameError(ValueError):
-    """Bytes that are not a frame, or a frame beyond the limits."""
+    """The bytes are not a frame, or the frame exceeds a limit."""
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,21 @@ class Frame:
 
 
 def encode(frame: Frame) -> bytes:
-    """The bytes of a frame; raises FrameError where the decoder would refuse them."""
+    """Return the bytes of a frame; raises FrameError if a decoder would refuse them."""
     header = {**frame.fields, "type": frame.type, "id": frame.id, "seq": frame.seq, "payload_bytes": len(frame.payload)}
     try:
         text = json.dumps(header, allow_nan=False, separators=(",", ":"), ensure_ascii=True).encode()
     except (ValueError, TypeError, RecursionError) as error:
-        raise FrameError(f"header is not plain JSON: {error}") from error
+        raise FrameError(f"the header is not plain JSON: {error}") from error
     if len(text) > MAX_HEADER_BYTES:
-        raise FrameError(f"header of {len(text)} bytes is over the limit of {MAX_HEADER_BYTES}")
+        raise FrameError(f"a header of {len(text)} bytes exceeds the limit of {MAX_HEADER_BYTES}")
     if len(frame.payload) > MAX_PAYLOAD_BYTES:
-        raise FrameError(f"payload of {len(frame.payload)} bytes is over the limit of {MAX_PAYLOAD_BYTES}")
+        raise FrameError(f"a payload of {len(frame.payload)} bytes exceeds the limit of {MAX_PAYLOAD_BYTES}")
     return _LENGTH.pack(len(text)) + text + frame.payload
 
 
 def strict_json(text: bytes) -> Any:
-    """JSON without NaN, infinities, overflowing numbers, lone surrogates or bottomless nesting."""
+    """Parse JSON; raises FrameError for NaN, infinities, overflowing numbers, lone surrogates and deep nesting."""
     try:
         value = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
         json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -79,8 +79,7 @@ def _finite(text: str) -> float:
 class Decoder:
     """Turns a stream of bytes, in pieces of any size, into frames.
 
-    Frames must arrive with consecutive `seq`; a gap, a repeat or a malformed header raises FrameError,
-    after which the stream cannot be used any more.
+    A malformed header, or a `seq` that is not the next one, raises FrameError; the stream is then unusable.
     """
 
     def __init__(self) -> None:
@@ -90,16 +89,16 @@ class Decoder:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes received that do not make a whole frame yet."""
+        """Number of received bytes that do not form a whole frame yet."""
         return len(self._buffer) + (1 if self._header is not None else 0)
 
     @property
     def arriving(self) -> Dict[str, Any]:
-        """The header of the frame whose payload is still on its way; empty between frames."""
+        """Header of the frame whose payload is incomplete; empty between frames."""
         return self._header or {}
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Adds received bytes; yields the frames they complete."""
+        """Add received bytes and yield the frames that they complete."""
         self._buffer += data
         while True:
             header = self._header or self._take_header()
@@ -119,14 +118,14 @@ class Decoder:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
         if not 2 <= length <= MAX_HEADER_BYTES:
-            raise FrameError(f"header length {length} is outside 2 to {MAX_HEADER_BYTES}")
+            raise FrameError(f"the header length {length} is not from 2 to {MAX_HEADER_BYTES}")
         if len(self._buffer) < _LENGTH.size + length:
             return None
         header: Dict[str, Any] = strict_json(bytes(self._buffer[_LENGTH.size : _LENGTH.size + length]))
         del self._buffer[: _LENGTH.size + length]
         _check_header(header)
         if header["seq"] != self._next_seq:
-            raise FrameError(f"frame {header['seq']} arrived where {self._next_seq} was due")
+            raise FrameError(f"frame {header['seq']} arrived instead of frame {self._next_seq}")
         self._next_seq += 1
         self._header = header
         return header
@@ -134,21 +133,21 @@ class Decoder:
 
 def _check_header(header: Any) -> None:
     if not isinstance(header, dict) or not isinstance(header.get("type"), str):
-        raise FrameError("header has no type")
+        raise FrameError("the header has no type")
     for name, limit in (("id", 2**63), ("seq", 2**63), ("payload_bytes", MAX_PAYLOAD_BYTES + 1)):
         value = header.get(name)
         if type(value) is not int or not 0 <= value < limit:
-            raise FrameError(f"header field {name} is not an integer from 0 to {limit - 1}")
+            raise FrameError(f"the header field {name} is not an integer from 0 to {limit - 1}")
 
 
 class FrameWriter:
-    """Numbers frames and hands their bytes to `send`."""
+    """Numbers frames and passes their bytes to `send`."""
 
     def __init__(self, send: Any) -> None:
         self._send = send
         self._seq = 0
 
     def write(self, type: str, id: int = 0, payload: bytes = b"", **fields: Any) -> None:
-        """Sends one frame."""
+        """Send one frame."""
         self._send(encode(Frame(type, id, fields, payload, self._seq)))
         self._seq += 1

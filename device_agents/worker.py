@@ -1,4 +1,4 @@
-"""The worker process: holds the runtime, runs visits, may crash without taking the supervisor along."""
+"""The worker process: it holds the runtime and runs visits; the supervisor survives its crash."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _FLUSH_S = 0.5
 _FILE_BYTES = 4 << 30
 _OPEN_FILES = 1024
 CPU_S = 3600 * (os.cpu_count() or 1)
-"""CPU time that the worker may use up between two words to its supervisor: an hour of every core.
+"""CPU time that the worker may use between two frames to its supervisor: an hour of every core.
 
-It bounds what wall time does not: a runtime whose threads spin between requests, when no answer is due, and one
-whose supervisor is stopped. A limit for the whole process would end long campaigns, so every word begins it anew.
+It stops a runtime whose threads spin between requests, and one whose supervisor is stopped; deadlines in wall time
+catch neither. A limit for the whole process would end long campaigns, so every frame renews it.
 """
 
 
 class _Cancelled(Exception):
-    """The host asked to stop after the current visit."""
+    """The host cancelled the run after the current visit."""
 
 
 class Worker:
@@ -50,7 +50,7 @@ class Worker:
         self._payloads: Dict[str, str] = {}
 
     def serve(self) -> int:
-        """Runs until the supervisor closes the socket."""
+        """Serve until the supervisor closes the socket."""
         for frame in self._frames():
             _allow_cpu()
             try:
@@ -94,14 +94,14 @@ class Worker:
         elif frame.type == "run":
             self._run(frame)
         elif frame.type == ORACLE:
-            self._tell_truth(frame)
-        elif frame.type != "cancel":  # a cancel that arrives after its run has nothing left to stop
+            self._send_truth(frame)
+        elif frame.type != "cancel":  # a cancel that arrives after its run has no effect
             raise ValueError("unknown request")
 
     def _load(self, frame: wire.Frame) -> Optional[Revealed]:
-        """Loads a probe; a worker that is out of memory ends, and the next one tries the probe with empty memory.
+        """Load a probe. A worker that runs out of memory ends, so that the next one tries with empty memory.
 
-        Only a copy of what is loaded already is refused for want of memory: the probe itself is there.
+        A second copy of a loaded probe is refused instead: the probe itself is loaded.
         """
         request, payload = _load_request(frame), frame.fields["sha256"]
         try:
@@ -110,12 +110,12 @@ class Worker:
             if not is_memory(error):
                 raise
             if payload in self._payloads.values():
-                raise Refused("no memory for another copy: %s" % error) from error
+                raise Refused("not enough memory for another copy: %s" % error) from error
             raise SystemExit("out of memory while loading %s: %s" % (request.probe, error)) from error
         self._payloads[request.probe] = payload
         return revealed
 
-    def _tell_truth(self, frame: wire.Frame) -> None:
+    def _send_truth(self, frame: wire.Frame) -> None:
         probe = frame.fields["probe"]
         if not isinstance(self._backend, HasOracle):
             raise Refused("the backend %r has no oracle" % self._backend.name)
@@ -174,7 +174,7 @@ def _load_request(frame: wire.Frame) -> LoadRequest:
     size = int(frame.fields["model_bytes"])
     model, spec = frame.payload[:size], frame.payload[size:]
     if hashlib.sha256(frame.payload).hexdigest() != frame.fields["sha256"]:
-        raise ValueError("the payload does not have the hash that was announced")
+        raise ValueError("the payload does not have the hash of its header")
     lists = wire.strict_json(spec)
     return LoadRequest(
         probe=str(frame.fields["probe"]),
@@ -187,7 +187,7 @@ def _load_request(frame: wire.Frame) -> LoadRequest:
 
 
 def _limit(memory_bytes: int) -> None:
-    """Bounds what a runtime gone wild can take, and ties this process to its supervisor."""
+    """Limit memory, files and core dumps of a runtime, and end this process with its supervisor."""
     limits: Tuple[Tuple[int, int], ...] = (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, _FILE_BYTES),
@@ -205,7 +205,7 @@ def _limit(memory_bytes: int) -> None:
 
 
 def _allow_cpu() -> None:
-    """Another CPU_S from now on; the kernel ends the process that outruns it by SIGXCPU."""
+    """Allow CPU_S more CPU time; beyond it the kernel ends the process with SIGXCPU."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     end_s = math.ceil(time.process_time()) + CPU_S
     resource.setrlimit(resource.RLIMIT_CPU, (end_s if hard == resource.RLIM_INFINITY else min(end_s, hard), hard))
@@ -216,8 +216,8 @@ def _physical_memory_bytes() -> int:
 
 
 def work(handle: int) -> int:
-    """Entry point of the worker: serves the supervisor on the inherited socket `handle`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's business
+    """Serve the supervisor on the inherited socket `handle`; the entry point of the worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the controller
     _limit(_physical_memory_bytes() * 9 // 10)
     _allow_cpu()
     connection = socket.socket(fileno=handle)

@@ -75,7 +75,7 @@ def test_any_json_as_a_header_raises_nothing_but_a_frame_error(value: object) ->
         (_header(x=123).replace(b"123", b"NaN"), "not plain JSON"),
         (_header(x="12345").replace(b'"12345"', b"  1e999"), "not plain JSON"),
         (_header(x="123456").replace(b"123456", b"\\ud800"), "not plain JSON"),
-        (_header(seq=1), "frame 1 arrived where 0 was due"),
+        (_header(seq=1), "frame 1 arrived instead of frame 0"),
         (_header(id=-1), "header field id"),
         (_header(id=True), "header field id"),
         (_header(id=1.5), "header field id"),
@@ -95,7 +95,7 @@ def test_replayed_frame_is_refused() -> None:
     """The same bytes twice are a repeat, not a second message."""
     decoder = wire.Decoder()
     assert len(list(decoder.feed(_header()))) == 1
-    with pytest.raises(wire.FrameError, match="frame 0 arrived where 1 was due"):
+    with pytest.raises(wire.FrameError, match="frame 0 arrived instead of frame 1"):
         list(decoder.feed(_header()))
 
 

@@ -35,7 +35,7 @@ NAMES = {NAMES!r}
 plain = fingerprint.hardware
 fingerprint.hardware = lambda: {{**plain(), **{{f"fact{{i}}": name for i, name in enumerate(NAMES)}}}}
 if sys.argv[1:2] != ["worker"]:
-    from device_agents import child
+    from device_agents import worker_process as child
     child.sys = type(sys)("sys")
     child.sys.executable = {PROGRAM!r}
 sys.exit(main())

@@ -75,7 +75,7 @@ def test_a_worker_that_is_stopped(rig: Rig, runtime_folder: Path) -> None:
         WorkerDied,
         bound_s=SHORT.load_s,
     )
-    assert "said nothing" in str(error)
+    assert "sent no frame" in str(error)
     assert not workers(runtime_folder)
 
 

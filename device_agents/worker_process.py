@@ -1,4 +1,4 @@
-"""The worker process as the supervisor sees it: started, killed, reaped, and what it said last."""
+"""Start, kill and reap the worker process, and read the end of its output."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NU
 
 
 class WorkerProcess:
-    """One worker, its end of the socket, its private folder and its output."""
+    """One worker with its socket, private folder and output file."""
 
     def __init__(self) -> None:
-        """Starts the worker; call it from the main thread: PR_SET_PDEATHSIG follows the thread that spawns."""
+        """Start the worker. Call this in the main thread: PR_SET_PDEATHSIG refers to the starting thread."""
         _sweep()
         self.folder, self._lock = _private_folder()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by dispose()
@@ -36,7 +36,7 @@ class WorkerProcess:
                 stderr=self._output,
                 cwd=self.folder,
                 env=_environment(self.folder),
-                start_new_session=True,  # a group of its own, so that helpers of a runtime die with it
+                start_new_session=True,  # a group of its own, so that processes of a runtime die with it
             )
         except BaseException:
             self._discard()
@@ -47,19 +47,19 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Process id, also of its process group."""
+        """Process id, which is also the id of its process group."""
         return self._process.pid
 
     def kill_now(self) -> None:
-        """Sends SIGKILL to the whole group, without waiting; never harms a process id used anew."""
+        """Send SIGKILL to the whole group, without waiting; never signals a process id that was reused."""
         if self._process.returncode is None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
-            except OSError:  # ended already, or its group does not exist yet
+            except OSError:  # it has ended, or its group does not exist yet
                 self._process.kill()
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits for the end and reaps the process; whether it has ended."""
+        """Wait for the end and reap the process; returns whether it has ended."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -67,7 +67,7 @@ class WorkerProcess:
         return True
 
     def ending(self) -> str:
-        """How the process ended, in words."""
+        """Describe how the process ended."""
         code = self._process.returncode
         if code is None:
             return "still running"
@@ -79,7 +79,7 @@ class WorkerProcess:
             return "signal %d" % -code
 
     def tail(self) -> str:
-        """The end of what the worker and its runtime printed."""
+        """Return the end of what the worker and its runtime printed."""
         try:
             size = os.fstat(self._output.fileno()).st_size
             text = os.pread(self._output.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
@@ -88,14 +88,14 @@ class WorkerProcess:
         return text.decode("utf-8", "replace").strip()
 
     def trim(self) -> None:
-        """Keeps the output file small; a runtime may print a line per run."""
+        """Keep the output file small, because a runtime may print a line per run."""
         if os.fstat(self._output.fileno()).st_size > _OUTPUT_BYTES:
-            # The worker inherited this file description, and its offset with it.
+            # The worker shares this file description and its offset.
             os.ftruncate(self._output.fileno(), 0)
             os.lseek(self._output.fileno(), 0, os.SEEK_SET)
 
     def dispose(self) -> None:
-        """Kills, reaps, and removes the private folder; harmless when repeated."""
+        """Kill and reap the worker and remove its folder; a second call does nothing."""
         self.kill_now()
         self._process.wait()
         self._discard()
@@ -110,23 +110,23 @@ class WorkerProcess:
 
 
 def package_parent() -> str:
-    """The folder or zip file that holds this package."""
+    """Return the folder or zip file that contains this package."""
     return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def _private_folder() -> Tuple[str, int]:
-    """A new folder of mode 0700, and a lock on it that lasts as long as this process."""
+    """Return a new folder of mode 0700, and a lock on it that lasts as long as this process."""
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX)
         lock = os.open(folder, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if os.path.isdir(folder):  # nobody swept it before it was locked
+        if os.path.isdir(folder):  # no other agent swept it before it was locked
             return folder, lock
         os.close(lock)
 
 
 def _sweep() -> None:
-    """Removes the folders that agents of this user left behind when they were killed."""
+    """Remove the folders of killed agents of this user."""
     base = tempfile.gettempdir()
     for name in os.listdir(base):
         if not name.startswith(_PREFIX):
@@ -134,7 +134,7 @@ def _sweep() -> None:
         path = os.path.join(base, name)
         try:
             lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
-        except OSError:  # swept by another agent, of another user, or no folder
+        except OSError:  # removed by another agent, of another user, or not a folder
             continue
         try:
             if os.fstat(lock).st_uid == os.getuid():
