@@ -19,8 +19,7 @@ from device_agents.backends import LoadRequest
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from device_agents.emulated_npu.host import HostModel
 from device_agents.emulated_npu.machine import Host, load_preset
-from harness.latency.calibrate import overhead_of_samples
-from harness.latency.overhead import Overhead
+from harness.latency.overhead import Overhead, overhead_of_samples
 from harness.measure.policy import RepeatPolicy, unsettled, visit_order
 from harness.measure.summary import summarise
 from harness.probe.auxiliary import AuxiliaryKind

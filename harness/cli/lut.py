@@ -230,7 +230,7 @@ def _warn(table: Lut) -> None:
             f"The device contradicts the additive model: null probes scatter {table.overhead.misfit:.1%} about it"
             " beyond their errors. What is subtracted from layers is off by as much"
         )
-    untold = [name for name in table.overhead.untold if table.clock == "device"]
+    untold = [name for name in table.overhead.confounded if table.clock == "device"]
     if untold:
         note(
             f"Null probes do not tell {' and '.join(_UNITS[name] for name in untold)} from a and b on this device:"

@@ -1,1 +1,1 @@
-"""Overhead regression and layer latencies."""
+"""From measurements to layer latencies: the overhead, the estimators, and the solvers they share."""

@@ -1,14 +1,14 @@
-"""Latencies of chains of layers from windows of a network, and what of a chain each of its layers takes.
+"""Latencies of chains of layers from windows of a network, and each layer's share of its chain.
 
-A network takes the sum of its chains and of their meetings. A meeting is charged to both chains in proportion to what
-they take by themselves, and how it is to be charged is in doubt. Chains have errors in common where they share
-windows, what stands in front of these, and the overhead; the covariance says so.
+A network takes the sum of its chains and of their meetings. A meeting, the time of two chains together minus those of
+each, is charged to both chains in proportion to their own times, with an error for the choice of proportion. Chains
+share errors through common windows, the layers in front of these, and the overhead; the covariance includes them.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
 SIGNED = ("chain ", "meeting ")
-"""What the names of unknowns begin with that may come out negative."""
+"""Prefixes of unknowns that may come out negative."""
 LEAST_SHARE = 0.1
-"""Of a chain by itself, that stays charged to it where it meets the next one in less time."""
+"""Least fraction of a chain's own time that it keeps where it overlaps its neighbours."""
 _LEAST_S = 1e-12
 
 
 @dataclass(frozen=True)
 class ChainLatencies:
-    """What chains take in their networks, in seconds, each with its part of its meetings; always positive.
+    """The times of chains in their networks, in seconds, each with its part of its meetings; always positive.
 
-    `covariance` in s² has the order of `chains`, and is that of what was measured. `charging` is that of how meetings
-    are charged: a meeting might be either of its chains' alone, which is an error that both have the other way round.
+    `covariance` in s² has the order of `chains` and covers the measurements. `charging` covers the choice of how
+    meetings are charged: a meeting could belong to either chain alone, an error of opposite sign in the two.
     """
 
     chains: tuple[ChainProbes, ...]
@@ -49,10 +49,10 @@ class ChainLatencies:
 
 @dataclass(frozen=True)
 class LayerShares:
-    """What of the chains' latencies each of their layers takes.
+    """Each layer's share of its chain's latency.
 
-    `chains` are indices of the chains, and `places` those of the layers, chain by chain; `values` in seconds and
-    `covariance` in s² have their order.
+    `chains` are the indices of the chains and `places` the places of the layers, chain by chain; `values` in seconds
+    and `covariance` in s² have their order.
     """
 
     chains: tuple[int, ...]
@@ -64,16 +64,16 @@ class LayerShares:
 def chain_equations(
     chains: Sequence[ChainProbes], terms: Mapping[str, OverheadTerms], measured: Collection[str]
 ) -> dict[tuple[str, ...], tuple[str, Mapping[str, float]]]:
-    """For each equation the probe whose total it explains, and how much of each unknown that holds.
+    """Return for each equation its probe and the amount of each unknown in the probe's total.
 
-    Amounts are those of the overhead's columns, and one of each content. `chains` of a network follow each other, as
-    planned; those with a window that is not among the `measured` have no equation.
+    The amounts are those of the overhead's columns, and one of each content. `chains` of a network are in the
+    network's order; those with a window that is not among the `measured` have no equation.
     """
     equations: dict[tuple[str, ...], tuple[str, Mapping[str, float]]] = {}
 
     def add(name: tuple[str, ...], probe: str, *contents: str) -> None:
         overhead = dict(zip(COLUMNS, row_of(terms[probe]), strict=True))
-        # Two equal chains that follow each other are twice the same unknown.
+        # Two equal chains in a row are twice the same unknown.
         equations[name] = (probe, {**overhead, **Counter(contents)})
 
     for chain, behind in _with_next(chains):
@@ -94,10 +94,10 @@ def chain_equations(
 
 
 def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainLatencies:
-    """The chains that the solution knows, each with its part of its meetings with the ones in front and behind.
+    """Return the chains in the solution, each with its part of its meetings with the previous and the next one.
 
-    Where these would leave a chain with less than LEAST_SHARE of what it takes by itself, its neighbours are charged
-    with the rest: sums over networks stay what they are.
+    A chain left with less than LEAST_SHARE of its own time keeps that much, and its neighbours are charged the rest:
+    sums over networks do not change.
     """
     import numpy as np
 
@@ -115,7 +115,7 @@ def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainL
         both = [at, at + 1]
         parts = alone_s[both] / alone_s[both].sum()
         charged[both, meeting] += parts
-        # What may be a meeting's own error is in the covariance already.
+        # The meeting's own error is already in the covariance.
         beyond = max(0.0, float(solution.values[meeting] ** 2 - solution.covariance[meeting, meeting]))
         charging[np.ix_(both, both)] += beyond * parts.prod() * np.array([[1.0, -1.0], [-1.0, 1.0]])
     values = charged @ solution.values
@@ -130,11 +130,11 @@ def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainL
 
 
 def shares(latencies: ChainLatencies, layers: Mapping[tuple[str, str], Latency]) -> LayerShares:
-    """Splits each chain by what its layers do in the chain's queues; `layers` are in their contexts, by their places.
+    """Divide each chain among its layers by their work in its queues; `layers` are latencies in context by place.
 
-    The covariance is that of the chains and of how their meetings are charged, split likewise, and a part that leaves
-    each chain's sum as it is: the doubts of `parts_of`. A layer that is not in `layers` is taken for an average one of
-    its chain, and is as uncertain as that is long.
+    The covariance is that of the chains and of the charging of their meetings, divided likewise, plus the doubts of
+    `parts_of`, which leave each chain's sum unchanged. A layer not in `layers` counts as an average one of its chain,
+    with a standard error of the same size.
     """
     import numpy as np
 
@@ -143,19 +143,19 @@ def shares(latencies: ChainLatencies, layers: Mapping[tuple[str, str], Latency])
         return LayerShares((), (), np.zeros(0), np.zeros((0, 0)))
     owners = [at for at, chain in enumerate(chains) for _ in chain.places]
     in_context = [_in_context(chain, layers, whole_s) for chain, whole_s in zip(chains, latencies.values, strict=True)]
-    work = ChainLayers(
+    in_queues = ChainLayers(
         owners,
         np.concatenate([context_s for context_s, _ in in_context]),
         [sizes for chain in chains for sizes in chain.borders or [()] * len(chain.places)],
         np.array([size for chain in chains for size in chain.weight_bytes or [0] * len(chain.places)], float),
     )
     of_chains = latencies.covariance + latencies.charging
-    split = parts_of(work, latencies.values, np.sqrt(np.diag(of_chains)))
+    split = parts_of(in_queues, latencies.values, np.sqrt(np.diag(of_chains)))
     lacking = np.concatenate([lacks for _, lacks in in_context])
     doubts = np.where(lacking, np.maximum(split.doubts, split.parts), split.doubts) * latencies.values[owners]
     charged = np.zeros((len(owners), len(chains)))
     charged[range(len(owners)), owners] = split.parts
-    # What is taken from one layer goes to all of its chain in proportion: the chain's sum does not change.
+    # An error of one layer is balanced by all layers of its chain in proportion: the chain's sum does not change.
     within = np.equal.outer(owners, owners)
     balance = np.eye(len(owners)) - split.parts[:, None] * within
     covariance = charged @ of_chains @ charged.T + (balance * doubts**2) @ balance.T
@@ -169,15 +169,15 @@ def check_residuals(
     terms: Mapping[str, OverheadTerms],
     measured: Mapping[str, Measurement],
 ) -> tuple[float, ...]:
-    """For each network what chains and meetings are off by in windows of three chains, as a part of what these take.
+    """Return for each network the relative error of chains and meetings on windows of three chains.
 
-    Nothing is fitted to these windows. Errors that have one sign add up over a network, others partly cancel: the
-    larger of their sum and the root of their squares counts.
+    Nothing is fitted to these windows. Errors of one sign add up over a network, others partly cancel: the larger of
+    their sum and the root of their squares counts.
     """
     names = frozenset(solution.names)
     overhead = {name: float(solution.values[solution.index(name)]) for name in COLUMNS if name in names}
-    differences: dict[str, list[float]] = {}
-    whole: Counter[str] = Counter()
+    differences: dict[str, list[float]] = defaultdict(list)
+    whole: dict[str, float] = defaultdict(float)
     for first, second, third in zip(chains, chains[1:], chains[2:], strict=False):
         parts = [_chain(first), _chain(second), _chain(third), _meeting(first, second), _meeting(second, third)]
         nulls = {first.check_null} - {""}
@@ -189,8 +189,8 @@ def check_residuals(
             amounts = {name: amounts[name] - one for name, one in zip(COLUMNS, row_of(terms[null]), strict=True)}
         left_s -= sum(overhead.get(name, 0.0) * amount for name, amount in amounts.items())
         taken_s = sum(float(solution.values[solution.index(part)]) for part in parts)
-        differences.setdefault(first.network, []).append(taken_s - left_s)
-        whole[first.network] += left_s  # type: ignore[assignment]
+        differences[first.network].append(taken_s - left_s)
+        whole[first.network] += left_s
     return tuple(
         max(abs(sum(found)), sum(one**2 for one in found) ** 0.5) / whole[network]
         for network, found in differences.items()
@@ -199,7 +199,7 @@ def check_residuals(
 
 
 def _with_next(chains: Sequence[ChainProbes]) -> Iterator[tuple[ChainProbes, ChainProbes | None]]:
-    """Each chain with the one behind it, where a window holds both."""
+    """Yield each chain with the next one, or with None where no window holds both."""
     for chain, behind in itertools.zip_longest(chains, chains[1:]):
         follows = behind is not None and behind.network == chain.network and chain.meeting != ""
         yield chain, behind if follows else None
@@ -223,14 +223,14 @@ def _chain(chain: ChainProbes) -> str:
 
 
 def _meeting(chain: ChainProbes, behind: ChainProbes) -> str:
-    # One window may be parted into two chains in two ways, in two networks.
+    # Two networks may divide one window into two chains in two ways.
     return f"meeting {chain.meeting} {chain.alone} {behind.alone}"
 
 
 def _charged(values: Array, floors: Array) -> Array:
-    """Each value at least its floor: what lacks is taken from the next ones, then from those before.
+    """Return values of at least their floors: a shortfall is taken from the next ones, then from those before.
 
-    Where all together lack it, the floors themselves.
+    If even the sum is too small, returns the floors.
     """
     if values.sum() <= floors.sum():
         return floors
@@ -243,7 +243,7 @@ def _charged(values: Array, floors: Array) -> Array:
 
 
 def _in_context(chain: ChainProbes, layers: Mapping[tuple[str, str], Latency], whole_s: float) -> tuple[Array, Array]:
-    """What each layer of a chain takes by itself, in seconds, and whether that is not known."""
+    """Return each layer's time in context, in seconds, and whether it was not measured."""
     import numpy as np
 
     found = [layers.get(place) for place in chain.places]

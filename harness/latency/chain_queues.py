@@ -1,4 +1,4 @@
-"""What of a chain each of its layers takes, from what it does in the queues that all layers of the chain share.
+"""The part of a chain's time that each of its layers takes, by the two queues that its layers share.
 
 A chain keeps two queues busy: one computes, the other moves tensors over the chain's borders, and weights.
 
@@ -7,9 +7,9 @@ A chain keeps two queues busy: one computes, the other moves tensors over the ch
     moved   = sum over layers of small_rate * small borders + large_rate * large borders + weights
     weights = large_rate * bytes of weights, at most a * context
 
-Small borders fit into a cache, and large ones come from where weights come from. In its context a layer's borders are
-on chip, and its weights are not, so these are in the context's time. a, both rates, p, and the size from which borders
-are large are fitted to all chains of a campaign. The chain is a sum over its layers of what each adds to it.
+Small borders fit into a cache; large ones are read from the same memory as weights. In its context a layer's borders
+are on chip and its weights are not, so the context's time includes the weights. a, both rates, p, and the size from
+which borders are large are fitted to all chains of a campaign. A chain's time is the sum of its layers' parts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
 MODEL_ERROR = 0.05
-"""Relative error that no chain is believed to be explained better than."""
+"""Relative error of the model on any chain."""
 USUAL_DOUBT = 0.3
-"""Relative error of a layer's part where there are too few chains to tell."""
+"""Relative error of a layer's part where there are too few chains to estimate it."""
 _UNKNOWNS = 4
 _HELD = 0.9
-"""Share of the chains that are within their intervals of that level."""
+"""Share of the chains whose intervals of that level hold them."""
 _Z_HELD = 1.645
 _USUAL_POWER = 4.0
 _USUAL_MOVED = 0.5
@@ -41,9 +41,9 @@ _TINY_S = 1e-15
 
 @dataclass(frozen=True)
 class ChainLayers:
-    """What the layers of all chains do: `chain` is the index of each layer's chain, in ascending order.
+    """The layers of all chains: `chain` is the index of each layer's chain, in ascending order.
 
-    `context_s` is what it takes in its context; `borders` are sizes in bytes of the tensors that it moves over the
+    `context_s` is its time in its context; `borders` are the sizes in bytes of the tensors that it moves over the
     chain's borders.
     """
 
@@ -55,7 +55,7 @@ class ChainLayers:
 
 @dataclass(frozen=True)
 class Parts:
-    """What of its chain each layer takes, and the standard error of that before a chain's sum is kept, as fractions."""
+    """Each layer's fraction of its chain, and its standard error before the fractions are made to add up to one."""
 
     parts: Array
     doubts: Array
@@ -63,7 +63,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class _QueueTimes:
-    """Seconds by layer at some values of the unknowns, and each queue of each chain."""
+    """Seconds by layer and queue, and by queue and chain, at some values of the unknowns."""
 
     compute: Array
     moved: Array
@@ -72,12 +72,12 @@ class _QueueTimes:
 
     @property
     def computing(self) -> Array:
-        """How far the computing queue decides, for each chain."""
+        """The weight of the computing queue in each chain's time, from 0 to 1."""
         import numpy as np
 
-        one, other = (np.log(queue) * self.power for queue in self.queues)
-        share: Array = np.exp(one - np.logaddexp(one, other))
-        return share
+        computing, moving = (np.log(queue) * self.power for queue in self.queues)
+        weight: Array = np.exp(computing - np.logaddexp(computing, moving))
+        return weight
 
     @property
     def log_total(self) -> Array:
@@ -89,63 +89,63 @@ class _QueueTimes:
         return total
 
 
-def parts_of(work: ChainLayers, chains_s: Array, stderr_s: Array) -> Parts:
-    """Fits the queues to chains of `chains_s` seconds, and parts these.
+def parts_of(layers: ChainLayers, chains_s: Array, stderr_s: Array) -> Parts:
+    """Fit the queues to chains of `chains_s` seconds, and divide each chain among its layers.
 
-    A layer is as uncertain as layers have to be for the chains to be as far off as they are, beyond what is known of
-    their own errors, and as its parts of the two queues differ where neither decides.
+    A layer's standard error has two sources: the chains' residuals beyond their own errors, divided among the layers,
+    and the difference between its fractions of the two queues where neither queue dominates.
     """
     import numpy as np
 
     relative = stderr_s / chains_s
-    found = min((_fit(work, size, chains_s, relative) for size in _sizes(work)), key=lambda fit: fit[0])
-    sums, owner = found[1], np.asarray(work.chain, int)
-    compute, moved = sums.compute / sums.queues[0][owner], sums.moved / sums.queues[1][owner]
-    decides = sums.computing[owner]
+    found = min((_fit(layers, size, chains_s, relative) for size in _sizes(layers)), key=lambda fit: fit[0])
+    times, owner = found[1], np.asarray(layers.chain, int)
+    compute, moved = times.compute / times.queues[0][owner], times.moved / times.queues[1][owner]
+    decides = times.computing[owner]
     parts = decides * compute + (1 - decides) * moved
-    # Errors of layers that know nothing of each other leave a chain as far off as this one's layer-by-layer error.
+    # Independent errors of layers add up to a chain's error by the root of their squares.
     spread = np.sqrt(np.bincount(owner, parts**2, len(chains_s)))
-    beyond = np.maximum(0.0, ((sums.log_total - np.log(chains_s)) / _Z_HELD) ** 2 - relative**2)
+    beyond = np.maximum(0.0, ((times.log_total - np.log(chains_s)) / _Z_HELD) ** 2 - relative**2)
     seen = np.append(np.sqrt(beyond) / spread, np.full(_UNKNOWNS, USUAL_DOUBT))
     error = float(np.quantile(seen, _HELD))
     return Parts(parts, np.hypot(error * parts, np.sqrt(decides * (1 - decides)) * (compute - moved)))
 
 
-def _sizes(work: ChainLayers) -> Sequence[float]:
-    """From where on borders may be large: between any two sizes, or some of those; all of them where few differ."""
+def _sizes(layers: ChainLayers) -> Sequence[float]:
+    """Return the sizes to try as the smallest large border: between any two neighbouring sizes, or some of these."""
     import numpy as np
 
-    known = np.unique([size for sizes in work.borders for size in sizes if size])
+    known = np.unique([size for sizes in layers.borders for size in sizes if size])
     between = np.sqrt(known[1:] * known[:-1].astype(float))
     if len(between) > _MOST_SIZES:
         between = between[np.linspace(0, len(between) - 1, _MOST_SIZES).round().astype(int)]
     return [0.0, *between.tolist()]
 
 
-def _fit(work: ChainLayers, large_bytes: float, chains_s: Array, relative: Array) -> tuple[float, _QueueTimes]:
-    """The cost of the best values of the unknowns for one size, and what they say."""
+def _fit(layers: ChainLayers, large_bytes: float, chains_s: Array, relative: Array) -> tuple[float, _QueueTimes]:
+    """Return the cost of the best values of the unknowns for one size, and the queues' times at these."""
     import numpy as np
     from scipy.optimize import least_squares
 
-    small = np.array([sum(size for size in sizes if size < large_bytes) for sizes in work.borders], float)
-    large = np.array([sum(sizes) for sizes in work.borders], float) - small
-    member = np.equal.outer(np.arange(len(chains_s)), np.asarray(work.chain)).astype(float)
-    moved_bytes = max(1.0, float((small + large + work.weight_bytes).sum()))
-    usual_rate = _USUAL_MOVED * float(work.context_s.sum()) / moved_bytes
+    small = np.array([sum(size for size in sizes if size < large_bytes) for sizes in layers.borders], float)
+    large = np.array([sum(sizes) for sizes in layers.borders], float) - small
+    member = np.equal.outer(np.arange(len(chains_s)), np.asarray(layers.chain)).astype(float)
+    moved_bytes = max(1.0, float((small + large + layers.weight_bytes).sum()))
+    usual_rate = _USUAL_MOVED * float(layers.context_s.sum()) / moved_bytes
     usual = np.array([0.0, np.log(usual_rate), np.log(usual_rate), np.log(_USUAL_POWER - 1)])
 
-    def sums(unknowns: Array) -> _QueueTimes:
+    def times(unknowns: Array) -> _QueueTimes:
         scale, small_rate, large_rate, overlap = np.exp(unknowns)
-        context = scale * work.context_s
-        weights = np.minimum(large_rate * work.weight_bytes, context)
+        context = scale * layers.context_s
+        weights = np.minimum(large_rate * layers.weight_bytes, context)
         compute = np.maximum(np.sqrt(context**2 - weights**2), _LEAST_COMPUTE * context)
         moved = small_rate * small + large_rate * large + weights + _TINY_S
         queues: tuple[Array, Array] = (member @ compute, member @ moved)
         return _QueueTimes(compute, moved, queues, 1 + overlap)
 
     def misfit(unknowns: Array) -> Array:
-        off = (sums(unknowns).log_total - np.log(chains_s)) / np.hypot(MODEL_ERROR, relative)
+        off = (times(unknowns).log_total - np.log(chains_s)) / np.hypot(MODEL_ERROR, relative)
         return np.append(off, _PULL * (unknowns - usual))
 
     fitted = least_squares(misfit, usual, loss="soft_l1")
-    return float(fitted.cost), sums(fitted.x)
+    return float(fitted.cost), times(fitted.x)

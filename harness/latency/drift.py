@@ -1,10 +1,10 @@
-"""Drift of a device's speed: the error that all totals of a calibration have in common.
+"""Drift of a device's speed: the error that all totals of a calibration share.
 
-What changes all latencies by the same factor shows in no scatter about a fit: a calibration of seconds on a host that
-becomes slower and faster over minutes is off by one factor throughout. Two parts of it:
+A factor common to all latencies shows in no scatter about a fit: a calibration that takes seconds, on a host whose
+speed changes over minutes, is off by one factor throughout. It has two parts:
 
-- what drifts between the rounds of a calibration can be seen, and taken out of the samples (`level_factors`);
-- what drifts more slowly cannot, and an interval can only allow for it (`SLOW_DRIFT`).
+- drift between the rounds of a calibration is visible, and is removed from the samples (`level_factors`);
+- slower drift is not visible, and an interval can only allow for it (`SLOW_DRIFT`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from harness.measure.summary import STUDENT_95, Z_95, seconds_of
 from harness.samples import Sample
 
 SLOW_DRIFT = 0.005
-"""Relative standard deviation of a device's speed from one campaign to the next, where nothing is known of it: an
-assumption, no measurement. Whole networks on a quiet processor repeat within one to two percent."""
+"""Assumed, not measured: relative standard deviation of a device's speed from one campaign to the next. Whole networks
+on a quiet processor repeat within one to two percent."""
 
 
 def level_factors(samples: Mapping[str, Sequence[Sample]], clock: str) -> tuple[float, ...]:
-    """How slow each round was, as a factor about a mean of one; the nth sample of each probe is of the nth round."""
+    """Return how slow each round was, as factors with mean one; a probe's nth sample belongs to the nth round."""
     seconds = {probe: [seconds_of(sample, clock) for sample in taken] for probe, taken in samples.items() if taken}
     centres = {probe: statistics.median(values) for probe, values in seconds.items()}
     factors = []
@@ -33,14 +33,14 @@ def level_factors(samples: Mapping[str, Sequence[Sample]], clock: str) -> tuple[
             for probe, values in seconds.items()
             if number < len(values) and centres[probe] > 0
         ]
-        # A round of few probes, as the last ones may be, tells of these and not of the device.
+        # A round of few probes, as the last ones may be, shows those probes and not the device.
         factors.append(statistics.median(there) if 2 * len(there) > len(seconds) else 1.0)
     mean = statistics.fmean(factors) if factors else 1.0
     return tuple(factor / mean for factor in factors)
 
 
 def levelled(samples: Sequence[Sample], factors: Sequence[float]) -> list[Sample]:
-    """A probe's samples as they would be if all rounds had been equally slow."""
+    """Return a probe's samples as if all rounds had been equally slow."""
     return [
         replace(
             sample,
@@ -53,10 +53,9 @@ def levelled(samples: Sequence[Sample], factors: Sequence[float]) -> list[Sample
 
 
 def level_error(factors: Sequence[float]) -> float:
-    """The relative standard error of the mean of the factors, widened for their number; that of one round is unknown.
+    """Return the relative standard error of the factors' mean, widened for their number; 0 for one round.
 
-    The rounds have to lie at random moments of a span: then drift within the span is among them as in any sample,
-    whatever its course.
+    It holds if the rounds are at random times over a span: they then sample the drift within it, whatever its course.
     """
     if len(factors) < 2:
         return 0.0

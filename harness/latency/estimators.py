@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from harness.latency.joint import JointFit, Place, fit_joint
-from harness.latency.layer_latency import RESOLUTION_SIGMAS, Latency, chained, subtracted
+from harness.latency.layer_latency import RESOLUTION_SIGMAS, CampaignData, Latency, slope_over_copies, subtracted
 from harness.latency.overhead import Overhead
-from harness.measure.summary import Measurement
-from harness.probe.chain_plan import ChainProbes
-from harness.probe.overhead_terms import OverheadTerms
-from harness.probe.probe_plan import LayerProbes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,28 +21,16 @@ METHODS: tuple[Method, ...] = get_args(Method)
 DISAGREEMENT_Z = 3.0
 RELEVANT_SHARE = 0.05
 LEAST_LATENCY_S = 1e-12
-"""What stands for nothing in a table, whose latencies are positive."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What a campaign brought: layers and chains, role, terms and visits of each probe, a summary of its samples."""
-
-    layers: Sequence[LayerProbes]
-    chains: Sequence[ChainProbes]
-    roles: Mapping[str, str]
-    terms: Mapping[str, OverheadTerms]
-    visits: Mapping[str, str]
-    summaries: Mapping[str, Measurement]
+"""Stands for zero in a table, whose latencies are positive."""
 
 
 @dataclass(frozen=True)
 class LayerLatencies:
-    """Latencies by place, their covariance in s² in the same order, and which other estimators disagree.
+    """Latencies by place, their covariance in s² in the same order, and the estimators that disagree.
 
-    Where the device tells chains, places with a neighbourhood hold a layer's share of the chain that it runs in.
+    Where the device reports chains, places with a neighbourhood hold the layer's share of the chain that it runs in.
     `additivity` is the robust spread of the joint system's residuals in standard errors, None for other methods;
-    `sum_error` the relative error of sums beyond that of their layers.
+    `sum_error` is the relative error of sums beyond that of their layers.
     """
 
     latencies: Mapping[Place, Latency]
@@ -56,37 +40,35 @@ class LayerLatencies:
     sum_error: float
 
 
-def estimate_layers(measured: Measured, method: Method, overhead: Overhead) -> LayerLatencies:
-    """The layers of a campaign by one estimator; layers that it cannot tell are left out.
+def estimate_layers(data: CampaignData, method: Method, overhead: Overhead) -> LayerLatencies:
+    """Return the layers of a campaign by one estimator, without those that it cannot determine.
 
-    `overhead` is that fitted on the campaign's null probes. Raises IllConditionedDesign.
+    `overhead` is the fit to the campaign's null probes. Raises IllConditionedDesign.
     """
     import numpy as np
 
     if method == "joint":
-        fit = fit_joint(measured.layers, measured.chains, measured.roles, measured.terms, measured.summaries, overhead)
+        fit = fit_joint(data, overhead)
         found = dict(zip(fit.places, fit.latencies, strict=True))
-        shared, covariance = _shares(fit, measured)
+        shared, covariance = _shares(fit, data)
         together = np.zeros((len(found) + len(shared),) * 2)
         together[: len(found), : len(found)] = fit.covariance
         together[len(found) :, len(found) :] = covariance
-        flags = _flags(measured, fit, overhead)
-        return LayerLatencies({**found, **shared}, together, flags, fit.scale, fit.sum_error)
+        return LayerLatencies({**found, **shared}, together, _flags(data, fit, overhead), fit.scale, fit.sum_error)
     latencies = {}
-    for layer in measured.layers:
-        latency = (
-            chained(layer, measured.summaries)
-            if method == "chain"
-            else subtracted(layer, method, measured.terms, measured.summaries, overhead)
-        )
+    for layer in data.layers:
+        if method == "chain":
+            latency = slope_over_copies(layer, data.summaries)
+        else:
+            latency = subtracted(layer, method, data, overhead)
         if latency is not None:
             latencies[layer.key.digest, layer.context] = latency
     variances = [latency.stderr_s**2 for latency in latencies.values()]
     return LayerLatencies(latencies, np.diag(np.array(variances, float)), {}, None, overhead.scatter)
 
 
-def _shares(fit: JointFit, measured: Measured) -> tuple[dict[Place, Latency], Array]:
-    """What layers take of their chains by place, with their covariance; the mean where a place occurs again."""
+def _shares(fit: JointFit, data: CampaignData) -> tuple[dict[Place, Latency], Array]:
+    """Return the layers' shares of their chains by place, with their covariance; the mean where a place recurs."""
     import numpy as np
 
     places = list(dict.fromkeys(fit.shares.places))
@@ -96,41 +78,36 @@ def _shares(fit: JointFit, measured: Measured) -> tuple[dict[Place, Latency], Ar
         mean[rows[place], at] = 1.0
     mean /= np.maximum(mean.sum(axis=1, keepdims=True), 1.0)
     values, covariance = mean @ fit.shares.values, mean @ fit.shares.covariance @ mean.T
-    taken = [measured.summaries[chain.alone].samples for chain in measured.chains if chain.alone in measured.summaries]
+    taken = [data.summaries[chain.alone].samples for chain in data.chains if chain.alone in data.summaries]
     fewest = min(taken, default=1)
-    views = {place for chain in measured.chains for place in chain.views} - rows.keys()
-    nothing = np.zeros((len(views), len(views)))
-    together = np.block([[covariance, np.zeros((len(rows), len(views)))], [np.zeros((len(views), len(rows))), nothing]])
-    shared = {
-        place: Latency(float(values[row]), float(np.sqrt(max(covariance[row, row], 0.0))),
-                       bool(values[row] ** 2 >= RESOLUTION_SIGMAS**2 * covariance[row, row]), fewest)
-        for place, row in rows.items()
-    }  # fmt: skip
-    return {**shared, **dict.fromkeys(sorted(views), Latency(LEAST_LATENCY_S, 0.0, False, fewest))}, together
+    shared = {}
+    for place, value, variance in zip(places, values, np.diag(covariance), strict=True):
+        resolved = bool(value**2 >= RESOLUTION_SIGMAS**2 * variance)
+        shared[place] = Latency(float(value), float(np.sqrt(max(variance, 0.0))), resolved, fewest)
+    views = sorted({place for chain in data.chains for place in chain.views} - rows.keys())
+    padded = np.pad(covariance, (0, len(views)))
+    return {**shared, **dict.fromkeys(views, Latency(LEAST_LATENCY_S, 0.0, False, fewest))}, padded
 
 
-def _flags(measured: Measured, fit: JointFit, overhead: Overhead) -> dict[Place, str]:
-    """For each place the estimators that differ by more than three standard errors and 5 %: `chain +12%`."""
-    known = {(layer.key.digest, layer.context): layer for layer in measured.layers}
+def _flags(data: CampaignData, fit: JointFit, overhead: Overhead) -> dict[Place, str]:
+    """Return for each place the estimators that differ by over three standard errors and 5 %: `chain +12%`."""
+    layers = {(layer.key.digest, layer.context): layer for layer in data.layers}
     flags = {}
     for place, joint in zip(fit.places, fit.latencies, strict=True):
         others = {
             "chain": fit.repeated.get(place),
-            "difference": subtracted(known[place], "difference", measured.terms, measured.summaries, overhead),
-            "regression": subtracted(known[place], "regression", measured.terms, measured.summaries, overhead),
+            "difference": subtracted(layers[place], "difference", data, overhead),
+            "regression": subtracted(layers[place], "regression", data, overhead),
         }
-        words = [f"{name} {_change(joint, other):+.0%}" for name, other in others.items() if _differs(joint, other)]
+        changes = {name: _disagreement(joint, other) for name, other in others.items() if other is not None}
+        words = [f"{name} {change:+.0%}" for name, change in changes.items() if change]
         if words and joint.resolved:
             flags[place] = ", ".join(words)
     return flags
 
 
-def _differs(joint: Latency, other: Latency | None) -> bool:
-    if other is None:
-        return False
+def _disagreement(joint: Latency, other: Latency) -> float:
+    """Return the relative difference, or 0 where it is small or within its error."""
+    change = other.latency_s / joint.latency_s - 1
     beyond = abs(other.latency_s - joint.latency_s) / math.hypot(joint.stderr_s, other.stderr_s)
-    return beyond > DISAGREEMENT_Z and abs(_change(joint, other)) > RELEVANT_SHARE
-
-
-def _change(joint: Latency, other: Latency | None) -> float:
-    return 0.0 if other is None else other.latency_s / joint.latency_s - 1
+    return change if beyond > DISAGREEMENT_Z and abs(change) > RELEVANT_SHARE else 0.0

@@ -1,39 +1,52 @@
-"""Layer latencies by subtraction: what is left of a total when everything that is not the layer is taken off.
+"""Layer latencies by subtraction: a probe's total minus everything in it that is not the layer.
 
-Two estimators follow the sources as they stand, `total - baseline - overhead(total's terms - baseline's terms)`:
+Two estimators compute `total - baseline - overhead(total's terms - baseline's terms)`:
 
 - `regression` (S1.5): layer + auxiliary layer, no baseline; the overhead model carries the whole difference;
 - `difference` (S1.7): layer + auxiliary layer, minus the auxiliary layer alone on the layer's output.
 
-A third, `chain`, needs no overhead at all: copies of the layer behind each other, whose totals rise by one layer each.
+A third, `chain`, needs no overhead: it stacks copies of the layer, and each copy adds one layer to the total.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
 from harness.latency.overhead import Overhead, row_of
 from harness.measure.summary import Measurement
+from harness.probe.chain_plan import ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe_plan import STACK_COPIES, LayerProbes
 
 Subtraction = Literal["regression", "difference"]
 RESOLUTION_SIGMAS = 3.0
-_LEAST_ERROR = 1e-6
+_SMALLEST_ERROR = 1e-6
 _NORMAL = NormalDist()
+
+
+@dataclass(frozen=True)
+class CampaignData:
+    """The measurements of a campaign: its layers and chains; role, terms, visit policy and summary by probe."""
+
+    layers: Sequence[LayerProbes]
+    chains: Sequence[ChainProbes]
+    roles: Mapping[str, str]
+    terms: Mapping[str, OverheadTerms]
+    visits: Mapping[str, str]
+    summaries: Mapping[str, Measurement]
 
 
 @dataclass(frozen=True)
 class Latency:
     """A layer's latency, always positive, with its standard error.
 
-    `resolved` is false where the subtraction leaves less than three standard errors; the value is then
-    the mean of what is left given that no layer takes negative time, and where that is less than nothing,
-    the standard error is at least what is missing.
+    `resolved` is false where less than three standard errors remain after the subtraction. The value is then the mean
+    of the remainder given that no layer takes negative time. A negative remainder is the least that the standard error
+    can be.
     """
 
     latency_s: float
@@ -42,14 +55,9 @@ class Latency:
     samples: int
 
 
-def subtracted(
-    layer: LayerProbes,
-    method: Subtraction,
-    terms: Mapping[str, OverheadTerms],
-    measured: Mapping[str, Measurement],
-    overhead: Overhead,
-) -> Latency | None:
-    """The latency of a layer by one subtraction, or None where a probe it needs was not measured."""
+def subtracted(layer: LayerProbes, method: Subtraction, data: CampaignData, overhead: Overhead) -> Latency | None:
+    """Return the latency of a layer by one subtraction, or None where a probe it needs was not measured."""
+    measured, terms = data.summaries, data.terms
     baseline = layer.auxiliary if method == "difference" else None
     if layer.layer not in measured or (baseline is not None and baseline not in measured):
         return None
@@ -65,12 +73,12 @@ def subtracted(
     return positive(left - expected, math.sqrt(variance + uncertainty), samples)
 
 
-def chained(layer: LayerProbes, measured: Mapping[str, Measurement]) -> Latency | None:
-    """The weighted slope of totals over copies; None where the layer cannot follow itself or was not measured so."""
+def slope_over_copies(layer: LayerProbes, measured: Mapping[str, Measurement]) -> Latency | None:
+    """Return the weighted slope of totals over copies, or None where the stacks were not all measured."""
     if not layer.stacks or any(stack not in measured for stack in layer.stacks):
         return None
     totals = [measured[stack] for stack in layer.stacks]
-    weights = [1 / max(total.stderr_s, _LEAST_ERROR * total.latency_s) ** 2 for total in totals]
+    weights = [1 / max(total.stderr_s, _SMALLEST_ERROR * total.latency_s) ** 2 for total in totals]
     centre = sum(weight * copies for weight, copies in zip(weights, STACK_COPIES, strict=True)) / sum(weights)
     spread = sum(weight * (copies - centre) ** 2 for weight, copies in zip(weights, STACK_COPIES, strict=True))
     rise = sum(
@@ -81,16 +89,16 @@ def chained(layer: LayerProbes, measured: Mapping[str, Measurement]) -> Latency 
 
 
 def positive(value: float, stderr: float, samples: int) -> Latency:
-    """The value where it is resolved, else the mean and spread of its normal distribution above zero.
+    """Return the value if it is resolved, else the mean and spread of its normal distribution above zero.
 
-    A negative value contradicts the subtraction, which then is off by at least as much as it lacks.
+    A negative value contradicts the subtraction, which is then off by at least its size.
     """
     if value >= RESOLUTION_SIGMAS * stderr:
         return Latency(value, stderr, True, samples)
     bound = -value / stderr
     above = max(1e-12, 1 - _NORMAL.cdf(bound))
     hazard = _NORMAL.pdf(bound) / above
-    if bound > 6:  # far below zero the distribution above it is exponential with this mean
+    if bound > 6:  # far below zero, the distribution above zero is exponential with this mean
         return Latency(stderr / bound, -value, False, samples)
     mean = value + stderr * hazard
     spread = stderr * math.sqrt(max(1e-6, 1 + bound * hazard - hazard**2))

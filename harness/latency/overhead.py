@@ -1,24 +1,26 @@
 """The overhead of host and transfers by regression on null probes (S1.3, S1.4).
 
-`total = a * input_bytes + b * output_bytes + c` plus the null probes' own operators (auxiliary layers and
-slices, see `OverheadTerms`), fitted twice: by plain least squares, and robustly with coefficients that cannot be
-negative. The robust one is used, the plain one shown beside it.
+`total = a * input_bytes + b * output_bytes + c` plus the null probes' own operators (auxiliary layers and slices, see
+`OverheadTerms`) is fitted twice: by plain least squares, and robustly with coefficients that cannot be negative. The
+robust fit is used; the plain one is shown beside it.
 
-Intervals hold three errors: of sampling and of the model, both as the null probes scatter about the fit, and of
-drift, which all null probes of a campaign share and which therefore shows in no scatter (see `drift`).
+Intervals cover three errors: sampling and the model, both measured by the scatter of the null probes about the fit,
+and drift, which all null probes of a campaign share and no scatter shows (see `drift`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import IllConditionedDesign
 from harness.latency.dense_fits import robust_fits
-from harness.latency.drift import SLOW_DRIFT
-from harness.measure.summary import MAD_TO_SIGMA, Z_95, Measurement
+from harness.latency.drift import SLOW_DRIFT, level_error, level_factors, levelled
+from harness.measure.summary import MAD_TO_SIGMA, Z_95, Measurement, summarise
 from harness.probe.overhead_terms import TERM_NAMES, OverheadTerms
+from harness.samples import Sample
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,12 +28,12 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
 COLUMNS = ("runs", *TERM_NAMES)
-"""Coefficients in this order: `runs` is c, `input_bytes` a and `output_bytes` b."""
+"""The order of coefficients: `runs` is c, `input_bytes` is a, `output_bytes` is b."""
 MEMORY_COLUMNS = ("stored_bytes", "loaded_bytes", "last_bytes", "accesses")
-"""What the device's own memory takes, beside which a and b stand."""
+"""Times of the device's own memory, which null probes may not separate from a and b."""
 MAX_CONDITION = 100.0
 MODEL_NOISE = 0.01
-"""Relative error that every total is believed to have beyond its standard error, so that none dominates."""
+"""Relative error added to every total's standard error, so that none dominates."""
 _REFITS = 400
 _CONFIDENCE = 95.0
 _ROUNDING = 1e-18
@@ -53,11 +55,11 @@ class Coefficient:
 class Overhead:
     """The fitted overhead.
 
-    `covariance` is over `COLUMNS` and holds within the campaign: `drift`, the relative error that all its totals have
-    in common, cancels where one is taken from another and is in the coefficients' errors alone. `least_squares` is the
-    plain fit beside the robust one, `scatter` the robust relative spread of the null probes about the fit. `misfit` is
-    what of it their measured errors leave unexplained: how far the additive model is off on this device; `misfit_p` is
-    how likely an additive device scatters so much.
+    `covariance` is over `COLUMNS` and holds within the campaign: `drift`, the relative error that all its totals
+    share, cancels in differences and is only in the coefficients' errors. `least_squares` is the plain fit beside the
+    robust one; `scatter` is the robust relative spread of the null probes about the fit. `misfit` is the part of it
+    that measured errors do not explain: how far the additive model is off on this device. `misfit_p` is the
+    probability that an additive device scatters this much.
     """
 
     coefficients: Mapping[str, Coefficient]
@@ -73,8 +75,8 @@ class Overhead:
     drift: float = 0.0
 
     @property
-    def untold(self) -> tuple[str, ...]:
-        """Columns of the device's own memory that its null probes do not tell from a and b."""
+    def confounded(self) -> tuple[str, ...]:
+        """Columns of the device's own memory that its null probes do not separate from a and b."""
         return tuple(name for name in MEMORY_COLUMNS if name not in self.least_squares)
 
     @property
@@ -94,35 +96,45 @@ class Overhead:
 
     @property
     def contradicts_model(self) -> bool:
-        """Whether the null probes contradict the additive model, beyond chance and by more than any fit forgives."""
+        """Whether the null probes contradict the additive model, beyond chance and beyond the model noise."""
         return self.misfit_p < _SIGNIFICANT and self.misfit > MODEL_NOISE
 
     def of(self, row: Sequence[float]) -> tuple[float, float]:
-        """Seconds, and their variance, of a row of amounts in the order of `COLUMNS`."""
+        """Return the seconds, and their variance, of a row of amounts in the order of `COLUMNS`."""
         value = sum(self.coefficients[name].value * amount for name, amount in zip(COLUMNS, row, strict=True))
-        variance = sum(
-            left * right * self.covariance[i][j]
-            for i, left in enumerate(row) if left
-            for j, right in enumerate(row) if right
-        )  # fmt: skip
+        used = [(at, amount) for at, amount in enumerate(row) if amount]
+        variance = sum(left * right * self.covariance[i][j] for i, left in used for j, right in used)
         return value, max(0.0, variance)
 
 
 def row_of(terms: OverheadTerms, runs: int = 1) -> tuple[float, ...]:
-    """A probe's amounts in the order of `COLUMNS`."""
+    """Return a probe's amounts in the order of `COLUMNS`."""
     return (float(runs), *(float(amount) for amount in astuple(terms)))
+
+
+def overhead_of_samples(
+    samples: Mapping[str, Sequence[Sample]], terms: Mapping[str, OverheadTerms], clock: str, *, spans_drift: bool
+) -> Overhead:
+    """Return the overhead by the samples of calibration probes, with drift between their rounds removed.
+
+    `spans_drift` states that the rounds are at random times over a span longer than the drift: the rounds then show
+    all of it, and the intervals allow for no slower drift. Raises IllConditionedDesign.
+    """
+    factors = level_factors(samples, clock)
+    slower = 0.0 if spans_drift else SLOW_DRIFT
+    nulls = [(terms[probe], summarise(levelled(taken, factors), clock)) for probe, taken in samples.items() if taken]
+    return fit_overhead(nulls, drift=math.hypot(level_error(factors), slower))
 
 
 def fit_overhead(
     nulls: Sequence[tuple[OverheadTerms, Measurement]], seed: int = 0, drift: float = SLOW_DRIFT
 ) -> Overhead:
-    """Fits a, b, c and the null probes' own operators.
+    """Fit a, b, c and the null probes' own operators.
 
-    Intervals are percentiles over refits to totals drawn anew, which holds where a coefficient sits at zero
-    and where long totals scatter more. `drift` is the relative standard error that all totals have in common.
-    Where a device is too slow or too fast for the null probes to tell a and b from what its own memory takes,
-    the memory's column is left out: what it takes is then part of the other. Raises IllConditionedDesign where the
-    sizes do not tell the columns apart.
+    Intervals are percentiles over refits to redrawn totals, which stay valid where a coefficient is at its bound of
+    zero and where long totals scatter more. `drift` is the relative standard error that all totals share. A column of
+    the device's own memory that the null probes cannot separate from a and b is left out, and its time becomes part
+    of them. Raises IllConditionedDesign where the sizes do not separate the other columns.
     """
     import numpy as np
 
@@ -131,7 +143,7 @@ def fit_overhead(
     used = np.flatnonzero(design.any(axis=0))
     stderr = np.array([min(measurement.stderr_s, measurement.latency_s) for _, measurement in nulls])
     weight = 1 / np.hypot(stderr, MODEL_NOISE * total)
-    used, condition = _told_apart(design, weight, used)
+    used, condition = _separable(design, weight, used)
     fitted = robust_fits(design[:, used], total[None], weight)[0]
     random = np.random.default_rng(seed)
     draws = _refits(design[:, used], total, weight, fitted, random)
@@ -162,14 +174,14 @@ def fit_overhead(
     )
 
 
-def _told_apart(design: Array, weight: Array, used: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:
-    """The columns that the design tells apart, with its condition number when they have unit length."""
+def _separable(design: Array, weight: Array, used: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:
+    """Return the columns that the design separates, and its condition number with columns of unit length."""
     import numpy as np
 
     names = [COLUMNS[column] for column in used]
     step = "Measure null probes whose input and output sizes vary independently, as `harness profile` plans them"
     if len(design) <= len(used) or not {"runs", "input_bytes", "output_bytes"} <= set(names):
-        why = f"{len(design)} null probes cannot tell {', '.join(names) or 'anything'} apart"
+        why = f"{len(design)} null probes cannot separate {', '.join(names) or 'any terms'}"
         raise IllConditionedDesign("The overhead cannot be fitted", why=why, next_step=step)
     scaled = design[:, used] * weight[:, None]
     scaled = scaled / np.linalg.norm(scaled, axis=0)
@@ -179,23 +191,23 @@ def _told_apart(design: Array, weight: Array, used: np.ndarray[Any, Any]) -> tup
         together = [name for name, share in zip(names, abs(right[-1]), strict=True) if share > 0.3]
         memory = next((name for name in MEMORY_COLUMNS if name in together), None)
         if memory is not None:
-            return _told_apart(design, weight, used[used != COLUMNS.index(memory)])
+            return _separable(design, weight, used[used != COLUMNS.index(memory)])
         varied, *others = [name for name in together if name != "runs"] or ["input_bytes"]
         sizes = design[:, COLUMNS.index(varied)]
-        why = f"{' and '.join(together)} go up and down together (condition number {condition:.3g})"
+        why = f"{' and '.join(together)} vary together (condition number {condition:.3g})"
         step = (
             f"Add null probes that vary {varied} from {max(1, min(sizes)):.0f} to {4 * max(sizes):.0f}"
             f" while {' and '.join(others) or 'the other sizes'} stay as they are"
         )
-        raise IllConditionedDesign("a, b and c cannot be told apart", why=why, next_step=step)
+        raise IllConditionedDesign("The null probes do not separate a, b and c", why=why, next_step=step)
     return used, condition
 
 
 def _refits(design: Array, total: Array, weight: Array, fitted: Array, random: np.random.Generator) -> Array:
-    """Fits to totals drawn about the fitted ones, with the robust spread of the weighted residuals.
+    """Return fits to totals drawn about the fitted ones, with the robust spread of the weighted residuals.
 
-    The smallest residuals, as many as there are columns, are left out of the spread: the fit made them small.
-    Student's quantile over the normal's widens the draws for the degrees of freedom.
+    The spread excludes as many of the smallest residuals as there are columns: the fit made them small. The ratio of
+    Student's to the normal quantile widens the draws for the degrees of freedom.
     """
     import numpy as np
     from scipy.stats import t
@@ -210,17 +222,17 @@ def _refits(design: Array, total: Array, weight: Array, fitted: Array, random: n
 
 
 def _misfit(residual: Array, total: Array, stderr: Array, columns: int) -> tuple[float, float]:
-    """The relative scatter that measured errors do not explain, and how likely an additive device has so much.
+    """Return the relative scatter that measured errors do not explain, and its probability on an additive device.
 
-    A binomial test of how many probes lie further from the fit than their standard error: a few that were
-    disturbed do not decide it.
+    The probability is a binomial test of how many probes are further from the fit than their standard error: a few
+    disturbed probes do not decide it.
     """
     import numpy as np
     from scipy.stats import binom
 
     beyond = int(np.count_nonzero(abs(residual) > stderr))
     likely = float(binom.sf(beyond - 1, len(residual), 1 - _WITHIN_ONE_SIGMA))
-    # The fit takes one degree of freedom a column out of the residuals.
+    # Each column takes one degree of freedom from the residuals.
     spread = MAD_TO_SIGMA * float(np.median(np.sort(abs(residual) / total)[columns // 2 :]))
     explained = float(np.median(stderr / total))
     return float(np.sqrt(max(0.0, spread**2 - explained**2))), likely
@@ -230,7 +242,7 @@ def _least_squares(design: Array, total: Array, weight: Array) -> tuple[Array, f
     import numpy as np
     from sklearn.linear_model import LinearRegression
 
-    # Columns of bytes dwarf that of runs, and the solver would take the latter for rounding.
+    # Columns of bytes are so much larger than that of runs that the solver would treat it as rounding.
     scale = np.linalg.norm(design * weight[:, None], axis=0)
     model = LinearRegression(fit_intercept=False).fit(design / scale, total, sample_weight=weight**2)
     plain: Array = model.coef_ / scale
@@ -238,7 +250,7 @@ def _least_squares(design: Array, total: Array, weight: Array) -> tuple[Array, f
 
 
 def _r2(total: Array, predicted: Array, weight: Array) -> float:
-    """Share of the weighted variance that the fit explains; 1 where there is none to explain."""
+    """Return the share of the weighted variance that the fit explains; 1 where there is no variance."""
     import numpy as np
 
     centre = np.average(total, weights=weight**2)

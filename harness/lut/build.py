@@ -12,10 +12,10 @@ import numpy as np
 
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import CampaignIncomplete, LutNotFound
-from harness.latency.calibrate import overhead_of_samples
-from harness.latency.estimators import LayerLatencies, Measured, Method, estimate_layers
+from harness.latency.estimators import LayerLatencies, Method, estimate_layers
 from harness.latency.joint import Place
-from harness.latency.overhead import Overhead
+from harness.latency.layer_latency import CampaignData
+from harness.latency.overhead import Overhead, overhead_of_samples
 from harness.lut.correlation import pack
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
@@ -75,7 +75,7 @@ def build_lut(
     return publish(draft, place.lut)
 
 
-def read_campaign(journal: Journal, campaign: Campaign) -> tuple[Measured, Overhead]:
+def read_campaign(journal: Journal, campaign: Campaign) -> tuple[CampaignData, Overhead]:
     """Return a campaign's measurements on its own clock, and the overhead fitted to its calibration probes.
 
     Raises IllConditionedDesign.
@@ -88,7 +88,7 @@ def read_campaign(journal: Journal, campaign: Campaign) -> tuple[Measured, Overh
     summaries = {name: summarise(taken, campaign.clock) for name, taken in samples.items()}
     visits = {name: probe.visits for name, probe in probes.items()}
     return (
-        Measured(journal.layers(campaign.id), journal.chains(campaign.id), roles, terms, visits, summaries),
+        CampaignData(journal.layers(campaign.id), journal.chains(campaign.id), roles, terms, visits, summaries),
         overhead,
     )
 

@@ -8,9 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from harness.latency.calibrate import overhead_of_samples
 from harness.latency.drift import SLOW_DRIFT, level_error, level_factors, levelled
-from harness.latency.overhead import COLUMNS, MODEL_NOISE, Overhead, fit_overhead, row_of
+from harness.latency.overhead import COLUMNS, MODEL_NOISE, Overhead, fit_overhead, overhead_of_samples, row_of
 from harness.measure.summary import Measurement
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.calibration import calibration_probes

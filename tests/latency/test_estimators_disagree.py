@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.latency.estimators import LayerLatencies, Measured, estimate_layers
-from harness.latency.layer_latency import chained
+from harness.latency.estimators import LayerLatencies, estimate_layers
+from harness.latency.layer_latency import CampaignData, slope_over_copies
 from harness.latency.overhead import Overhead, fit_overhead, row_of
 from harness.measure.summary import Measurement
 from harness.network.key import LayerKey
@@ -68,7 +68,7 @@ def estimated(contents: Mapping[str, float], stderr_s: float = 1e-8) -> LayerLat
     roles = {**dict.fromkeys(probes, "calibration"), **ROLES}
     terms = {**{name: probe.terms for name, probe in probes.items()}, **TERMS}
     own = {name: measured(overhead_s(TERMS[name]) + one, stderr_s) for name, one in contents.items()}
-    return estimate_layers(Measured([LAYER], [], roles, terms, {}, {**totals, **own}), "joint", overhead)
+    return estimate_layers(CampaignData([LAYER], [], roles, terms, {}, {**totals, **own}), "joint", overhead)
 
 
 def test_estimators_that_agree_flag_nothing() -> None:
@@ -128,7 +128,7 @@ def stacked(totals: Sequence[float], stderrs: Sequence[float]) -> dict[str, Meas
 
 def test_copies_by_hand() -> None:
     """3, 5 and 9 seconds of one, two and four copies are 2 s each; errors of 1 s leave 1 / sqrt(14 / 3)."""
-    found = chained(LAYER, stacked((3.0, 5.0, 9.0), (1.0, 1.0, 1.0)))
+    found = slope_over_copies(LAYER, stacked((3.0, 5.0, 9.0), (1.0, 1.0, 1.0)))
     assert found is not None
     assert found.latency_s == pytest.approx(2.0)
     assert found.samples == 10
@@ -144,7 +144,7 @@ ERRORS = st.lists(st.floats(1e-3, 0.02), min_size=3, max_size=3)
 @given(st.floats(0.1, 1.0), st.floats(0.0, 1.0), ERRORS)
 def test_a_line_gives_its_slope_whatever_the_errors(slope_s: float, front_s: float, errors: list[float]) -> None:
     """What stands in front of the copies is in all totals and falls out."""
-    found = chained(LAYER, stacked([front_s + copies * slope_s for copies in STACK_COPIES], errors))
+    found = slope_over_copies(LAYER, stacked([front_s + copies * slope_s for copies in STACK_COPIES], errors))
     assert found is not None
     assert found.latency_s == pytest.approx(slope_s, rel=1e-6)
 
@@ -154,7 +154,7 @@ def test_a_line_gives_its_slope_whatever_the_errors(slope_s: float, front_s: flo
 def test_the_slope_is_that_of_weighted_least_squares(off: list[float], errors: list[float]) -> None:
     """As numpy fits it, with the errors that it gives."""
     totals = [1.0 + 0.5 * copies + one for copies, one in zip(STACK_COPIES, off, strict=True)]
-    found = chained(LAYER, stacked(totals, errors))
+    found = slope_over_copies(LAYER, stacked(totals, errors))
     (slope, _), covariance = np.polyfit(STACK_COPIES, totals, 1, w=1 / np.array(errors), cov="unscaled")
     assert found is not None
     assert found.latency_s == pytest.approx(slope, rel=1e-6)
@@ -165,9 +165,9 @@ def test_a_layer_that_cannot_follow_itself_has_no_slope() -> None:
     """Nor one of whose stacks a probe was refused."""
     everything = stacked((3.0, 5.0, 9.0), (1.0, 1.0, 1.0))
     for name in STACKS:
-        assert chained(LAYER, {other: one for other, one in everything.items() if other != name}) is None
+        assert slope_over_copies(LAYER, {other: one for other, one in everything.items() if other != name}) is None
     alone = LayerProbes(LAYER.key, "chip", "Conv", "conv", "whole", "alone", "within", "without")
-    assert chained(alone, everything) is None
+    assert slope_over_copies(alone, everything) is None
 
 
 def test_the_overhead_of_exact_null_probes_is_exact() -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from nullbench import Bench
 
 from harness.errors import MeasurementError
-from harness.latency.estimators import METHODS, Measured, Method, estimate_layers
-from harness.latency.layer_latency import Latency
+from harness.latency.estimators import METHODS, Method, estimate_layers
+from harness.latency.layer_latency import CampaignData, Latency
 from harness.latency.overhead import Overhead, fit_overhead, row_of
 from harness.measure.policy import RepeatPolicy
 from harness.measure.summary import Measurement
@@ -70,7 +70,7 @@ def estimated(method: Method, taken: Mapping[str, Measurement]) -> Latency | Non
     summaries = {**{name: one for name, (_, one) in calibration.items()}, **taken}
     terms = {**{name: one for name, (one, _) in calibration.items()}, **TERMS}
     roles = {**dict.fromkeys(calibration, "calibration"), **ROLES}
-    found = estimate_layers(Measured([LAYER], [], roles, terms, {}, summaries), method, overhead())
+    found = estimate_layers(CampaignData([LAYER], [], roles, terms, {}, summaries), method, overhead())
     return found.latencies.get(PLACE)
 
 
@@ -81,7 +81,7 @@ def measured(latency_s: float, stderr_s: float) -> Measurement:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_estimator_finds_the_true_latency_of_each_layer(bench: Bench, method: Method) -> None:
-    """Measured end to end, each entry lies within four standard errors of weights times their cost (S1.5, S1.7)."""
+    """CampaignData end to end, each entry lies within four standard errors of weights times their cost (S1.5, S1.7)."""
     bench.profile(policy=RepeatPolicy(runs=20))
     table = bench.build(method=method)
     truth = bench.layers(table)
