@@ -1,7 +1,7 @@
-"""The processor that drives the NPU: what an inference costs beside the NPU's own work (S1.3), on a virtual clock.
+"""The processor that drives the NPU: the latency of an inference beside the NPU's own work, on a virtual clock.
 
-Every inference is one submission (S2.2): the host preprocesses the inputs, its driver starts a transfer into
-the NPU's memory, the NPU runs, and the output is transferred back and postprocessed.
+Every inference is one submission: the host preprocesses the inputs, its driver starts a transfer into the NPU's
+memory, the NPU runs, and the host transfers the output back and postprocesses it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ QUIET = Noise(
     throttle_after_s=math.inf,
     throttle_slowdown=1.0,
 )
-"""Nothing disturbs the host."""
+"""No disturbances."""
 
 
 class HostModel:
-    """Total latencies of inferences, one after the other; nobody sleeps, and equal seeds give equal latencies.
+    """Total latencies of consecutive inferences. The model never sleeps; equal seeds give equal latencies.
 
     Disturbances, by the fields of `Noise`:
 
-    - jitter (log-normal of median 1) and drift (a sine of a random phase) multiply the host's part: its work is
-      software on a general processor, while the NPU counts cycles of a fixed clock;
-    - a spike adds an exponentially distributed time: something else had the processor;
-    - throttling multiplies the whole, the NPU included: both sit on one heat sink.
+    - Jitter (log-normal of median 1) and drift (a sine of a random phase) multiply the host's part, which is software
+      on a general processor; the NPU counts cycles of a fixed clock.
+    - A spike adds an exponentially distributed time, as if another program had used the processor.
+    - Throttling multiplies the total, NPU included: both share one heat sink.
     """
 
     def __init__(self, host: Host, seed: int) -> None:
@@ -41,7 +41,7 @@ class HostModel:
         self.now_s = 0.0
 
     def true_overhead(self) -> tuple[float, float, float]:
-        """a and b in seconds per byte of input and output, c in seconds: preprocessing, driver and transfers alone."""
+        """Return a and b in seconds per input and output byte, and c in seconds: preprocessing, driver, transfers."""
         per_byte_s = 1 / self._host.dma_bytes_per_s
         return (
             self._host.preprocess_s_per_byte + per_byte_s,
@@ -50,7 +50,7 @@ class HostModel:
         )
 
     def run(self, input_bytes: int, output_bytes: int, npu_s: float) -> float:
-        """Seconds from the input arrays handed over to the output arrays back; the clock goes on by as much."""
+        """Return the seconds from handing over the input arrays to getting the output arrays, and advance the clock."""
         a_s_per_byte, b_s_per_byte, c_s = self.true_overhead()
         noise = self._host.noise
         host_s = a_s_per_byte * input_bytes + b_s_per_byte * output_bytes + c_s
@@ -64,12 +64,12 @@ class HostModel:
         return self._random.lognormvariate(0.0, noise.jitter) * (1 + drift)
 
     def _throttling(self) -> float:
-        """The clock shows busy time alone: the device idles only between runs, which takes no virtual time."""
+        """Return the slowdown. The clock counts busy time only: idle time between runs takes no virtual time."""
         noise = self._host.noise
         return noise.throttle_slowdown if self.now_s >= noise.throttle_after_s else 1.0
 
     def _spike_s(self, noise: Noise) -> float:
-        # Both numbers are always drawn, so that one parameter does not shift the other draws.
+        # Always draw both numbers, so that one parameter does not shift the later draws.
         struck = self._random.random() < noise.spike_probability
         length_s = self._random.expovariate(1.0) * noise.spike_s
         return length_s if struck else 0.0

@@ -1,4 +1,4 @@
-"""One inference on the emulated NPU from end to end: its time, its values, and checks of programs of unknown origin."""
+"""One inference on the emulated NPU: its time, its values, and checks of programs of unknown origin."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 MOST_ITEMS = 1_000_000
-"""Items, loops unrolled, that are timed at most: they are kept in memory, about a kilobyte each."""
+"""The most items, loops unrolled, that are timed: they stay in memory, about a kilobyte each."""
 
 MOST_ITEMS_OF_FILE = 200_000
-"""The same for program files of unknown origin: a few instructions may loop that often. Large networks issue 80,000."""
+"""The same for program files of unknown origin, which may loop. Large networks issue 80,000."""
 
 _RAISE_BUDGET = "Raise the cycle budget (--cycle-budget) if the program is sound"
 
 
 @dataclass(frozen=True)
 class TimedProgram:
-    """A program, the items that it issues on a machine, and its time there by simulation and by the formula of S2.6."""
+    """A program, the items that it issues on a machine, and its time by simulation and by the formula of S2.6."""
 
     program: Program
     machine: Machine
@@ -46,11 +46,11 @@ class TimedProgram:
 
     @property
     def cycles(self) -> float:
-        """The makespan."""
+        """The makespan in cycles."""
         return self.timing.cycles(self.timing.makespan_ps)
 
     def marginal_cycles(self) -> tuple[float, ...]:
-        """For every layer of the program: by how much the makespan shrinks if the layer takes no time."""
+        """Return, by layer, how many cycles shorter the makespan is if the layer takes no time."""
         return tuple(
             self.timing.cycles(marginal_ps(self.steps, self.machine, layer, costs=self.costs))
             for layer in range(len(self.program.layers))
@@ -59,7 +59,7 @@ class TimedProgram:
 
 @dataclass(frozen=True)
 class Computed:
-    """The outputs of one functional run by name, and what it read and wrote."""
+    """The outputs of one functional run by name, and its totals."""
 
     outputs: Mapping[str, Array]
     counters: ExecutionCounters
@@ -68,24 +68,24 @@ class Computed:
 def time_program(
     program: Program, machine: Machine, *, cycle_budget: int | None = None, most_items: int = MOST_ITEMS
 ) -> TimedProgram:
-    """Decodes a program and times it; `cycle_budget` bounds the cycles that it may take, `most_items` what is kept.
+    """Decode a program and time it; `cycle_budget` limits its cycles, `most_items` the items kept in memory.
 
-    Raises InvalidProgram, ExecutionFault, Deadlock, BudgetExceeded, and DoesNotFit where it was compiled for more
-    memory than the machine has.
+    Raises InvalidProgram, ExecutionFault, Deadlock, BudgetExceeded, and DoesNotFit if the program needs more memory
+    than the machine has.
     """
     memories_for(machine, program.footprint)
     steps = tuple(_steps(program, machine, cycle_budget, most_items))
     costs = CostModel(machine)
     try:
         timing = simulate(steps, machine, costs=costs, cycle_budget=cycle_budget)
-    except BudgetExceeded as error:  # told in picoseconds there
+    except BudgetExceeded as error:  # which names picoseconds
         what = f"the program takes more than the budget of {cycle_budget} cycles"
         raise BudgetExceeded(what, error.why, _RAISE_BUDGET) from error
     return TimedProgram(program, machine, steps, costs, timing, formula(steps, machine, costs=costs))
 
 
 def _steps(program: Program, machine: Machine, cycle_budget: int | None, most_items: int) -> Iterator[IssuedStep]:
-    """The items of a program, as long as issuing the instructions alone keeps within the budget."""
+    """Yield the items of a program; raise BudgetExceeded if issuing its instructions alone exceeds the budget."""
     budget = DEFAULT_BUDGET
     if cycle_budget is not None and machine.issue_cycles:
         budget = min(budget, cycle_budget // machine.issue_cycles + 1)
@@ -100,12 +100,12 @@ def _steps(program: Program, machine: Machine, cycle_budget: int | None, most_it
         raise BudgetExceeded(
             f"the program is at instruction {step.pc} after {most_items} items",
             "it loops without end, or is longer than can be timed: every item of a run is kept",
-            "Mend the loop, or run a smaller network",
+            "Correct the loop, or run a smaller network",
         )
 
 
 def check_accesses(steps: Iterable[IssuedStep], program: Program, machine: Machine) -> None:
-    """Checks every operand of every command against the bounds of its memory, without computing anything.
+    """Check every operand of every command against the bounds of its memory, without computing anything.
 
     Raises ExecutionFault, naming the instruction, as a functional run of the same items would.
     """
@@ -127,9 +127,9 @@ def check_accesses(steps: Iterable[IssuedStep], program: Program, machine: Machi
 
 
 def compute_values(compiled: Compiled, weights: Mapping[str, Array], inputs: Mapping[str, Array]) -> Computed:
-    """Runs a compiled network functionally: `weights` by initializer, `inputs` by input of the network.
+    """Run a compiled network functionally; `weights` are by initializer, `inputs` by input of the network.
 
-    Raises DoesNotFit where the host lacks memory, EmulatorError for a machine that has timing but no values.
+    Raises DoesNotFit if the host lacks memory, EmulatorError for a machine with timing but no values.
     """
     program = compiled.program
     functional = FunctionalMachine(memories_for(compiled.machine, program.footprint))

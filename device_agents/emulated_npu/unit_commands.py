@@ -1,7 +1,7 @@
-"""What the units of the machine execute: data commands on strided views of memories, and synchronisation.
+"""The commands that the units of the machine execute: data commands on strided views, and synchronisation.
 
-A command is the meaning of one instruction with its registers and slots resolved. The compiler produces
-commands and encodes them; the sequencer decodes a program into the same commands again.
+A command is an instruction with its registers and slots resolved. The compiler produces commands and encodes them; the
+sequencer decodes a program into the same commands again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_RANK = 6
 
 
 class Space(enum.IntEnum):
-    """The memories (S2.3, S3.4). HALO is the auxiliary buffer, carved out of the SRAM that holds NB."""
+    """The memories. HALO is the auxiliary buffer, a part of the SRAM of NB."""
 
     DDR = 0
     LLC = 1
@@ -52,7 +52,7 @@ class Queue(enum.IntEnum):
 
 
 class Function(enum.IntEnum):
-    """What a data command does; the number is its opcode. 0x20: IO, 0x30: CP on the MFU, 0x40: CP on the VFU."""
+    """The functions of data commands, by opcode. 0x20: IO, 0x30: CP on the MFU, 0x40: CP on the VFU."""
 
     LOAD = 0x20
     STORE = 0x21
@@ -81,7 +81,7 @@ class Function(enum.IntEnum):
 
 
 class Activation(enum.IntEnum):
-    """Functions of one variable, as the epilogue of a command or by MAP; alpha and beta are of the settings."""
+    """Functions of one variable, for MAP and for epilogues; alpha and beta come from the settings."""
 
     NONE = 0
     RELU = 1
@@ -156,7 +156,7 @@ class Reduction(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Descriptor:
-    """The shape of a strided view: where, of what, how many along each axis, and the bytes from one to the next.
+    """The shape of a strided view: memory, element type, sizes, and strides in bytes.
 
     Strides may be zero (broadcast) or negative. A view of rank 0 has one element.
     """
@@ -167,7 +167,7 @@ class Descriptor:
     strides: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        # The hash is asked for at every lookup of a cost, a slot or a signature.
+        # Every lookup of a cost, a slot or a signature needs the hash.
         object.__setattr__(self, "_hash", hash((self.space, self.dtype, self.dims, self.strides)))
 
     def __hash__(self) -> int:
@@ -180,7 +180,7 @@ class Descriptor:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """First byte and one past the last byte that the view touches, relative to its address."""
+        """The first byte and one past the last byte that the view touches, relative to its address."""
         low, high = 0, self.dtype.bytes
         for size, stride in zip(self.dims, self.strides, strict=True):
             if stride < 0:
@@ -203,12 +203,11 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Settings:
-    """The configuration that CONFIG instructions put into a slot for the units (S2.4, S3.5).
+    """The configuration of a unit, which CONFIG instructions write into a slot.
 
-    Windows have three spatial axes; padding is what lies before the first element of each, and what lies
-    behind the last follows from the output. `axes` is a bit mask of the axes that REDUCE, SOFTMAX and
-    NORMALIZE work along. `mode` is a Binary, a Reduction, 1 for log-softmax, the window of LRN, or 1 for
-    average pooling that counts the padding.
+    Windows have three spatial axes. `pad` is the padding before the first element of each axis; the padding after the
+    last one follows from the output size. `axes` is a bit mask of the axes of REDUCE, SOFTMAX and NORMALIZE. `mode` is
+    a Binary, a Reduction, 1 for log-softmax, the window of LRN, or 1 for average pooling that counts the padding.
     """
 
     kernel: Triple = (1, 1, 1)
@@ -235,16 +234,14 @@ class Command:
     Operands by function, dims in this order (D, H, W: the spatial axes; C: channels):
 
     - LOAD, STORE: `target` and `first` have equal dims; LOAD reads DDR or LLC, STORE writes them.
-    - SEND: target and first have equal dims; the target lies in DDR or LLC of the core `peer`, and a message tells it
-      when it has been written. Without first nothing is moved: the message says that the target has been written
-      before, in memory that both cores share, or in that of another group by a payload that this core has sent to
-      another core of the group.
-    - RECEIVE: holds its queue until the next message of the core `peer` is there; the target is what has arrived.
+    - SEND: target and first have equal dims; the target lies in DDR or LLC of the core `peer`, which receives a message
+      when it is written. Without first the SEND moves nothing: its message announces a target that was written before,
+      in memory that both cores share, or by a payload that this core has sent to another core of the peer's group.
+    - RECEIVE: blocks its queue until the next message of the core `peer` has arrived; the target is its payload.
     - GATHER: target (n, row...) = first (rows, row...) at the rows that second (n) holds.
-    - CONVOLVE: target (D, H, W, M), first (D, H, W, C), second: weights (kd, kh, kw, C, M) in SB, third: what
-      is added before the activation (as target), fourth: scale and shift of every channel (2, M) in SB. With
-      `accumulate` the products are added to what the target holds. A matrix product is (1, 1, rows, K) by
-      (1, 1, 1, K, N).
+    - CONVOLVE: target (D, H, W, M), first (D, H, W, C), second: weights (kd, kh, kw, C, M) in SB, third: addend before
+      the activation (as target), fourth: scale and shift of every channel (2, M) in SB. With `accumulate` the products
+      are added to the target. A matrix product is (1, 1, rows, K) by (1, 1, 1, K, N).
     - COPY (converts types), MAP: target and first. FILL: target, with alpha. Strides zero broadcast.
     - BINARY: first, second. AFFINE: first * second + third. WHERE: second where first is true, else third.
     - REDUCE: target has size 1 along `axes`. SOFTMAX: first. NORMALIZE: (first - mean) / sqrt(variance + alpha)
@@ -253,10 +250,10 @@ class Command:
     - POOL_*: target (D, H, W, C), first (D, H, W, C). DEPTHWISE: target (D, H, W, C, m), first (D, H, W, C, m),
       second: weights (kd, kh, kw, C, m), fourth: scale and shift (2, C, m), third as in CONVOLVE; all in NB.
 
-    Where nothing else is said the operands have the dims of the target. Every CP command but FILL, COPY,
-    REDUCE, SOFTMAX ends with the activation of its settings. NB operands may lie in HALO as well (COPY).
-    `peer` is the other core of SEND and RECEIVE, NO_PEER for all others.
-    `layer` is the hardware layer it belongs to, -1 for none; it is debugging information and not encoded.
+    All other operands have the dims of the target. Every CP command except FILL, COPY, REDUCE and SOFTMAX ends with the
+    activation of its settings. Operands in NB may also lie in HALO (COPY). `peer` is the other core of SEND and
+    RECEIVE, else NO_PEER. `layer` is the hardware layer of the command, -1 for none; it is debugging information and
+    not encoded.
     """
 
     function: Function
@@ -277,7 +274,7 @@ class Command:
 
     @property
     def sources(self) -> tuple[Operand, ...]:
-        """The operands it reads, without the target."""
+        """The operands that it reads, without the target."""
         return tuple(item for item in (self.first, self.second, self.third, self.fourth) if item is not None)
 
 
@@ -303,7 +300,7 @@ class Post:
 
 @dataclass(frozen=True)
 class Fence:
-    """The control unit issues nothing more until both queues have drained."""
+    """The control unit issues nothing until both queues have drained."""
 
     layer: int = -1
 

@@ -1,1 +1,1 @@
-"""The functional machine: memories, and the values that every command computes."""
+"""The functional machine: memories, and the values that commands compute."""

@@ -1,6 +1,6 @@
-"""Functions of one variable: the epilogue of commands, and MAP (S2.3).
+"""Functions of one variable, for MAP and for the epilogue of other commands.
 
-Computed in the type of the argument: float32 or float64; integers and truth values where ONNX defines it.
+They compute in the type of the argument: float32 or float64, and integers or booleans if ONNX defines it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _erf_exact = np.frompyfunc(math.erf, 1, 1)
 
 
 def erf(values: Array) -> Array:
-    """The error function; absolute error below 1e-7 in float32, exact to the last place in float64."""
+    """Return the error function; its absolute error is below 1e-7 in float32, float64 is exact to the last place."""
     if values.dtype == np.float64:
         return np.asarray(_erf_exact(values), np.float64)
     magnitude = np.abs(values)
@@ -59,7 +59,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
-    # Where exp overflows, 1 / infinity is the right 0.
+    # If exp overflows, 1 / infinity is the correct 0.
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
@@ -72,7 +72,7 @@ def _softplus(x: Array) -> Array:
 
 
 def _exponential_tail(x: Array) -> Array:
-    """exp(x) - 1 where x is negative, else 0."""
+    """Return exp(x) - 1 for negative x, else 0."""
     return np.asarray(np.expm1(np.minimum(x, 0)))
 
 
@@ -91,7 +91,7 @@ def _clip(x: Array, low: float, high: float) -> Array:
 
 
 def _whole(bound: float, dtype: np.dtype[Any]) -> int:
-    """The bound as a number of an integer type; infinities are its ends."""
+    """Return the bound as a number of an integer type; infinity becomes the largest value."""
     ends = np.iinfo(dtype)
     if not bound > ends.min:
         return int(ends.min)
@@ -139,7 +139,7 @@ _OF_FLOATS: dict[Activation, _Function] = {
 
 
 def activate(values: Array, settings: Settings) -> Array:
-    """`settings.activation` of every element; the argument itself, untouched, if there is none.
+    """Return `settings.activation` of every element; without an activation, the argument itself.
 
     Raises ExecutionFault if the function is not defined for the type.
     """
@@ -160,7 +160,7 @@ def activate(values: Array, settings: Settings) -> Array:
 
 
 def activate_own(values: Array, settings: Settings) -> Array:
-    """As :func:`activate`; may use the memory of `values`, which the caller gives up."""
+    """Return the same as `activate`, possibly in the memory of `values`, which the caller must not use again."""
     if settings.activation is Activation.RELU and values.dtype.kind != "b":
         return np.maximum(values, 0, out=values)
     return activate(values, settings)

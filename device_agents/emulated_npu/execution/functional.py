@@ -1,7 +1,7 @@
-"""The functional machine: executes commands on memories, values and all (S2.2, S2.3), and counts what they move.
+"""The functional machine: executes commands on memories and counts the bytes they move.
 
-Deterministic: the same program on the same inputs gives the same bytes. On the order in which the two queues
-proceed see `interleaving`.
+Execution is deterministic: the same program on the same inputs gives the same bytes. See interleaving.py for the order
+in which the two queues proceed.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ EVALUATORS: Mapping[Function, Callable[..., Array]] = {
     Function.POOL_AVERAGE: vfu_windows.pool_average,
     Function.DEPTHWISE: vfu_windows.depthwise,
 }
-"""What each function computes: (command, target, sources…) -> values with the target's dims."""
+"""The evaluator of each function: (command, target, sources…) -> values with the dims of the target."""
 
 
 @dataclass
 class ExecutionCounters:
-    """What has been done since the machine was made: by memory in bytes; elements of views, repeated ones too.
+    """Totals since the machine was created; bytes by memory, counting repeated elements of views each time.
 
-    `high_water` is one past the highest byte touched. `multiply_adds` are those of the matrix unit and of depthwise
-    windows, with the taps that fall on padding.
+    `high_water` is one past the highest byte touched. `multiply_adds` counts those of the matrix unit and of depthwise
+    windows, including taps on padding.
     """
 
     read_bytes: dict[Space, int]
@@ -61,12 +61,12 @@ class ExecutionCounters:
 
     @classmethod
     def zero(cls) -> ExecutionCounters:
-        """Nothing done yet."""
+        """Return counters of zero."""
         return cls(dict.fromkeys(Space, 0), dict.fromkeys(Space, 0), dict.fromkeys(Space, 0))
 
 
 class FunctionalMachine:
-    """Executes commands on `memories` one at a time."""
+    """Executes one command at a time on `memories`."""
 
     def __init__(self, memories: Memories) -> None:
         self.memories = memories
@@ -74,10 +74,10 @@ class FunctionalMachine:
         self.setup_counters = ExecutionCounters.zero()
 
     def execute(self, command: Command) -> None:
-        """Computes the command's values and writes its target, as if all sources were read first.
+        """Compute the command's values and write its target, as if all sources were read first.
 
-        Raises ExecutionFault, without having written anything, if an operand lies outside its memory or in one that
-        the unit cannot reach, if operands and settings do not go together, or for SEND and RECEIVE.
+        Raises ExecutionFault before writing anything if an operand lies outside its memory or in a memory that the unit
+        cannot reach, if operands and settings do not match, and for SEND and RECEIVE.
         """
         view = self.memories.view
         operands = operands_of(command)
@@ -89,13 +89,13 @@ class FunctionalMachine:
         sources = [None if operand is None else view(operand) for operand in operands]
         with np.errstate(all="ignore"):
             values = EVALUATORS[command.function](command, target, *sources)
-            # Where the values are a view of a source, NumPy copies them first if that overlaps the target.
+            # If the values are a view of a source that overlaps the target, NumPy copies them first.
             np.copyto(target, values, casting="unsafe")
         self.count(command, operands)
         self.count_written(command.target)
 
     def count(self, command: Command, operands: tuple[Operand | None, ...]) -> None:
-        """Counts a command and what it reads."""
+        """Count a command and the bytes it reads."""
         counters = self.counters
         counters.commands += 1
         access = resolve_view(command.target.descriptor)
@@ -104,14 +104,14 @@ class FunctionalMachine:
         for operand in operands:
             if operand is not None:
                 read = resolve_view(operand.descriptor)
-                # Of the table of GATHER only the rows that go to the target are read.
+                # GATHER reads only the rows of the table that go to the target.
                 gathered = command.function is Function.GATHER and operand is command.first
                 counters.read_bytes[read.space] += access.bytes if gathered else read.bytes
                 self._touch(read, operand.address)
         counters.multiply_adds += macs(command)
 
     def count_written(self, target: Operand) -> None:
-        """Counts what has been written."""
+        """Count the bytes written to a target."""
         access = resolve_view(target.descriptor)
         self.counters.written_bytes[access.space] += access.bytes
         self._touch(access, target.address)
@@ -123,22 +123,21 @@ class FunctionalMachine:
 
 
 def memories_for(machine: Machine, footprint: Footprint) -> Memories:
-    """Memories of the sizes that a program was compiled for, so that every access beyond them is found.
+    """Return memories of the sizes that a program was compiled for, so that every access beyond them is detected.
 
-    Raises DoesNotFit if the machine has less than that; the halo buffer is carved out of NB (S3.4).
+    Raises DoesNotFit if the machine has less; the halo buffer is part of NB.
     """
     neurons = footprint.nb_bytes + footprint.halo_bytes
     demands = [
         ("DDR", footprint.ddr_bytes, machine.ddr.bytes, "ddr.bytes"),
         ("LLC", footprint.llc_bytes, machine.llc.bytes, "llc.bytes"),
         ("the halo buffer", footprint.halo_bytes, machine.halo_bytes, "halo_bytes"),
+        ("NB and the halo buffer", neurons, machine.nb_bytes, "nb_bytes"),
     ]
     if machine.shared_buffer:
-        demands.append(("NB and the halo buffer", neurons, machine.nb_bytes, "nb_bytes"))
         demands.append(("SB", footprint.sb_bytes, machine.nb_bytes, "nb_bytes"))
         demands.append(("the shared buffer", footprint.shared_bytes, machine.nb_bytes, "nb_bytes"))
     else:
-        demands.append(("NB and the halo buffer", neurons, machine.nb_bytes, "nb_bytes"))
         demands.append(("SB", footprint.sb_bytes, machine.sb_bytes, "sb_bytes"))
     for name, demand, limit, parameter in demands:
         if not 0 <= demand <= limit:
@@ -158,7 +157,7 @@ def memories_for(machine: Machine, footprint: Footprint) -> Memories:
 
 
 Filling = Iterable[tuple[int, Array]]
-"""Constants: addresses in DDR, and what lies there."""
+"""Constants: their addresses in DDR and their values."""
 
 
 def run(
@@ -171,11 +170,11 @@ def run(
     queues: Queues | None = None,
     budget_instructions: int = DEFAULT_BUDGET,
 ) -> Mapping[str, Array]:
-    """Runs the program once and returns its outputs by name (S2.2); afterwards `machine.counters` tell what it took.
+    """Run the program once and return its outputs by name; `machine.counters` then holds its totals.
 
-    `fill` may be empty if the constants are still in memory from an earlier run. `order` is how the queues proceed
-    where the semaphores leave a choice; `queues` are their depths, without limit if there are none. The program may
-    take `budget_instructions`, loops unrolled.
+    `fill` may be empty if the constants are still in memory from an earlier run. `order` selects how the queues proceed
+    if the semaphores leave a choice; `queues` are their depths, unlimited by default. `budget_instructions` limits the
+    instructions, loops unrolled.
 
     Raises InvalidProgram, ExecutionFault with the instruction's number, Deadlock, or BudgetExceeded.
     """
@@ -195,9 +194,9 @@ def load(
     queues: Queues | None = None,
     budget_instructions: int = DEFAULT_BUDGET,
 ) -> None:
-    """Writes the constants, where there are any, and then runs the setup of the program; raises as `run`.
+    """Write the constants, if there are any, and then run the setup of the program; raise as `run`.
 
-    What the setup takes is in `machine.setup_counters`, not in those of the runs.
+    The setup counts in `machine.setup_counters`, not in the counters of the runs.
     """
     is_filled = False
     for address, array in fill:
@@ -214,9 +213,9 @@ def load(
 def started(
     program: Program, memories: Memories, inputs: Mapping[str, Array], *, budget_instructions: int = DEFAULT_BUDGET
 ) -> Iterator[IssuedStep]:
-    """Puts the inputs of a run where the program finds them, empties what is on chip, and yields what it issues.
+    """Write the inputs of a run to DDR, clear the on-chip memories, and yield the steps of the program.
 
-    Raises ExecutionFault for inputs that are missing or of another shape or type.
+    Raises ExecutionFault for inputs that are missing or have another shape or type.
     """
     for port in program.inputs:
         _put_input(memories, port, inputs)
@@ -224,7 +223,7 @@ def started(
 
 
 def _issued(code: bytes, layer_of: Sequence[int], memories: Memories, budget_instructions: int) -> Iterator[IssuedStep]:
-    """What some code issues, from empty on-chip memories on."""
+    """Clear the on-chip memories and yield the steps of some code."""
     memories.clear_on_chip()
 
     def register_from_memory(space: Space, dtype: DataType, address: int) -> int:
@@ -236,7 +235,7 @@ def _issued(code: bytes, layer_of: Sequence[int], memories: Memories, budget_ins
 
 
 def outputs_of(program: Program, memories: Memories) -> dict[str, Array]:
-    """The outputs of a program by name, after a run."""
+    """Return the outputs of a program by name, after a run."""
     return {port.name: memories.view(_operand(port)).copy() for port in program.outputs}
 
 

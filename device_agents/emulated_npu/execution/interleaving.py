@@ -1,8 +1,8 @@
-"""The two queues without time: in which order items take effect where the semaphores leave a choice (S2.4).
+"""The two queues without time: the order in which items take effect if the semaphores leave a choice.
 
-A program is right only if every order that the semaphores allow gives the same values. Besides the order of the
-program there are the two extremes, in which one queue is always ahead as far as it can be: a semaphore that is
-missing shows as a wrong value in one of them.
+A program is correct only if every order that the semaphores allow gives the same values. Besides the order of the
+program there are two extremes, in which one queue always runs ahead as far as it can: a missing semaphore shows as a
+wrong value in one of them.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue
 
 Order = Literal["program", "io-first", "cp-first"]
 
-# Items that may wait in a queue without a limit of the machine; bounds the memory that a long program takes.
+# The depth of an unlimited queue; it bounds the memory that a long program takes.
 _PLENTY = 1 << 16
 
 _Entry = tuple[int, int, Command | Wait | Post]
-"""Number in the order of issue, index of the instruction, item."""
+"""Position in the order of issue, index of the instruction, item."""
 
 
 @dataclass(frozen=True)
 class Queues:
-    """How many items each queue holds; issue stops while the queue of the next one is full."""
+    """The depths of the queues; issue stops while the queue of the next item is full."""
 
     io_depth: int
     cp_depth: int
 
 
 def queue_depths(machine: Machine | None) -> Queues:
-    """Those of a machine, or practically none: the extremes of an order are then reached."""
+    """Return the depths of a machine; without one, depths so large that an order reaches its extreme."""
     if machine is None:
         return Queues(_PLENTY, _PLENTY)
     return Queues(machine.io_queue_depth, machine.cp_queue_depth)
 
 
 def run_items(steps: Iterable[IssuedStep], execute: Callable[[Command], None], *, order: Order, queues: Queues) -> None:
-    """Lets every item take effect, in an order that the semaphores and the depths of the queues allow.
+    """Apply every item, in an order that the semaphores and the depths of the queues allow.
 
-    "program": as soon as it is issued, if it can. "io-first" and "cp-first": the other queue does something only
-    when the preferred one is blocked or empty and nothing more can be issued.
+    With "program" an item takes effect as soon as it is issued, if it can. With "io-first" and "cp-first" the other
+    queue proceeds only if the preferred one is blocked or empty and nothing more can be issued.
 
-    Raises Deadlock if neither queue can go on, and what `execute` raises with the instruction's number added.
+    Raises Deadlock if neither queue can proceed, and the errors of `execute` with the instruction's number added.
     """
     for deadlock in run_while_possible(steps, execute, _always, order=order, queues=queues):
         raise deadlock
@@ -61,10 +61,10 @@ def run_while_possible(
     order: Order,
     queues: Queues,
 ) -> Iterator[Deadlock]:
-    """As `run_items`, for a core beside others: yields what it would raise as Deadlock, and then tries again.
+    """Do the same as `run_items` for a core among others: yield the Deadlock that it would raise, then try again.
 
-    A command at the head of its queue takes effect when `is_ready` says so; that may change only outside. Raises what
-    `execute` raises with the instruction's number added.
+    A command at the head of its queue takes effect once `is_ready` returns true, which depends on the other cores.
+    Raises the errors of `execute` with the instruction's number added.
     """
     scheduler = _Scheduler(execute, is_ready, order, queues)
     for step in steps:
@@ -83,7 +83,7 @@ def _always(_: Command) -> bool:
 
 
 class _Scheduler:
-    """Queues of issued items, and semaphores."""
+    """The queues of issued items, and the semaphores."""
 
     def __init__(
         self, execute: Callable[[Command], None], is_ready: Callable[[Command], bool], order: Order, queues: Queues
@@ -100,7 +100,7 @@ class _Scheduler:
         }[order]
 
     def issue(self, pc: int, item: Command | Wait | Post) -> Iterator[Deadlock]:
-        """Takes the next item of the program, after making room for it; yields as often as nothing can go on."""
+        """Issue the next item after making room for it; yield whenever nothing can proceed."""
         pending = self._pending[item.queue]
         while len(pending) >= self._depths[item.queue]:
             yield from self._one_step()
@@ -109,20 +109,20 @@ class _Scheduler:
         self._advance()
 
     def drain(self) -> Iterator[Deadlock]:
-        """Lets everything that was issued take effect; yields as often as nothing can go on."""
+        """Apply all issued items; yield whenever nothing can proceed."""
         self._advance()
         while any(self._pending.values()):
             yield from self._one_step()
 
     def _one_step(self) -> Iterator[Deadlock]:
-        """Lets the queue that is not preferred go one item further, and then the preferred one as far as it can."""
+        """Apply one item of the queue that is not preferred, then as many of the preferred one as possible."""
         while not (ready := [queue for queue in self._pending if self._is_ready(queue)]):
             yield self._deadlock()
         self._take(min(ready, key=lambda queue: self._pending[queue][0][0]))
         self._advance()
 
     def _advance(self) -> None:
-        """Lets the eager queues go as far as they can, the oldest item first."""
+        """Apply as many items of the preferred queues as possible, the oldest first."""
         while ready := [queue for queue in self._eager if self._is_ready(queue)]:
             if len(ready) == 2:
                 ready.sort(key=lambda queue: self._pending[queue][0][0])
@@ -165,5 +165,5 @@ class _Scheduler:
             elif isinstance(item, Command):
                 heads.append(f"instruction {pc} in queue {queue.name} waits for a message of core {item.peer}")
         return Deadlock(
-            "; ".join(heads), "no instruction that was issued can go on", "every WAIT needs a POST on the other queue"
+            "; ".join(heads), "no issued instruction can proceed", "every WAIT needs a POST on the other queue"
         )

@@ -1,7 +1,7 @@
-"""The memories of the machine as bytes, and strided views of them that never reach outside (S2.3, S3.4).
+"""The memories of the machine as bytes, and strided views that never reach outside them.
 
-Every access of the functional machine goes through :meth:`Memories.view`, which checks the whole extent of a
-view before any byte is touched.
+Every access of the functional machine goes through `Memories.view`, which checks the whole extent of a view before
+any byte is touched.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NUMPY_TYPES: Mapping[DataType, np.dtype[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ResolvedView:
-    """What a descriptor touches: bytes [low, high) relative to the address; `disjoint`: no byte twice."""
+    """A descriptor as NumPy needs it. It touches bytes [low, high) from its address; `disjoint`: no byte twice."""
 
     space: Space
     low: int
@@ -49,14 +49,14 @@ class ResolvedView:
 
 @lru_cache(maxsize=1 << 16)
 def resolve_view(descriptor: Descriptor) -> ResolvedView:
-    """Resolves a descriptor. Raises ExecutionFault for one without meaning: rank above 6, an axis of no elements."""
+    """Resolve a descriptor; raise ExecutionFault for a rank above 6 or an axis without elements."""
     dims, strides = descriptor.dims, descriptor.strides
     if len(dims) != len(strides) or len(dims) > MAX_RANK:
         raise ExecutionFault(f"a view has {len(dims)} sizes and {len(strides)} strides", f"there are {MAX_RANK} axes")
     if any(size < 1 for size in dims):
         raise ExecutionFault(f"a view has the sizes {dims}", "every axis needs at least one element")
     low, high = descriptor.extent
-    # The stride of an axis of one element is never used and may be any number.
+    # The stride of an axis with one element is never used and may be any number.
     used = tuple(stride if size > 1 else 0 for size, stride in zip(dims, strides, strict=True))
     return ResolvedView(
         space=descriptor.space,
@@ -72,7 +72,7 @@ def resolve_view(descriptor: Descriptor) -> ResolvedView:
 
 
 def _is_disjoint(dims: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> bool:
-    """Sufficient: sorted by stride, each axis steps over everything that the axes before it span."""
+    """Return whether each axis, sorted by stride, steps over all that the axes before it span (sufficient)."""
     span = item_bytes
     for stride, size in sorted((abs(stride), size) for size, stride in zip(dims, strides, strict=True) if size > 1):
         if stride < span:
@@ -93,28 +93,28 @@ def _zeros(space: Space, size_bytes: int) -> Array:
 
 
 class Memories:
-    """One array of bytes for each memory; all zero at first and allocated by the page when touched."""
+    """One array of bytes per memory, zero at first; pages are allocated when touched."""
 
     def __init__(self, sizes: Mapping[Space, int]) -> None:
-        """`sizes` in bytes; a memory that is not named has none. Raises DoesNotFit if the host cannot provide them."""
+        """Allocate memories of `sizes` bytes, 0 by default. Raises DoesNotFit if the host lacks memory."""
         self._use({space: _zeros(space, sizes.get(space, 0)) for space in Space})
 
     @classmethod
     def with_one_buffer(cls, sizes: Mapping[Space, int]) -> Memories:
-        """As the constructor, with NB and SB the same bytes under the same addresses."""
+        """Allocate memories in which NB and SB are the same bytes at the same addresses; raise as the constructor."""
         buffer = _zeros(Space.NB, max(sizes.get(Space.NB, 0), sizes.get(Space.SB, 0)))
         apart = {space: _zeros(space, sizes.get(space, 0)) for space in (Space.DDR, Space.LLC, Space.HALO)}
         return cls.over({**apart, Space.NB: buffer, Space.SB: buffer})
 
     @classmethod
     def over(cls, arrays: Mapping[Space, Array]) -> Memories:
-        """Memories that lie in contiguous arrays of bytes of the caller's, for instance between guard bytes."""
+        """Return memories over contiguous byte arrays of the caller, for instance between guard bytes."""
         memories = cls.__new__(cls)
         memories._use({space: arrays.get(space, np.zeros(0, np.uint8)) for space in Space})
         return memories
 
     def beside(self, other: Memories) -> Memories:
-        """These memories on chip, with the DDR and the LLC of a core of the same group."""
+        """Return these on-chip memories with the DDR and LLC of `other`, a core of the same group."""
         external = frozenset(Space) - ON_CHIP
         return Memories.over({space: (other if space in external else self)._arrays[space] for space in Space})
 
@@ -126,14 +126,14 @@ class Memories:
         self._most_elements = [largest_on_chip if space in ON_CHIP else largest for space in Space]
 
     def size_bytes(self, space: Space) -> int:
-        """Size of a memory."""
+        """Return the size of a memory."""
         return int(self._arrays[space].size)
 
     def view(self, operand: Operand) -> Array:
-        """The operand as an array that shares the memory; addresses need no alignment.
+        """Return the operand as an array that shares the memory; addresses need no alignment.
 
-        Raises ExecutionFault if a byte of it lies outside its memory, or if it repeats elements until it has more
-        than the largest memory on its side of the chip's edge has bytes.
+        Raises ExecutionFault if a byte lies outside its memory, or if the view repeats elements until it has more of
+        them than the largest memory on the same side of the chip's edge has bytes.
         """
         access, address = resolve_view(operand.descriptor), operand.address
         memory = self._arrays[access.space]
@@ -150,7 +150,7 @@ class Memories:
         return np.ndarray(access.shape, access.dtype, memory, address, access.strides)
 
     def writable(self, operand: Operand) -> Array:
-        """As :meth:`view`; raises ExecutionFault as well if elements overlap, for writes would be ambiguous."""
+        """Return the same as `view`; also raise ExecutionFault if elements overlap, which makes writes ambiguous."""
         access = resolve_view(operand.descriptor)
         if not access.disjoint:
             raise ExecutionFault(
@@ -160,7 +160,7 @@ class Memories:
         return self.view(operand)
 
     def write(self, address: int, array: Array, space: Space = Space.DDR) -> None:
-        """Puts the elements of `array` densely, in row-major order, at `address`.
+        """Write the elements of `array` densely, in row-major order, at `address`.
 
         Raises ExecutionFault if they do not fit.
         """
@@ -173,6 +173,6 @@ class Memories:
             np.copyto(np.ndarray(array.shape, array.dtype, memory, address), array)
 
     def clear_on_chip(self) -> None:
-        """Empties NB, SB and HALO, as they are at the start of a run."""
+        """Fill NB, SB and HALO with zeros, as at the start of a run."""
         for space in ON_CHIP:
             self._arrays[space].fill(0)

@@ -1,9 +1,9 @@
-"""The matrix unit: convolution and matrix product (S2.3) as one matrix product per block of windows.
+"""The matrix unit: convolution and matrix product, as one matrix product per block of windows.
 
-The sums of one output do not depend on which other outputs the command has, so a map in tiles has the bits of the
-whole: BLAS adds in another order for small products, so those are padded to the size from which the order is one.
-Two exceptions: a single row against a large matrix (a fully connected layer of one sample), for speed; and
-processors without AVX-512, for which OpenBLAS has kernels whose last bit depends on where a row stands.
+The sums of an output do not depend on the other outputs of the command, so a map computed in tiles has the same bits as
+the whole. BLAS adds in another order for small products, so they are padded to the size from which the order is fixed.
+Two exceptions: a single row against a large matrix (a fully connected layer of one sample), for speed; and processors
+without AVX-512, where the last bit of OpenBLAS's kernels depends on the position of a row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from device_agents.emulated_npu.execution.signatures import fault
 from device_agents.emulated_npu.execution.sliding_windows import BLOCK_ELEMENTS, check_temporary, check_window, reach
 from device_agents.emulated_npu.unit_commands import Command, Triple
 
-# OpenBLAS has kernels of their own for products of up to 100^3 multiply-adds.
+# OpenBLAS uses special kernels for products of up to 100^3 multiply-adds.
 _SMALL_PRODUCT = 1_000_000
 _ENOUGH_COLUMNS = 128
 
@@ -27,7 +27,7 @@ _ENOUGH_COLUMNS = 128
 def convolve(
     command: Command, target: Array, first: Array, second: Array, third: Array | None, fourth: Array | None
 ) -> Array:
-    """The values of CONVOLVE. Raises ExecutionFault for operands that do not go together."""
+    """Return the values of CONVOLVE. Raises ExecutionFault for operands that do not match."""
     _check(command, target, first, second)
     outputs = cast(Triple, target.shape[:3])
     weights = second.reshape(-1, second.shape[4])
@@ -44,7 +44,7 @@ def convolve(
 
 
 def epilogue(command: Command, sums: Array, target: Array, third: Array | None, fourth: Array | None) -> Array:
-    """What follows the sums of products, which it may overwrite: accumulation, scale and shift, residual, activation.
+    """Apply accumulation, scale and shift, residual and activation to the sums of products, possibly in place.
 
     Raises ExecutionFault for operands of other dims or types.
     """
@@ -88,12 +88,12 @@ def _are_bytes(first: Array, second: Array) -> bool:
 
 
 def _padded(command: Command, first: Array, outputs: Triple) -> Array:
-    """The inputs that the windows span, with zeros where they reach outside; without padding a view of `first`."""
+    """Return the inputs that the windows span, zeros outside included; without padding, a view of `first`."""
     settings = command.settings
     spans = reach(outputs, settings.kernel, settings.stride, settings.dilation)
     begin = [-pad for pad in settings.pad]
     inside = [(max(0, at), min(size, at + span)) for at, span, size in zip(begin, spans, first.shape[:3], strict=True)]
-    # A window that lies outside altogether leaves an empty range, which reads nothing.
+    # A window entirely outside leaves an empty range, which reads nothing.
     (d0, d1), (h0, h1), (w0, w1) = ((low, max(low, high)) for low, high in inside)
     body = first[d0:d1, h0:h1, w0:w1]
     if body.shape[:3] == spans:
@@ -107,7 +107,7 @@ def _padded(command: Command, first: Array, outputs: Triple) -> Array:
 
 
 def _sums(command: Command, source: Array, weights: Array, outputs: Triple) -> Array:
-    """The sums of products of every window, block by block; dims (D, H, W, M)."""
+    """Return the sums of products of every window, computed block by block; dims (D, H, W, M)."""
     settings = command.settings
     depth, height, width = outputs
     sd, sh, sw = settings.stride
@@ -129,19 +129,19 @@ def _sums(command: Command, source: Array, weights: Array, outputs: Triple) -> A
 
 
 def _windows(command: Command, source: Array, outputs: Triple) -> Array:
-    """The windows as a view of `source`, dims (D, H, W, kd, kh, kw, C)."""
+    """Return the windows as a view of `source`, dims (D, H, W, kd, kh, kw, C)."""
     settings = command.settings
     d, h, w, channel = source.strides
     (sd, sh, sw), (pd, ph, pw) = settings.stride, settings.dilation
     strides = (d * sd, h * sh, w * sw, d * pd, h * ph, w * pw, channel)
     shape = (*outputs, *settings.kernel, source.shape[3])
-    # A step along an axis of one element may not fit the strides' integers, and is never taken.
+    # The stride of an axis with one element is never used, and may be too large for NumPy.
     used = tuple(stride if size > 1 else 0 for size, stride in zip(shape, strides, strict=True))
     return as_strided(source, shape, used, writeable=False)
 
 
 def product(rows: Array, weights: Array) -> Array:
-    """(P, K) by (K, M) in the type of `weights`; on the bits of a row see the module's first lines."""
+    """Return the product of (P, K) and (K, M) in the type of `weights`; the module docstring says which bits."""
     count, reduced = rows.shape
     columns = weights.shape[1]
     if weights.dtype.kind != "f":
@@ -149,7 +149,7 @@ def product(rows: Array, weights: Array) -> Array:
     work = count * reduced * columns
     if work > _SMALL_PRODUCT and (columns > 1 or count == 1):
         return np.asarray(np.matmul(rows, weights))
-    # Zeros below the rows and beside the weights, whichever takes fewer of them.
+    # Pad with zeros below the rows and beside the weights, as few as possible.
     wide = max(columns, min(_ENOUGH_COLUMNS, _SMALL_PRODUCT // (count * reduced) + 1), 2)
     high = max(count, _SMALL_PRODUCT // (wide * reduced) + 1)
     padded_rows = np.zeros((high, reduced), weights.dtype)

@@ -1,4 +1,4 @@
-"""In which memories the operands of each function may lie (S2.3, S3.4); which there are is said in `isa`."""
+"""The memories in which the operands of each function may lie; isa/instructions.py lists the operands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCRATCHPAD = NEURONS | WEIGHTS
 
 @dataclass(frozen=True)
 class _Reach:
-    """The memories that the target and the sources may lie in."""
+    """The memories in which the target and the sources may lie."""
 
     target: frozenset[Space]
     sources: tuple[frozenset[Space], ...]
@@ -42,14 +42,14 @@ _COUNTS = {function: len(rule.required) + len(rule.optional) for function, rule 
 
 
 def fault(command: Command, why: str) -> ExecutionFault:
-    """The error for a command whose operands or settings have no meaning."""
+    """Return the error for a command with invalid operands or settings."""
     return ExecutionFault(f"{command.function.name} is not possible", why)
 
 
 def operands_of(command: Command) -> tuple[Operand | None, ...]:
-    """The sources that the command's function takes, None for an optional one that is not there.
+    """Return the sources that the command's function takes, None for an absent optional one.
 
-    Raises ExecutionFault if one is missing, is one too many or lies in a memory that the unit cannot reach.
+    Raises ExecutionFault if one is missing, superfluous or in a memory that the unit cannot reach.
     """
     function = command.function
     reach, optional, count = _REACHES[function], _OPTIONAL[function], _COUNTS[function]

@@ -1,8 +1,8 @@
-"""All cores of a system without time: each runs until it waits for a message, and goes on when it is there (S5.7).
+"""All cores of a system without time: each core runs until it waits for a message, and continues on arrival.
 
-Cores of a group share DDR and LLC, and take the next input together; groups are as far ahead of each other as messages
-let them. What is sent is written when it is received: a core that reads before it has received finds what lay there
-before, and what is sent for later inputs waits outside memory, where the machine has slots of a ring for it.
+Cores of a group share DDR and LLC and start the next input together; groups run as far ahead of each other as messages
+allow. A payload is written when it is received: a core that reads earlier finds the old content, and payloads for
+later inputs wait outside memory, where the machine has ring slots for them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from device_agents.emulated_npu.unit_commands import Command, Function, Operand
 
 @dataclass(frozen=True)
 class GroupProgram:
-    """What the cores of a group run, by core, and what their DDR holds at the beginning.
+    """The programs of the cores of a group, by core, and the initial content of their DDR.
 
-    The setup of the group is that of its first core.
+    The group runs the setup of its first core.
     """
 
     programs: Mapping[int, Program]
@@ -44,9 +44,9 @@ class GroupProgram:
 
 @dataclass(frozen=True)
 class StreamRun:
-    """The outputs of every input by name, and what each core read and wrote for all of them.
+    """The outputs of every input by name, and the totals of each core over all inputs.
 
-    A payload counts as read by the sender and as written by the core that it is sent to, not by others of its group.
+    A payload counts as read by the sender and as written by the core it is sent to, not by others of that group.
     """
 
     outputs: tuple[Mapping[str, Array], ...]
@@ -55,7 +55,7 @@ class StreamRun:
 
 @dataclass(frozen=True)
 class SystemRun:
-    """The outputs of a single input by name, and counters as `StreamRun` has them."""
+    """The outputs of a single input by name, and counters as in `StreamRun`."""
 
     outputs: Mapping[str, Array]
     counters: Mapping[int, ExecutionCounters]
@@ -64,7 +64,7 @@ class SystemRun:
 def run_cores(
     groups: Sequence[GroupProgram], machine: Machine, inputs: Mapping[str, Array], *, order: Order = "program"
 ) -> SystemRun:
-    """Runs all cores on one input of the network; raises as `run_stream`."""
+    """Run all cores on one input of the network; raise as `run_stream`."""
     run = run_stream(groups, machine, (inputs,), order=order)
     return SystemRun(run.outputs[0], run.counters)
 
@@ -76,13 +76,13 @@ def run_stream(
     *,
     order: Order = "program",
 ) -> StreamRun:
-    """Runs all cores on a stream of inputs of the network; `order` as in `functional.run`.
+    """Run all cores on a stream of inputs of the network; `order` as in `functional.run`.
 
-    A group goes on to the next input when all its cores have ended the last. It runs as many inputs ahead of others as
-    it gets messages for: more than the machine lets it, whose SEND waits for a slot of the ring.
+    A group starts the next input when all its cores have ended the last. It runs as many inputs ahead of other groups
+    as it has messages for; on the machine a SEND would wait for a slot of the ring.
 
-    Raises Deadlock naming what every core waits for, what `functional.run` raises, with the number of the core, and
-    ExecutionFault for a message that is not what its receiver expects.
+    Raises Deadlock, naming what every core waits for; the errors of `functional.run`, with the number of the core; and
+    ExecutionFault for a message that its receiver does not expect.
     """
     messages = _Mailboxes({core: number for number, group in enumerate(groups) for core in group.programs})
     running = [_GroupExecution(_loaded(group, machine, messages, order), stream, order, messages) for group in groups]
@@ -95,7 +95,7 @@ def run_stream(
 
 
 def _loaded(group: GroupProgram, machine: Machine, messages: _Mailboxes, order: Order) -> list[_CoreExecution]:
-    """The cores of a group with their memories, and in them what is there before the first input."""
+    """Return the cores of a group with their memories, filled for the first input."""
     cores: list[_CoreExecution] = []
     for core, program in group.programs.items():
         memories = memories_for(machine, program.footprint)
@@ -106,33 +106,35 @@ def _loaded(group: GroupProgram, machine: Machine, messages: _Mailboxes, order: 
 
 
 def _run_all(groups: Sequence[_GroupExecution], messages: _Mailboxes) -> None:
-    """Lets groups run in turn, each as far as it can; raises Deadlock when all wait and nothing was sent meanwhile."""
+    """Run the groups in turn, each as far as it can; raise Deadlock if all wait and none has sent a message."""
     while True:
         sent = messages.sent
         waiting: dict[int, Deadlock] = {}
         for group in groups:
-            waiting.update(group.go_on())
+            waiting.update(group.proceed())
         if not waiting:
             return
         if messages.sent == sent:
             what = "; ".join(f"core {core}: {blocked.what}" for core, blocked in waiting.items())
-            raise Deadlock(what, "no core can go on", "every RECEIVE needs a SEND, and they must not wait in a circle")
+            raise Deadlock(
+                what, "no core can proceed", "every RECEIVE needs a SEND, and they must not wait in a circle"
+            )
 
 
 @dataclass(frozen=True)
 class _SentPayload:
-    """`target` as the sender has it, and what it sends; None where that is in the memory already.
+    """The target as the sender names it, and the payload; None if that is in the memory already.
 
-    `is_word`: the payload was sent to another core of the receiver's group, which this one is only told of.
+    `is_notice`: the payload was sent to another core of the receiver's group; this message only announces it.
     """
 
     target: Operand
     payload: Array | None
-    is_word: bool = False
+    is_notice: bool = False
 
 
 class _Mailboxes:
-    """Messages under way, by input, sender and receiver."""
+    """Messages on their way, by input, sender and receiver."""
 
     def __init__(self, group_of: Mapping[int, int]) -> None:
         self._group_of = group_of
@@ -141,9 +143,9 @@ class _Mailboxes:
         self.sent = 0
 
     def send(self, number: int, sender: int, command: Command, payload: Array | None) -> None:
-        """Puts a message for an input on its way.
+        """Put a message for an input on its way.
 
-        Word of a payload comes with that, for the core that it was sent to need not have received it yet.
+        A notice carries the payload that it announces: the core it was sent to may not have received it yet.
         """
         if command.peer not in self._group_of:
             raise fault(command, f"there is no core {command.peer} that runs")
@@ -152,18 +154,18 @@ class _Mailboxes:
         if payload is not None:
             self._latest[sender] = (number, group, message)
         elif sender in self._latest:
-            *its, latest = self._latest[sender]
-            if its == [number, group] and latest.target == command.target:
-                message = replace(latest, is_word=True)
+            *addressed, latest = self._latest[sender]
+            if addressed == [number, group] and latest.target == command.target:
+                message = replace(latest, is_notice=True)
         self._queues.setdefault((number, sender, command.peer), deque()).append(message)
         self.sent += 1
 
     def is_there(self, number: int, receiver: int, command: Command) -> bool:
-        """Whether there is a message for a RECEIVE."""
+        """Return whether there is a message for a RECEIVE."""
         return bool(self._queues.get((number, command.peer, receiver)))
 
     def take(self, number: int, receiver: int, command: Command) -> _SentPayload:
-        """The next message; raises ExecutionFault if it is not the one that is expected."""
+        """Return the next message; raise ExecutionFault if its target is not the expected one."""
         message = self._queues[number, command.peer, receiver].popleft()
         if message.target != command.target:
             raise fault(command, f"core {command.peer} has sent {_shown(message.target)}, not {_shown(command.target)}")
@@ -176,7 +178,7 @@ def _shown(operand: Operand) -> str:
 
 
 class _GroupExecution:
-    """Cores that share a memory and take the next input together; `outputs` are those of the inputs that they ended."""
+    """Cores that share memory and start the next input together; `outputs` holds the outputs of the ended inputs."""
 
     def __init__(
         self, cores: Sequence[_CoreExecution], stream: Sequence[Mapping[str, Array]], order: Order, messages: _Mailboxes
@@ -185,8 +187,8 @@ class _GroupExecution:
         self._stream, self._order, self._messages = stream, order, messages
         self._running: dict[int, Iterator[Deadlock]] = {}
 
-    def go_on(self) -> dict[int, Deadlock]:
-        """Lets its cores run until each of them waits, and tells what for; for nothing at the end of the stream."""
+    def proceed(self) -> dict[int, Deadlock]:
+        """Run the cores until each of them waits; return what each waits for, nothing at the end of the stream."""
         while self._running or len(self.outputs) < len(self._stream):
             if not self._running:
                 number = len(self.outputs)
@@ -201,7 +203,7 @@ class _GroupExecution:
         return {}
 
     def _in_turn(self) -> dict[int, Deadlock]:
-        """Lets its cores run on their input; returns when all that have not ended wait, and send nothing any more."""
+        """Run the cores on their input until all unfinished cores wait and send nothing; return what each waits for."""
         waiting: dict[int, Deadlock] = {}
         sent = -1
         while self._running and (len(waiting) < len(self._running) or self._messages.sent != sent):
@@ -228,7 +230,7 @@ class _CoreExecution:
         self._number = 0
 
     def run(self, number: int, inputs: Mapping[str, Array], order: Order) -> Iterator[Deadlock]:
-        """Runs the program on the input of this number, yielding whenever it has to wait for a message."""
+        """Run the program on the input of this number; yield whenever it has to wait for a message."""
         self._number = number
         steps = started(self.program, self.memories, inputs)
         return run_while_possible(steps, self._execute, self._is_ready, order=order, queues=queue_depths(None))
@@ -263,5 +265,5 @@ class _CoreExecution:
         self.functional.count(command, operands)
         if message.payload is not None:
             np.copyto(target, message.payload)
-            if not message.is_word:
+            if not message.is_notice:
                 self.functional.count_written(command.target)

@@ -1,6 +1,6 @@
-"""The vector unit, element by element and along axes (S2.3); windows are in `vfu_windows`.
+"""The vector unit, element by element and along axes; vfu_windows.py has the windows.
 
-float16 is computed in float32; float64 and integers in their own type, integers as ONNX does.
+float16 is computed in float32, float64 and integers in their own type, integers as in ONNX.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from device_agents.emulated_npu.unit_commands import Binary, Command, Reduction
 
 
 def computing(array: Array) -> Array:
-    """The array in the type that it is computed in: float16 as float32, any byte but 0 as true."""
+    """Return the array in the type of computation: float16 as float32, any byte but 0 as true."""
     if array.dtype == np.float16:
         return array.astype(np.float32)
     if array.dtype.kind == "b":
@@ -26,40 +26,40 @@ def computing(array: Array) -> Array:
 
 
 def check_dims(command: Command, target: Array, *sources: Array) -> None:
-    """Raises ExecutionFault if a source has other dims than the target."""
+    """Raise ExecutionFault if a source has other dims than the target."""
     for source in sources:
         if source.shape != target.shape:
             raise fault(command, f"dims {source.shape} and {target.shape}")
 
 
 def check_types(command: Command, *arrays: Array) -> None:
-    """Raises ExecutionFault if the arrays have not all the same type."""
+    """Raise ExecutionFault if the arrays do not all have the same type."""
     if any(array.dtype != arrays[0].dtype for array in arrays[1:]):
         raise fault(command, f"types {', '.join(array.dtype.name for array in arrays)}")
 
 
 def check_number(command: Command, array: Array) -> None:
-    """Raises ExecutionFault for truth values."""
+    """Raise ExecutionFault for booleans."""
     if array.dtype.kind == "b":
-        raise fault(command, "truth values are no numbers")
+        raise fault(command, "booleans are not numbers")
 
 
 def check_floating(command: Command, *arrays: Array) -> None:
-    """Raises ExecutionFault for anything but floating point, and for arrays of different types."""
+    """Raise ExecutionFault unless the arrays are floating point and of one type."""
     check_types(command, *arrays)
     if arrays[0].dtype.kind != "f":
         raise fault(command, f"{arrays[0].dtype.name} is not floating point")
 
 
 def transfer(command: Command, target: Array, first: Array) -> Array:
-    """LOAD and STORE: the same elements."""
+    """LOAD and STORE: return the same elements."""
     check_dims(command, target, first)
     check_types(command, target, first)
     return first
 
 
 def gather(command: Command, target: Array, first: Array, second: Array) -> Array:
-    """GATHER: the rows of `first` that `second` names; negative indices count from the end, as in ONNX."""
+    """GATHER: return the rows of `first` that `second` names; negative indices count from the end, as in ONNX."""
     check_types(command, target, first)
     if second.ndim != 1 or second.dtype.kind != "i" or first.ndim == 0:
         raise fault(command, f"indices of rank {second.ndim} and type {second.dtype.name}")
@@ -72,18 +72,18 @@ def gather(command: Command, target: Array, first: Array, second: Array) -> Arra
 
 
 def copy(command: Command, target: Array, first: Array) -> Array:
-    """COPY: the same elements, converted to the target's type as ONNX's Cast does."""
+    """COPY: return the same elements, converted to the target's type as in ONNX's Cast."""
     check_dims(command, target, first)
     return first if first.dtype == target.dtype else computing(first)
 
 
 def fill(command: Command, target: Array) -> Array:
-    """FILL: alpha everywhere."""
+    """FILL: return alpha everywhere."""
     return np.broadcast_to(np.float64(command.settings.alpha), target.shape)
 
 
 def apply_map(command: Command, target: Array, first: Array) -> Array:
-    """MAP: the activation of every element."""
+    """MAP: return the activation of every element."""
     check_dims(command, target, first)
     return activate(computing(first), command.settings)
 
@@ -103,7 +103,7 @@ def _power(a: Array, b: Array) -> Array:
 
 
 def _modulo(a: Array, b: Array) -> Array:
-    """ONNX: floating point takes the sign of the dividend (fmod = 1), integers that of the divisor."""
+    """Return the remainder; as in ONNX it has the sign of the dividend for floats (fmod = 1), else of the divisor."""
     return np.asarray(np.fmod(a, b) if a.dtype.kind == "f" else np.mod(a, b))
 
 
@@ -135,7 +135,7 @@ _LOGIC: dict[int, _BinaryFunction] = {
 
 
 def binary(command: Command, target: Array, first: Array, second: Array) -> Array:
-    """BINARY: the function of two variables that `mode` names; logic of integers works on their bits."""
+    """BINARY: return the function of two variables that `mode` names; logic of integers works on their bits."""
     check_dims(command, target, first, second)
     mode = command.settings.mode
     if mode != Binary.POWER:
@@ -155,7 +155,7 @@ def binary(command: Command, target: Array, first: Array, second: Array) -> Arra
 
 
 def affine(command: Command, target: Array, first: Array, second: Array, third: Array) -> Array:
-    """AFFINE: first * second + third."""
+    """AFFINE: return first * second + third."""
     check_dims(command, target, first, second, third)
     check_types(command, first, second, third)
     check_number(command, first)
@@ -165,7 +165,7 @@ def affine(command: Command, target: Array, first: Array, second: Array, third: 
 
 
 def where(command: Command, target: Array, first: Array, second: Array, third: Array) -> Array:
-    """WHERE: second where first is true, else third."""
+    """WHERE: return second where first is true, else third."""
     check_dims(command, target, first, second, third)
     check_types(command, second, third)
     if first.dtype.kind != "b":
@@ -174,7 +174,7 @@ def where(command: Command, target: Array, first: Array, second: Array, third: A
 
 
 def axes_of(command: Command, rank: int) -> tuple[int, ...]:
-    """The axes of the mask in the settings. Raises ExecutionFault for one that is not there, or none at all."""
+    """Return the axes of the mask in the settings; raise ExecutionFault for a missing axis or an empty mask."""
     mask = command.settings.axes
     if not 0 < mask < 1 << rank:
         raise fault(command, f"the axes {mask:#b} of rank {rank}")
@@ -208,7 +208,7 @@ _REDUCTIONS: dict[int, _Reduce] = {
 
 
 def reduce(command: Command, target: Array, first: Array) -> Array:
-    """REDUCE: `mode` along the axes of the mask; ARGMAX along one of them, the first of equals."""
+    """REDUCE: reduce by `mode` along the axes of the mask; ARGMAX takes one axis and the first of equal maxima."""
     axes, mode = axes_of(command, first.ndim), command.settings.mode
     dims = tuple(1 if axis in axes else size for axis, size in enumerate(first.shape))
     if target.shape != dims:
@@ -226,7 +226,7 @@ def reduce(command: Command, target: Array, first: Array) -> Array:
 
 
 def softmax(command: Command, target: Array, first: Array) -> Array:
-    """SOFTMAX, with `mode` 1 its logarithm; the maximum is subtracted first."""
+    """SOFTMAX, or its logarithm with `mode` 1; the maximum is subtracted first."""
     check_dims(command, target, first)
     check_floating(command, target, first)
     mode = command.settings.mode
@@ -241,7 +241,7 @@ def softmax(command: Command, target: Array, first: Array) -> Array:
 
 
 def normalize(command: Command, target: Array, first: Array, second: Array | None, third: Array | None) -> Array:
-    """NORMALIZE: mean 0 and variance 1 along the axes, by scale and shift; the variance is of the centred values."""
+    """NORMALIZE to mean 0 and variance 1 along the axes, then scale and shift; the variance is of centred values."""
     check_dims(command, target, *(item for item in (first, second, third) if item is not None))
     check_floating(command, *(item for item in (target, first, second, third) if item is not None))
     axes = axes_of(command, first.ndim)
@@ -256,7 +256,7 @@ def normalize(command: Command, target: Array, first: Array, second: Array | Non
 
 
 def local_response(command: Command, target: Array, first: Array) -> Array:
-    """LRN across the last axis: x / (gamma + alpha / size * sum of squares around it) ** beta, as in ONNX."""
+    """LRN across the last axis: return x / (gamma + alpha / size * sum of squares around it) ** beta, as in ONNX."""
     check_dims(command, target, first)
     check_floating(command, target, first)
     settings = command.settings

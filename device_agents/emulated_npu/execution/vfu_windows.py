@@ -1,7 +1,7 @@
-"""The vector unit's windows: pooling and depthwise convolution (S2.3), tap by tap over whole slices.
+"""The vector unit's windows: pooling and depthwise convolution, tap by tap over whole slices.
 
-The taps are taken in a fixed order and those outside are left out, so an output does not depend on which other
-outputs the command has.
+The order of the taps is fixed and taps outside are left out, so an output does not depend on the other outputs of the
+command.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from device_agents.emulated_npu.execution.sliding_windows import (
 from device_agents.emulated_npu.execution.vfu import check_number, check_types, computing
 from device_agents.emulated_npu.unit_commands import Command, Triple
 
-# Lines of about this many elements are worked on together, so that they stay in a processor's cache.
+# Lines of about this many elements are computed together, so that they stay in the processor's cache.
 _BLOCK_ELEMENTS = 1 << 15
-# Pooling works tap after tap along a side of its window.
+# Pooling iterates over the taps along each side of its window.
 _LONGEST_SIDE = 1 << 18
 
 
 def pool_max(command: Command, target: Array, first: Array) -> Array:
-    """POOL_MAX; padding is below every number, so a window that lies outside altogether is the lowest value."""
+    """POOL_MAX; padding is below every number, so a window entirely outside gives the lowest value."""
     _check_pool(command, target, first)
     x = computing(first)
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
@@ -40,7 +40,7 @@ def pool_max(command: Command, target: Array, first: Array) -> Array:
 
 
 def pool_average(command: Command, target: Array, first: Array) -> Array:
-    """POOL_AVERAGE over the inputs inside, or with `mode` 1 over the whole window; 0 for a window outside."""
+    """POOL_AVERAGE over the inputs inside, or with `mode` 1 over the whole window; a window outside gives 0."""
     _check_pool(command, target, first)
     settings = command.settings
     if settings.mode not in (0, 1):
@@ -65,7 +65,7 @@ def _check_pool(command: Command, target: Array, first: Array) -> None:
 
 
 def _fold(command: Command, x: Array, axis: int, outputs: int, combine: np.ufunc, neutral: float) -> Array:
-    """Combines the taps of one axis; maximum and sum of a box are those of its sides, one after the other."""
+    """Combine the taps of one axis; maximum and sum of a box are computed axis by axis."""
     settings = command.settings
     kernel, stride, dilation, pad = (
         item[axis] for item in (settings.kernel, settings.stride, settings.dilation, settings.pad)
@@ -88,7 +88,7 @@ def _fold(command: Command, x: Array, axis: int, outputs: int, combine: np.ufunc
 
 
 def _counts(command: Command, outputs: Triple, sizes: Triple, dtype: np.dtype[Any]) -> Array:
-    """What the sum of every window is divided by, in dims that broadcast to (D, H, W, C)."""
+    """Return the divisor of every window sum, in dims that broadcast to (D, H, W, C)."""
     settings = command.settings
     if settings.mode == 1:
         kd, kh, kw = settings.kernel
@@ -103,7 +103,7 @@ def _counts(command: Command, outputs: Triple, sizes: Triple, dtype: np.dtype[An
 def depthwise(
     command: Command, target: Array, first: Array, second: Array, third: Array | None, fourth: Array | None
 ) -> Array:
-    """DEPTHWISE: every channel by its own window; dims (D, H, W, C, m)."""
+    """DEPTHWISE: return every channel convolved with its own window; dims (D, H, W, C, m)."""
     if (target.ndim, first.ndim, second.ndim) != (5, 5, 5):
         raise fault(command, f"ranks {target.ndim}, {first.ndim} and {second.ndim} instead of 5")
     if not target.shape[3:] == first.shape[3:] == second.shape[3:] or second.shape[:3] != command.settings.kernel:
@@ -128,7 +128,7 @@ def _weighted(command: Command, x: Array, weights: Array, shape: tuple[int, ...]
 
 
 def _weigh_lines(command: Command, x: Array, weights: Array, sums: Array, block: tuple[int, int, int]) -> None:
-    """Adds the products of all taps to `sums` in one plane's lines [first, end); `block` is (plane, first, end)."""
+    """Add the products of all taps to `sums` in lines [first, end) of a plane; `block` is (plane, first, end)."""
     settings = command.settings
     (sd, sh, sw), (pd, ph, pw), (ad, ah, aw) = settings.stride, settings.dilation, settings.pad
     kd, kh, kw = settings.kernel

@@ -1,1 +1,1 @@
-"""The instruction set: encoding, container, assembler, and the sequencer that decodes programs into commands."""
+"""The instruction set: encoding, program file, assembler, and the sequencer that decodes programs into commands."""

@@ -1,7 +1,7 @@
-"""The instruction set as text: one instruction a line, labels for the targets of jumps, comments after a hash.
+"""The assembler: one instruction per line, labels for jump targets, comments after a hash.
 
-`assemble(disassemble(code)) == code` for every valid code, and `disassemble(assemble(text)) == text` for every text
-that disassemble writes. docs/isa.md shows the syntax.
+`assemble(disassemble(code)) == code` for all valid code, and `disassemble(assemble(text)) == text` for every text that
+`disassemble` writes. docs/isa.md describes the syntax.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _INDENT = "    "
 
 
 def disassemble(code: bytes) -> str:
-    """The code as text, ending in a newline unless it is empty; InvalidProgram where it does not decode."""
+    """Return the code as text, with a final newline unless it is empty; raise InvalidProgram if it does not decode."""
     instructions = decode(code)
     targets = {one.word for one in instructions if isinstance(one, ControlInstruction) and one.opcode in _JUMPS}
     return "".join(_lines(instructions, targets))
@@ -93,7 +93,7 @@ def _field_text(field: Field, value: int) -> str:
 
 
 def _meaning(word: int, bits: int) -> str:
-    """What the bits of a settings word stand for, for the reader alone."""
+    """Return the meaning of a settings word, for the comment of its line."""
     name = WORDS[word]
     if name == "modes":
         return f"activation {Activation(bits & 0xFF).name}, axes {bits >> 8 & 0xFF:#08b}, mode {bits >> 32}"
@@ -119,14 +119,14 @@ def _data_text(instruction: DataInstruction) -> str:
 
 
 def assemble(text: str) -> bytes:
-    """The code that the text describes; InvalidProgram, naming the line, where it describes none."""
+    """Return the code of a text; raise InvalidProgram, naming the line, if the text is invalid."""
     statements: list[tuple[int, str]] = []
     labels: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         rest = line.partition("#")[0]
         while match := _LABEL.match(rest):
             if match[1] in labels:
-                raise _invalid(number, f"the label {match[1]} stands twice")
+                raise _invalid(number, f"the label {match[1]} is defined twice")
             labels[match[1]] = len(statements)
             rest = rest[match.end() :]
         if rest.strip():
@@ -159,8 +159,8 @@ def _instruction(number: int, statement: str, labels: Mapping[str, int]) -> Inst
 def _control_instruction(opcode: Opcode, parts: list[str], labels: Mapping[str, int]) -> ControlInstruction:
     fields = CONTROL_FIELDS[opcode]
     if len(parts) != len(fields):
-        wanted = ", ".join(field.name for field in fields) or "nothing"
-        raise ValueError(f"{opcode.name.lower()} is followed by {wanted}")
+        expected = ", ".join(field.name for field in fields) or "nothing"
+        raise ValueError(f"{opcode.name.lower()} is followed by {expected}")
     return control(opcode, *(_field_value(field, part, labels) for field, part in zip(fields, parts, strict=True)))
 
 
@@ -186,7 +186,7 @@ def _data_instruction(function: Function, parts: list[str]) -> DataInstruction:
     for part in parts:
         name, _, value = (piece.strip() for piece in part.partition("="))
         if name in seen:
-            raise ValueError(f"{name} stands twice")
+            raise ValueError(f"{name} is given twice")
         seen.add(name)
         if name in ("target", *SOURCES):
             operands[name] = _reference(name, value)

@@ -1,4 +1,4 @@
-"""The strict codec of instructions: 16 bytes each, little-endian; docs/isa.md has the position of every field."""
+"""The strict codec of instructions: 16 bytes each, little-endian; docs/isa.md lists the position of every field."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _Array = np.ndarray[Any, Any]
 
 
 class InvalidInstruction(InvalidProgram):
-    """One instruction, `index`, is no instruction of this set, for the reason `fault`."""
+    """The instruction at `index` is not valid, for the reason `fault`."""
 
     def __init__(self, index: int, fault: str) -> None:
         super().__init__(f"instruction {index} {fault}", "the code is damaged or of another instruction set", _AGAIN)
@@ -50,7 +50,7 @@ class InvalidInstruction(InvalidProgram):
 
 
 def encode(instructions: Iterable[Instruction]) -> bytes:
-    """The instructions as binary code; InvalidInstruction where one could not be decoded again."""
+    """Return the instructions as binary code; raise InvalidInstruction for one that could not be decoded again."""
     packed = []
     for index, instruction in enumerate(instructions):
         try:
@@ -63,10 +63,10 @@ def encode(instructions: Iterable[Instruction]) -> bytes:
 
 
 def decode(code: bytes) -> list[Instruction]:
-    """The instructions that the code consists of.
+    """Return the instructions of binary code.
 
-    Strict: InvalidInstruction for an unknown opcode, a set bit that is reserved, a field out of range, a jump out
-    of the code, and operands that the function does not take; InvalidProgram for a part of an instruction.
+    Raises InvalidInstruction for an unknown opcode, a reserved bit that is set, a field out of range, a jump out of the
+    code, and operands that the function does not take; InvalidProgram for a truncated instruction.
     """
     control, data = _check(code)
     found: list[Instruction | None] = [None] * (len(code) // INSTRUCTION_BYTES)
@@ -99,7 +99,7 @@ def _data_instructions(rows: _Array) -> Iterable[DataInstruction]:
 
 def _references(pairs: _Array, present: _Array) -> list[OperandReference | None]:
     packed = np.where(present, pairs[:, 0].astype(np.int64) << 8 | pairs[:, 1], -1).tolist()
-    # Few pairs are distinct, and looking one up costs less than making it.
+    # Few pairs are distinct, and a lookup is faster than a new object.
     table = {key: None if key < 0 else OperandReference(key >> 8, key & 0xFF) for key in set(packed)}
     return [table[key] for key in packed]
 
@@ -129,9 +129,9 @@ def _pack(instruction: Instruction) -> bytes:
 
 
 def _check(code: bytes) -> tuple[_Array, _Array]:
-    """The indices of the instructions in the control and in the data format, when all are valid."""
+    """Return the indices of the instructions in control and in data format; raise if one is invalid."""
     if len(code) % INSTRUCTION_BYTES:
-        what = f"code of {len(code)} bytes is no whole number of {INSTRUCTION_BYTES}-byte instructions"
+        what = f"code of {len(code)} bytes is not a whole number of {INSTRUCTION_BYTES}-byte instructions"
         raise InvalidProgram(what, "the last instruction is cut short", _AGAIN)
     opcodes = np.frombuffer(code, np.uint8)[::INSTRUCTION_BYTES]
     is_control, is_data = np.isin(opcodes, list(Opcode)), np.isin(opcodes, list(Function))

@@ -1,9 +1,8 @@
-"""The instruction set: what instructions there are and what their fields mean (S2.4).
+"""The instruction set: its instructions and the meaning of their fields.
 
-docs/isa.md describes every field; encoding.py turns instructions into bytes and back, settings_words.py settings
-into words. Two formats exist: the control format (CONTROL and CONFIG: three bytes, a 32-bit word, a 64-bit
-immediate) and the data format (IO and CP: five operands, each a register with the address and a descriptor slot
-with the shape, and a settings slot).
+docs/isa.md describes every field; encoding.py encodes and decodes instructions, settings_words.py settings. There are
+two formats: the control format (CONTROL and CONFIG: three bytes, a 32-bit word, a 64-bit immediate) and the data format
+(IO and CP: five operands, each a register with the address and a descriptor slot with the shape, and a settings slot).
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ MAX_PEER = 2**16 - 1
 
 
 class Opcode(enum.IntEnum):
-    """CONTROL (0x01 to 0x0f) and CONFIG (0x10 to 0x1f); the opcodes of data instructions are those of Function.
+    """CONTROL (0x01 to 0x0f) and CONFIG (0x10 to 0x1f); data instructions use the numbers of Function.
 
-    Zero is no opcode, so that memory that was never written does not run.
+    Zero is not an opcode, so memory that was never written does not run.
     """
 
     HALT = 0x01
@@ -49,7 +48,7 @@ class Opcode(enum.IntEnum):
 
 
 class ControlInstruction(NamedTuple):
-    """An instruction in the control format; CONTROL_FIELDS says what x, y, z, word and immediate mean."""
+    """An instruction in the control format; CONTROL_FIELDS defines x, y, z, word and immediate."""
 
     opcode: Opcode
     x: int = 0
@@ -67,7 +66,7 @@ class OperandReference(NamedTuple):
 
 
 class DataInstruction(NamedTuple):
-    """An instruction in the data format: a Command whose operands are still in registers and slots."""
+    """An instruction in the data format: a Command before its registers and slots are read."""
 
     function: Function
     target: OperandReference
@@ -84,7 +83,7 @@ Instruction = ControlInstruction | DataInstruction
 
 
 class FieldKind(enum.Enum):
-    """What the number in a field stands for; decides its range and how assembly writes it."""
+    """The meaning of a field; determines its range and its form in assembly."""
 
     WRITTEN_REGISTER = enum.auto()  # not register 0
     REGISTER = enum.auto()
@@ -130,7 +129,7 @@ _RANGES: Mapping[FieldKind, tuple[int, int]] = {
 
 
 class Field(NamedTuple):
-    """A field of an instruction in the control format: its place is x, y, z, word or immediate."""
+    """A field of the control format; its place is x, y, z, word or immediate."""
 
     name: str
     place: str
@@ -138,7 +137,7 @@ class Field(NamedTuple):
 
     @property
     def range(self) -> tuple[int, int]:
-        """The least and the greatest value."""
+        """The lowest and the highest value."""
         return _RANGES[self.kind]
 
 
@@ -188,11 +187,11 @@ CONTROL_FIELDS: Mapping[Opcode, tuple[Field, ...]] = {
         Field("bits", "immediate", FieldKind.BITS),
     ),
 }
-"""The fields of every CONTROL and CONFIG instruction in the order of assembly; all other bits are zero."""
+"""The fields of every CONTROL and CONFIG instruction, in assembly order; all other bits are zero."""
 
 
 def control(opcode: Opcode, *values: int) -> ControlInstruction:
-    """An instruction in the control format from the values of its fields, in the order of CONTROL_FIELDS."""
+    """Return an instruction in the control format; `values` are in the order of CONTROL_FIELDS."""
     fields = CONTROL_FIELDS[opcode]
     if len(fields) != len(values):
         raise TypeError(f"{opcode.name} has the fields {[field.name for field in fields]}, not {len(values)} values")
@@ -201,9 +200,9 @@ def control(opcode: Opcode, *values: int) -> ControlInstruction:
 
 @dataclass(frozen=True)
 class OperandRule:
-    """The operands beside the target that a function demands, those it may have, and what else it takes.
+    """The operands of a function beside the target: required and optional ones.
 
-    `accumulate`: it may add to its target. `peer`: it names another core.
+    `accumulate`: the function may add to its target. `peer`: it names another core.
     """
 
     required: tuple[str, ...]
@@ -236,7 +235,7 @@ OPERAND_RULES: Mapping[Function, OperandRule] = {
     Function.POOL_AVERAGE: OperandRule(_ONE),
     Function.DEPTHWISE: OperandRule(_TWO, ("third", "fourth")),
 }
-"""What the flags of a data instruction may say, by function."""
+"""The operands and flags of each function."""
 
 ACCUMULATE_FLAG = 1
 SOURCE_FLAGS: Mapping[str, int] = {name: 2 << index for index, name in enumerate(SOURCES)}

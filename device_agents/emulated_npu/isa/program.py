@@ -1,7 +1,7 @@
-"""A program: instructions, and what the loader and the debugger need to know of them; its form as bytes.
+"""A program: instructions, and the metadata that the loader and the debugger need; its file format.
 
-The container, little-endian: magic (8 bytes), version (u32), length of the metadata (u32), length of the code
-(u64), code, metadata (JSON, UTF-8), CRC-32 of all that precedes it (u32).
+The file, little-endian: magic (8 bytes), version (u32), length of the metadata (u32), length of the code (u64), code,
+metadata (JSON, UTF-8), CRC-32 of everything before it (u32).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AGAIN = "Compile the network again"
 
 @dataclass(frozen=True)
 class Port:
-    """Where the host puts an input or finds an output in DDR: the strides are in bytes, by logical axis."""
+    """The place of an input or output of the network in DDR; strides are in bytes, by logical axis."""
 
     name: str
     address: int
@@ -44,9 +44,9 @@ class Port:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of each memory that the program touches, fixed at compile time.
+    """Bytes of each memory that the program uses, fixed at compile time.
 
-    `shared_bytes` is the most that NB, SB and halo buffer hold at any one time, where they are one memory.
+    `shared_bytes` is the most that NB, SB and halo buffer hold at any one time, if they are one memory.
     """
 
     ddr_bytes: int
@@ -59,9 +59,9 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Setup:
-    """Code that runs once, when the constants of a program are in memory and before its first run.
+    """Code that runs once, after the constants are loaded and before the first run.
 
-    `layers` and `layer_of` are as those of the program. Its results stay in DDR or LLC, where no run writes.
+    `layers` and `layer_of` are as in `Program`. Its results stay in DDR or LLC, where no run writes.
     """
 
     code: bytes = b""
@@ -74,7 +74,7 @@ NO_SETUP = Setup()
 
 @dataclass(frozen=True)
 class Program:
-    """`code` is a whole number of instructions; `layer_of[pc]` is the hardware layer of each, -1 for none."""
+    """A program: `code` holds whole instructions, `layer_of[pc]` the hardware layer of each, -1 for none."""
 
     machine: str
     code: bytes
@@ -86,7 +86,7 @@ class Program:
     setup: Setup = NO_SETUP
 
     def to_bytes(self) -> bytes:
-        """The program as a container; equal programs give equal bytes."""
+        """Return the content of a program file; equal programs give equal bytes."""
         metadata = _metadata_json(self)
         code = self.code + self.setup.code
         body = _HEADER.pack(MAGIC, VERSION, len(metadata), len(code)) + code + metadata
@@ -94,19 +94,19 @@ class Program:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Program:
-        """The program in a container.
+        """Return the program in a program file.
 
-        InvalidProgram where it is cut short, damaged, of another version, or its metadata are not what to_bytes
-        writes. The instructions themselves are checked by `encoding.decode`.
+        Raises InvalidProgram if the file is truncated, damaged or of another version, or if its metadata differ from
+        the format of `to_bytes`. `encoding.decode` checks the instructions.
         """
         code, metadata = _sections(data)
         return _program(code, _parse_json(metadata))
 
 
 def _sections(data: bytes) -> tuple[bytes, bytes]:
-    """Code and metadata, when lengths and checksum agree with the bytes that are there."""
+    """Return code and metadata; raise InvalidProgram if lengths or checksum are wrong."""
     if len(data) < _HEADER.size + _CHECKSUM.size or data[: len(MAGIC)] != MAGIC:
-        raise InvalidProgram("this is no program of the emulated NPU", next_step=_AGAIN)
+        raise InvalidProgram("this is not a program of the emulated NPU", next_step=_AGAIN)
     _, version, metadata_bytes, code_bytes = _HEADER.unpack_from(data)
     if version != VERSION:
         why = "it was compiled by another version of this software"
@@ -150,7 +150,7 @@ def _parse_json(metadata: bytes) -> object:
     try:
         return json.loads(metadata)
     except (ValueError, RecursionError) as error:
-        raise _invalid(f"the metadata of the program are no JSON: {error}") from error
+        raise _invalid(f"the metadata of the program are not JSON: {error}") from error
 
 
 def _program(code: bytes, metadata: object) -> Program:
@@ -174,21 +174,21 @@ def _program(code: bytes, metadata: object) -> Program:
 
 
 def _layers(parts: dict[str, Any], code: bytes) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The names of the layers of some code, and the layer of each of its instructions."""
+    """Return the layer names of some code, and the layer of each of its instructions."""
     if len(code) % INSTRUCTION_BYTES:
-        raise _invalid(f"code of {len(code)} bytes is no whole number of {INSTRUCTION_BYTES}-byte instructions")
+        raise _invalid(f"code of {len(code)} bytes is not a whole number of {INSTRUCTION_BYTES}-byte instructions")
     layers = tuple(_text(name, "a layer") for name in _list(parts["layers"], "layers", MAX_LAYERS))
     runs = _list(parts["layer_of"], "layer_of", len(code))
     return layers, _expand_runs(runs, len(layers), len(code) // INSTRUCTION_BYTES)
 
 
 def _expand_runs(runs: list[Any], layers: int, instructions: int) -> tuple[int, ...]:
-    """The layer of every instruction; nothing longer than the code is ever built."""
+    """Return the layer of every instruction; never allocates more than the code has instructions."""
     layer_of: list[int] = []
     for run in runs:
         layer, length = _integers(run, "a run of layer_of", -1, _INT64_MAX, count=2)
         if layer >= layers or not 1 <= length <= instructions - len(layer_of):
-            raise _invalid(f"layer_of assigns {length} instructions to layer {layer}: there are not as many")
+            raise _invalid(f"layer_of assigns {length} instructions to layer {layer}: there are not that many")
         layer_of += [layer] * length
     if len(layer_of) != instructions:
         raise _invalid(f"layer_of names {len(layer_of)} of {instructions} instructions")
@@ -214,7 +214,7 @@ def _port(item: object) -> Port:
 
 
 def _checked(port: Port, ddr_bytes: int) -> Port:
-    """The port itself, where every element of it lies in the DDR of the program."""
+    """Return the port; raise InvalidProgram if an element lies outside the DDR of the program."""
     reaches = [(size - 1) * stride for size, stride in zip(port.shape, port.strides, strict=True)]
     first = port.address + sum(min(0, reach) for reach in reaches)
     end = port.address + sum(max(0, reach) for reach in reaches) + port.dtype.bytes
@@ -250,7 +250,7 @@ def _text(value: object, what: str) -> str:
 
 
 def _integers(value: object, what: str, low: int, high: int, count: int | None = None) -> tuple[int, ...]:
-    """A list of `count` whole numbers (None: of any length), each in low..high."""
+    """Return a list of `count` whole numbers (None: of any length), each in low..high, as a tuple."""
     if not isinstance(value, list):
         raise _invalid(f"{what} must be a list, not {type(value).__name__}")
     if (count is not None and len(value) != count) or not all(
@@ -266,5 +266,5 @@ def _short(name: str) -> str:
 
 
 def _invalid(what: str) -> InvalidProgram:
-    """Metadata that no compiler of this version writes."""
+    """Return the error for metadata that no compiler of this version writes."""
     return InvalidProgram(what, "the file is damaged or not from this compiler", _AGAIN)

@@ -1,6 +1,6 @@
-"""The control unit's part of a run: registers, slots and jumps, until nothing is left but commands in order.
+"""The control unit: executes registers, slots and jumps, and yields the commands of a program in order.
 
-Whoever executes or times a program takes its commands from here; loops are unrolled on the way (S2.6).
+Execution and timing both take their commands from here; loops are unrolled on the way.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from device_agents.emulated_npu.unit_commands import (
 )
 
 DEFAULT_BUDGET = 20_000_000
-"""Instructions after which a program counts as an endless loop."""
+"""The number of instructions after which a program counts as an endless loop."""
 
 ReadElement = Callable[[Space, DataType, int], int]
-"""The value of the element of this type at this address of this memory, once both queues have drained."""
+"""Returns the element of a type at an address of a memory, once both queues have drained."""
 
 
 _MODES = {Function.BINARY: frozenset(map(int, Binary)), Function.REDUCE: frozenset(map(int, Reduction))}
 
 
 class IssuedStep(NamedTuple):
-    """One item that the control unit issues, after `control` CONFIG and CONTROL instructions since the item before.
+    """One item that the control unit issues, and the number of CONFIG and CONTROL instructions before it (`control`).
 
     `pc` is the index of its instruction. The last step of a program has no item: its pc is that of HALT, which
     `control` counts.
@@ -63,13 +63,14 @@ def sequence(
     budget_instructions: int = DEFAULT_BUDGET,
     registers_from_memory: ReadElement | None = None,
 ) -> Iterator[IssuedStep]:
-    """The items of a program (code or decoded instructions) in the order of issue, loops unrolled (S2.6).
+    """Yield the items of a program (code or decoded instructions) in issue order, loops unrolled.
 
-    Items are produced as they are asked for: with `registers_from_memory`, every item must have taken effect
-    before the next is asked for, at the latest at a Fence. Commands carry the layer that `layer_of` gives their
-    instruction. Raises InvalidProgram at once for code that does not decode, and on the way ExecutionFault, naming
-    the instruction, for the use of a slot that was never set, running off the end, or LOAD_REGISTER without
-    `registers_from_memory`; BudgetExceeded after `budget_instructions`.
+    With `registers_from_memory`, the caller must apply all items up to a Fence before it takes the next item. Commands
+    carry the layer that `layer_of` gives their instruction.
+
+    Raises InvalidProgram at once for code that does not decode. While it yields, it raises BudgetExceeded after
+    `budget_instructions`, and ExecutionFault, naming the instruction, for a slot that was never set, for running off
+    the end, and for LOAD_REGISTER without `registers_from_memory`.
     """
     instructions = decode(program) if isinstance(program, bytes) else program
     if layer_of and len(layer_of) != len(instructions):
@@ -123,10 +124,10 @@ class _ControlUnit:
         raise BudgetExceeded(
             f"the program is at instruction {pc} after {budget} instructions",
             "it loops without end, or is longer than the budget allows",
-            "Mend the loop, or run a smaller network",
+            "Correct the loop, or run a smaller network",
         )
 
-    # CONTROL and CONFIG: each takes the index of its instruction and returns that of the next.
+    # CONTROL and CONFIG: each method takes the index of its instruction and returns that of the next.
 
     @staticmethod
     def _jump(_: int, instruction: ControlInstruction) -> int:
@@ -178,7 +179,7 @@ class _ControlUnit:
         self._settings.set_word(slot, word, bits)
         return pc + 1
 
-    # IO and CP: from registers and slots to commands.
+    # IO and CP: registers and slots become operands and settings.
 
     def _command(self, pc: int, instruction: DataInstruction) -> Command:
         function, target, first, second, third, fourth, slot, accumulate, peer = instruction
@@ -203,7 +204,7 @@ class _ControlUnit:
 
 
 def _synchronisation(instruction: Instruction, layer: int) -> Item | None:
-    """The item of an instruction that enters a queue or waits for both, and needs no register for it."""
+    """Return the item of a WAIT, POST or FENCE (LOAD_REGISTER fences, too); None for other instructions."""
     if isinstance(instruction, DataInstruction):
         return None
     opcode, x, y, _, word, _ = instruction
@@ -224,5 +225,5 @@ def _off_the_end(pc: int) -> ExecutionFault:
 
 
 def _wrap(value: int) -> int:
-    """The 64-bit two's complement of a number."""
+    """Return the 64-bit two's complement of a number."""
     return ((value + 2**63) & (2**64 - 1)) - 2**63

@@ -1,4 +1,4 @@
-"""Settings as the eight 64-bit words that SETTINGS instructions write into a slot (S3.5)."""
+"""Settings as eight 64-bit words, which SETTINGS instructions write into a slot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Array = np.ndarray[Any, Any]
 
 
 def settings_words(settings: Settings) -> tuple[int, ...]:
-    """The eight words, as signed 64-bit integers; InvalidProgram where a value does not fit its bits."""
+    """Return the eight words as signed 64-bit integers; raise InvalidProgram if a value does not fit its bits."""
     if not 0 <= settings.axes < 1 << MAX_RANK or not 0 <= settings.mode < 1 << 31:
         raise InvalidProgram(f"axes {settings.axes:#x} or mode {settings.mode} of settings do not fit their bits")
     return (
@@ -41,7 +41,7 @@ def settings_words(settings: Settings) -> tuple[int, ...]:
 
 
 def settings_of_words(words: Sequence[int]) -> Settings:
-    """The settings that eight valid words stand for: the inverse of settings_words."""
+    """Return the settings of eight valid words: the inverse of settings_words."""
     modes = words[_MODES]
     return Settings(
         kernel=unpack_triple(words[0]),
@@ -58,29 +58,29 @@ def settings_of_words(words: Sequence[int]) -> Settings:
 
 
 def float_bits(value: float) -> int:
-    """The bits of a binary64 as a signed integer."""
+    """Return the bits of a binary64 as a signed integer."""
     return int(struct.unpack("<q", struct.pack("<d", value))[0])
 
 
 def bits_float(bits: int) -> float:
-    """The binary64 with these bits (a signed integer)."""
+    """Return the binary64 with these bits (a signed integer)."""
     return float(struct.unpack("<d", struct.pack("<q", bits))[0])
 
 
 def unpack_triple(word: int) -> Triple:
-    """Three unsigned numbers of 21 bits."""
+    """Return three unsigned numbers of 21 bits."""
     return word & _MASK, word >> TRIPLE_BITS & _MASK, word >> 2 * TRIPLE_BITS & _MASK
 
 
 def unpack_signed_triple(word: int) -> Triple:
-    """Three signed numbers of 21 bits."""
+    """Return three signed numbers of 21 bits."""
     sign = 1 << TRIPLE_BITS - 1
     depth, height, width = ((part ^ sign) - sign for part in unpack_triple(word))
     return depth, height, width
 
 
 def invalid_words(indices: _Array, words: _Array) -> _Array:
-    """Mask of the words (N, int64) that mean nothing as the word `indices` (N) of a slot."""
+    """Return the mask of invalid words; `words` (N, int64) are the words at `indices` (N) of a slot."""
     positive = indices < _PAD
     wrong: _Array = (indices <= _PAD) & (words < 0)
     for position in range(3):

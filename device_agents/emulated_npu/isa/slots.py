@@ -1,4 +1,4 @@
-"""The slots of the control unit: shapes and settings that CONFIG instructions write and data instructions name."""
+"""The slots of the control unit: CONFIG instructions write shapes and settings, data instructions read them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Descrip
 
 
 class _DescriptorSlot:
-    """What was written; `ready` is the descriptor while nothing was written since."""
+    """The written values; `ready` is their descriptor until the next write."""
 
     __slots__ = ("dims", "header", "ready", "strides")
 
@@ -21,27 +21,27 @@ class _DescriptorSlot:
 
 
 class DescriptorSlots:
-    """The descriptor slots of a run; equal contents give one object, so that it is compared by identity."""
+    """The descriptor slots of a run; equal contents give one object, which makes comparison fast."""
 
     def __init__(self) -> None:
         self._slots = [_DescriptorSlot() for _ in range(DESCRIPTOR_SLOTS)]
-        self._made: dict[tuple[object, ...], Descriptor] = {}
+        self._by_content: dict[tuple[object, ...], Descriptor] = {}
 
     def set_header(self, number: int, space: Space, dtype: DataType, rank: int) -> None:
-        """Writes what DESCRIPTOR carries; the axes stay as they are."""
+        """Write the fields of a DESCRIPTOR instruction; the axes stay as they are."""
         slot = self._slots[number]
         slot.header, slot.ready = (space, dtype, rank), None
 
     def set_axis(self, number: int, axis: int, dim: int, stride: int) -> None:
-        """Writes what AXIS carries."""
+        """Write the fields of an AXIS instruction."""
         slot = self._slots[number]
         slot.dims[axis], slot.strides[axis], slot.ready = dim, stride, None
 
     def read(self, number: int, pc: int) -> Descriptor:
-        """The descriptor in a slot; ExecutionFault, naming the instruction `pc`, where it was never set."""
-        return self._slots[number].ready or self._make(number, pc)
+        """Return the descriptor in a slot; raise ExecutionFault, naming the instruction `pc`, if it was never set."""
+        return self._slots[number].ready or self._read(number, pc)
 
-    def _make(self, number: int, pc: int) -> Descriptor:
+    def _read(self, number: int, pc: int) -> Descriptor:
         slot = self._slots[number]
         if slot.header is None:
             raise ExecutionFault(f"instruction {pc} uses descriptor slot {number}, which no DESCRIPTOR has set")
@@ -51,14 +51,14 @@ class DescriptorSlots:
             axis = dims.index(0)
             raise ExecutionFault(f"instruction {pc} uses descriptor slot {number}, whose axis {axis} no AXIS has set")
         key = (space, dtype, dims, strides)
-        if key not in self._made:
-            self._made[key] = Descriptor(space, dtype, dims, strides)
-        slot.ready = self._made[key]
+        if key not in self._by_content:
+            self._by_content[key] = Descriptor(space, dtype, dims, strides)
+        slot.ready = self._by_content[key]
         return slot.ready
 
 
 class _SettingsSlot:
-    """The words written over those of Settings(); `ready` are the settings while nothing was written since."""
+    """The words, initially those of Settings(); `ready` are their settings until the next write."""
 
     __slots__ = ("ready", "words")
 
@@ -73,28 +73,28 @@ class SettingsSlots:
     def __init__(self) -> None:
         self._slots = [_SettingsSlot() for _ in range(SETTINGS_SLOTS)]
         self._slots[0].ready = Settings()
-        # By words and not by value: -0.0 and 0.0 are equal, and one of two NaN never is.
-        self._made: dict[tuple[int, ...], Settings] = {}
+        # Keyed by words, not values: -0.0 equals 0.0, and NaN does not equal itself.
+        self._by_content: dict[tuple[int, ...], Settings] = {}
 
     def set_word(self, number: int, word: int, bits: int) -> None:
-        """Writes what SETTINGS carries; the first write to a slot gives its other words those of Settings()."""
+        """Write the word of a SETTINGS instruction; the first write sets the other words to those of Settings()."""
         slot = self._slots[number]
         if slot.words is None:
             slot.words = list(_PLAIN_WORDS)
         slot.words[word], slot.ready = bits, None
 
     def read(self, number: int, pc: int) -> Settings:
-        """The settings in a slot; ExecutionFault, naming the instruction `pc`, where it was never set."""
-        return self._slots[number].ready or self._make(number, pc)
+        """Return the settings in a slot; raise ExecutionFault, naming the instruction `pc`, if it was never set."""
+        return self._slots[number].ready or self._read(number, pc)
 
-    def _make(self, number: int, pc: int) -> Settings:
+    def _read(self, number: int, pc: int) -> Settings:
         slot = self._slots[number]
         if slot.words is None:
             raise ExecutionFault(f"instruction {pc} uses settings slot {number}, which no SETTINGS has set")
         key = tuple(slot.words)
-        if key not in self._made:
-            self._made[key] = settings_of_words(key)
-        slot.ready = self._made[key]
+        if key not in self._by_content:
+            self._by_content[key] = settings_of_words(key)
+        slot.ready = self._by_content[key]
         return slot.ready
 
 

@@ -84,7 +84,7 @@ class Interconnect:
 
 @dataclass(frozen=True)
 class Cores:
-    """`chips` chips of `per_chip` cores each, numbered through all chips (S5.1).
+    """`chips` chips of `per_chip` cores each, numbered through all chips.
 
     `link` joins the cores of a chip; `chip_link` is the way out of each chip. Each chip has an LLC and a DDR.
     """
@@ -123,7 +123,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Host:
-    """The processor that drives the NPU: the costs of an inference beside the NPU's own work (S1.3)."""
+    """The processor that drives the NPU: the costs of an inference beside the NPU's own work."""
 
     preprocess_s_per_byte: _Fraction
     postprocess_s_per_byte: _Fraction

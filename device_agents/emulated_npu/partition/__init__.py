@@ -1,1 +1,1 @@
-"""The nodes of a network over the core groups of a chip or several (S5): plain values, no compiler."""
+"""Partitions of a network's nodes over core groups of one chip or several (S5): plain values, no compiler."""

@@ -1,9 +1,8 @@
-"""The balanced partition: contiguous stages of the traversal with the smallest largest time, by dynamic programming.
+"""The balanced partition: contiguous stages of the traversal whose largest time is minimal, by dynamic programming.
 
-The split score is greedy and knows no times. Here the stages are those of all possible ones whose slowest takes
-least, which is what bounds the throughput of the pipeline (S5.7); of equal ones, those with the least sum of
-squared times, so that what is not the slowest stage is even as well. No stage demands more storage than its group
-holds (S5.6).
+The split score is greedy and does not use times. The slowest stage bounds the throughput of the pipeline (S5.7), so
+this partition minimises its time; among equal partitions it takes the smallest sum of squared times, which balances the
+other stages. No stage demands more storage than its group has (S5.6).
 """
 
 from __future__ import annotations
@@ -23,19 +22,18 @@ from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
 from device_agents.emulated_npu.partition.result import CorePartition, StageFunction, SubStructure, check_demand
 from device_agents.emulated_npu.partition.traversal import Traversal
 
-# [start, stop] -> time of the stage, infinite where there can be none.
+# [start, stop] -> time of the stage, infinite if it is not allowed.
 _Table = NDArray[np.float64]
 _TableOf = Callable[[int], _Table]
 
 
 @dataclass(frozen=True)
 class StageTimes:
-    """The time of a stage from the times of its nodes and what crosses its end.
+    """Stage times, from the times of nodes and the bytes that cross the end of a stage.
 
-    `node_times[group][position]` is the time of the node at a position of the traversal on a group;
-    `cut_bytes[position]` what crosses the cut before a position (`NodeGraph.cut_bytes`), sent on by the stage that
-    ends there in `time_per_byte[group]` a byte. Raises `InvalidPartition` where lengths do not match, or a number is
-    negative or not finite.
+    `node_times[group][position]` is the time on a group of the node at a position of the traversal. The stage that ends
+    before a position sends `cut_bytes[position]` (`NodeGraph.cut_bytes`) at `time_per_byte[group]`. Raises
+    `InvalidPartition` if lengths do not match, or a number is negative or not finite.
     """
 
     node_times: tuple[tuple[float, ...], ...]
@@ -47,22 +45,22 @@ class StageTimes:
             if len(times) + 1 != len(self.cut_bytes):
                 raise InvalidPartition(
                     f"{len(times)} node times on group {group} for {len(self.cut_bytes)} cuts",
-                    "one cut more than nodes",
+                    "there must be one cut more than nodes",
                 )
         if len(self.time_per_byte) != len(self.node_times):
             raise InvalidPartition(
-                f"times of a byte behind {len(self.time_per_byte)} groups", f"there are {len(self.node_times)} groups"
+                f"times per byte of {len(self.time_per_byte)} groups", f"there are {len(self.node_times)} groups"
             )
         for value in (*(time for times in self.node_times for time in times), *self.cut_bytes, *self.time_per_byte):
             if not 0 <= value < float("inf"):
-                raise InvalidPartition(f"a stage time made of {value}", "times and bytes are at least 0 and finite")
+                raise InvalidPartition(f"a stage time contains {value}", "times and bytes are at least 0 and finite")
 
     def __call__(self, start: int, stop: int, group: int) -> float:
-        """The time of positions [start, stop) on a group."""
+        """Return the time of positions [start, stop) on a group."""
         return sum(self.node_times[group][start:stop]) + self.cut_bytes[stop] * self.time_per_byte[group]
 
     def table(self, group: int) -> _Table:
-        """The time from every start to every stop on a group."""
+        """Return the time from every start to every stop on a group."""
         sums = np.concatenate([[0.0], np.cumsum(self.node_times[group])])
         sent = np.asarray(self.cut_bytes, dtype=np.float64) * self.time_per_byte[group]
         times: _Table = sums[None, :] - sums[:, None] + sent[None, :]
@@ -72,12 +70,12 @@ class StageTimes:
 def balanced_partition(
     graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup], cost: StageTimes | StageFunction
 ) -> CorePartition:
-    """The partition on the given groups, in their order, that makes the largest stage time as small as can be.
+    """Return the partition on the given groups, in their order, with the smallest possible largest stage time.
 
-    Every group gets at least one node, and none whose inputs and static storage it does not hold (the demand of the
-    split score with factors of 1). A `cost` of infinity forbids a stage. Takes groups x nodes^2; a `StageTimes`
-    is much faster than a function. Raises `InvalidPartition` for more groups than nodes or a negative or
-    undefined time, `DoesNotFit` where no stages are allowed, naming nodes, demand and limit.
+    Every group gets at least one node, and no more inputs and static storage than it holds (the demand of the split
+    score with factors of 1). A `cost` of infinity forbids a stage. The search takes groups x nodes^2 steps; a
+    `StageTimes` is much faster than a function. Raises `InvalidPartition` for more groups than nodes and for a negative
+    or undefined time, `DoesNotFit`, naming nodes, demand and limit, if no stages are allowed.
     """
     check_demand(graph, traversal, groups)
     if isinstance(cost, StageTimes) and len(cost.node_times) != len(groups):
@@ -98,7 +96,7 @@ def balanced_partition(
 
 @dataclass(frozen=True)
 class _Stages:
-    """The stages that there can be, with their times."""
+    """The allowed stages and their times."""
 
     graph: NodeGraph
     traversal: Traversal
@@ -107,12 +105,12 @@ class _Stages:
 
     @cached_property
     def stored_bytes(self) -> NDArray[np.float64]:
-        """The storage that the nodes before each position demand."""
+        """The storage demand of the nodes before each position."""
         demands = [self.graph.nodes[node].workload.stored_bytes for node in self.traversal.order]
         return np.asarray([0, *itertools.accumulate(demands)], dtype=np.float64)
 
     def check_held(self, start: int, stop: int, group: CoreGroup, what: str) -> None:
-        """Raise `DoesNotFit`, `what` of the nodes, where the group does not hold positions [start, stop)."""
+        """Raise `DoesNotFit`, with `what` about the nodes, if the group does not hold positions [start, stop)."""
         demand = int(self.stored_bytes[stop] - self.stored_bytes[start])
         if demand <= group.storage_bytes:
             return
@@ -126,7 +124,7 @@ class _Stages:
         )
 
     def tables(self) -> _TableOf:
-        """The table of each group: made anew each time from node times, which is quick, and kept from a function."""
+        """Return the table by group: computed on each call from node times, which is fast; else computed once."""
         if isinstance(self.cost, StageTimes):
             return self._table
         return [self._table(group) for group in range(len(self.groups))].__getitem__
@@ -148,7 +146,7 @@ class _Stages:
     def _possible(self, group: int) -> NDArray[np.bool_]:
         nodes, behind = len(self.traversal.order), len(self.groups) - 1 - group
         starts, stops = np.ogrid[: nodes + 1, : nodes + 1]
-        # Every group before and behind needs a node; the first begins at 0 and the last ends the network.
+        # Every group before and after needs a node; the first begins at 0 and the last ends the network.
         possible: NDArray[np.bool_] = (starts < stops) & (starts >= group) & (stops <= nodes - behind)
         possible &= self.stored_bytes[stops] - self.stored_bytes[starts] <= self.groups[group].storage_bytes
         if self.traversal.second_leg is not None:
@@ -161,7 +159,7 @@ class _Stages:
 
 
 def _refuse(stages: _Stages, table_of: _TableOf) -> NoReturn:
-    """Say what is not held: a node by any group, what the groups before a group leave at best, or another stage."""
+    """Raise for a node that no group holds, for nodes that a group must hold but cannot, or for any other stage."""
     nodes, groups = len(stages.traversal.order), stages.groups
     largest = max(groups, key=lambda group: group.storage_bytes)
     for position in range(nodes):
@@ -172,7 +170,7 @@ def _refuse(stages: _Stages, table_of: _TableOf) -> NoReturn:
         if not beyond.any():
             start = int(np.flatnonzero(reached)[-1])
             stop = nodes if number == len(groups) - 1 else start + 1
-            stages.check_held(start, stop, group, f"group {number} does not hold {{}}, which no group before it can")
+            stages.check_held(start, stop, group, f"group {number} does not hold {{}}, and no group before it can")
             break
         reached = beyond
     raise DoesNotFit(
@@ -184,12 +182,12 @@ def _refuse(stages: _Stages, table_of: _TableOf) -> NoReturn:
 
 
 def _squares(table: _Table, largest: float) -> _Table:
-    """The squares of the times up to the largest, which is 1; the others are forbidden."""
+    """Return the squares of the times up to the largest, scaled to 1; larger times are forbidden."""
     return np.where(table <= largest, np.square(np.minimum(table, largest) / (largest or 1.0)), np.inf)
 
 
 def _best(groups: int, table_of: _TableOf, combine: np.ufunc) -> tuple[float, list[int]]:
-    """The smallest combination of the stages' values that lead from the first node to the last, and its cuts."""
+    """Return the smallest combination of stage values from the first node to the last, and its cuts."""
     reached = table_of(0)[0]
     origins = [np.zeros(len(reached), dtype=np.int64)]
     for group in range(1, groups):

@@ -1,8 +1,8 @@
-"""The partition by split score (S5.5, S5.6): sub-structures one after the other onto the groups in their order.
+"""The partition by split score (S5.5, S5.6): sub-structures are mapped to the groups in their order.
 
-A group is also closed before its nodes ask more of it than it is capable of. Where the groups do not hold the network
-that way, `partition_by_score` splits again at the threshold that makes it fit, and `partition_by_score_adding_groups`
-adds groups; the events of the partition say what was done and why.
+A group is also closed before its nodes exceed its capability. If the network does not fit the groups that way,
+`partition_by_score` searches a threshold with which it fits, and `partition_by_score_adding_groups` adds groups. The
+events of the partition list these changes and their reasons.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from device_agents.emulated_npu.partition.traversal import Traversal
 def partition_by_score(
     graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup], rule: SplitRule
 ) -> CorePartition:
-    """The partition on the given groups; where the threshold does not make it fit, another is searched.
+    """Return the partition on the given groups, at another threshold if the given one does not fit.
 
-    That is the nearest above the given one that does, or, where only a lower one does, the highest of those. Raises
-    `DoesNotFit` where none does, naming node, demand and limit; `InvalidPartition` where there are more groups than
-    nodes.
+    That is the smallest fitting threshold above the given one, else the highest fitting one below. Raises `DoesNotFit`,
+    naming node, demand and limit, if no threshold fits, and `InvalidPartition` for more groups than nodes.
     """
     check_demand(graph, traversal, groups)
     splitting = Splitting(graph, traversal, rule)
@@ -43,12 +42,12 @@ def partition_by_score(
 def partition_by_score_adding_groups(
     graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup], rule: SplitRule, fabric: Fabric
 ) -> CorePartition:
-    """The partition on the given groups and as many more as it takes; a given threshold is kept.
+    """Return the partition on the given groups and as many more as needed; a given threshold is kept.
 
-    A group is added on the chip of the last one, on the next chip that has room where that has not; it is as large
-    as the last given group, larger where its first node asks for it, smaller where the chip has fewer cores free.
-    No core counts on more than it is capable of whatever the others do (`Fabric.core`), the given ones included. Raises
-    as `partition_by_score`, and `DoesNotFit` where no core is left for a group.
+    A new group lies on the chip of the last one, or on the next chip with room. It is as large as the last given group,
+    larger if its first node needs that, smaller if the chip has fewer free cores. All cores, also those of the given
+    groups, count with their guaranteed capability (`Fabric.core`). Raises as `partition_by_score`, and `DoesNotFit` if
+    no core is left for a group.
     """
     check_demand(graph, traversal, groups)
     groups = [replace(group, core=fabric.core) for group in groups]
@@ -83,7 +82,7 @@ def _kept_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> tuple[
 
 
 def _fitting_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> tuple[float | None, list[str]]:
-    """The threshold to use, None where there is none, and what is to be said of it."""
+    """Return the threshold to use, None if none fits, and the events that explain it."""
     given = splitting.rule.threshold
     if given is not None:
         stretches = splitting.walk(groups, given)
@@ -113,10 +112,9 @@ def _fitting_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> tup
 
 
 def _smallest_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> float | None:
-    """The smallest threshold with no more sub-structures than groups, None where even an infinite one has more.
+    """Return the smallest threshold with no more sub-structures than groups; None if even infinity gives more.
 
-    Bisection between thresholds, moved to the next score that was rejected or taken: these are all that matter, so the
-    result is exact.
+    The bisection moves to the next rejected or accepted score. Only these scores matter, so the result is exact.
     """
     stretches = splitting.walk(groups, math.inf)
     if len(stretches) > len(groups):
@@ -135,7 +133,7 @@ def _smallest_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> fl
 
 
 def _tightened(splitting: Splitting, groups: Sequence[CoreGroup], stretches: Sequence[Stretch]) -> float:
-    """The smallest threshold that yields the same sub-structures; one of a single node is accepted at any."""
+    """Return the smallest threshold with the same sub-structures; any threshold accepts one of a single node."""
     return max(
         (
             splitting.score(stretch.start, stretch.stop, groups[index])
@@ -147,14 +145,14 @@ def _tightened(splitting: Splitting, groups: Sequence[CoreGroup], stretches: Seq
 
 
 def _next_threshold(stretches: Sequence[Stretch]) -> float | None:
-    """The smallest higher threshold that yields other sub-structures."""
+    """Return the smallest higher threshold with other sub-structures."""
     return min((stretch.rejected for stretch in stretches if stretch.rejected is not None), default=None)
 
 
 def _first_fitting(splitting: Splitting, groups: Sequence[CoreGroup], threshold: float) -> float | None:
-    """The smallest threshold from a given one on with which the groups hold the network.
+    """Return the smallest threshold, from a given one up, with which the network fits the groups.
 
-    Every step of the search moves an end of a sub-structure onwards, so there are at most groups x nodes.
+    Every step of the search moves the end of a sub-structure forward, so there are at most groups x nodes steps.
     """
     found: float | None = threshold
     while found is not None:
@@ -170,7 +168,7 @@ def _fits(stretches: Sequence[Stretch], groups: Sequence[CoreGroup]) -> bool:
 
 
 def _why(splitting: Splitting, groups: Sequence[CoreGroup], stretches: Sequence[Stretch]) -> str:
-    """Why the groups do not hold these sub-structures."""
+    """Return why these sub-structures do not fit the groups."""
     reasons = []
     if len(stretches) > len(groups):
         reasons.append(f"{len(stretches)} sub-structures for {_groups(len(groups))}")
@@ -191,7 +189,7 @@ def _partition(
     splitting: Splitting, groups: Sequence[CoreGroup], threshold: float, events: Sequence[str]
 ) -> CorePartition:
     stretches = splitting.walk(groups, threshold)
-    said = list(events)
+    explained = list(events)
     parts = []
     for index, stretch in enumerate(stretches):
         parts.append(
@@ -203,21 +201,21 @@ def _partition(
             )
         )
         if stretch.closing in ("storage", "compute"):
-            said.append(
+            explained.append(
                 f"group {index} closed below the threshold: {_closed_early(splitting, groups[index], index, stretch)}"
             )
     if len(parts) < len(groups):
         left = len(groups) - len(parts)
-        said.append(f"no nodes are left for the last {'group' if left == 1 else _groups(left)}")
+        explained.append(f"no nodes are left for the last {'group' if left == 1 else _groups(left)}")
     return CorePartition(
-        "score", tuple(groups), tuple(parts), threshold, splitting.steps(groups, stretches), tuple(said)
+        "score", tuple(groups), tuple(parts), threshold, splitting.steps(groups, stretches), tuple(explained)
     )
 
 
 def _added_group(
     splitting: Splitting, groups: Sequence[CoreGroup], size: int, position: int, fabric: Fabric
 ) -> CoreGroup:
-    """A group for the node at a position and those behind it."""
+    """Return a new group for the node at a position and those after it."""
     taken = {core for group in groups for core in group.cores}
     needed = next(
         cores
@@ -231,7 +229,7 @@ def _added_group(
         if len(free) >= needed:
             return CoreGroup(tuple(free[: max(size, needed)]), chip, fabric.core)
     raise DoesNotFit(
-        f"no core group is left for {_name(splitting, position)} and the nodes behind it",
+        f"no core group is left for {_name(splitting, position)} and the nodes after it",
         f"it needs {needed} free cores of one chip; {fabric.cores - len(taken)} of {fabric.cores} cores are free, "
         f"{_groups(len(groups))} are formed",
         "raise the threshold or the node limit, or describe more cores or chips",
@@ -251,14 +249,14 @@ def _refuse_node(splitting: Splitting, position: int, largest: CoreGroup) -> NoR
 
 
 def _refuse(splitting: Splitting, groups: Sequence[CoreGroup], threshold: float) -> NoReturn:
-    """Say why the network does not fit; an infinite threshold yields the fewest sub-structures that there can be."""
+    """Raise with the reason why the network does not fit; an infinite threshold gives the fewest sub-structures."""
     stretches = splitting.walk(groups, threshold)
     at = "whatever the threshold" if math.isinf(threshold) else f"with a threshold of {threshold:.6g}"
     raise DoesNotFit(
         f"{_groups(len(groups))} cannot hold the network, {at}",
         _why(splitting, groups, stretches)
         + ("" if splitting.rule.node_limit is None else f"; at most {splitting.rule.node_limit} nodes in each"),
-        "form more or larger groups, another order of groups, or add groups where they are missing",
+        "form more or larger groups, reorder the groups, or let groups be added",
         memory="core group",
     )
 

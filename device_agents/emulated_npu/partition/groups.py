@@ -1,4 +1,4 @@
-"""Core groups: sets of cores of one chip that together execute a sub-structure (S5.1)."""
+"""Core groups: sets of cores of one chip that execute a sub-structure together (S5.1)."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ _SYNTAX = "write the cores of each group with / between groups: 0-3/4,5/6"
 
 @dataclass(frozen=True)
 class CoreCapability:
-    """What one core is capable of: multiply-adds per second, and bytes that it may hold."""
+    """The capability of one core: multiply-adds per second, and bytes of storage."""
 
     macs_per_s: float
     storage_bytes: int
 
     def __post_init__(self) -> None:
         if not 0 < self.macs_per_s < float("inf"):
-            raise InvalidPartition(f"a core with {self.macs_per_s} multiply-adds per second", "above 0 and finite")
+            raise InvalidPartition(
+                f"a core with {self.macs_per_s} multiply-adds per second", "it must be above 0 and finite"
+            )
         if not self.storage_bytes > 0:
-            raise InvalidPartition(f"a core with {self.storage_bytes} bytes of storage", "at least 1")
+            raise InvalidPartition(f"a core with {self.storage_bytes} bytes of storage", "it must be at least 1")
 
 
 @dataclass(frozen=True)
 class Fabric:
     """`chips` chips of `cores_per_chip` equal cores each; cores are numbered from 0 over all chips.
 
-    `core` is what each is capable of whatever the others do. Where a chip has `shared_bytes` of storage for those of
-    its cores that are in use, a core holds more than that while others are idle (`shared_by`).
+    `core` is the capability that each has whatever the others do. If the cores in use share `shared_bytes` of a chip, a
+    core has more storage while others are idle (`shared_by`).
     """
 
     chips: int
@@ -43,7 +45,9 @@ class Fabric:
 
     def __post_init__(self) -> None:
         if self.chips < 1 or self.cores_per_chip < 1:
-            raise InvalidPartition(f"{self.chips} chips of {self.cores_per_chip} cores", "at least 1 of each")
+            raise InvalidPartition(
+                f"{self.chips} chips of {self.cores_per_chip} cores", "there must be at least 1 of each"
+            )
 
     @property
     def cores(self) -> int:
@@ -51,11 +55,11 @@ class Fabric:
         return self.chips * self.cores_per_chip
 
     def chip_of(self, core: int) -> int:
-        """The chip on which a core lies."""
+        """Return the chip of a core."""
         return core // self.cores_per_chip
 
     def shared_by(self, groups: Sequence[CoreGroup]) -> tuple[CoreGroup, ...]:
-        """The groups with what their cores may hold when these are all that are in use."""
+        """Return the groups with the storage of their cores if no other cores are in use."""
         if self.shared_bytes is None:
             return tuple(groups)
         in_use = Counter(group.chip for group in groups for _ in group.cores)
@@ -67,10 +71,9 @@ class Fabric:
 
 @dataclass(frozen=True)
 class CoreGroup:
-    """Cores of one chip, by number; each is capable of `core`.
+    """Cores of one chip, by number; each has the capability `core`.
 
-    All cores of a group are equal, so whether its total or the average per core is held against a demand comes to
-    the same (S5.6).
+    All cores of a group are equal, so a demand may be compared with the total or with the average per core (S5.6).
     """
 
     cores: tuple[int, ...]
@@ -79,7 +82,7 @@ class CoreGroup:
 
     def __post_init__(self) -> None:
         if not self.cores:
-            raise InvalidPartition("a core group without cores", "at least 1", _SYNTAX)
+            raise InvalidPartition("a core group without cores", "a group has at least 1 core", _SYNTAX)
         if len(set(self.cores)) < len(self.cores):
             twice = next(core for core in self.cores if self.cores.count(core) > 1)
             raise InvalidPartition(
@@ -93,20 +96,20 @@ class CoreGroup:
 
     @property
     def storage_bytes(self) -> int:
-        """Bytes that all its cores hold together (paragraph 76 of the source)."""
+        """Storage of all its cores together (paragraph 76 of the source)."""
         return len(self.cores) * self.core.storage_bytes
 
     def storage_limit(self, demand_bytes: float) -> str:
-        """A demand beside the limit of the group, for those who are told that it is too much."""
+        """Return a demand and the limit of the group as text, for the error that the demand is too large."""
         cores = f"{len(self.cores)} core{'s' if len(self.cores) > 1 else ''}"
         return f"{demand_bytes:.12g} bytes of storage, the limit is {self.storage_bytes} ({cores})"
 
 
 def parse_groups(fabric: Fabric, text: str) -> tuple[CoreGroup, ...]:
-    """The groups that a text names by lists and ranges of cores: `0-3/4,5/6`.
+    """Return the groups of a text of core lists and ranges: `0-3/4,5/6`.
 
-    Raises `InvalidPartition` for other text, for a core that does not exist or is named twice, and for a group that
-    is empty or reaches over two chips.
+    Raises `InvalidPartition` for other text, for a core that does not exist or is named twice, and for a group that is
+    empty or spans two chips.
     """
     groups = tuple(_group(fabric, _cores(fabric, part, text)) for part in text.split("/"))
     check_disjoint(groups)
@@ -114,7 +117,7 @@ def parse_groups(fabric: Fabric, text: str) -> tuple[CoreGroup, ...]:
 
 
 def check_disjoint(groups: Iterable[CoreGroup]) -> None:
-    """Raise `InvalidPartition` where a core is in two groups."""
+    """Raise `InvalidPartition` if a core is in two groups."""
     owner: dict[int, int] = {}
     for index, group in enumerate(groups):
         for core in group.cores:
@@ -128,7 +131,7 @@ def check_disjoint(groups: Iterable[CoreGroup]) -> None:
 
 
 def name_cores(group: CoreGroup) -> str:
-    """Its cores as text, as `parse_groups` reads them: a range where they follow one another."""
+    """Return the cores of a group as text that `parse_groups` reads: a range if they are consecutive."""
     first, last = group.cores[0], group.cores[-1]
     if group.cores == tuple(range(first, last + 1)):
         return f"{first}-{last}" if last > first else str(first)
@@ -164,12 +167,12 @@ def _cores(fabric: Fabric, part: str, text: str) -> tuple[int, ...]:
             raise InvalidPartition(
                 f"the range {item.strip()} of cores is empty", f"it begins at {first} and ends at {last}"
             )
-        if last >= fabric.cores:  # before the range is written out
+        if last >= fabric.cores:  # before the range is expanded
             raise InvalidPartition(
                 f"core {last} does not exist",
                 f"{fabric.chips} chips of {fabric.cores_per_chip} cores: cores are 0 to {fabric.cores - 1}",
             )
         cores += range(first, last + 1)
         if len(cores) > fabric.cores:
-            break  # some core is named twice, which is said of a group as a whole
+            break  # some core is named twice, which the group reports
     return tuple(cores)

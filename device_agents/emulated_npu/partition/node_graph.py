@@ -1,4 +1,4 @@
-"""What the nodes of a network demand, and the graph that they form (S5.2)."""
+"""The graph of a network's nodes and their demands on the cores (S5.2)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ _MOST = 2**63 - 1
 
 @dataclass(frozen=True)
 class Workload:
-    """What a node, or several together, demand of the cores for one input of the network (S5.2).
+    """The demand of one or several nodes on the cores for one input of the network (S5.2).
 
-    `compute_macs` are multiply-adds; `dynamic_in_bytes` and `dynamic_out_bytes` what changes from input to input
-    (features read and written); `static_bytes` what stays (weights, fixed allocations); `routing_bytes` what is
-    moved between nodes. Values are what the machine does, its padding and precision included.
+    - `compute_macs`: multiply-adds.
+    - `dynamic_in_bytes`, `dynamic_out_bytes`: data that changes from input to input (features read and written).
+    - `static_bytes`: data that stays (weights, fixed allocations).
+    - `routing_bytes`: data moved between nodes.
+
+    All values include the padding and the precision of the machine.
     """
 
     compute_macs: int = 0
@@ -28,7 +31,7 @@ class Workload:
 
     @property
     def stored_bytes(self) -> int:
-        """Static storage and inputs: an output is the next node's input (paragraph 69 of the source)."""
+        """Static storage and inputs; an output counts as the input of the next node (paragraph 69 of the source)."""
         return self.static_bytes + self.dynamic_in_bytes
 
     def __add__(self, other: Workload) -> Workload:
@@ -52,9 +55,9 @@ class Workload:
 
 @dataclass(frozen=True)
 class WorkloadNode:
-    """A node of the network: `predecessors` are the indices of the nodes whose outputs it reads.
+    """A node of the network; `predecessors` are the indices of the nodes whose outputs it reads.
 
-    Raises `InvalidPartition` where a number of the workload is negative or no number, or above 2^63 - 1.
+    Raises `InvalidPartition` if a number of the workload is negative, not a number, or above 2^63 - 1.
     """
 
     name: str
@@ -75,7 +78,7 @@ class WorkloadNode:
 class NodeGraph:
     """The nodes of a network by index; an edge leads from each predecessor to its node.
 
-    Raises `InvalidPartition` where there is no node, a predecessor does not exist, or edges form a cycle (names it).
+    Raises `InvalidPartition` if there is no node, a predecessor does not exist, or edges form a cycle (names it).
     """
 
     nodes: tuple[WorkloadNode, ...]
@@ -94,7 +97,7 @@ class NodeGraph:
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
-        """For each node those that read its output, by ascending index, each once."""
+        """For each node, the nodes that read its output, by ascending index, each once."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for index, node in enumerate(self.nodes):
             for predecessor in set(node.predecessors):
@@ -103,7 +106,7 @@ class NodeGraph:
 
     @cached_property
     def sources(self) -> tuple[int, ...]:
-        """The nodes without predecessors: the inputs, by ascending index."""
+        """The nodes without predecessors, by ascending index."""
         return tuple(index for index, node in enumerate(self.nodes) if not node.predecessors)
 
     @cached_property
@@ -112,10 +115,10 @@ class NodeGraph:
         return sum((node.workload for node in self.nodes), Workload())
 
     def cut_bytes(self, order: Sequence[int]) -> tuple[int, ...]:
-        """For each position 0..len(order) of a cut before it: bytes of the outputs that are needed on its other side.
+        """Return, for a cut before each position 0..len(order), the bytes of outputs that are read across it.
 
-        An output counts once for a cut however many nodes read it there; it may cross against the order, as it does
-        from the second leg of a start in the middle to the first.
+        An output counts once per cut, however many nodes read it there. It may cross against the order, as from the
+        second leg of a traversal from a middle node to the first.
         """
         position = {node: at for at, node in enumerate(order)}
         changes = [0] * (len(order) + 2)
@@ -136,7 +139,7 @@ class NodeGraph:
                     ready.append(successor)
         if len(ready) == len(self.nodes):
             return
-        # Whoever is left has a predecessor that is left: going back for long enough ends on the cycle.
+        # Every remaining node has a remaining predecessor: walking back ends on the cycle.
         path = [next(index for index, count in enumerate(missing) if count)]
         while path[-1] not in path[:-1]:
             path.append(next(index for index in self.nodes[path[-1]].predecessors if missing[index]))

@@ -1,4 +1,4 @@
-"""What a partition is, whichever way it was found: sub-structures, their groups, and how it came to them."""
+"""The result of a partition by either method: sub-structures, their groups, and the events of the search."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
 from device_agents.emulated_npu.partition.traversal import Traversal
 
 Closing = Literal["threshold", "node limit", "storage", "compute", "second leg", "end"]
-"""Why a sub-structure ends where it does: its next node would exceed the threshold, the node limit, or what the group
-is capable of; the second leg of the traversal begins; or no node is left."""
+"""The reason why a sub-structure ends: its next node would exceed the threshold, the node limit or the capability of
+the group; the second leg of the traversal begins; or no node is left."""
 
 StageFunction = Callable[[int, int, int], float]
-"""The time of a stage: positions [start, stop) of the traversal on the group of an index, in any one unit."""
+"""Returns the time of positions [start, stop) of the traversal on the group with an index, in any unit."""
 
 
 @dataclass(frozen=True)
 class ScoreStep:
-    """A node is tried in a group: what would be accumulated there with it, and the score of that.
+    """A node is tried in a group: the accumulated workload with it, and its score.
 
-    `closes` says why the node is not taken and the group closed (it is tried again in the next one), None where
-    it is taken.
+    `closes` is None if the node is taken, else the reason why the group is closed; the next group tries the node again.
     """
 
     node: int
@@ -36,7 +35,7 @@ class ScoreStep:
 
 @dataclass(frozen=True)
 class SubStructure:
-    """Nodes in the order of the traversal, the index of their group, their summed workload and their predicted load."""
+    """Nodes in traversal order, the index of their group, their total workload and predicted load."""
 
     nodes: tuple[int, ...]
     group: int
@@ -46,11 +45,11 @@ class SubStructure:
 
 @dataclass(frozen=True)
 class CorePartition:
-    """Sub-structures in the order of the traversal; together they are the traversal.
+    """Sub-structures in traversal order; together they are the whole traversal.
 
-    `groups` are the given ones and those added. `method` says what a load is: the score per core of the group
-    ("score"), or the predicted time of the stage ("balanced"). `threshold` and `steps` belong to the score alone.
-    `events` say what had to be changed to make the network fit, and why.
+    `groups` holds the given groups and the added ones. `method` defines the load: the score per core of the group
+    ("score"), or the predicted time of the stage ("balanced"). Only the score sets `threshold` and `steps`. `events`
+    lists the changes that made the network fit, with reasons.
     """
 
     method: Literal["score", "balanced"]
@@ -61,7 +60,7 @@ class CorePartition:
     events: tuple[str, ...] = ()
 
     def loads_by(self, cost: StageFunction) -> tuple[float, ...]:
-        """The load of each sub-structure by another measure, so that partitions of both methods can be compared."""
+        """Return the load of each sub-structure by another measure, to compare partitions of both methods."""
         loads, start = [], 0
         for part in self.sub_structures:
             loads.append(cost(start, start + len(part.nodes), part.group))
@@ -70,11 +69,11 @@ class CorePartition:
 
 
 def check_demand(graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup]) -> None:
-    """Raise `InvalidPartition` for a wrong number of groups, a core in two, or a traversal of another graph."""
+    """Raise `InvalidPartition` for a wrong number of groups, a core in two groups, or a traversal of another graph."""
     if sorted(traversal.order) != list(range(len(graph.nodes))):
         raise InvalidPartition(
             f"a traversal of {len(traversal.order)} nodes",
-            f"it has to visit each of the {len(graph.nodes)} nodes of the network once",
+            f"it must visit each of the {len(graph.nodes)} nodes of the network once",
         )
     least = 1 if traversal.second_leg is None else 2
     if len(groups) < least:

@@ -1,13 +1,12 @@
-"""The split score: how much the nodes since the last split ask of each core of the current group (S5.4).
+"""The split score: the demand of the nodes since the last split on each core of the current group (S5.4).
 
-Average per core. Paragraphs 58 to 64 of the source hold the average workload of the cores of the current group
-against the threshold, paragraph 73 converts what has been accumulated into shares and utilisation of each core by
-the number of cores in its group. All accumulated workload is thus divided by that number: compute and routing share
-become a core's part of the whole network (accumulated / all / cores). The storage utilisation needs no division:
-paragraph 76 refers it to the storage of all cores of the group, so it is what one core sees on average already.
+The score is an average per core. Paragraphs 58 to 64 of the source compare the average workload of the cores of the
+current group with the threshold; paragraph 73 divides accumulated shares by the number of cores in the group. Compute
+and routing share thus become a core's part of the whole network (accumulated / all / cores). The storage utilisation is
+not divided: paragraph 76 relates it to the storage of all cores of the group, so it is an average already.
 
-Dynamic storage is the sum of the nodes' inputs (69): the output of a node is the next one's input. The
-routing share is estimated from the same inputs (73, 78); the absolute score takes the accumulated transfers (69).
+Dynamic storage is the sum of the nodes' inputs (69), because the output of a node is the input of the next. The routing
+share uses the same inputs (73, 78); the absolute score uses the accumulated transfers (69).
 """
 
 from __future__ import annotations
@@ -20,29 +19,29 @@ from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.partition.groups import CoreGroup
 from device_agents.emulated_npu.partition.node_graph import Workload
 
-# Keeps the score of any workload a finite number.
+# Keeps the score of every workload finite.
 _LARGEST_FACTOR = 1e100
 
 
 class SplitScore(Protocol):
-    """A score that never falls when nodes are added, and the storage that a workload occupies."""
+    """A score that never decreases when nodes are added, and the storage that a workload occupies."""
 
     def score(self, accumulated: Workload, network: Workload, group: CoreGroup, /) -> float:
-        """The score of `accumulated` as an average per core of `group`; `network` is the sum over all nodes."""
+        """Return the score of `accumulated` per core of `group`; `network` is the sum over all nodes."""
 
     def occupied_bytes(self, workload: Workload, /) -> float:
-        """The bytes of storage that a workload takes up in its group."""
+        """Return the bytes of storage that a workload occupies in its group."""
 
 
 class Shares(NamedTuple):
-    """Compute share, storage utilisation and routing share; 1 is the whole network or the whole storage."""
+    """Compute share, storage utilisation and routing share; 1 means the whole network or the whole storage."""
 
     compute: float
     storage: float
     routing: float
 
     def per_core(self, cores: int) -> Shares:
-        """The average that one of `cores` cores sees; utilisation is one already."""
+        """Return the averages per core; the utilisation is an average already."""
         return Shares(self.compute / cores, self.storage, self.routing / cores)
 
 
@@ -50,8 +49,8 @@ class Shares(NamedTuple):
 class ShareScore:
     """compute share * k_c + storage utilisation * k_s + routing share * k_r (paragraphs 72 to 81).
 
-    The three weights lie in [0, 1], any but not all of them 0. `static_factor` (k_static) and `dynamic_factor`
-    (k_dynamic) are occupied space / size of the data, any positive number. Raises `InvalidPartition` for others.
+    The three weights lie in [0, 1] and are not all 0. `static_factor` (k_static) and `dynamic_factor` (k_dynamic), the
+    occupied space divided by the data size, are positive. Raises `InvalidPartition` for other values.
     """
 
     compute_weight: float = 1.0
@@ -67,7 +66,7 @@ class ShareScore:
                 raise InvalidPartition(f"{name} is {factor}", f"above 0 and at most {_LARGEST_FACTOR:g}")
 
     def shares(self, accumulated: Workload, network: Workload, group: CoreGroup) -> Shares:
-        """Both shares and the utilisation for the whole group; a share of nothing is 0."""
+        """Return both shares and the utilisation for the whole group; a share of a total of 0 is 0."""
         return Shares(
             accumulated.compute_macs / (network.compute_macs or 1),
             self.occupied_bytes(accumulated) / group.storage_bytes,
@@ -75,12 +74,12 @@ class ShareScore:
         )
 
     def score(self, accumulated: Workload, network: Workload, group: CoreGroup, /) -> float:
-        """The weighted sum of the averages per core."""
+        """Return the weighted sum of the averages per core."""
         compute, storage, routing = self.shares(accumulated, network, group).per_core(len(group.cores))
         return compute * self.compute_weight + storage * self.storage_weight + routing * self.routing_weight
 
     def occupied_bytes(self, workload: Workload, /) -> float:
-        """Accumulated static * k_static + accumulated dynamic * k_dynamic."""
+        """Return accumulated static * k_static + accumulated dynamic * k_dynamic."""
         return workload.static_bytes * self.static_factor + workload.dynamic_in_bytes * self.dynamic_factor
 
 
@@ -88,7 +87,7 @@ class ShareScore:
 class AbsoluteScore:
     """MACs * k_c1 + dynamic * k_dyn + static * k_stat + routing * k_r (paragraphs 68 to 70), average per core.
 
-    The weights lie in [0, 1], any but not all of them 0; raises `InvalidPartition` for others.
+    The weights lie in [0, 1] and are not all 0; raises `InvalidPartition` for other values.
     """
 
     compute_weight: float = 1.0
@@ -100,7 +99,7 @@ class AbsoluteScore:
         _check_weights(vars(self))
 
     def score(self, accumulated: Workload, _network: Workload, group: CoreGroup, /) -> float:
-        """The weighted sum over the cores of the group; how large the network is does not matter."""
+        """Return the weighted sum per core of the group; the size of the network does not matter."""
         return (
             accumulated.compute_macs * self.compute_weight
             + accumulated.dynamic_in_bytes * self.dynamic_weight
@@ -109,7 +108,7 @@ class AbsoluteScore:
         ) / len(group.cores)
 
     def occupied_bytes(self, workload: Workload, /) -> float:
-        """Accumulated static and dynamic storage as it is."""
+        """Return the accumulated static and dynamic storage."""
         return float(workload.stored_bytes)
 
 
@@ -121,6 +120,6 @@ def _check_weights(coefficients: Mapping[str, float]) -> None:
     if not any(weights.values()):
         raise InvalidPartition(
             f"all weights are 0: {', '.join(weights)}",
-            "every score would be 0 and nothing be split by it",
+            "every score would be 0 and cause no split",
             "give at least one weight a value above 0, at most 1",
         )

@@ -1,8 +1,8 @@
 """One walk of the split score over the nodes at a given threshold (S5.5): where each sub-structure ends, and why.
 
-A later start or a higher threshold never ends a group's nodes earlier, because neither score nor demand falls when
-nodes are added. So the end of a sub-structure is found by bisection, and the number of sub-structures only falls as
-the threshold rises, with groups of any sizes.
+A later start or a higher threshold never ends a sub-structure earlier, because neither score nor demand decreases when
+nodes are added. So bisection finds the end of a sub-structure, and the number of sub-structures never increases with
+the threshold, whatever the sizes of the groups.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from device_agents.emulated_npu.partition.traversal import Traversal
 
 @dataclass(frozen=True)
 class SplitRule:
-    """When nodes become a sub-structure: the score exceeds `threshold`, or their number `node_limit`.
+    """The rule that closes a sub-structure: its score would exceed `threshold`, or its size `node_limit`.
 
-    Without a threshold the smallest is searched with which the sub-structures just fill the groups; without a limit a
-    sub-structure may have any number of nodes. `period_s` is the time within which an input has to follow the one
-    before: the demand of multiply-adds per second counts only where it is given. Raises `InvalidPartition`.
+    Without a threshold, the partition searches the smallest one with which the sub-structures fit the groups; without a
+    limit, a sub-structure may have any number of nodes. `period_s` is the time between inputs; without it multiply-adds
+    per second are not limited. Raises `InvalidPartition` for values out of range.
     """
 
     score: SplitScore
@@ -35,7 +35,7 @@ class SplitRule:
 
     def __post_init__(self) -> None:
         if self.threshold is not None and not 0 <= self.threshold < math.inf:
-            why = "at least 0, since no score is negative, and finite"
+            why = "it must be finite and at least 0, because no score is negative"
             raise InvalidPartition(f"a split threshold of {self.threshold}", why)
         if self.node_limit is not None and self.node_limit < 1:
             raise InvalidPartition(f"at most {self.node_limit} nodes in a sub-structure", "the limit is at least 1")
@@ -47,8 +47,8 @@ class SplitRule:
 class Stretch:
     """Positions [start, stop) of the traversal on a group, and why it ends.
 
-    `rejected` is the score that its next node would have had, where nothing but the threshold kept it out;
-    `lack` says what the group lacks where it cannot hold even this, a single node.
+    `rejected` is the score with the next node, if only the threshold kept it out. `lack` is what the group lacks if it
+    cannot hold even this single node.
     """
 
     start: int
@@ -69,15 +69,15 @@ class Splitting:
         self._sums = sums
 
     def workload(self, start: int, stop: int) -> Workload:
-        """The sum over positions [start, stop)."""
+        """Return the sum over positions [start, stop)."""
         return self._sums[stop] - self._sums[start]
 
     def score(self, start: int, stop: int, group: CoreGroup) -> float:
-        """The score of positions [start, stop) per core of the group."""
+        """Return the score of positions [start, stop) per core of the group."""
         return self.rule.score.score(self.workload(start, stop), self._sums[-1], group)
 
     def lack(self, start: int, stop: int, group: CoreGroup) -> tuple[Closing, str] | None:
-        """What the group lacks to hold positions [start, stop) (S5.6), None where it holds them."""
+        """Return what the group lacks to hold positions [start, stop) (S5.6); None if it holds them."""
         workload = self.workload(start, stop)
         occupied = self.rule.score.occupied_bytes(workload)
         if occupied > group.storage_bytes:
@@ -90,7 +90,7 @@ class Splitting:
         return None
 
     def walk(self, groups: Sequence[CoreGroup], threshold: float) -> list[Stretch]:
-        """The sub-structures at a threshold, each on the next group; beyond the last one, on more like the last."""
+        """Return the sub-structures at a threshold, one per group; after the last group, on more groups like it."""
         stretches: list[Stretch] = []
         start = 0
         while start < len(self.traversal.order):
@@ -100,10 +100,10 @@ class Splitting:
         return stretches
 
     def steps(self, groups: Sequence[CoreGroup], stretches: Sequence[Stretch]) -> tuple[ScoreStep, ...]:
-        """Every node as it was tried: those taken, and the one that closed the group."""
+        """Return every trial of a node: those taken, and the one that closed each group."""
         found = []
         for index, stretch in enumerate(stretches):
-            # A node is tried in the group and refused; a second leg or the end of the nodes tries none.
+            # A second leg or the end of the nodes closes a group without a trial.
             tried = stretch.stop + (stretch.closing not in ("second leg", "end"))
             for position in range(stretch.start, tried):
                 accumulated = self.workload(stretch.start, position + 1)
@@ -133,7 +133,7 @@ class Splitting:
         return Stretch(start, good, "threshold", next_score, "")
 
     def _bound(self, start: int) -> tuple[int, Closing]:
-        """Where a sub-structure ends at the latest, whatever its score."""
+        """Return where a sub-structure ends at the latest, whatever its score, and why."""
         bounds: list[tuple[int, Closing]] = [(len(self.traversal.order), "end")]
         if self.traversal.second_leg is not None and start < self.traversal.second_leg:
             bounds.append((self.traversal.second_leg, "second leg"))

@@ -1,10 +1,10 @@
 """The order in which the nodes of a network are visited: a work pool, step by step (S5.3).
 
-The pool is a queue. A step visits its head and removes it; the successors go to its end. At a merge whose inputs are
-all visited or waiting in the queue, those that wait are visited and removed in the same step, their own
-other successors enter as well, and the merge enters. A merge with an input that is neither visited nor waiting
-waits for it outside of the pool. An input that entered in this very step does not wait yet: otherwise the trace
-would depend on the order of the edges. Whoever is in the pool has all predecessors visited: the order is topological.
+The pool is a queue. A step visits its head and removes it; the successors go to the end. At a merge whose inputs are
+all visited or in the queue, the same step visits and removes the queued inputs, appends their other successors, and
+appends the merge. A merge with any other input waits outside the pool. An input that entered in the same step does not
+count as queued: otherwise the order would depend on the order of the edges. All predecessors of a queued node are
+visited, so the order is topological.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from device_agents.emulated_npu.partition.node_graph import NodeGraph
 
 @dataclass(frozen=True)
 class TraversalStep:
-    """The nodes visited in a step, in order, and the queue after it; an initialisation visits none."""
+    """The nodes visited in a step, in order, and the queue after it; the initialisation visits none."""
 
     visited: tuple[int, ...]
     queue: tuple[int, ...]
@@ -26,9 +26,10 @@ class TraversalStep:
 
 @dataclass(frozen=True)
 class Traversal:
-    """The steps in order; `second_leg` is the position in `order` at which the visit starts anew from the inputs.
+    """The steps and the order of the nodes.
 
-    `second_leg` is None where the start reaches every node.
+    `second_leg` is the position in `order` at which the visit starts again from the inputs; None if the start reaches
+    every node.
     """
 
     steps: tuple[TraversalStep, ...]
@@ -45,10 +46,10 @@ def traverse(graph: NodeGraph) -> Traversal:
 def traverse_from(graph: NodeGraph, start: int) -> Traversal:
     """Visit from node `start` to the end, then the rest from the inputs (paragraph 106 of the source).
 
-    The first leg visits the start and what depends on it (predecessors outside of it do not count), the second the
-    rest. The graph of sub-structures has no cycle if the second leg begins a new one: what depends on a node of the
-    first leg is in the first leg, so no edge leads from it to the second, and within a leg edges follow the order.
-    Raises `InvalidPartition` where `start` is no node.
+    The first leg visits the start and its dependents (predecessors outside the leg do not count), the second leg the
+    rest. If the second leg begins a new sub-structure, the graph of sub-structures has no cycle: all dependents of the
+    first leg are in it, so no edge leads from it to the second leg, and within a leg edges follow the order. Raises
+    `InvalidPartition` if `start` is not a node.
     """
     if not 0 <= start < len(graph.nodes):
         raise InvalidPartition(f"start at node {start}", f"the network has nodes 0 to {len(graph.nodes) - 1}")
@@ -82,7 +83,7 @@ def _leg(graph: NodeGraph, members: Iterable[int], first: tuple[int, ...]) -> li
         now = [next(iter(queue))]
         visited.add(now[0])
         del queue[now[0]]
-        for node in now:  # grows by the inputs that merges draw in
+        for node in now:  # grows by the inputs that merges pull in
             for successor in graph.successors[node]:
                 if successor in entered or successor not in inside:
                     continue

@@ -1,1 +1,1 @@
-"""What is told of a run: rows by layer, bytes by class, traces."""
+"""Summaries of a run: rows by layer, bytes by class, traces, pipelines."""

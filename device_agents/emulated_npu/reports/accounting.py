@@ -1,4 +1,4 @@
-"""What a run moved, computed and held, added up: bytes by class of tensor, multiply-adds, memory, instructions."""
+"""Totals of a run: bytes by memory and class of tensor, multiply-adds, peak memory, instructions."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _CLASS_OF_OPCODE = {0x00: "control", 0x10: "config", 0x20: "io", 0x30: "mfu", 0x
 
 @dataclass(frozen=True)
 class MovedBytes:
-    """Bytes out of and into a memory."""
+    """Bytes read from and written to a memory."""
 
     read_bytes: int = 0
     written_bytes: int = 0
 
     def __add__(self, other: MovedBytes) -> MovedBytes:
-        """Both together."""
+        """Return the sum."""
         return MovedBytes(self.read_bytes + other.read_bytes, self.written_bytes + other.written_bytes)
 
 
 def moved_by_memory(steps: Iterable[IssuedStep], costs: CostModel) -> Mapping[Space, MovedBytes]:
-    """Payload out of and into DDR and the last-level cache."""
+    """Return the payload bytes of DDR and the last-level cache."""
     found = {Space.DDR: MovedBytes(), Space.LLC: MovedBytes()}
     for step in steps:
         if isinstance(step.item, Command):
@@ -49,12 +49,13 @@ def moved_by_memory(steps: Iterable[IssuedStep], costs: CostModel) -> Mapping[Sp
 def moved_by_class(
     steps: Iterable[IssuedStep], compiled: Compiled, costs: CostModel
 ) -> Mapping[TensorClass, MovedBytes]:
-    """Payload by what it is part of; the first three are external memory and sum to `moved_by_memory`.
+    """Return the payload bytes by class of tensor; the first three classes sum to `moved_by_memory`.
 
-    "weights" are all constants; "input_output" the inputs and outputs of the network; "activations" what layers
-    leave in DDR or the last-level cache for others; "halo_copies" go between NB and the auxiliary buffer (S3.3).
+     "weights" are all constants, "input_output" the inputs and outputs of the network, "activations" the tensors that
+     layers leave in DDR or the last-level cache for others, "halo_copies" the copies between NB and the
+    auxiliary buffer.
     """
-    where = _Places(compiled)
+    classes = _AddressClasses(compiled)
     found: dict[TensorClass, MovedBytes] = dict.fromkeys(TENSOR_CLASSES, MovedBytes())
     for step in steps:
         command = step.item
@@ -63,9 +64,9 @@ def moved_by_class(
         for space, read, written in costs.cost(command).traffic:
             if read:
                 source = next(operand for operand in command.sources if operand.descriptor.space is space)
-                found[where.kind(source, command.layer)] += MovedBytes(read_bytes=read)
+                found[classes.kind(source, command.layer)] += MovedBytes(read_bytes=read)
             if written:
-                found[where.kind(command.target, command.layer)] += MovedBytes(written_bytes=written)
+                found[classes.kind(command.target, command.layer)] += MovedBytes(written_bytes=written)
         if command.function is Function.COPY:
             found["halo_copies"] += _halo_copy(command)
     return found
@@ -81,11 +82,11 @@ def _payload(operand: Operand) -> int:
     return operand.descriptor.elements * operand.descriptor.dtype.bytes
 
 
-class _Places:
-    """What lies where off chip. Activations share addresses over time, so the layer that moves bytes has a say."""
+class _AddressClasses:
+    """The classes of off-chip addresses. Activations share addresses over time, so the class depends on the layer."""
 
     def __init__(self, compiled: Compiled) -> None:
-        # Constants are placed behind all that a run writes.
+        # Constants lie after everything that a run writes.
         addresses = [packed.address for packed in compiled.packed] + [plain.address for plain in compiled.plain]
         self._first_constant = min(addresses, default=compiled.program.footprint.ddr_bytes)
         ports = (*compiled.program.inputs, *compiled.program.outputs)
@@ -95,7 +96,7 @@ class _Places:
         }
 
     def kind(self, operand: Operand, layer: int) -> TensorClass:
-        """The class of what an IO command of a layer moves."""
+        """Return the class of an operand that an IO command of a layer moves."""
         if operand.descriptor.space is not Space.DDR:
             return "activations"
         if operand.address >= self._first_constant:
@@ -114,10 +115,10 @@ def _values_of(layer: HardwareLayer) -> set[str]:
 
 
 def useful_macs(compiled: Compiled) -> Mapping[int, int]:
-    """Multiply-adds by layer, for those that have any, if what a chain computes of their outputs is computed once.
+    """Return the multiply-adds by layer without repeated outputs; layers without multiply-adds are absent.
 
-    Taps that fall on padding count. Rows and columns that no layer reads, such as those that pooling drops, count
-    where they are computed: a chain in tiles leaves them out.
+    Taps on padding count. Rows and columns that no layer reads, such as those that pooling drops, count if they are
+    computed: a chain in tiles leaves them out.
     """
     found: Counter[int] = Counter()
     for plan in compiled.plans:
@@ -128,12 +129,12 @@ def useful_macs(compiled: Compiled) -> Mapping[int, int]:
 
 
 def _taps(layer: HardwareLayer) -> int:
-    """Products in one element of the output."""
+    """Return the number of products in one output element."""
     return layer.inputs[0].shape[-1] if layer.matrix else math.prod(layer.fixed_weights.shape[1:])
 
 
 def _outputs(geometry: Geometry, layer: HardwareLayer) -> int:
-    """Elements of a layer's output that its chain computes at least once."""
+    """Return the number of output elements of a layer that its chain computes at least once."""
     regions = [geometry.output_region(layer, tile) for tile in geometry.tiles()]
     computed = [region for region in regions if all(low < high for low, high in region)]
     axes = zip(*computed, strict=True)
@@ -141,18 +142,18 @@ def _outputs(geometry: Geometry, layer: HardwareLayer) -> int:
 
 
 def peak_bytes(schedule: Schedule) -> Mapping[Space, int]:
-    """High-water marks of the on-chip memories: most bytes at a time that something still needed (occupancy.py)."""
+    """Return the largest number of live bytes of each on-chip memory (occupancy.py)."""
     return {
         space: int(occupancy(schedule, space).live_bytes.max(initial=0)) for space in (Space.NB, Space.SB, Space.HALO)
     }
 
 
 def instruction_counts(program: Program) -> Mapping[str, int]:
-    """Instructions of a valid program by class: io, mfu, vfu, config, control."""
+    """Return the number of instructions of a valid program by class: io, mfu, vfu, config, control."""
     opcodes = Counter(opcode & 0xF0 for opcode in program.code[::INSTRUCTION_BYTES])
     return {name: opcodes[opcode] for opcode, name in sorted(_CLASS_OF_OPCODE.items(), reverse=True)}
 
 
 def issued_instructions(steps: Iterable[IssuedStep]) -> int:
-    """Instructions that the control unit issues, loops unrolled."""
+    """Return the number of instructions that the control unit issues, loops unrolled."""
     return sum(step.control + (step.item is not None) for step in steps)

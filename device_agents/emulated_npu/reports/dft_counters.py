@@ -1,4 +1,4 @@
-"""What convolutions by odd DFT compute and move, counted in the commands of a program (S4.2, S4.5, S4.6)."""
+"""Counters of convolutions by odd DFT, from the commands of a program."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from device_agents.emulated_npu.timing.cost import macs
 from device_agents.emulated_npu.unit_commands import Binary, Command, Descriptor, Function, Space
 
 Moves = Mapping[tuple[Space, Space], int]
-"""Bytes by the memories that they come from and go to."""
+"""Bytes by source and target memory."""
 
 
 @dataclass(frozen=True)
 class DftCounters:
-    """Of one convolution.
+    """The counters of one convolution.
 
-    `length` is that of a block, `kernel_level` the memory that keeps the kernel DFTs; `kernel_transforms` are
-    two-dimensional DFTs of kernels that the setup computes, `bins` the frequencies of a block whose kernel DFTs are
-    fetched, `stored` the complex numbers that the DFT leaves of a block, `multiplications` the
-    real ones of the pointwise product of a run. `moves` are of a run, `setup_moves` of all kernel DFTs; the matrix
-    unit reads NB and SB and writes NB.
+    - `length`: of a block. `kernel_level`: the memory that holds the kernel DFTs.
+    - `kernel_transforms`: two-dimensional kernel DFTs that the setup computes.
+    - `bins`: frequencies of a block whose kernel DFTs are fetched.
+    - `stored`: complex numbers that the DFT of a block stores.
+    - `multiplications`: real multiplications of the pointwise product in a run.
+    - `moves`: bytes of a run; `setup_moves`: bytes of all kernel DFTs. The matrix unit reads NB and SB and writes NB.
     """
 
     name: str
@@ -40,7 +41,7 @@ class DftCounters:
 
 
 def dft_counters(compiled: Compiled) -> tuple[DftCounters, ...]:
-    """Counters of every convolution of a compiled network that is computed by DFT, in the order of the network."""
+    """Return the counters of every convolution by DFT of a compiled network, in network order."""
     program = compiled.program
     runs = _by_layer(program.code, program.layer_of)
     setup = _by_layer(program.setup.code, program.setup.layer_of)
@@ -89,14 +90,14 @@ def _written(commands: Iterable[Command], function: Function) -> int:
 
 
 def _multiplications(command: Command) -> int:
-    """Those of a product, which is the vector unit's where groups have one channel and the matrix unit's elsewhere."""
+    """Return the multiplications of a product, which runs on the vector unit if groups have one channel."""
     if command.function is Function.BINARY:
         return command.target.descriptor.elements if command.settings.mode == Binary.MULTIPLY else 0
     return macs(command)
 
 
 def _kernel_dfts(setup: Iterable[Command]) -> tuple[Space, range]:
-    """The memory that the kernel DFTs of a convolution are stored in, and the addresses that they take there."""
+    """Return the memory that holds the kernel DFTs of a convolution, and their addresses."""
     stores = [command.target for command in setup if command.function is Function.STORE]
     (level,) = {target.descriptor.space for target in stores}
     ends = [target.address + _extent_bytes(target.descriptor) for target in stores]
@@ -104,13 +105,13 @@ def _kernel_dfts(setup: Iterable[Command]) -> tuple[Space, range]:
 
 
 def _extent_bytes(descriptor: Descriptor) -> int:
-    """From the first byte of an operand to behind its last."""
+    """Return the bytes from the first byte of an operand to the end of its last."""
     steps = zip(descriptor.dims, descriptor.strides, strict=True)
     return sum((size - 1) * stride for size, stride in steps) + descriptor.dtype.bytes
 
 
 def _fetched(command: Command, level: Space, kernels: range) -> Iterator[tuple[int, int]]:
-    """Address and number of elements of every part of the kernel DFTs that a load fetches."""
+    """Yield address and number of elements of every part of the kernel DFTs that a load fetches."""
     source = command.first
     if command.function is not Function.LOAD or source is None or source.descriptor.space is not level:
         return
@@ -122,7 +123,7 @@ def _fetched(command: Command, level: Space, kernels: range) -> Iterator[tuple[i
 
 
 def _moves(commands: Iterable[Command]) -> Moves:
-    """Bytes that loads, stores and copies move, and that units read of NB and SB and write."""
+    """Return the bytes that loads, stores and copies move, and that units read and write."""
     found: Counter[tuple[Space, Space]] = Counter()
     for command in commands:
         target = command.target.descriptor

@@ -1,4 +1,4 @@
-"""How well a stream of inputs flows through groups of cores: latency, throughput, load, and what bounds it (S5.7)."""
+"""The flow of a stream of inputs through core groups: latency, throughput, load, and the bottleneck."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ _BUSY_SHARE = 0.6
 class GroupLoad:
     """One group, per input in the steady state.
 
-    `load`: share of the interval between inputs that its busiest queue works, of all its cores; transfers count with
-    what they last in the contention of the stream. `own_ps`: from the beginning of an input to its end without what
-    its cores wait for others' messages and ring slots, of the slowest core. `by`: what works longest there: io, mfu
-    or vfu; "waiting" where that is less than 60 % of the interval: its queues wait for each other, or for others.
+    - `load`: busy share of the busiest queue of its cores, relative to the interval between inputs; transfers count
+      with their duration under contention.
+    - `own_ps`: time from the start of an input to its end, without waiting for messages and ring slots of other groups;
+      of the slowest core.
+    - `by`: the unit that works longest there (io, mfu or vfu); "waiting" if it is busy for less than 60 % of the
+      interval, so that its queues mostly wait for each other or for other groups.
     """
 
     group: int
@@ -35,7 +37,7 @@ class GroupLoad:
 
 @dataclass(frozen=True)
 class ResourceLoad:
-    """One shared resource: the share of the interval that the data phases of an input take, and the bytes it moves."""
+    """One shared resource: the share of the interval that the data phases of an input take, and its bytes per input."""
 
     chip: int
     resource: Resource
@@ -50,12 +52,13 @@ class ResourceLoad:
 class PipelineReport:
     """A stream of inputs in the steady state.
 
-    - `latency_ps`: of one input that has the machine to itself. `interval_ps`: from the end of one input to the
-      next in the steady state, the mean over the later half of those that end before the last one begins.
-    - `speedup`: of the throughput, over one core that takes `single_core_ps` for each input; `efficiency`: by core.
-    - `imbalance`: the largest load of a group over the mean; 1 is balanced.
-    - `bound_by`: "sharing" where the most used resource is so for 90 % of the interval; else what the group with the
-      longest own time, `slowest`, is bound by. `bound` says it in words.
+    - `latency_ps`: of one input that has the machine to itself.
+    - `interval_ps`: from the end of one input to the next in the steady state; the mean over the later half of the
+      inputs that end before the last one begins.
+    - `speedup`: throughput relative to one core that takes `single_core_ps` per input; `efficiency`: speedup per core.
+    - `imbalance`: the largest load of a group divided by the mean; 1 is balanced.
+    - `bound_by`: "sharing" if the most used resource is busy for 90 % of the interval; else the `by` of `slowest`, the
+      group with the longest own time. `bound` is the same as text.
     """
 
     inputs: int
@@ -74,7 +77,7 @@ class PipelineReport:
 
 
 def pipeline_report(stream: StreamTiming, alone: StreamTiming, single_core_ps: int) -> PipelineReport:
-    """Reports a stream of several inputs; `alone` is the same with one, `single_core_ps` the time of one core."""
+    """Return the report of a stream; `alone` is the stream with one input, `single_core_ps` the time of one core."""
     window = _steady(stream)
     before_ps = stream.ends_ps[window.start - 1] if window.start else stream.starts_ps[0]
     interval_ps = max(1, stream.ends_ps[window[-1]] - before_ps) / len(window)
@@ -116,9 +119,9 @@ def pipeline_report(stream: StreamTiming, alone: StreamTiming, single_core_ps: i
 
 
 def _steady(stream: StreamTiming) -> range:
-    """The later half of the inputs that ended while others still began; of a stream too short for that, of all.
+    """Return the later half of the inputs that ended before the last one began; in a short stream, of all inputs.
 
-    Behind them the pipeline drains: the groups in front have left what they share to those behind.
+    After them the pipeline drains: the first groups are idle and leave shared resources to the last ones.
     """
     full = sum(end <= stream.starts_ps[-1] for end in stream.ends_ps)
     count = full if full > 1 else stream.inputs

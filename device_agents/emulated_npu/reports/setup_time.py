@@ -1,4 +1,4 @@
-"""The setup of a program by itself, to be timed: it runs once, when the program is loaded (S4.5)."""
+"""The setup of a program as a program of its own, for timing; it runs once, when the program is loaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from device_agents.emulated_npu.isa.program import NO_SETUP, Program
 
 
 def setup_alone(program: Program) -> Program | None:
-    """The setup as a program without inputs and outputs; None where there is none."""
+    """Return the setup as a program without inputs and outputs; None if there is no setup."""
     setup = program.setup
     if not setup.code:
         return None

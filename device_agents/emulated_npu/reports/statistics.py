@@ -1,8 +1,8 @@
-"""Counters of every hardware layer of a timed run, and what bounds it; one row of the CSV each.
+"""Counters and bottleneck of every hardware layer of a timed run; each is one row of the CSV.
 
-Two kinds of time stand side by side. `cycles` is the layer's latency in its network: its share of the makespan by
-the binding path (attribution.py), so that the rows sum to the makespan; work that other layers hide is not in it.
-The busy cycles are what its commands occupied the units for, hidden or not.
+There are two kinds of time. `cycles` is the layer's latency in its network: its share of the makespan by the binding
+path (attribution.py), without work that other layers hide, so the rows sum to the makespan. Busy cycles are the time
+that its commands occupied the units, hidden or not.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _BOUND_SHARE = 0.6
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One hardware layer; the last row, `total`, is the network with index -1.
+    """One hardware layer; the last row, `total`, is the network, with index -1.
 
-    - `cycles`: of the makespan. `span_cycles`: from the start of its first command to the end of its last.
-    - `mfu_utilisation`: multiply-adds over what the array could have done in its cycles (in its busy cycles,
-      where these are more, because part of them is hidden). None without a CONVOLVE.
-    - `io_busy`, `mfu_busy`, `vfu_busy`: busy cycles of the units over `span_cycles`.
-    - `macs` counts all multiply-adds, `useful_macs` those not computed twice (None: not known).
+    - `cycles`: share of the makespan. `span_cycles`: from the start of its first command to the end of its last.
+    - `mfu_utilisation`: multiply-adds divided by the capacity of the array in `cycles`, or in its busy cycles if these
+      are more because part of them is hidden. None without a CONVOLVE.
+    - `io_busy`, `mfu_busy`, `vfu_busy`: busy cycles of the units divided by `span_cycles`.
+    - `macs` counts all multiply-adds, `useful_macs` without repeated ones (None: unknown).
     - Bytes are payload, without the rounding to bursts.
-    - `bound`: what takes at least 60 % of its cycles: "io"; the units of CP, as "fill" where start-up, fill and drain
-      take more than streaming, else "compute"; "wait" where the control unit does, or none, so that the units wait
-      for each other. A layer that is all hidden is judged by its busy cycles.
+    - `bound`: the activity that takes at least 60 % of `cycles`: "io"; "compute" for the units of CP, or "fill" if
+      start-up, fill and drain take more than streaming; else "wait", because the control unit takes the time or the
+      units wait for each other. For a fully hidden layer, busy cycles count instead.
     """
 
     layer: int
@@ -61,7 +61,7 @@ class LayerRow:
 
 @dataclass
 class _LayerSums:
-    """What one layer's commands add up to, in picoseconds and bytes."""
+    """The totals of one layer's commands, in picoseconds and bytes."""
 
     begin_ps: int = 1 << 62
     end_ps: int = 0
@@ -115,9 +115,9 @@ def layer_rows(
     useful_macs: Mapping[int, int] | None = None,
     costs: CostModel | None = None,
 ) -> tuple[LayerRow, ...]:
-    """A row for every layer of `names`, and `total` last, which holds what belongs to no layer as well.
+    """Return a row for every layer of `names`, and `total` last, which includes the time of no layer.
 
-    `useful_macs`: multiply-adds by layer index without what is computed twice.
+    `useful_macs`: multiply-adds by layer index, without repeated ones.
     """
     sums = _sums(timing, costs or CostModel(machine))
     total = _LayerSums()

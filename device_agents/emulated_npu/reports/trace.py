@@ -1,12 +1,12 @@
 """A timed run as Chrome trace: the Trace Event Format in JSON, which Perfetto opens.
 
-One process with six tracks: `layers` (the binding path, so its events sum to the makespan), the control unit, the
-IO and the CP queue, MFU and VFU. Work bears the names that ONNX Runtime's profiler gives (`<node>_kernel_time`,
-`op_name` in the arguments), on `layers` with its category as well (`Node`), so that both profiles load side by
-side and tools that sum nodes count nothing twice. Arrows lead from each POST to the WAIT that took its unit.
-Counters: bandwidth of the external memories, live bytes of the on-chip ones (occupancy.py).
+One process has six tracks: `layers` (the binding path, so its events sum to the makespan), the control unit, the IO and
+the CP queue, MFU and VFU. Events have the names of ONNX Runtime's profiler (`<node>_kernel_time`, `op_name` in the
+arguments). Only those of `layers` have its category `Node`, so both profiles load side by side and tools that sum
+nodes count nothing twice. Arrows lead from each POST to the WAIT that took its unit. Counters show the bandwidth of the
+external memories and the live bytes of the on-chip ones (occupancy.py).
 
-Times are microseconds in steps of a nanosecond, Perfetto's resolution; `args` has the exact picoseconds.
+Times are microseconds in steps of a nanosecond, Perfetto's resolution; `args` holds the exact picoseconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ORDER_AT_A_TIME = {"M": 0, "X": 1, "s": 2, "f": 3, "C": 4}
 
 @dataclass(frozen=True)
 class LayerLabel:
-    """How a hardware layer is shown: its name, its operator, the ONNX nodes that it stands for."""
+    """The label of a hardware layer: its name, its operator, and its ONNX nodes."""
 
     name: str
     operator: str = ""
@@ -42,14 +42,14 @@ class LayerLabel:
 
 
 def labels_of_names(names: Iterable[str]) -> tuple[LayerLabel, ...]:
-    """Labels from the names alone, which is what a program file holds."""
+    """Return labels from names alone, as a program file holds them."""
     return tuple(LayerLabel(name) for name in names)
 
 
 def chrome_trace(
     timing: Timing, machine: Machine, labels: Sequence[LayerLabel], *, costs: CostModel | None = None
 ) -> dict[str, Any]:
-    """The run as an object of the Trace Event Format, ready for `json.dump`; events are in order of time."""
+    """Return the run as an object of the Trace Event Format, for `json.dump`; events are in order of time."""
     costs = costs or CostModel(machine)
     events = [
         *_layer_events(timing, labels),
@@ -59,8 +59,8 @@ def chrome_trace(
         *_bandwidth_counters(timing, machine, costs),
         *_occupancy_counters(timing),
     ]
-    # An arrow binds to the slice that is open where it stands in the file, so slices come first. A longer slice
-    # goes before those that it encloses.
+    # An arrow binds to the slice that is open at its place in the file, so slices come first. A longer slice comes
+    # before those that it encloses.
     events.sort(key=lambda event: (event["ts"], _ORDER_AT_A_TIME[event["ph"]], -event.get("dur", 0)))
     return {
         "traceEvents": [*_metadata(machine), *events],
@@ -75,7 +75,7 @@ def _us(ps: int) -> float:
 
 def _slice(track: int, name: str, category: str, span_ps: tuple[int, int], args: Event) -> Event:
     begin, end = span_ps
-    # Both ends are rounded down, so that slices that adjoin neither overlap nor part.
+    # Both ends are rounded down, so that adjoining slices neither overlap nor leave a gap.
     duration = (end // 1000 - begin // 1000) / 1000
     args = {**args, "start_ps": begin, "duration_ps": end - begin}
     return {
@@ -106,7 +106,7 @@ def _label(labels: Sequence[LayerLabel], layer: int) -> LayerLabel:
 
 
 def _node_args(label: LayerLabel, layer: int, operator: str) -> Event:
-    """The arguments that ONNX Runtime's profiler gives a node, as far as they exist here; all are text there."""
+    """Return the arguments that ONNX Runtime's profiler gives a node, if they exist here; all are text there."""
     args = {"op_name": operator, "provider": "EmulatedNpu", "node_index": str(layer), "layer": label.name}
     return args if not label.nodes else {**args, "nodes": ", ".join(label.nodes)}
 
@@ -131,7 +131,7 @@ def _layer_event(labels: Sequence[LayerLabel], layer: int, span_ps: tuple[int, i
 
 
 def _control_events(timing: Timing) -> Iterator[Event]:
-    """When the control unit works, and when and why it stands."""
+    """Yield when the control unit works, and when and why it stalls."""
     schedule = timing.schedule
     begin = until = 0
     for index, step in enumerate(schedule.steps):
@@ -171,7 +171,7 @@ def _command_events(timing: Timing, labels: Sequence[LayerLabel], costs: CostMod
 
 
 def _synchronisation_events(timing: Timing) -> Iterator[Event]:
-    """Every WAIT from when it reached the head of its queue, every POST, and an arrow between them."""
+    """Yield every WAIT from reaching the head of its queue, every POST, and an arrow between them."""
     schedule = timing.schedule
     for queue in Queue:
         track, free = _QUEUE_TRACK[queue], 0
@@ -205,7 +205,7 @@ def _arrow(phase: str, track: int, at_ps: int, number: int, semaphore: int) -> E
 
 
 def _bandwidth_counters(timing: Timing, machine: Machine, costs: CostModel) -> Iterator[Event]:
-    """GB/s of payload while a command runs, its latency included."""
+    """Yield the payload in GB/s while a command runs, latency included."""
     schedule = timing.schedule
     for space in [Space.DDR] + [Space.LLC] * (machine.llc.bytes > 0):
         rates: dict[float, tuple[float, float]] = {0.0: (0.0, 0.0)}
@@ -227,7 +227,7 @@ def _occupancy_counters(timing: Timing) -> Iterator[Event]:
         times, live = occupancy(timing.schedule, space)
         if not len(times):
             continue
-        # Within one nanosecond the last value holds.
+        # Within one nanosecond the last value counts.
         values = {0.0: 0} | {_us(ps): count for ps, count in zip(times.tolist(), live.tolist(), strict=True)}
         for ts, count in values.items():
             yield _counter(f"{space.name} live bytes", ts, {"bytes": count})

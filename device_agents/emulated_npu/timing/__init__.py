@@ -1,1 +1,1 @@
-"""What commands cost and when they happen: event by event, by the formula of S2.6, and closed forms."""
+"""The cost of commands, and the time of programs: event by event for one core or many, and by the formula of S2.6."""

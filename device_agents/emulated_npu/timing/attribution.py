@@ -1,8 +1,8 @@
-"""To whom the time of a run belongs: back from its end through what each step was bound by (DESIGN.md, S2.6).
+"""The time of a run by layer: the walk back from its end through the binding predecessor of each step.
 
-A step was served when it was because of one other thing: the step before it in its queue ended, a POST released
-it, or the control unit issued it only then; and that in turn for one reason. The chain of these reasons, the
-binding path, covers the run from zero to its end without gap or overlap, so every picosecond has one owner.
+Each service time has one cause: the step before it in its queue ended, a POST released it, or the control unit issued
+it only then; and each cause has one cause in turn. This chain, the binding path, covers the run from zero to its end
+without gap or overlap, so every picosecond belongs to one layer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from device_agents.emulated_npu.unit_commands import Queue
 
 
 class Activity(enum.IntEnum):
-    """What took a piece of time on the binding path: a command of a queue, or the control unit."""
+    """The activity in a segment of the binding path: a command of a queue, or the control unit."""
 
     IO = 0
     CP = 1
@@ -25,7 +25,7 @@ class Activity(enum.IntEnum):
 
 
 class Segment(NamedTuple):
-    """A piece of the binding path: `step` (its position) was busy in it, or was being issued (CONTROL)."""
+    """A segment of the binding path, in which the step at position `step` was busy or was being issued (CONTROL)."""
 
     step: int
     activity: Activity
@@ -34,9 +34,9 @@ class Segment(NamedTuple):
 
 
 class WaitTime(NamedTuple):
-    """Idle time of a queue: at its head stood instruction `pc`, and what it waited for was `due_pc` at work.
+    """Idle time of a queue: instruction `pc` at its head waited for instruction `due_pc`.
 
-    `pc` is NOTHING where the queue was through and the run went on. `layer` and `due_layer` are their layers.
+    `pc` is NOTHING if the queue had finished and the run went on. `layer` and `due_layer` are the layers of the two.
     Equal pairs (the rounds of a loop) are one entry.
     """
 
@@ -48,7 +48,7 @@ class WaitTime(NamedTuple):
 
 
 class LayerTime(NamedTuple):
-    """What a layer owns of the makespan, by activity."""
+    """The part of the makespan that belongs to a layer, by activity."""
 
     io_ps: int
     cp_ps: int
@@ -56,22 +56,22 @@ class LayerTime(NamedTuple):
 
     @property
     def ps(self) -> int:
-        """All of it."""
+        """The sum over the activities."""
         return self.io_ps + self.cp_ps + self.control_ps
 
 
 def layer_of(step: IssuedStep) -> int:
-    """The hardware layer a step belongs to; NOTHING for none."""
+    """Return the hardware layer that a step belongs to; NOTHING for none."""
     return NOTHING if step.item is None else step.item.layer
 
 
 def binding_path(schedule: Schedule) -> Iterator[Segment]:
-    """The path from the end of the run back to zero; consecutive segments adjoin and cover the makespan."""
+    """Yield the path from the end of the run back to zero; consecutive segments adjoin and cover the makespan."""
     return _path_from_end(schedule, 0)
 
 
 def layer_times(schedule: Schedule) -> dict[int, LayerTime]:
-    """The makespan divided among layers; NOTHING owns what belongs to none."""
+    """Return the makespan divided among layers; the key NOTHING holds the time of no layer."""
     sums: dict[int, list[int]] = {}
     steps = schedule.steps
     for step, activity, begin, end in binding_path(schedule):
@@ -84,7 +84,7 @@ def layer_times(schedule: Schedule) -> dict[int, LayerTime]:
 
 
 def wait_times(schedule: Schedule, queue: Queue) -> tuple[WaitTime, ...]:
-    """Every idle picosecond of a queue until the end of the run, by what stood at its head and what that was due to."""
+    """Return the idle time of a queue until the end of the run, by waiting instruction and cause."""
     found: dict[tuple[int, int, int, int], int] = {}
     free = 0
     for index in schedule.entries[queue]:
@@ -124,7 +124,7 @@ def _path_from_end(schedule: Schedule, since_ps: int) -> Iterator[Segment]:
 
 
 def _path(schedule: Schedule, step: int, at_issue: bool, since_ps: int) -> Iterator[Segment]:
-    """Back from the service of a step, or `at_issue` from its issue, until `since_ps`."""
+    """Walk back from the service of a step (`at_issue`: from its issue) to `since_ps`."""
     issued, served, finished = schedule.issued_ps, schedule.served_ps, schedule.finished_ps
     while (issued if at_issue else served)[step] > since_ps:
         if at_issue and schedule.issue_cause[step] == NOTHING:
@@ -139,7 +139,7 @@ def _path(schedule: Schedule, step: int, at_issue: bool, since_ps: int) -> Itera
         if cause == NOTHING:
             at_issue = True
             continue
-        # A step that left a full queue let the next in at that moment; every other cause is the end of a step.
+        # A step that left a full queue let the next one in at that moment; every other cause is the end of a step.
         ended = finished[cause] == (issued if at_issue else served)[step]
         step, at_issue = cause, False
         if ended and finished[step] > served[step]:

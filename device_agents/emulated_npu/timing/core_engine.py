@@ -1,4 +1,4 @@
-"""The engine for many cores over a stream of inputs, event by event (S2.6, S5.7).
+"""The engine for many cores over a stream of inputs, event by event.
 
 Each core is a coroutine (core_process.py) that runs until it waits for other cores. The engine's only events are the
 data phases of transfers, in one heap ordered by time; a core continues when its last transfer has ended.

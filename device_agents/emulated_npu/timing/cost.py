@@ -1,13 +1,13 @@
-"""What a command costs on a machine: time in whole picoseconds, multiply-adds, bytes of external memory (S2.6).
+"""The cost of a command on a machine: time in whole picoseconds, multiply-adds, bytes of external memory.
 
-The one source of durations: the compiler predicts with it, and timing and formula run on it. A cost never
-depends on an address, so equal shapes cost the same wherever they lie and are looked up once.
+All durations come from here: the compiler predicts with them, and both engines and the formula run on them. A cost
+never depends on an address, so commands of equal shapes share one.
 
-- IO: the latency of the memory, then its bytes at its bandwidth (`transfer_cost.py`). Where it uses two memories,
-  or a link, the slower one counts. This is its time alone; where cores share, `many_cores.py` has more to say.
-- MFU: the cycles of its dataflow (`_matrix_cycles`) plus the start-up. The epilogue (sum with the third
-  operand, scale and shift, activation) lies on the output path and costs nothing.
-- VFU: operations over lanes, rounded up to whole cycles, plus the start-up (`vector_cost.py`).
+- IO: the latency of the memory, then its bytes at its bandwidth (transfer_cost.py). If the command uses two memories,
+  or a link, the slower one counts. This is the time without other users; stream_timing.py handles sharing.
+- MFU: the cycles of its dataflow (`_matrix_cycles`) plus the start-up. The epilogue (sum with the third operand, scale
+  and shift, activation) lies on the output path and takes no time.
+- VFU: operations over lanes, rounded up to whole cycles, plus the start-up (vector_cost.py).
 
 The model is monotone: more bandwidth or a faster clock never makes a command slower.
 """
@@ -21,14 +21,14 @@ from device_agents.emulated_npu.arithmetic import PS_PER_S, ceil_div
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine, Mfu
 from device_agents.emulated_npu.timing import systolic
-from device_agents.emulated_npu.timing.transfer_cost import Demand, Traffic, demands, external_bytes
+from device_agents.emulated_npu.timing.transfer_cost import Demand, Traffic, demands, external_bytes, present
 from device_agents.emulated_npu.timing.vector_cost import vector_operations
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Queue, Settings
 
 
 @dataclass(frozen=True)
 class CommandCost:
-    """What one command costs; `fill_ps` is the part of its time that start-up, fill and drain take."""
+    """The cost of one command; `fill_ps` is the part of its time that start-up, fill and drain take."""
 
     duration_ps: int
     fill_ps: int
@@ -38,17 +38,17 @@ class CommandCost:
 
 
 def cycle_ps(machine: Machine) -> int:
-    """Picoseconds of one cycle, rounded to whole ones."""
+    """Return the picoseconds of one cycle, rounded to a whole number."""
     return round(PS_PER_S / machine.clock_hz)
 
 
 def duration_ps(machine: Machine, command: Command) -> int:
-    """Time of one command on its unit; see `CostModel` for many. Raises as that does."""
+    """Return the time of one command on its unit; use `CostModel` for many. Raises as `CostModel`."""
     return CostModel(machine).duration_ps(command)
 
 
 def macs(command: Command) -> int:
-    """Multiply-adds of a command, those on padding included; 0 for all but CONVOLVE and DEPTHWISE."""
+    """Return the multiply-adds of a command, including those on padding; 0 except for CONVOLVE and DEPTHWISE."""
     if command.function is Function.CONVOLVE:
         pixels, taps, channels, columns = _matrix_shape(command)
         return pixels * taps * channels * columns
@@ -58,10 +58,10 @@ def macs(command: Command) -> int:
 
 
 class CostModel:
-    """Costs on one machine, each computed once for every combination of function, shapes and settings.
+    """Costs on one machine, computed once per combination of function, shapes and settings.
 
-    Raises `ExecutionFault` for a command whose operands its function cannot have, and for one that uses a
-    last-level cache where there is none.
+    Raises `ExecutionFault` for a command with operands that its function cannot have, and for one that uses a
+    last-level cache on a machine without one.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -70,15 +70,15 @@ class CostModel:
         self._costs: dict[tuple[object, ...], CommandCost] = {}
 
     def duration_ps(self, command: Command) -> int:
-        """Time of the command on its unit, from the start of its service to its end."""
+        """Return the time of the command on its unit, from the start of its service to its end."""
         return self.cost(command).duration_ps
 
     def demands(self, command: Command) -> tuple[Demand, ...]:
-        """What an IO command asks of the resources of its chip; alone, the longest takes `duration_ps`."""
+        """Return the demands of an IO command on the resources of its chip; the longest alone takes `duration_ps`."""
         return self.cost(command).demands
 
     def cost(self, command: Command) -> CommandCost:
-        """Everything it costs."""
+        """Return the whole cost of a command."""
         first, second, third, fourth = command.first, command.second, command.third, command.fourth
         key = (
             command.function,
@@ -111,21 +111,18 @@ class CostModel:
         return CommandCost(cycles * self.cycle_ps, (cycles - streaming) * self.cycle_ps, macs(command))
 
 
-# --- MFU --------------------------------------------------------------------------------------------------------
-
-
 def _matrix_shape(command: Command) -> tuple[int, int, int, int]:
-    """Output pixels, taps of the kernel, input channels, output channels."""
+    """Return output pixels, kernel taps, input channels and output channels."""
     *pixels, columns = _dims(command, command.target, 4)
     *taps, channels, _ = _dims(command, command.second, 5)
     return math.prod(pixels), math.prod(taps), channels, columns
 
 
 def _matrix_cycles(mfu: Mfu, command: Command) -> tuple[int, int]:
-    """Cycles of a CONVOLVE without start-up: all of them, and those in which the array streams products.
+    """Return the cycles of a CONVOLVE without start-up, and how many of them stream products.
 
-    Dot product: every cycle `rows` products into each of `columns` outputs, so nothing fills; all stream. The
-    stationary dataflows: SCALE-Sim's closed forms (ANCHORS.md B), of which each fold streams one vector a cycle.
+    A dot-product array computes `rows` products for each of `columns` outputs in every cycle: all cycles stream. The
+    stationary dataflows follow SCALE-Sim's closed forms (systolic.py); each fold streams one vector per cycle.
     """
     pixels, taps, channels, columns = _matrix_shape(command)
     if 0 in (pixels, taps, channels, columns):
@@ -146,7 +143,7 @@ def _matrix_cycles(mfu: Mfu, command: Command) -> tuple[int, int]:
 
 
 def _dot_product_cycles(mfu: Mfu, settings: Settings, weights: tuple[int, ...], pixels: int) -> int:
-    """Cycles by what fills the rows: channels, a row of the window, or channels x strides (NVDLA's sheet)."""
+    """Return the cycles; channels, a window row or channels x strides fill the rows (`Mfu.packing`)."""
     depth, height, width, channels, columns = weights
     groups = pixels * ceil_div(columns, mfu.columns)
     if mfu.packing == "row":
@@ -159,18 +156,9 @@ def _dot_product_cycles(mfu: Mfu, settings: Settings, weights: tuple[int, ...], 
     return groups * depth * height * width * ceil_div(channels, mfu.rows)
 
 
-# --- Operands ---------------------------------------------------------------------------------------------------
-
-
-def _present(command: Command, operand: Operand | None) -> Operand:
-    if operand is None:
-        raise ExecutionFault(f"{command.function.name} lacks an operand")
-    return operand
-
-
 def _dims(command: Command, operand: Operand | None, rank: int) -> tuple[int, ...]:
-    """Sizes of an operand that must have `rank` axes."""
-    dims = _present(command, operand).descriptor.dims
+    """Return the sizes of an operand that must have `rank` axes."""
+    dims = present(command, operand).descriptor.dims
     if len(dims) != rank:
         raise ExecutionFault(f"{command.function.name} has an operand of {len(dims)} axes", f"it needs {rank}")
     return dims

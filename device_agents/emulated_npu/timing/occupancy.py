@@ -1,9 +1,8 @@
-"""How many bytes of an on-chip memory hold something still needed, over the time of a run.
+"""The live bytes of an on-chip memory over the time of a run, from the commands alone.
 
-Derived from the commands alone: a byte is live from its first write (the start of the command that writes it) to
-its last read (the end of the command that reads it) before it is written anew. A write that follows no read goes
-on with what is there: tensors are written in parts; so does a write while the range is still being read, as in
-place. The range of a strided view is all from its first byte to its last, so gaps between interleaved views count.
+A byte is live from its first write (the start of the writing command) to its last read before the next write (the end
+of the reading command). A write that follows no read extends the life, because tensors are written in parts; so does a
+write during a read, as in place. A strided view counts from its first byte to its last, gaps included.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _NEVER = -1
 
 
 class Occupancy(NamedTuple):
-    """Live bytes from each of the ascending times on, until the next."""
+    """Live bytes from each time until the next; times ascend."""
 
     times_ps: _Array
     live_bytes: _Array
@@ -35,7 +34,7 @@ class _TimedAccess(NamedTuple):
 
 
 def occupancy(schedule: Schedule, space: Space) -> Occupancy:
-    """Live bytes of one memory; both arrays are empty where nothing written is ever read."""
+    """Return the live bytes of one memory; both arrays are empty if nothing written is ever read."""
     accesses = _accesses(schedule, space)
     edges = np.unique(np.array([edge for access in accesses for edge in access[:2]], np.int64))
     lives = _Lives(np.diff(edges))
@@ -50,7 +49,7 @@ def occupancy(schedule: Schedule, space: Space) -> Occupancy:
 
 
 def _accesses(schedule: Schedule, space: Space) -> list[_TimedAccess]:
-    """Reads and writes in order of time; those of one command: reads first."""
+    """Return reads and writes in order of time; for one command, reads first."""
     found = []
     for index, step in enumerate(schedule.steps):
         if not isinstance(step.item, Command):
@@ -72,7 +71,7 @@ def _range(operand: Operand) -> tuple[int, int]:
 
 
 class _Lives:
-    """The stretches between the edges of all accesses: since when each is live and when it was last read."""
+    """The ranges between the edges of all accesses: since when each is live, and when it was last read."""
 
     def __init__(self, sizes: _Array) -> None:
         self._sizes = sizes
@@ -89,7 +88,7 @@ class _Lives:
         born[born == _NEVER] = now_ps
 
     def read(self, where: slice, until_ps: int) -> None:
-        # What was never written holds nothing.
+        # A range that was never written holds nothing.
         read = self._read[where]
         np.maximum(read, until_ps, out=read, where=self._born[where] != _NEVER)
 
@@ -104,7 +103,7 @@ class _Lives:
         return Occupancy(times, np.cumsum(changes))
 
     def _end(self, born: _Array, read: _Array, sizes: _Array) -> None:
-        """Notes lives that are over; neighbours with the same times are one."""
+        """Record ended lives; neighbours with the same times become one."""
         starts = np.flatnonzero(np.r_[True, (np.diff(born) != 0) | (np.diff(read) != 0)])
         totals = np.add.reduceat(sizes, starts)
         self._over.extend(zip(born[starts].tolist(), read[starts].tolist(), totals.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Shared resources: all transfers in their data phase get equal parts of the bandwidth (S2.6, S5.7).
+"""Shared resources: all transfers in their data phase get equal parts of the bandwidth.
 
 A resource with `n` users serves each at 1/n of its rate. Its virtual time advances by 1/n of a picosecond per
 picosecond, so a transfer of `work_ps` that begins at virtual time v ends at v + work_ps, whichever other users come and

@@ -1,14 +1,14 @@
-"""The time of a program on a machine, from the same steps that a functional run executes (S2.6, DESIGN.md).
+"""The time of a program on a machine, from the same steps that a functional run executes.
 
-`simulate` runs the control unit and the two queues (schedule.py), with the costs of cost.py, and says where the
-time went (attribution.py). All times are whole picoseconds, so that sums are exact:
+`simulate` runs the control unit and the two queues (single_core.py) with the costs of cost.py, and divides the time
+among layers (attribution.py). All times are whole picoseconds, so sums are exact:
 
 - max(io, cp) <= makespan <= io + cp + control,
 - wait = makespan - max(io, cp), and the entries of `waits` sum to it,
-- the layers sum to the makespan, with what belongs to no layer.
+- the layers, with the time of no layer, sum to the makespan.
 
-With the same steps, a faster memory or clock never makes the makespan longer, as long as each semaphore is waited
-for by one queue alone (the compiler's programs); where both compete for units, order may change.
+With the same steps, a faster memory or clock never makes the makespan longer, provided that only one queue waits for
+each semaphore, as in the compiler's programs; if both compete for units, their order may change.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _NO_LIMIT_PS = 1 << 62
 
 @dataclass(frozen=True)
 class Timing:
-    """Where the time of one run went; `cycles` converts for reports.
+    """The time of one run and its parts.
 
-    `io_ps`, `cp_ps`: busy time of the queues' servers, the latency of a memory included; CP is `mfu_ps` and `vfu_ps`
-    together. `control_ps`: time in which both queues stood idle. `wait_ps`: idle time of the queue with the larger
-    sum, `waiting_queue`, IO where both are equal. `layers`: latency in the network by layer index; `no_layer_ps`
-    belongs to none. `layer_parts`: the same by activity.
+    - `io_ps`, `cp_ps`: busy time of the queues' servers, memory latency included; CP is `mfu_ps` plus `vfu_ps`.
+    - `control_ps`: time in which both queues were idle.
+    - `wait_ps`: idle time of `waiting_queue`, the queue with the larger sum (IO if both are equal); `waits` divides it.
+    - `layers`: latency in the network by layer index; `no_layer_ps`: time of no layer; `layer_parts`: by activity.
     """
 
     schedule: Schedule
@@ -57,17 +57,17 @@ class Timing:
     layer_parts: Mapping[int, LayerTime]
 
     def cycles(self, ps: int) -> float:
-        """Picoseconds in cycles of the machine."""
+        """Convert picoseconds to cycles of the machine."""
         return ps / self.cycle_ps
 
 
 def simulate(
     steps: Iterable[IssuedStep], machine: Machine, *, costs: CostModel | None = None, cycle_budget: int | None = None
 ) -> Timing:
-    """Runs the steps of a program on the machine and times them.
+    """Time the steps of a program on the machine.
 
-    Raises `Deadlock`, `BudgetExceeded` for more than `cycle_budget` cycles, `ExecutionFault` for a command that
-    cannot be, and whatever the sequencer raises while it is asked for steps.
+    Raises `Deadlock`, `BudgetExceeded` for more than `cycle_budget` cycles, `ExecutionFault` for an invalid command,
+    and the errors of the sequencer that yields the steps.
     """
     costs = costs or CostModel(machine)
     limit_ps = _NO_LIMIT_PS if cycle_budget is None else cycle_budget * costs.cycle_ps
@@ -80,16 +80,13 @@ def simulate(
 def simulate_program(
     program: Program, machine: Machine, *, costs: CostModel | None = None, cycle_budget: int | None = None
 ) -> Timing:
-    """Decodes a program, unrolls its loops and times it. Raises `InvalidProgram`, and as `simulate`."""
+    """Decode a program, unroll its loops and time it. Raises `InvalidProgram`, and as `simulate`."""
     steps = sequence(program.code, layer_of=program.layer_of)
     return simulate(steps, machine, costs=costs, cycle_budget=cycle_budget)
 
 
 def marginal_ps(steps: Sequence[IssuedStep], machine: Machine, layer: int, *, costs: CostModel | None = None) -> int:
-    """By how much the makespan would shrink if the commands of a layer took no time.
-
-    Raises as `simulate`.
-    """
+    """Return how much shorter the makespan is if the commands of a layer take no time; raise as `simulate`."""
     costs = costs or CostModel(machine)
     issue_ps = machine.issue_cycles * costs.cycle_ps
     durations = durations_ps(steps, costs)
@@ -99,8 +96,8 @@ def marginal_ps(steps: Sequence[IssuedStep], machine: Machine, layer: int, *, co
 
 
 def durations_ps(steps: Sequence[IssuedStep], costs: CostModel) -> list[int]:
-    """The time of every step on its unit: that of its command, or 0."""
-    # The same command object comes back in every round of a loop; `steps` keeps it, so its id stays its own.
+    """Return the time of every step on its unit; 0 for a step that is not a command."""
+    # A loop issues the same command object again; `steps` keeps it alive, so its id stays unique.
     known: dict[int, int] = {}
     durations = []
     for pc, item, _ in steps:
@@ -118,7 +115,7 @@ def durations_ps(steps: Sequence[IssuedStep], costs: CostModel) -> list[int]:
 
 
 def _collected(steps: Iterable[IssuedStep], issue_ps: int, limit_ps: int) -> list[IssuedStep]:
-    """The steps as a list, as long as issuing them alone keeps within the limit."""
+    """Return the steps as a list; raise `BudgetExceeded` if issuing them alone exceeds the limit."""
     collected, issuing_ps = [], 0
     for step in steps:
         collected.append(step)
@@ -162,7 +159,7 @@ def _timing(result: Schedule, cycle_ps: int) -> Timing:
 
 
 def _busy_ps(result: Schedule) -> int:
-    """Time in which at least one queue serves a command."""
+    """Return the time in which at least one queue serves a command."""
     begins: np.ndarray[Any, Any] = np.asarray(result.served_ps, np.int64)
     ends: np.ndarray[Any, Any] = np.asarray(result.finished_ps, np.int64)
     order = np.argsort(begins, kind="stable")

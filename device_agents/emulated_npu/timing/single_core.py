@@ -1,6 +1,6 @@
 """The engine for one core, event by event: when each item of a program is issued, served and finished.
 
-The rules (S2.4, S2.6):
+The rules:
 
 - The control unit works in program order and takes `issue_cycles` for every instruction, CONFIG and CONTROL included.
 - A queue is in order and has one server. An entry leaves the queue when its service starts: a command when it starts

@@ -1,4 +1,4 @@
-"""The time of a stream of inputs on many cores: groups in a pipeline, shared memories and links (S2.6, S5.7).
+"""The time of a stream of inputs on many cores: groups in a pipeline, shared memories and links.
 
 - Each core follows the rules of single_core.py; one core with one input and no peers has the same times. Registers and
   semaphores start afresh with every input.

@@ -1,7 +1,7 @@
-"""What IO commands move, and what that asks of the resources that the cores of a chip share (S2.6).
+"""The bytes that IO commands move, and their demands on the resources that the cores of a chip share.
 
-A view is fetched run by run in the order of memory, each run rounded up to whole bursts; GATHER fetches row by row.
-An axis of stride zero is fetched once and repeated on chip.
+A view is fetched run by run in memory order, each run rounded up to whole bursts; GATHER fetches row by row. An axis of
+stride zero is fetched once and repeated on chip.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EXTERNAL = (Space.DDR, Space.LLC)
 
 
 class Demand(NamedTuple):
-    """What an IO command asks of one resource: after `latency_ps` it keeps it for `work_ps` if nobody else does.
+    """The demand of an IO command on one resource: `work_ps` of use without other users, after `latency_ps`.
 
     `moved_bytes` is the payload, without the rounding to bursts.
     """
@@ -31,7 +31,7 @@ class Demand(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Bytes that a command moves out of and into one external memory; the payload, not the bursts."""
+    """Payload bytes that a command moves out of and into one external memory."""
 
     space: Space
     read_bytes: int
@@ -39,14 +39,14 @@ class Traffic(NamedTuple):
 
 
 class _Runs(NamedTuple):
-    """Stretches of adjacent bytes: how many, and how long each is."""
+    """Runs of adjacent bytes: their number and their length."""
 
     number: int
     length_bytes: int
 
 
 def _runs(descriptor: Descriptor, skip: int = 0) -> _Runs:
-    """The runs of a view in the order of memory, without its first `skip` axes."""
+    """Return the runs of a view in memory order, without its first `skip` axes."""
     axes = sorted(
         (abs(stride), size)
         for size, stride in zip(descriptor.dims[skip:], descriptor.strides[skip:], strict=True)
@@ -67,14 +67,14 @@ _Transfers = dict[Space, tuple[list[_Runs], list[_Runs]]]
 
 
 def _transfers(command: Command) -> _Transfers:
-    """What an IO command reads and writes of every external memory that it touches."""
+    """Return the runs that an IO command reads and writes, by external memory."""
     found: _Transfers = {}
     if command.queue is not Queue.IO or moves_nothing(command):
         return found
-    first, target = _present(command, command.first).descriptor, command.target.descriptor
+    first, target = present(command, command.first).descriptor, command.target.descriptor
     skip, times = 0, 1
     if command.function is Function.GATHER:
-        index = _present(command, command.second).descriptor
+        index = present(command, command.second).descriptor
         skip, times = 1, index.elements
         if index.space in _EXTERNAL:
             found[index.space] = ([_runs(index)], [])
@@ -87,7 +87,7 @@ def _transfers(command: Command) -> _Transfers:
 
 
 def external_bytes(command: Command) -> tuple[Traffic, ...]:
-    """Bytes that an IO command reads and writes, by external memory; empty for a CP command."""
+    """Return the bytes that an IO command reads and writes, by external memory; empty for a CP command."""
     return tuple(
         Traffic(space, *(sum(run.number * run.length_bytes for run in runs) for runs in sides))
         for space, sides in _transfers(command).items()
@@ -95,10 +95,10 @@ def external_bytes(command: Command) -> tuple[Traffic, ...]:
 
 
 def demands(machine: Machine, command: Command) -> tuple[Demand, ...]:
-    """What an IO command asks of the resources of its chip; its duration, alone, is that of the longest.
+    """Return the demands of an IO command on the resources of its chip; without sharing the longest is its duration.
 
-    Empty for RECEIVE and for a SEND that moves nothing; any other SEND is one to a core of the same chip. Raises
-    `ExecutionFault` for a command that touches no external memory, or one or a link that the machine has not.
+    Empty for RECEIVE and for a SEND without payload; any other SEND counts as one to a core of the same chip. Raises
+    `ExecutionFault` for a command that touches no external memory, and for a memory or link that the machine lacks.
     """
     if moves_nothing(command):
         return ()
@@ -107,7 +107,7 @@ def demands(machine: Machine, command: Command) -> tuple[Demand, ...]:
 
 
 def demands_across(machine: Machine, command: Command) -> tuple[tuple[Demand, ...], tuple[Demand, ...]]:
-    """What a SEND to another chip asks of the resources of its own chip, and of those of the other; else as above."""
+    """Return the demands of a SEND to another chip on its own chip and on the other; raise as `demands`."""
     if moves_nothing(command):
         return (), ()
     reading: _Transfers = {}
@@ -123,7 +123,7 @@ def demands_across(machine: Machine, command: Command) -> tuple[tuple[Demand, ..
 
 
 def moves_nothing(command: Command) -> bool:
-    """Whether an IO command takes no time of its own: RECEIVE, and a SEND that only tells."""
+    """Return whether an IO command takes no time of its own: RECEIVE, and a SEND without payload."""
     return command.function is Function.RECEIVE or (_sends(command) and command.first is None)
 
 
@@ -153,7 +153,7 @@ def _memory_demand(machine: Machine, space: Space, runs: list[_Runs]) -> Demand:
 
 
 def _link_demand(machine: Machine, command: Command, resource: Resource) -> Demand:
-    """Without a latency: that is the message's, which arrives so much after the payload is out."""
+    """Return the demand on a link, without latency: `message_ps` adds that to the arrival of the message."""
     link = machine.cores.link if resource is Resource.LINK else machine.cores.chip_link
     if link.bytes_per_s == 0:
         why = f"{machine.name} has no {resource.name.lower()}"
@@ -164,13 +164,14 @@ def _link_demand(machine: Machine, command: Command, resource: Resource) -> Dema
 
 
 def message_ps(machine: Machine, sender: int, receiver: int) -> int:
-    """How long a message is on its way: a link, or those of both chips and what joins them."""
+    """Return the latency of a message: one link, or the links of both chips and the chip link between them."""
     cores = machine.cores
     link_ps, chip_link_ps = (round(link.latency_ns * PS_PER_NS) for link in (cores.link, cores.chip_link))
     return link_ps if cores.chip_of(sender) == cores.chip_of(receiver) else 2 * link_ps + chip_link_ps
 
 
-def _present(command: Command, operand: Operand | None) -> Operand:
+def present(command: Command, operand: Operand | None) -> Operand:
+    """Return the operand; raise `ExecutionFault` if the command lacks it."""
     if operand is None:
         raise ExecutionFault(f"{command.function.name} lacks an operand")
     return operand

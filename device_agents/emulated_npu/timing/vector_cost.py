@@ -1,4 +1,4 @@
-"""Operations of the vector unit: how many a command takes, per element and output (S2.3, S2.6).
+"""The number of operations that a command takes on the vector unit, per element and output.
 
 A lane does one simple operation a cycle: add, multiply, multiply-add, compare, select, convert, move. A
 division, a square root or a transcendental function occupies it for `special_cycles`.
@@ -56,7 +56,7 @@ _NO_EPILOGUE = (Function.COPY, Function.FILL, Function.MAP, Function.REDUCE, Fun
 
 
 def vector_operations(command: Command, special_cycles: int) -> int:
-    """Lane cycles of a VFU command: its simple operations, and `special_cycles` for each special one.
+    """Return the lane cycles of a VFU command: 1 per simple operation, `special_cycles` per special one.
 
     Raises `ExecutionFault` for a command that lacks an operand its cost depends on.
     """
@@ -67,7 +67,7 @@ def vector_operations(command: Command, special_cycles: int) -> int:
 
 
 def _body(command: Command) -> tuple[int, int]:
-    """Simple and special operations of a command without its activation."""
+    """Return the simple and special operations of a command without its activation."""
     function, settings = command.function, command.settings
     elements = command.target.descriptor.elements
     if function is Function.MAP:
@@ -100,7 +100,7 @@ def _reduce(command: Command) -> tuple[int, int]:
 
 
 def _row_passes(command: Command) -> tuple[int, int]:
-    """SOFTMAX and NORMALIZE: a row is what one maximum, or one mean, is taken over."""
+    """Return the operations of SOFTMAX or NORMALIZE; a row is the set of elements that share one maximum or mean."""
     dims, axes = command.target.descriptor.dims, command.settings.axes
     elements = math.prod(dims)
     rows = math.prod(size for axis, size in enumerate(dims) if not axes >> axis & 1) if elements else 0

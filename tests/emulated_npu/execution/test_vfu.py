@@ -82,7 +82,7 @@ def test_activations(
 
 
 def test_activations_without_an_operator_in_onnx_runtime() -> None:
-    """SWISH and SCALE by their formulas, CLIP with both bounds, NOT of truth values."""
+    """SWISH and SCALE by their formulas, CLIP with both bounds, NOT of booleans."""
     x = normal((100,), 2, 3)
 
     def mapped(array: Array, activation: Activation, alpha: float = 0, beta: float = 0) -> Array:
@@ -187,7 +187,7 @@ def test_remainder_of_floats() -> None:
 @settings(max_examples=40, deadline=None)
 @given(SHAPES, SEEDS, st.sampled_from(sorted(COMPARISONS)), st.sampled_from((np.float32, np.int32, np.int64)))
 def test_comparisons(shape: tuple[int, ...], seed: int, mode: Binary, dtype: Any) -> None:
-    """Comparisons give truth values; NaN equals nothing."""
+    """Comparisons give booleans; NaN equals nothing."""
     a = np.round(normal(shape, seed)).astype(dtype)
     b = np.round(normal(shape, seed + 1)).astype(dtype)
     if dtype == np.float32:
@@ -298,7 +298,7 @@ CONVERSIONS += [(np.bool_, np.float32), (np.float32, np.float16), (np.float16, n
 
 @pytest.mark.parametrize(("source", "target"), CONVERSIONS)
 def test_conversions(source: Any, target: Any) -> None:
-    """COPY converts as ONNX's Cast: toward zero, and to truth values by comparison with zero."""
+    """COPY converts as ONNX's Cast: toward zero, and to booleans by comparison with zero."""
     x = np.array([0, 1, 2.7, -2.7, 100, -100.4, 0.2, 300]).astype(source)
     theirs = of_onnx("Cast", x, attributes={"to": int(_onnx_type(target))})
     np.testing.assert_array_equal(result(Function.COPY, x.shape, x, dtype=target), theirs)
@@ -343,7 +343,7 @@ FAULTS: list[tuple[str, Function, tuple[int, ...], list[Array], Settings, Any]] 
     ("types", Function.BINARY, (2,), [normal((2,), 0), whole((2,), 0, np.int32)], Settings(), np.float32),
     ("mode 99", Function.BINARY, (2,), [normal((2,), 0)] * 2, Settings(mode=99), np.float32),
     ("mode 12", Function.BINARY, (2,), [normal((2,), 0)] * 2, Settings(mode=Binary.AND), np.float32),
-    ("truth values", Function.BINARY, (2,), [np.ones(2, np.bool_)] * 2, Settings(), np.bool_),
+    ("booleans", Function.BINARY, (2,), [np.ones(2, np.bool_)] * 2, Settings(), np.bool_),
     ("axes", Function.REDUCE, (1,), [normal((2,), 0)], Settings(), np.float32),
     ("axes", Function.REDUCE, (1,), [normal((2,), 0)], Settings(axes=2), np.float32),
     ("dims", Function.REDUCE, (2,), [normal((2,), 0)], Settings(axes=1), np.float32),

@@ -89,7 +89,7 @@ def test_labels_may_stand_anywhere() -> None:
     ("line", "complaint"),
     [
         ("jump nowhere", "no label nowhere"),
-        ("here: fence", "stands twice"),
+        ("here: fence", "is defined twice"),
         ("frobnicate r1", "no instruction `frobnicate`"),
         ("halt 1", "followed by nothing"),
         ("set r1", "followed by rd, value"),
