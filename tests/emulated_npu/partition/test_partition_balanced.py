@@ -186,7 +186,7 @@ def test_a_time_that_is_none_is_refused(value: float) -> None:
         balanced_partition(
             graph, traverse(graph), groups_of_sizes(fabric(1, 1), [1] * 1), lambda _start, _stop, _group: value
         )
-    with pytest.raises(InvalidPartition, match=f"a stage time made of {value}"):
+    with pytest.raises(InvalidPartition, match=f"a stage time contains {value}"):
         _times([1.0, value], 1)
 
 
@@ -195,7 +195,7 @@ def test_times_that_do_not_match_are_refused() -> None:
     graph = _macs(1, 1)
     with pytest.raises(InvalidPartition, match="2 node times on group 0 for 2 cuts"):
         StageTimes(((1.0, 1.0),), (0, 0), (0.0,))
-    with pytest.raises(InvalidPartition, match="times of a byte behind 2 groups"):
+    with pytest.raises(InvalidPartition, match="times per byte of 2 groups"):
         StageTimes(((1.0, 1.0),), (0, 0, 0), (0.0, 0.0))
     with pytest.raises(InvalidPartition, match="node times on 1 groups"):
         balanced_partition(graph, traverse(graph), groups_of_sizes(fabric(1, 2), [1] * 2), _times([1, 1], 1))
