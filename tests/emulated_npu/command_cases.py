@@ -1,4 +1,4 @@
-"""Random commands on small memories, and which pairs of them conflict, found byte by byte."""
+"""Random commands on small memories, and the pairs of them that conflict, found byte by byte."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SETTINGS = (Settings(), Settings(kernel=(1, 3, 3), pad=(0, 1, 1)), Settings(act
 
 
 def dense(space: Space, *dims: int, dtype: DataType = DataType.INT8) -> Descriptor:
-    """A view without gaps."""
+    """Return a view without gaps."""
     strides, step = [], dtype.bytes
     for size in reversed(dims):
         strides.append(step)
@@ -39,26 +39,26 @@ def dense(space: Space, *dims: int, dtype: DataType = DataType.INT8) -> Descript
 
 
 def load(target: int, source: int, size: int = 16, layer: int = 0) -> Command:
-    """NB from DDR."""
+    """Return a LOAD from DDR to NB."""
     views = dense(Space.NB, size), dense(Space.DDR, size)
     return Command(Function.LOAD, Operand(views[0], target), Operand(views[1], source), layer=layer)
 
 
 def store(target: int, source: int, size: int = 16, layer: int = 0) -> Command:
-    """DDR from NB."""
+    """Return a STORE from NB to DDR."""
     views = dense(Space.DDR, size), dense(Space.NB, size)
     return Command(Function.STORE, Operand(views[0], target), Operand(views[1], source), layer=layer)
 
 
 def compute(target: int, source: int, size: int = 16, layer: int = 0) -> Command:
-    """NB to NB on the CP queue."""
+    """Return a command from NB to NB on the CP queue."""
     view = dense(Space.NB, size)
     return Command(Function.MAP, Operand(view, target), Operand(view, source), layer=layer)
 
 
 @st.composite
 def operands(draw: st.DrawFn, space: Space) -> Operand:
-    """A dense, interleaved, broadcast or reversed view at one of a few addresses."""
+    """Draw a dense, interleaved, broadcast or reversed view at one of a few addresses."""
     dtype = draw(st.sampled_from((DataType.INT8, DataType.INT32)))
     rank = draw(st.integers(0, 3))
     dims = tuple(draw(st.integers(1, 3)) for _ in range(rank))
@@ -68,7 +68,7 @@ def operands(draw: st.DrawFn, space: Space) -> Operand:
 
 @st.composite
 def commands(draw: st.DrawFn, layers: int = 3) -> Command:
-    """A command whose operands lie in the spaces that its function allows."""
+    """Draw a command with operands in spaces that its function allows."""
     function = draw(st.sampled_from(_FUNCTIONS))
     target = draw(operands(Space.DDR if function is Function.STORE else Space.NB))
     first = draw(operands(Space.DDR if function in (Function.LOAD, Function.GATHER) else Space.NB))
@@ -86,7 +86,7 @@ def commands(draw: st.DrawFn, layers: int = 3) -> Command:
 
 
 def conflicting_pairs(program: Sequence[Command]) -> list[tuple[int, int]]:
-    """Positions (earlier, later) of all commands that touch a common byte which one of them writes."""
+    """Return the positions (earlier, later) of commands that touch a common byte and of which one writes it."""
     writes = [_touched([command.target]) for command in program]
     reads = [_touched(command.sources) for command in program]
     return [
@@ -98,7 +98,7 @@ def conflicting_pairs(program: Sequence[Command]) -> list[tuple[int, int]]:
 
 
 def _touched(views: Iterable[Operand]) -> set[tuple[Space, int]]:
-    """Every byte that the views touch."""
+    """Return every byte that the views touch."""
     return {
         (view.descriptor.space, view.address + sum(offsets) + byte)
         for view in views
@@ -116,7 +116,7 @@ OPERANDS = ("target", "first", "second", "third", "fourth")
 
 
 def moved(item: Item, offsets: Sequence[int]) -> Item:
-    """The item with every operand's address moved by its offset; synchronisation has none."""
+    """Return the item with every operand's address moved by its offset; synchronisation is unchanged."""
     if not isinstance(item, Command):
         return item
     pairs = zip(OPERANDS, offsets, strict=True)
@@ -129,7 +129,7 @@ def moved(item: Item, offsets: Sequence[int]) -> Item:
 
 @st.composite
 def programs(draw: st.DrawFn) -> list[Item]:
-    """Items in nested repetitions that advance by constants or between two buffers, ragged, with noise between."""
+    """Draw items in nested, ragged repetitions that advance by constants or alternate between two buffers."""
     synchronisation = st.sampled_from((Wait(Queue.CP, 0, layer=1), Post(Queue.IO, 0, layer=1), Fence(layer=0)))
     leaves: list[Item] = draw(st.lists(commands() | synchronisation, min_size=1, max_size=6))
     rng = random.Random(draw(st.integers(0, 2**32)))
@@ -141,7 +141,7 @@ def programs(draw: st.DrawFn) -> list[Item]:
 
 
 def _pattern(rng: random.Random, leaves: Sequence[Item], depth: int) -> list[Item]:
-    """One item, or a body of patterns repeated."""
+    """Draw one item, or a repeated body of patterns."""
     if depth == 0 or rng.random() < 0.2:
         return [rng.choice(leaves)]
     body = [item for _ in range(rng.randint(1, 3)) for item in _pattern(rng, leaves, depth - 1)]

@@ -1,1 +1,1 @@
-"""Put this folder on the path: the tests of its subfolders share the modules beside this file."""
+"""Put this folder on the path: tests in its subfolders import the helper modules beside this file."""

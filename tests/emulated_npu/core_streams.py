@@ -1,4 +1,4 @@
-"""Programs of several cores that talk to each other, and an exact machine of fractions to compare their times with."""
+"""Programs of several cores that exchange messages, and an exact machine in fractions to compare their times with."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ ONE_CHIP = Cores(8, 1, Interconnect(2e9, 3.0), Interconnect(0.0, 0.0))
 
 
 def send(size: int, peer: int, space: Space = Space.DDR) -> Command:
-    """So many bytes from NB into the memory of another core."""
+    """Return a SEND of `size` bytes from NB to the memory of another core."""
     return Command(Function.SEND, operand(space, size), operand(Space.NB, size), peer=peer)
 
 
 def forward(size: int, peer: int, source: Space, space: Space = Space.DDR) -> Command:
-    """So many bytes from external memory into that of another core."""
+    """Return a SEND of `size` bytes from external memory to that of another core."""
     return Command(Function.SEND, operand(space, size), operand(source, size), peer=peer)
 
 
 def notify(peer: int) -> Command:
-    """That something shared has been written."""
+    """Return a SEND without payload, which announces shared data."""
     return Command(Function.SEND, operand(Space.DDR, 1), peer=peer)
 
 
 def receive(peer: int) -> Command:
-    """The next message."""
+    """Return a RECEIVE of the next message."""
     return Command(Function.RECEIVE, operand(Space.DDR, 1), peer=peer)
 
 
 @dataclass(frozen=True)
 class RandomStream:
-    """Programs of cores that lie on chips as `layout` says, ring depths by group, inputs."""
+    """Programs of cores, their chips and groups (`layout`), ring depths by group, and the number of inputs."""
 
     cores: list[CoreSteps]
     layout: Cores
@@ -51,13 +51,13 @@ class RandomStream:
 
     @property
     def commands(self) -> int:
-        """How many all cores run for all inputs."""
+        """The number of commands that all cores run for all inputs."""
         return self.inputs * sum(isinstance(step.item, Command) for each in self.cores for step in each.steps)
 
 
 @st.composite
 def streams(draw: st.DrawFn) -> RandomStream:
-    """Streams that end: nothing waits for what only comes later."""
+    """Draw streams that end: nothing waits for a later message."""
     layout = draw(st.sampled_from((FOUR_CORES, ONE_CHIP)))
     numbers = draw(st.lists(st.integers(0, 3), min_size=2, max_size=4, unique=True))
     group_of = {core: draw(st.integers(0, 2)) for core in numbers}
@@ -128,7 +128,7 @@ Runs = dict[tuple[int, int], tuple[Fraction, Fraction]]
 
 
 class ExactMachine:
-    """Tries everything at every instant at which something can change; slow and plain."""
+    """Tries every action at every instant at which something can change; slow and simple."""
 
     def __init__(self, cores: Sequence[CoreSteps], machine: Machine, inputs: int, depths: Mapping[int, int]) -> None:
         self.machine, self.inputs, self.depths = machine, inputs, depths
@@ -141,7 +141,7 @@ class ExactMachine:
         self.costs = CostModel(machine)
 
     def simulate(self) -> Runs | None:
-        """Begin and end of every run by core and run; None for a deadlock."""
+        """Return start and end of every run, by core and run; None for a deadlock."""
         while True:
             while sum(self._act(core) for core in list(self.cores.values())):
                 pass
@@ -172,7 +172,7 @@ class ExactMachine:
         return sum(each.resource == transfer.resource and each.from_ps <= self.now for each in every)
 
     def _act(self, core: _RandomCore) -> bool:
-        """One thing that a core can do now; whether there was one."""
+        """Perform one action that a core can do now; return whether there was one."""
         number, now = core.source.core, self.now
         if core.run == self.inputs:
             return False

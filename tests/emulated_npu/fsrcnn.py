@@ -1,4 +1,4 @@
-"""FSRCNN, the network of the halo anchor, at any size, and what its runs moved and multiplied."""
+"""FSRCNN, the network of the halo anchor, at any size, and the totals of its runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Fsrcnn:
 
 @cache
 def fsrcnn(width: int, height: int) -> Fsrcnn:
-    """FSRCNN whose result is `width` x `height`; values are seeded."""
+    """Return FSRCNN with an output of `width` x `height` and seeded weights."""
     weights = {}
     nodes = []
     for place, (kernel, channels, filters) in enumerate(LAYERS):
@@ -58,31 +58,31 @@ def fsrcnn(width: int, height: int) -> Fsrcnn:
 
 @cache
 def full_graph() -> Graph:
-    """The network at the size of the anchor."""
+    """Return the network at the size of the anchor."""
     return import_model(fsrcnn(WIDTH, HEIGHT).model)
 
 
 def anchor_machine() -> Machine:
-    """The edge preset in 8 bit, with buffers in which even single layers fit whole."""
+    """Return the edge preset in 8 bit with buffers that hold whole layers."""
     edge = find_machine("edge")
     return replace(edge, data_type=DataType.INT8, nb_bytes=1 << 28, sb_bytes=1 << 20, halo_bytes=1 << 26)
 
 
 @cache
 def chained(tile_width: int, tile_height: int, halo: HaloChoice) -> Compiled:
-    """The network as one chain in tiles of its result."""
+    """Return the network compiled as one chain in tiles of its output."""
     return compile_graph(full_graph(), anchor_machine(), Options("whole", halo, (tile_height, tile_width)))
 
 
 @cache
 def layer_by_layer() -> Compiled:
-    """The network with every intermediate in external memory."""
+    """Return the network compiled with every intermediate in external memory."""
     return compile_graph(full_graph(), anchor_machine(), Options("layers", "refetch"))
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What the commands of a program multiply, and the elements of feature maps that they load and store."""
+    """Multiply-adds of a program, and the feature-map elements that it loads and stores."""
 
     macs: int
     loaded: int
@@ -95,7 +95,7 @@ class Counted:
 
 
 def count(compiled: Compiled) -> Counted:
-    """Counts from the operands of the decoded commands alone, loops unrolled."""
+    """Return the totals from the operands of the decoded commands, loops unrolled."""
     found: Counter[str] = Counter()
     for step in sequence(compiled.program.code, layer_of=compiled.program.layer_of):
         command = step.item

@@ -1,4 +1,4 @@
-"""Random valid instructions and settings, for the tests of the codec, the assembler and the container."""
+"""Random valid instructions and settings, for the tests of the codec, the assembler and program files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REFERENCES = st.builds(OperandReference, st.integers(0, REGISTERS - 1), st.integ
 
 
 def triples(low: int, high: int) -> st.SearchStrategy[tuple[int, int, int]]:
-    """Three whole numbers in low..high."""
+    """Draw three whole numbers in low..high."""
     return st.tuples(*[st.integers(low, high)] * 3)
 
 
@@ -48,7 +48,7 @@ SETTINGS = st.builds(
 
 @st.composite
 def settings_instructions(draw: st.DrawFn) -> ControlInstruction:
-    """One SETTINGS instruction whose bits mean something."""
+    """Draw a SETTINGS instruction with valid bits."""
     word = draw(st.integers(0, 7))
     return control(
         Opcode.SETTINGS, draw(st.integers(1, SETTINGS_SLOTS - 1)), word, settings_words(draw(SETTINGS))[word]
@@ -57,7 +57,7 @@ def settings_instructions(draw: st.DrawFn) -> ControlInstruction:
 
 @st.composite
 def control_instructions(draw: st.DrawFn, count: int) -> ControlInstruction:
-    """A CONTROL or CONFIG instruction of a program of `count` instructions."""
+    """Draw a CONTROL or CONFIG instruction of a program of `count` instructions."""
     opcode = draw(st.sampled_from(Opcode))
     if opcode is Opcode.SETTINGS:
         return draw(settings_instructions())
@@ -71,7 +71,7 @@ def control_instructions(draw: st.DrawFn, count: int) -> ControlInstruction:
 
 @st.composite
 def data_instructions(draw: st.DrawFn) -> DataInstruction:
-    """An IO or CP instruction with operands that its function takes."""
+    """Draw an IO or CP instruction with operands that its function takes."""
     function = draw(st.sampled_from(Function))
     rule = OPERAND_RULES[function]
     sources = {name: draw(REFERENCES) for name in rule.required}
@@ -89,7 +89,7 @@ def data_instructions(draw: st.DrawFn) -> DataInstruction:
 
 @st.composite
 def programs(draw: st.DrawFn) -> list[Instruction]:
-    """A list of valid instructions; whether it ends is another question."""
+    """Draw a list of valid instructions, which need not end."""
     count = draw(st.integers(1, 12))
     one = st.one_of(control_instructions(count), data_instructions())
     return draw(st.lists(one, min_size=count, max_size=count))

@@ -1,4 +1,4 @@
-"""Networks, built in and random, compiled and run on the emulated NPU beside ONNX Runtime."""
+"""Built-in and random networks, compiled and run on the emulated NPU beside ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NO_MEMORY = Memory(0, 0.0, 0.0, 0)
 
 @dataclass(frozen=True)
 class NetworkCase:
-    """A model with the values of what it has no data for, an input, and what ONNX Runtime makes of it.
+    """A model with its initializers, an input, and ONNX Runtime's result.
 
     `weights` are all initializers by name; `largest_map_bytes` is the size of the largest tensor between nodes.
     """
@@ -52,13 +52,13 @@ class NetworkCase:
 
 
 def execute(compiled: Compiled, network: NetworkCase, order: Order = "program") -> dict[str, Array]:
-    """The outputs of a functional run in fresh memories."""
+    """Return the outputs of a functional run in fresh memories."""
     functional = FunctionalMachine(memories_for(compiled.machine, compiled.program.footprint))
     return dict(run(compiled.program, functional, compiled.image(network.weights), network.inputs, order=order))
 
 
 def relative_error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
-    """The largest difference over the largest value, the worst of all outputs; shapes and types must be the same."""
+    """Return the largest difference over the largest value, the worst of all outputs; assert equal shapes and types."""
     worst = 0.0
     for name, wanted in expected.items():
         assert found[name].shape == wanted.shape, name
@@ -79,7 +79,7 @@ def small_machine(
     array: tuple[int, int] = (4, 4),
     **changes: Any,
 ) -> Machine:
-    """The edge preset with little memory, without a last-level cache, and with a small matrix unit."""
+    """Return the edge preset with little memory, no last-level cache, and a small matrix unit."""
     edge = find_machine("edge")
     mfu = Mfu(*array, "dot-product", "row", 2)
     small: dict[str, Any] = {
@@ -94,7 +94,7 @@ def small_machine(
 
 @st.composite
 def machines_for(draw: st.DrawFn, network: NetworkCase) -> Machine:
-    """Machines that hold the largest feature map and the largest weights of a network, several of them, or a part."""
+    """Draw machines that hold several, one or a part of a network's largest feature map and weights."""
     nb_bytes = int(network.largest_map_bytes * draw(st.sampled_from((2, 1, 0.5, 4, 0.25, 0.7, 20)))) // 64 * 64 + 320
     largest = max((array.nbytes for array in network.weights.values()), default=0)
     cache_bytes = draw(st.sampled_from((0, 1 << 10, 16 << 10)))
@@ -111,7 +111,7 @@ def machines_for(draw: st.DrawFn, network: NetworkCase) -> Machine:
 
 @st.composite
 def all_options(draw: st.DrawFn) -> Options:
-    """Everything that a user may force; of tiles and single chains, sizes that may or may not suit the network."""
+    """Draw all options that a user may force; tile sizes and chains may or may not suit the network."""
     return Options(
         chains=draw(st.sampled_from(("auto", "layers", "auto", "whole"))),
         halo=draw(st.sampled_from(("retain", "auto", "retain", "retain-columns", "recompute", "refetch"))),
@@ -128,7 +128,7 @@ _Shape = tuple[int, int, int, int]
 
 
 class _Sketch:
-    """A network being drawn: tensors of rank 4 by name, and the nodes that make them."""
+    """A network under construction: tensors of rank 4 by name, and the nodes that produce them."""
 
     def __init__(self, draw: st.DrawFn, shape: _Shape) -> None:
         self.draw = draw
@@ -151,12 +151,12 @@ class _Sketch:
         return name
 
     def pick(self) -> str:
-        """A tensor, the newest most of the time."""
+        """Draw a tensor, usually the newest."""
         names = list(self.shapes)[::-1]
         return self.draw(st.sampled_from((names[0], names[0], *names)))
 
     def windowed(self, size: int, most: int = 5) -> tuple[int, int, int, tuple[int, int], int] | None:
-        """Kernel, stride, dilation, padding and size of the output along an axis, for an input of `size`."""
+        """Draw kernel, stride, dilation, padding and output size along an axis, for an input of `size`."""
         kernel, stride = self.draw(st.integers(1, most)), self.draw(st.integers(1, 3))
         dilation = self.draw(st.sampled_from((1, 1, 2)))
         span = (kernel - 1) * dilation + 1
@@ -177,10 +177,8 @@ def _convolution(sketch: _Sketch) -> None:
     weights = sketch.weights(outputs, channels // groups, *kernel)
     bias = [sketch.weights(outputs)] if sketch.draw(st.booleans()) else []
     begins, ends = zip(*pads, strict=True)
-    name = sketch.add(
-        "Conv", [source, weights, *bias], (count, outputs, *out),
-        group=groups, strides=list(strides), dilations=list(dilations), pads=[*begins, *ends],
-    )  # fmt: skip
+    window = {"strides": list(strides), "dilations": list(dilations), "pads": [*begins, *ends]}
+    name = sketch.add("Conv", [source, weights, *bias], (count, outputs, *out), group=groups, **window)
     if sketch.draw(st.booleans()):
         sketch.add(sketch.draw(st.sampled_from(("Relu", "Sigmoid", "HardSwish"))), [name], (count, outputs, *out))
 
@@ -205,10 +203,8 @@ def _pooling(sketch: _Sketch) -> None:
         if (windows - 1) * stride >= size + pad[0]:  # versions of ONNX disagree on windows that begin behind the map
             return
         out.append(windows)
-    sketch.add(
-        op, [source], (count, channels, out[0], out[1]),
-        kernel_shape=list(kernel), strides=list(strides), pads=[*begins, *ends], ceil_mode=ceil, **attributes,
-    )  # fmt: skip
+    attributes |= {"kernel_shape": list(kernel), "strides": list(strides), "pads": [*begins, *ends], "ceil_mode": ceil}
+    sketch.add(op, [source], (count, channels, out[0], out[1]), **attributes)
 
 
 def _residual(sketch: _Sketch) -> None:
@@ -299,7 +295,7 @@ ALL_STEPS = (*WINDOWS, _convolution, _one_to_one, _product, _squeeze, _slice)
 def random_networks(
     draw: st.DrawFn, steps: Sequence[Callable[[_Sketch], None]] = ALL_STEPS, most_nodes: int = 7, most_pixels: int = 24
 ) -> NetworkCase:
-    """Some nodes of all kinds on small feature maps; what nobody reads is an output, and at times something else."""
+    """Draw nodes of all kinds on small feature maps; unread tensors are outputs, sometimes others, too."""
     pixels = st.sampled_from((most_pixels, most_pixels // 2, most_pixels - 1, *range(1, most_pixels)))
     sketch = _Sketch(draw, (1, draw(st.sampled_from((4, 1, 2, 3, 6, 8))), draw(pixels), draw(pixels)))
     for step in draw(st.lists(st.sampled_from(steps), min_size=min(3, most_nodes), max_size=most_nodes)):
@@ -317,7 +313,7 @@ def random_networks(
 def network_of(
     nodes: Sequence[NodeProto], inputs: Mapping[str, Array], constants: Mapping[str, Array], outputs: Sequence[str]
 ) -> NetworkCase:
-    """A small network with all its weights inside."""
+    """Return a small network with all its weights."""
     proto = model(nodes, inputs, constants, outputs)
     expected = dict(zip(outputs, by_runtime(proto, inputs), strict=True))
     return NetworkCase(proto.SerializeToString(), constants, inputs, expected)
@@ -330,7 +326,7 @@ _SMALL_ELEMENTS = 1024
 
 
 def builtin_model(name: str) -> ModelProto:
-    """A built-in network as its file has it: the light ones with weights that ConstantOfShape makes."""
+    """Return a built-in network as its file has it; the light ones generate weights by ConstantOfShape."""
     if name in LIGHT_FILES:
         folder = Path(onnx.backend.test.__file__).parent / "data" / "light"
         return onnx.load(folder / LIGHT_FILES[name])
@@ -338,9 +334,9 @@ def builtin_model(name: str) -> ModelProto:
 
 
 def with_varied_weights(proto: ModelProto, seed: int = 0) -> tuple[bytes, dict[str, Array]]:
-    """The model with every ConstantOfShape replaced by seeded weights, and all its initializers by name.
+    """Return the model with every ConstantOfShape replaced by seeded weights, and all initializers by name.
 
-    By use: He's scale for weights of products, variances and scales around one, biases and means around zero.
+    Weights of products use He's scale, variances and scales lie around one, biases and means around zero.
     """
     rng = np.random.default_rng(seed)
     known = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
@@ -368,7 +364,7 @@ def _stub(name: str, array: Array) -> TensorProto:
 
 
 def _use(users: Mapping[str, tuple[NodeProto, int]], name: str) -> tuple[str, int]:
-    """Operator and place of what a weight is for, beyond what only changes its shape."""
+    """Return operator and operand index of the reader of a weight, ignoring nodes that only change its shape."""
     user, place = users[name]
     while user.op_type in ("Unsqueeze", "Reshape"):
         user, place = users[user.output[0]]
@@ -387,7 +383,7 @@ def _varied(rng: np.random.Generator, shape: tuple[int, ...], op: str, place: in
 
 @cache
 def builtin_network(name: str, varied: bool = True) -> NetworkCase:
-    """A built-in network with an input and ONNX Runtime's result; unmodified, if it is not `varied`."""
+    """Return a built-in network with an input and ONNX Runtime's result; unmodified unless `varied`."""
     proto = builtin_model(name)
     if varied:
         content, weights = with_varied_weights(proto)
@@ -410,7 +406,7 @@ def builtin_network(name: str, varied: bool = True) -> NetworkCase:
 
 
 def _unsaturated(proto: ModelProto, weights: dict[str, Array], inputs: Mapping[str, Array]) -> bytes:
-    """Scales the last product so that what softmax is given has a deviation of one: else all but one output are 0."""
+    """Scale the last product so that the input of softmax has a deviation of one; else almost all outputs are 0."""
     output = proto.graph.output[0].name
     proto.graph.output[0].name = proto.graph.node[-1].input[0]
     logits = _by_runtime(proto.SerializeToString(), weights, inputs)[proto.graph.output[0].name]
@@ -428,7 +424,7 @@ def _unsaturated(proto: ModelProto, weights: dict[str, Array], inputs: Mapping[s
 
 
 def saturated_softmaxes(network: NetworkCase) -> list[NodeProto]:
-    """The Softmax nodes whose result is an output, and whose input is so large that its rounding errors move it."""
+    """Return the Softmax nodes whose result is an output and whose input is so large that rounding errors change it."""
     proto = onnx.load_model_from_string(network.model)
     last = [each for each in proto.graph.node if each.op_type == "Softmax" and each.output[0] in network.expected]
     logits = with_outputs(network, [each.input[0] for each in last]).expected if last else {}
@@ -436,7 +432,7 @@ def saturated_softmaxes(network: NetworkCase) -> list[NodeProto]:
 
 
 def with_outputs(network: NetworkCase, names: Sequence[str]) -> NetworkCase:
-    """The same network, which also returns the named tensors."""
+    """Return the same network with the named tensors as additional outputs."""
     proto = onnx.load_model_from_string(network.model)
     proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
     stubs = {each.name for each in proto.graph.initializer if each.data_location == TensorProto.EXTERNAL}
@@ -446,7 +442,7 @@ def with_outputs(network: NetworkCase, names: Sequence[str]) -> NetworkCase:
 
 
 def softmax_by_runtime(network: NetworkCase, softmax: NodeProto, logits: Array) -> Array:
-    """ONNX Runtime's result of one Softmax node of the network for the given input."""
+    """Return ONNX Runtime's result of one Softmax node of the network for an input."""
     versions = onnx.load_model_from_string(network.model).opset_import
     opset = next(each.version for each in versions if each.domain == "")
     inputs = {softmax.input[0]: logits}

@@ -1,4 +1,4 @@
-"""ResNet-50 as NVDLA's performance sheet has it, and its frames per second on machines configured alike."""
+"""ResNet-50 as in NVDLA's performance sheet, and its frames per second on machines configured alike."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _no_values(*_: object) -> object:
 
 @cache
 def sheet_network() -> Graph:
-    """The rows of the sheet as layers that do not follow each other; pooling, bias and activation are free there."""
+    """Return the rows of the sheet as independent layers; pooling, bias and activation are free there."""
     shown: dict[str, Value] = {}
 
     def view(name: str, kind: Any, shape: tuple[int, ...]) -> View:
@@ -62,7 +62,7 @@ def sheet_network() -> Graph:
 
 @cache
 def frames_per_s(macs: int, fences: bool) -> float:
-    """Of the event-driven model, layer by layer, with a barrier between layers or none."""
+    """Return the frames per second of the event-driven model, with or without a barrier between layers."""
     machine = find_machine(f"nvdla-{macs}")
     compiled = compile_graph(sheet_network(), machine, Options("layers", fences=fences))
     return 1e12 / simulate_program(compiled.program, machine).makespan_ps

@@ -20,23 +20,23 @@ DIRECT = Options(conv_algorithm="direct")
 
 
 def convolution(shape: Sequence[int], weights: Sequence[int], **attributes: Any) -> NetworkCase:
-    """A network of one convolution with bias."""
+    """Return a network of one convolution with bias."""
     constants = {"w": values(weights, 1), "b": values((weights[0],), 2)}
     return network_of([node("Conv", "x w b", "y", **attributes)], {"x": values(shape)}, constants, ["y"])
 
 
 def by_dft(network: NetworkCase, block: int | None = None, machine: Machine = EDGE, **options: Any) -> Compiled:
-    """The network with every convolution that can be by DFT."""
+    """Return the network compiled with every possible convolution by DFT."""
     return compile_model(network.model, machine, Options(conv_algorithm="odd-dft", dft_block=block, **options))
 
 
 def commands_of(compiled: Compiled) -> list[Command]:
-    """What a run issues, loops unrolled."""
+    """Return the commands of a run, loops unrolled."""
     return _commands(compiled.program.code, compiled.program.layer_of)
 
 
 def setup_commands_of(compiled: Compiled) -> list[Command]:
-    """What the setup issues."""
+    """Return the commands of the setup."""
     return _commands(compiled.program.setup.code, compiled.program.setup.layer_of)
 
 
@@ -45,5 +45,5 @@ def _commands(code: bytes, layer_of: tuple[int, ...]) -> list[Command]:
 
 
 def error_of(network: NetworkCase, compiled: Compiled) -> float:
-    """The largest difference from ONNX Runtime, of the largest value."""
+    """Return the largest difference from ONNX Runtime, relative to the largest value."""
     return relative_error(execute(compiled, network), network.expected)

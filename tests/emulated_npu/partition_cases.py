@@ -1,4 +1,4 @@
-"""Small networks for the tests of the partition, and random ones."""
+"""Small and random networks for the tests of the partition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIX_NODES = NodeGraph(
 
 
 def edges(names: str, *arrows: str) -> NodeGraph:
-    """Nodes of one letter each without workload, and edges such as "ab" from a to b."""
+    """Return nodes of one letter each, without workload, from edges such as "ab" from a to b."""
     return NodeGraph(
         tuple(
             WorkloadNode(name, Workload(), tuple(names.index(arrow[0]) for arrow in arrows if arrow[1] == name))
@@ -35,19 +35,19 @@ def edges(names: str, *arrows: str) -> NodeGraph:
 
 
 def chain(*workloads: Workload) -> NodeGraph:
-    """Nodes named 0, 1, 2, … one after the other."""
+    """Return nodes named 0, 1, 2, … in a chain."""
     return NodeGraph(
         tuple(WorkloadNode(str(index), work, (index - 1,) if index else ()) for index, work in enumerate(workloads))
     )
 
 
 def fabric(chips: int, cores_per_chip: int, storage_bytes: int = 10**6, macs_per_s: float = 1e9) -> Fabric:
-    """Chips of equal cores."""
+    """Return chips of equal cores."""
     return Fabric(chips, cores_per_chip, CoreCapability(macs_per_s, storage_bytes))
 
 
 def groups_of_sizes(machine: Fabric, sizes: Sequence[int]) -> tuple[CoreGroup, ...]:
-    """A group of each size, one behind the other; what the rest of a chip cannot hold whole goes to the next."""
+    """Return consecutive groups of these sizes; a group that does not fit the rest of a chip lies on the next."""
     first, texts = 0, []
     for size in sizes:
         if first % machine.cores_per_chip + size > machine.cores_per_chip:
@@ -58,23 +58,23 @@ def groups_of_sizes(machine: Fabric, sizes: Sequence[int]) -> tuple[CoreGroup, .
 
 
 def names(graph: NodeGraph, nodes: Sequence[int]) -> str:
-    """The names of nodes, one after the other."""
+    """Return the names of nodes in order."""
     return "".join(graph.nodes[node].name for node in nodes)
 
 
 def parts(graph: NodeGraph, partition: CorePartition) -> list[str]:
-    """The names of the nodes of each sub-structure."""
+    """Return the names of the nodes of each sub-structure."""
     return [names(graph, part.nodes) for part in partition.sub_structures]
 
 
 def queues(graph: NodeGraph, traversal: Traversal) -> list[str]:
-    """The queue after each step."""
+    """Return the queue after each step."""
     return [names(graph, step.queue) for step in traversal.steps]
 
 
 @st.composite
 def graphs(draw: st.DrawFn, most: int = 12, most_macs: int = 9) -> NodeGraph:
-    """Any acyclic graph, its nodes numbered in any order, with any workloads."""
+    """Draw an acyclic graph with nodes in any order and any workloads."""
     count = draw(st.integers(1, most))
     numbers = draw(st.permutations(range(count)))
     amount = st.integers(0, 9)

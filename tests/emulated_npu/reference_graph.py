@@ -1,6 +1,6 @@
-"""A slow and plain interpreter of graphs of hardware layers: whole arrays through views, straight from the definitions.
+"""A slow and simple interpreter of graphs of hardware layers: whole arrays through views, from the definitions.
 
-It shares nothing with the functional machine, and proves that importing and folding keep what a network computes.
+It shares nothing with the functional machine, and checks that importing and folding keep the values of a network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 
 def run_graph(graph: Graph, inputs: Mapping[str, Array], weights: Mapping[str, Array]) -> dict[str, Array]:
-    """Outputs of the network; raises AssertionError where a value is written twice or read before it is written."""
+    """Return the outputs of the network; raise AssertionError for a value written twice or read too early."""
     return _Interpreter(graph, weights).run(inputs)
 
 
@@ -103,7 +103,7 @@ class _Interpreter:
 
 
 def _seen(array: Array, view: View) -> Array:
-    """The view of an array, writable; its elements are checked to lie within the array."""
+    """Return a writable view of an array; assert that its elements lie within the array."""
     low, high = list(view.start), list(view.start)
     for axis in view.axes:
         if axis.base is not None:
@@ -118,7 +118,7 @@ def _seen(array: Array, view: View) -> Array:
 
 
 def _windows(array: Array, output: tuple[int, ...], settings: Settings, filler: float) -> Array:
-    """Windows (N, C, spatial of the output..., kernel...) of an array (N, C, spatial...)."""
+    """Return windows (N, C, spatial of the output..., kernel...) of an array (N, C, spatial...)."""
     count = array.ndim - 2
     kernel, stride, dilation, pad = (
         triple[3 - count :] for triple in (settings.kernel, settings.stride, settings.dilation, settings.pad)
@@ -252,7 +252,7 @@ _PLAIN: Mapping[Function, Callable[[list[Array], Settings], Array]] = {
 
 
 def activated(x: Array, settings: Settings) -> Array:
-    """The activation of the settings, in the type of x."""
+    """Return the activation of the settings, in the type of x."""
     a, b = settings.alpha, settings.beta
     if settings.activation == Activation.NONE:
         return x

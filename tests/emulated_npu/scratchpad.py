@@ -36,7 +36,7 @@ class Scratchpad:
         self._free = dict.fromkeys(Space, 0)
 
     def room(self, shape: tuple[int, ...], dtype: Any = np.float32, space: Space = Space.NB) -> Operand:
-        """A dense operand that nothing else uses."""
+        """Return a dense operand in unused memory."""
         data_type = DATA_TYPES[np.dtype(dtype)]
         strides = tuple(int(data_type.bytes * np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
         operand = Operand(Descriptor(space, data_type, shape, strides), self._free[space])
@@ -44,13 +44,13 @@ class Scratchpad:
         return operand
 
     def put(self, array: Array, space: Space = Space.NB) -> Operand:
-        """A dense operand that holds the array."""
+        """Return a dense operand that holds the array."""
         operand = self.room(array.shape, array.dtype, space)
         self.machine.memories.view(operand)[...] = array
         return operand
 
     def run(self, command: Command) -> Array:
-        """Executes the command; what its target holds then."""
+        """Execute the command and return the content of its target."""
         self.machine.execute(command)
         return self.machine.memories.view(command.target).copy()
 
@@ -62,14 +62,14 @@ def result(
     settings: Settings = PLAIN,
     dtype: Any = np.float32,
 ) -> Array:
-    """The values that one command on dense operands in NB computes."""
+    """Return the values of one command on dense operands in NB."""
     pad = Scratchpad()
     places = [pad.put(source) for source in sources]
     return pad.run(Command(function, pad.room(shape, dtype), *places, settings=settings))
 
 
 def one_node(operator: str, inputs: Sequence[Array], attributes: Mapping[str, Any], opset: int) -> onnx.ModelProto:
-    """A model of a single node with inputs x0, x1, … and the output y."""
+    """Return a model of a single node with inputs x0, x1, … and the output y."""
     names = [f"x{index}" for index in range(len(inputs))]
     node = helper.make_node(operator, names, ["y"], **attributes)
     given = [
@@ -81,7 +81,7 @@ def one_node(operator: str, inputs: Sequence[Array], attributes: Mapping[str, An
 
 
 def of_onnx(operator: str, *inputs: Array, attributes: Mapping[str, Any] | None = None, opset: int = 20) -> Array:
-    """What ONNX Runtime computes for a single node."""
+    """Return ONNX Runtime's result of a single node."""
     model = one_node(operator, inputs, attributes or {}, opset)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -90,13 +90,13 @@ def of_onnx(operator: str, *inputs: Array, attributes: Mapping[str, Any] | None 
 
 
 def rows_are_independent() -> bool:
-    """Whether this processor's BLAS gives a row of a large product the same bits wherever it stands."""
+    """Return whether this processor's BLAS gives a row of a large product the same bits at any position."""
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((600, 64), np.float32), rng.standard_normal((64, 64), np.float32)
     return all(np.array_equal((a @ b)[start:], a[start:] @ b) for start in (1, 4, 8))
 
 
 def dense(space: Space, dtype: DataType, *dims: int) -> Descriptor:
-    """A descriptor without gaps."""
+    """Return a descriptor without gaps."""
     strides = tuple(int(dtype.bytes * np.prod(dims[axis + 1 :])) for axis in range(len(dims)))
     return Descriptor(space, dtype, dims, strides)

@@ -19,7 +19,7 @@ IR_VERSION = 8
 
 
 def node(op: str, inputs: str, output: str, **attributes: Any) -> NodeProto:
-    """A node called as its output; inputs and outputs are separated by blanks, "-" is an absent one."""
+    """Return a node named as its output; inputs and outputs are separated by blanks, "-" is an absent one."""
     names = ["" if name == "-" else name for name in inputs.split()]
     return helper.make_node(op, names, output.split(), output.split()[0], **attributes)
 
@@ -31,7 +31,7 @@ def model(
     outputs: Sequence[str] = ("y",),
     opset: int = 17,
 ) -> ModelProto:
-    """A model; shapes and types of inputs are those of the arrays, outputs are float32 of inferred shape."""
+    """Return a model; inputs have the shapes and types of the arrays, outputs are float32 of inferred shape."""
     kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in inputs.items()}
     graph = helper.make_graph(
         list(nodes),
@@ -44,7 +44,7 @@ def model(
 
 
 def by_runtime(proto: ModelProto, inputs: Mapping[str, Array]) -> list[Array]:
-    """Outputs of ONNX Runtime, its graph optimisations switched off."""
+    """Return the outputs of ONNX Runtime without graph optimisations."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -54,7 +54,7 @@ def by_runtime(proto: ModelProto, inputs: Mapping[str, Array]) -> list[Array]:
 
 
 def assert_accounted(graph: Graph) -> None:
-    """Every node of the model is in one layer, or free, and never in two."""
+    """Assert that every node of the model is in exactly one layer or free."""
     members = Counter(name for layer in graph.layers for name in layer.nodes)
     members.update(graph.free_nodes)
     assert set(members.values()) <= {1}
@@ -62,7 +62,7 @@ def assert_accounted(graph: Graph) -> None:
 
 
 def imported(proto: ModelProto, inputs: Mapping[str, Array], tolerance: float = 2e-5) -> Graph:
-    """The model's graph, after its results are found to be ONNX Runtime's (relative to the largest element)."""
+    """Return the model's graph; assert that its results equal ONNX Runtime's, relative to the largest element."""
     graph = import_model(proto)
     assert_accounted(graph)
     found = run_graph(graph, inputs, {})
@@ -76,10 +76,10 @@ def imported(proto: ModelProto, inputs: Mapping[str, Array], tolerance: float = 
 
 
 def values(shape: Sequence[int], seed: int = 0, low: float = -2.0, high: float = 2.0) -> Array:
-    """Uniformly distributed float32 values."""
+    """Return uniformly distributed float32 values."""
     return np.random.default_rng(seed).uniform(low, high, tuple(shape)).astype(np.float32)
 
 
 def functions(graph: Graph) -> list[str]:
-    """The functions of the layers in order, by name."""
+    """Return the functions of the layers in order, by name."""
     return [layer.function.name for layer in graph.layers]

@@ -1,4 +1,4 @@
-"""Assignments of networks to core groups, and their results beside those of one core."""
+"""Assignments of networks to core groups, and their results compared with one core."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ FAR = Interconnect(16e9, 100.0)
 
 
 def with_cores(machine: Machine, per_chip: int, chips: int = 1) -> Machine:
-    """The machine with several cores."""
+    """Return the machine with several cores."""
     return replace(
         machine, cores=Cores(per_chip, chips, NEAR if per_chip > 1 else NO_LINK, FAR if chips > 1 else NO_LINK)
     )
 
 
 def in_turn(graph: Graph, *ends: int) -> Assignment:
-    """Groups of one core with the layers up to each end, and the rest."""
+    """Return groups of one core with the layers up to each end, and the rest."""
     pairs = pairwise((0, *ends, len(graph.layers)))
     return Assignment(tuple(GroupAssignment((core,), tuple(range(*pair))) for core, pair in enumerate(pairs)))
 
 
 def groups_of(*layers: Sequence[int]) -> Assignment:
-    """Groups of one core with these layers."""
+    """Return groups of one core with these layers."""
     return Assignment(tuple(GroupAssignment((core,), tuple(own)) for core, own in enumerate(layers)))
 
 
 @st.composite
 def assignments(draw: st.DrawFn, graph: Graph, cores: int) -> Assignment:
-    """Any order of the layers in which data can flow, cut anywhere; groups and cores in any order."""
+    """Draw any order of the layers that respects data flow, cut anywhere, with groups and cores in any order."""
     producers = layer_producers(graph)
     waiting, order = list(range(len(graph.layers))), list[int]()
     while waiting:
@@ -64,12 +64,12 @@ def assignments(draw: st.DrawFn, graph: Graph, cores: int) -> Assignment:
 def compiled_for(
     network: NetworkCase, machine: Machine, assignment: Assignment, options: Options = DEFAULT
 ) -> CompiledSystem:
-    """A network on several cores."""
+    """Return a network compiled for several cores."""
     return compile_system(import_model(network.model), machine, assignment, options)
 
 
 def checked_run(network: NetworkCase, compiled: CompiledSystem, tolerance: float = 1e-5) -> SystemRun:
-    """A run whose outputs are those of one core, and the same whichever queue is ahead."""
+    """Return a run; assert that its outputs equal those of one core, in every order of the queues."""
     found = run_system(compiled, network.weights, network.inputs)
     assert set(found.outputs) == set(network.expected)
     try:
@@ -84,6 +84,6 @@ def checked_run(network: NetworkCase, compiled: CompiledSystem, tolerance: float
 
 
 def alone(network: NetworkCase, compiled: CompiledSystem) -> Compiled:
-    """The same network for one of the cores."""
+    """Return the same network compiled for one of the cores."""
     options = replace(compiled.options, conv_algorithm="direct")
     return compile_graph(import_model(network.model), compiled.machine, options)

@@ -1,4 +1,4 @@
-"""Descriptions of machines: what is read, what is refused with which message, and the presets."""
+"""Machine descriptions: reading, error messages, and the presets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NO_NUMBERS = ["true", '"1"', "nan", "inf", "-inf", "-1", "[1]", "{}", "1979-05-2
 
 
 def _without(text: str, table: str, key: str) -> str:
-    """The text without the line of that key."""
+    """Return the text without the line of that key."""
     place, lines = "", []
     for line in text.splitlines():
         if line.startswith("["):
@@ -58,7 +58,7 @@ def _without(text: str, table: str, key: str) -> str:
 
 
 def _changed(text: str, table: str, key: str, value: str) -> str:
-    """The text with another value for that key."""
+    """Return the text with another value for that key."""
     text = _without(text, table, key)
     if not table:
         return f"{key} = {value}\n{text}"
@@ -75,7 +75,7 @@ def _refusal(text: str) -> InvalidMachine:
 
 
 def test_presets_are_the_promised_ones_and_all_are_valid() -> None:
-    """The edge machine, seven rows of NVDLA and two systolic arrays load under their own names."""
+    """The edge machine, chiplets, seven rows of NVDLA and two systolic arrays load under their own names."""
     names = {"edge", "chiplets-64", "systolic-32", "systolic-128", *(f"nvdla-{macs}" for macs in PRIMER)}
     assert set(preset_names()) == names
     for name in names:
@@ -85,7 +85,7 @@ def test_presets_are_the_promised_ones_and_all_are_valid() -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_number_of_a_preset_has_its_source_beside_it(name: str) -> None:
-    """A comment on the line or directly above it says where the number is from, or that it is a choice and why."""
+    """A comment on the line or directly above it gives the source of the number, or the reason for a choice."""
     above = ""
     for line in preset_text(name).splitlines():
         if re.match(r"\w+\s*=\s*[-+.\d]", line):
@@ -97,7 +97,7 @@ def test_every_number_of_a_preset_has_its_source_beside_it(name: str) -> None:
 
 
 def test_edge_computes_float32_with_all_memories() -> None:
-    """The default machine has every kind of memory, so that values, halo and cache are exercised on it."""
+    """The default machine has every kind of memory, so values, halo and cache are exercised on it."""
     edge = load_preset("edge")
     assert edge.data_type is DataType.FLOAT32
     assert (edge.mfu.dataflow, edge.mfu.packing) == ("dot-product", "row")
@@ -110,7 +110,7 @@ def test_edge_computes_float32_with_all_memories() -> None:
 
 @pytest.mark.parametrize("macs", PRIMER)
 def test_nvdla_preset_is_its_row_of_the_table(macs: int) -> None:
-    """Multipliers, buffer and bandwidth are the primer's; a KB counts for 1000 bytes of bandwidth, as in the sheet."""
+    """Multipliers, buffer and bandwidth are the primer's; a KB counts as 1000 bytes of bandwidth, as in the sheet."""
     machine, row = load_preset(f"nvdla-{macs}"), PRIMER[macs]
     assert machine.mfu.rows * machine.mfu.columns == macs
     assert machine.nb_bytes == machine.sb_bytes == row["buffer_kb"] * 1024
@@ -120,7 +120,7 @@ def test_nvdla_preset_is_its_row_of_the_table(macs: int) -> None:
 
 
 def _convolution(layer: SheetLayer) -> Command:
-    """A row of the sheet as one command."""
+    """Return a row of the sheet as one command."""
     height, width = -(-layer.height // layer.stride), -(-layer.width // layer.stride)
 
     def operand(space: Space, *dims: int) -> Operand:
@@ -137,7 +137,7 @@ def _convolution(layer: SheetLayer) -> Command:
 
 @pytest.mark.parametrize("macs", PRIMER)
 def test_geometry_of_nvdla_preset_comes_close_to_the_sheet(macs: int) -> None:
-    """With the sheet's traffic, but the array's own cycles, ResNet-50 is within 6 % of the sheet without Winograd."""
+    """With the sheet's traffic and the array's own cycles, ResNet-50 is within 6 % of the sheet without Winograd."""
     sheet = sheet_machine(PRIMER[macs], winograd=False)
     model = CostModel(load_preset(f"nvdla-{macs}"))
     ours = theirs = 0.0
@@ -162,7 +162,7 @@ def test_memory_never_limits_a_systolic_preset(size: int) -> None:
 
 
 def test_a_file_is_read_with_its_values_and_named_as_the_file(tmp_path: Path) -> None:
-    """What stands in the TOML is what the machine has."""
+    """A machine has the values of its TOML and the name of its file."""
     path = tmp_path / "board.toml"
     path.write_text(_changed(_changed(EDGE, "mfu", "rows", "16"), "host.noise", "spike_s", "3"))
     machine = find_machine(str(path))
@@ -177,7 +177,7 @@ def test_a_file_is_read_with_its_values_and_named_as_the_file(tmp_path: Path) ->
 
 
 def test_a_preset_is_found_by_name_even_beside_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name is a preset; a path or an ending .toml is a file."""
+    """A name selects a preset; a path or a suffix .toml selects a file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "edge").write_text("rubbish")
     assert find_machine("edge") == load_preset("edge")
@@ -186,7 +186,7 @@ def test_a_preset_is_found_by_name_even_beside_a_file(tmp_path: Path, monkeypatc
 
 
 def test_digest_is_of_the_machine_and_not_of_its_writing() -> None:
-    """Comments, order, spelling of numbers and the name leave it; it is the same in every process."""
+    """Comments, order, spelling of numbers and the name do not change the digest."""
     edge = load_preset("edge")
     shuffled = _changed(EDGE, "mfu", "rows", "0x20").replace("# ", "#").replace("1_000_000_000", "1000000000")
     assert parse_machine(shuffled, "other").digest == edge.digest
@@ -196,7 +196,7 @@ def test_digest_is_of_the_machine_and_not_of_its_writing() -> None:
 
 @pytest.mark.parametrize(("table", "key"), NUMBERS)
 def test_digest_follows_every_number(table: str, key: str) -> None:
-    """Another value of any key is another machine."""
+    """Another value of any key changes the digest."""
     content = tomllib.loads(EDGE)
     for part in filter(None, table.split(".")):
         content = content[part]
@@ -212,7 +212,7 @@ def test_digest_follows_every_number(table: str, key: str) -> None:
 
 @pytest.mark.parametrize(("table", "key"), EDGE_KEYS)
 def test_a_missing_key_is_named(table: str, key: str) -> None:
-    """Every key is needed; the message says which one lacks, with its table."""
+    """Every key is required; the message names the missing one with its table."""
     assert f"{table}.{key}".strip(".") + " is missing" in _refusal(_without(EDGE, table, key)).what
 
 
@@ -221,7 +221,7 @@ def test_a_missing_key_is_named(table: str, key: str) -> None:
     "value", ["true", '"1"', "nan", "inf", "-inf", "-1", "[1]", "{}", "1979-05-27", "0x" + "f" * 6000]
 )
 def test_what_is_no_number_of_the_range_is_refused(table: str, key: str, value: str) -> None:
-    """Truth values, texts, not-a-number, infinity, negative and enormous numbers: the message names the key."""
+    """Booleans, texts, NaN, infinity, negative and enormous numbers are refused with the name of the key."""
     refusal = _refusal(_changed(EDGE, table, key, value))
     assert f"{table}.{key}".strip(".") in refusal.what
     assert refusal.next_step
@@ -249,7 +249,7 @@ def test_what_is_no_number_of_the_range_is_refused(table: str, key: str, value: 
     ],
 )
 def test_zero_is_refused_where_nothing_would_work(table: str, key: str) -> None:
-    """Sizes, rates and depths that are divided by or nothing fits into."""
+    """Sizes, rates and depths must be above zero."""
     assert key in _refusal(_changed(EDGE, table, key, "0")).what
 
 
@@ -265,7 +265,7 @@ def test_zero_is_refused_where_nothing_would_work(table: str, key: str) -> None:
     ],
 )
 def test_an_unknown_key_is_refused_with_what_may_be_meant(table: str, key: str, value: str, meant: str) -> None:
-    """A slip of the pen tells the nearest key; control characters of a file do not reach the terminal."""
+    """The message suggests the nearest key; control characters of a file do not reach the terminal."""
     text = f"{key} = {value}\n{EDGE}" if not table else EDGE.replace(f"[{table}]\n", f"[{table}]\n{key} = {value}\n")
     refusal = _refusal(text)
     assert "is no key" in refusal.what
@@ -285,7 +285,7 @@ def test_an_unknown_key_is_refused_with_what_may_be_meant(table: str, key: str, 
     ],
 )
 def test_a_word_that_is_no_choice_is_refused(table: str, key: str, value: str, meant: str) -> None:
-    """The message names the key, and the choice that may be meant."""
+    """The message names the key and suggests the nearest choice."""
     refusal = _refusal(_changed(EDGE, table, key, value))
     assert key in refusal.what
     assert not meant or f"Did you mean {meant}?" in refusal.why
@@ -309,7 +309,7 @@ def test_a_word_that_is_no_choice_is_refused(table: str, key: str, value: str, m
     ],
 )
 def test_values_that_contradict_each_other_are_refused(changes: list[tuple[str, str, str]], named: str) -> None:
-    """Each contradiction names the keys and says what to do."""
+    """Each contradiction names the keys and the next step."""
     text = EDGE
     for change in changes:
         text = _changed(text, *change)
@@ -320,7 +320,7 @@ def test_values_that_contradict_each_other_are_refused(changes: list[tuple[str, 
 
 
 def test_a_machine_changed_in_python_can_be_checked_too() -> None:
-    """What tests and experiments replace is held to the same contradictions."""
+    """`check_machine` finds the same contradictions in a machine built in Python."""
     edge = load_preset("edge")
     assert check_machine(edge) is edge
     with pytest.raises(InvalidMachine, match="halo_bytes"):
@@ -338,7 +338,7 @@ def test_a_machine_changed_in_python_can_be_checked_too() -> None:
     ],
 )
 def test_a_file_that_is_no_toml_text_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
-    """Broken syntax, other encodings, files too large or nested without end."""
+    """Broken syntax, other encodings, and files that are too large or nested too deeply are refused."""
     path = tmp_path / "bad.toml"
     path.write_bytes(content)
     with pytest.raises(InvalidMachine) as caught:
@@ -361,7 +361,7 @@ def test_a_file_that_is_no_toml_text_is_refused(tmp_path: Path, content: bytes, 
     ],
 )
 def test_a_machine_that_is_not_there_is_refused(reference: str, said: str) -> None:
-    """Unknown names tell the nearest preset; folders and devices are no files."""
+    """An unknown name suggests the nearest preset; folders and devices are not files."""
     with pytest.raises(InvalidMachine) as caught:
         find_machine(reference)
     assert said in caught.value.what + caught.value.why
@@ -387,7 +387,7 @@ def _toml(value: Any) -> str:
 
 @given(st.lists(st.tuples(st.sampled_from(EDGE_KEYS), VALUES), min_size=1, max_size=3))
 def test_any_change_is_either_refused_or_a_machine_of_sound_numbers(changes: list[tuple[tuple[str, str], Any]]) -> None:
-    """Nothing else is ever raised, and what passes has finite numbers and room in its buffers."""
+    """Any change raises InvalidMachine or gives finite numbers and buffers with room."""
     text = EDGE
     for (table, key), value in changes:
         text = _changed(text, table, key, _toml(value))

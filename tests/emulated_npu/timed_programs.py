@@ -42,7 +42,7 @@ _HOST = Host(0.0, 0.0, 1e9, 0.0, 0.0, Noise(0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0))
 
 
 def machine(**changes: Any) -> Machine:
-    """One byte a nanosecond, no latency, one lane, nothing starts up: a byte or an element is one cycle of 1000 ps."""
+    """Return a machine without latency and start-up, on which a byte or an element takes one cycle of 1000 ps."""
     plain = Machine(
         name="plain",
         clock_hz=10**9,
@@ -67,12 +67,12 @@ def machine(**changes: Any) -> Machine:
 def mfu(
     rows: int, columns: int, dataflow: Dataflow = "dot-product", packing: Packing = "none", startup: int = 0
 ) -> Mfu:
-    """A matrix unit."""
+    """Return a matrix unit."""
     return Mfu(rows, columns, dataflow, packing, startup)
 
 
 def operand(space: Space, *dims: int, address: int = 0, dtype: DataType = DataType.INT8) -> Operand:
-    """A contiguous view, last axis innermost."""
+    """Return a contiguous view, last axis innermost."""
     strides, stride = [], dtype.bytes
     for size in reversed(dims):
         strides.append(stride)
@@ -81,20 +81,20 @@ def operand(space: Space, *dims: int, address: int = 0, dtype: DataType = DataTy
 
 
 def load(size: int, *, layer: int = 0, address: int = 0, space: Space = Space.DDR) -> Command:
-    """So many bytes into NB."""
+    """Return a LOAD of `size` bytes into NB."""
     return Command(
         Function.LOAD, operand(Space.NB, size, address=address), operand(space, size, address=address), layer=layer
     )
 
 
 def store(size: int, *, layer: int = 0, address: int = 0) -> Command:
-    """So many bytes from NB into DDR."""
+    """Return a STORE of `size` bytes from NB into DDR."""
     target, source = operand(Space.DDR, size, address=address), operand(Space.NB, size, address=address)
     return Command(Function.STORE, target, source, layer=layer)
 
 
 def compute(size: int, *, layer: int = 0, address: int = 0) -> Command:
-    """So many elements in place on the VFU."""
+    """Return a command on `size` elements in place on the VFU."""
     view = operand(Space.NB, size, address=address)
     return Command(Function.MAP, view, view, layer=layer)
 
@@ -107,7 +107,7 @@ def convolve(
     stride: tuple[int, int] = (1, 1),
     layer: int = 0,
 ) -> Command:
-    """A convolution without padding."""
+    """Return a convolution without padding."""
     height, width = ((p - 1) * s + k for p, s, k in zip(pixels, stride, kernel, strict=True))
     return Command(
         Function.CONVOLVE,
@@ -120,13 +120,13 @@ def convolve(
 
 
 def steps_of(*items: Item, control: int = 0) -> list[IssuedStep]:
-    """Steps in program order, `control` instructions before each."""
+    """Return steps in program order, with `control` instructions before each."""
     return [IssuedStep(pc, item, control) for pc, item in enumerate(items)]
 
 
 @st.composite
 def programs(draw: st.DrawFn, shared_semaphores: bool = False, min_items: int = 0) -> list[IssuedStep]:
-    """Programs that may deadlock; semaphore 0 leads from IO to CP and 1 back, unless both queues share them."""
+    """Draw programs that may deadlock; semaphore 0 leads from IO to CP and 1 back, unless both queues share them."""
     items: list[Item] = []
     for _ in range(draw(st.integers(min_items, 24))):
         kind, layer = draw(st.sampled_from("llsccwpppf")), draw(st.integers(-1, 3))
@@ -148,7 +148,7 @@ def programs(draw: st.DrawFn, shared_semaphores: bool = False, min_items: int = 
 
 @st.composite
 def sound_programs(draw: st.DrawFn, min_items: int = 1) -> list[IssuedStep]:
-    """Programs that end on any machine: every WAIT has its units posted before it in program order."""
+    """Draw programs that end on any machine: every WAIT has its units posted before it in program order."""
     spare = {0: 0, 1: 0}
     kept: list[IssuedStep] = []
     for step in draw(programs(min_items=min_items)):
@@ -163,7 +163,7 @@ def sound_programs(draw: st.DrawFn, min_items: int = 1) -> list[IssuedStep]:
 
 
 def tick_by_tick(steps: Sequence[IssuedStep], described: Machine, lengths: Sequence[int], most: int) -> int | None:
-    """The makespan in cycles by trying everything at every tick; None for a deadlock.
+    """Return the makespan in cycles by trying every action at every tick; None for a deadlock.
 
     `lengths`: cycles of each step on its unit.
     """

@@ -41,12 +41,12 @@ FLOAT = DataType.FLOAT32
 
 
 def nb(address: int, *dims: int) -> Operand:
-    """A dense operand of floats in NB."""
+    """Return a dense operand of floats in NB."""
     return Operand(dense(Space.NB, FLOAT, *dims), address)
 
 
 def ddr(address: int, *dims: int) -> Operand:
-    """A dense operand of floats in DDR."""
+    """Return a dense operand of floats in DDR."""
     return Operand(dense(Space.DDR, FLOAT, *dims), address)
 
 
@@ -61,7 +61,7 @@ def test_sources_are_read_before_the_target_is_written(source: int, target: int)
 
 
 def test_a_transposition_in_place() -> None:
-    """Even a target that is a permutation of the source gets the old values."""
+    """A target that is a permutation of its source gets the old values."""
     pad = Scratchpad(1024)
     x = np.arange(16, dtype=np.float32).reshape(4, 4)
     place = pad.put(x)
@@ -79,7 +79,7 @@ def test_element_wise_in_place() -> None:
 
 
 def test_a_view_of_a_source_is_not_overwritten_by_its_own_activation() -> None:
-    """Pooling by a window of one element, with an activation, leaves its source alone."""
+    """Pooling by a window of one element, with an activation, does not change its source."""
     pad = Scratchpad(1024)
     x = pad.put(np.array([[[[-1], [2]]]], np.float32))
     chosen = Settings(activation=Activation.RELU)
@@ -88,7 +88,7 @@ def test_a_view_of_a_source_is_not_overwritten_by_its_own_activation() -> None:
 
 
 def test_counters() -> None:
-    """Bytes by memory, products and the highest byte touched are counted from what commands say."""
+    """The counters hold bytes by memory, multiply-adds and the highest byte touched."""
     pad = Scratchpad(4096)
     machine = pad.machine
     machine.execute(Command(Function.LOAD, nb(100, 1, 4, 4, 3), ddr(400, 1, 4, 4, 3)))
@@ -131,7 +131,7 @@ MISPLACED = [
 
 @pytest.mark.parametrize("command", MISPLACED, ids=lambda command: command.function.name)
 def test_operands_out_of_reach_of_their_unit(command: Command) -> None:
-    """An operand in a memory that the unit cannot reach, missing or too many, is a fault before anything is written."""
+    """A missing or superfluous operand, or one the unit cannot reach, is a fault before anything is written."""
     with pytest.raises(ExecutionFault, match=command.function.name):
         Scratchpad(64).machine.execute(command)
 
@@ -142,12 +142,12 @@ TO_CP, TO_IO = 0, 1
 
 
 def steps(items: Iterable[Item]) -> list[IssuedStep]:
-    """Items with their place as the number of the instruction."""
+    """Return the items as steps; their positions are the instruction numbers."""
     return [*(IssuedStep(pc, item, 0) for pc, item in enumerate(items)), IssuedStep(-1, None, 0)]
 
 
 def double_buffered(machine: FunctionalMachine) -> list[Item]:
-    """Four blocks of DDR through one buffer in NB, doubled, and back into DDR behind them."""
+    """Return items that copy four blocks of DDR through two alternating buffers in NB to the second half of DDR."""
     machine.memories.write(0, np.arange(4, dtype=np.float32))
     items: list[Item] = []
     for block in range(4):
@@ -160,7 +160,7 @@ def double_buffered(machine: FunctionalMachine) -> list[Item]:
 
 
 def outcome(items: Iterable[Item], order: Order, machine: FunctionalMachine, queues: Queues | None = None) -> Array:
-    """What lies in the second half of DDR after the items."""
+    """Return the second half of DDR after the items."""
     run_items(steps(items), machine.execute, order=order, queues=queues or queue_depths(None))
     return machine.memories.view(ddr(16, 4)).copy()
 
@@ -168,7 +168,7 @@ def outcome(items: Iterable[Item], order: Order, machine: FunctionalMachine, que
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("depth", [1, 3, 1000])
 def test_a_synchronised_program_gives_the_same_in_every_order(order: Order, depth: int) -> None:
-    """With all semaphores it does not matter which queue is ahead, nor how deep the queues are."""
+    """With all semaphores, neither the order nor the depth of the queues changes the result."""
     machine = Scratchpad(64).machine
     values = outcome(double_buffered(machine), order, machine, Queues(depth, depth))
     np.testing.assert_array_equal(values, [0, 2, 4, 6])
@@ -176,7 +176,7 @@ def test_a_synchronised_program_gives_the_same_in_every_order(order: Order, dept
 
 @pytest.mark.parametrize("direction", [TO_CP, TO_IO])
 def test_a_missing_semaphore_shows_in_an_extreme_order(direction: int) -> None:
-    """Without one direction of semaphores the order of the program still works, and one of the extremes does not."""
+    """Without one direction of semaphores, program order still works and one of the extreme orders fails."""
 
     def values(order: Order) -> list[float]:
         machine = Scratchpad(64).machine
@@ -193,7 +193,7 @@ def test_a_missing_semaphore_shows_in_an_extreme_order(direction: int) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_fence_orders_both_queues(order: Order) -> None:
-    """After a fence everything before it has taken effect, without semaphores."""
+    """Without semaphores, everything before a fence takes effect before everything after it."""
     machine = Scratchpad(64).machine
     items = double_buffered(machine)
     fenced = [Fence() if isinstance(item, Post) else item for item in items if not isinstance(item, Wait)]
@@ -203,7 +203,7 @@ def test_a_fence_orders_both_queues(order: Order) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_wait_may_be_issued_before_its_post(order: Order) -> None:
-    """A queue that waits does not stop the issue of what the other queue posts."""
+    """A waiting queue does not stop the issue of the other queue's POST."""
     machine = Scratchpad(64).machine
     machine.memories.write(0, np.array([3], np.float32))
     items: list[Item] = [
@@ -221,7 +221,7 @@ def test_a_wait_may_be_issued_before_its_post(order: Order) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_deadlock_names_both_instructions(order: Order) -> None:
-    """Two queues that wait for each other are told apart by instruction, queue and semaphore."""
+    """A deadlock names instruction, queue and semaphore of both heads."""
     items: list[Item] = [
         Wait(Queue.IO, 2),
         Wait(Queue.CP, 7, count=3),
@@ -235,7 +235,7 @@ def test_a_deadlock_names_both_instructions(order: Order) -> None:
 
 
 def test_a_full_queue_can_be_the_deadlock() -> None:
-    """A program that works with deep queues stops where the post cannot be issued behind a full queue."""
+    """A program that works with deep queues deadlocks if a full queue keeps its POST from being issued."""
     items: list[Item] = [
         Wait(Queue.CP, 5),
         Command(Function.FILL, nb(0, 1)),
@@ -249,7 +249,7 @@ def test_a_full_queue_can_be_the_deadlock() -> None:
 
 
 def test_a_fault_names_its_instruction() -> None:
-    """The number of the instruction stands before what happened."""
+    """The message of a fault begins with the number of the instruction."""
     items: list[Item] = [Fence(), Command(Function.FILL, nb(100, 1))]
     with pytest.raises(ExecutionFault, match="instruction 1: bytes 100 to 103 of NB"):
         outcome(items, "program", Scratchpad(64).machine)
@@ -275,7 +275,7 @@ DOUBLE = """
 
 
 def program(text: str, ddr_bytes: int = 128) -> Program:
-    """A program with the input x at 0 and the output y at 64 in DDR, four floats each."""
+    """Return a program with four floats of input x at 0 and of output y at 64 in DDR."""
     code = assemble(text)
     count = len(code) // 16
     ports = [Port(name, address, FLOAT, (2, 2), (8, 4)) for name, address in (("x", 0), ("y", 64))]
@@ -284,7 +284,7 @@ def program(text: str, ddr_bytes: int = 128) -> Program:
 
 
 def machine_for(one: Program) -> FunctionalMachine:
-    """Memories of the program's footprint."""
+    """Return a machine with memories of the program's footprint."""
     return FunctionalMachine(Memories({Space.DDR: one.footprint.ddr_bytes, Space.NB: one.footprint.nb_bytes}))
 
 
@@ -293,7 +293,7 @@ X = np.array([[1, 2], [3, 4]], np.float32)
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_program_gives_its_outputs(order: Order) -> None:
-    """Inputs are put into DDR, the code is run, outputs come back by name; a second run gives the same."""
+    """A run returns its outputs by name, and a second run returns the same."""
     one = program(DOUBLE)
     machine = machine_for(one)
     for _ in range(2):
@@ -302,7 +302,7 @@ def test_a_program_gives_its_outputs(order: Order) -> None:
 
 
 def test_constants_are_filled_in() -> None:
-    """What `fill` says lies in DDR before the run."""
+    """The content of `fill` is in DDR before the run."""
     one = program(DOUBLE)
     empty = Program(one.machine, one.code, one.layers, one.layer_of, (), one.outputs, one.footprint)
     outputs = run(empty, machine_for(one), [(0, X)], {})
@@ -310,7 +310,7 @@ def test_constants_are_filled_in() -> None:
 
 
 def test_on_chip_memories_are_empty_at_the_start() -> None:
-    """A program that reads NB before it wrote it finds zeros, even after another run."""
+    """A program that reads NB before writing it reads zeros, even after another run."""
     one = program(DOUBLE)
     machine = machine_for(one)
     run(one, machine, (), {"x": X})
@@ -319,7 +319,7 @@ def test_on_chip_memories_are_empty_at_the_start() -> None:
 
 
 def test_registers_come_from_memory_after_a_fence() -> None:
-    """A register loaded from NB sees what was loaded into NB before the fence, in every order."""
+    """In every order, a register loaded from NB gets the value that was loaded into NB before the fence."""
     text = DOUBLE.replace(
         "    set r1, 64\n",
         """    descriptor d2, ddr, int64, 0
@@ -337,7 +337,7 @@ def test_registers_come_from_memory_after_a_fence() -> None:
 
 
 def test_an_endless_loop_ends_at_the_budget() -> None:
-    """A program that jumps back for ever is stopped after the instructions that the caller allows."""
+    """An endless loop stops after the instructions of the caller's budget."""
     one = program(
         "again:\n    fill target=r0:d1\n    jump again\n".replace("again:", DOUBLE.split("set")[0] + "again:")
     )
@@ -347,14 +347,14 @@ def test_an_endless_loop_ends_at_the_budget() -> None:
 
 @pytest.mark.parametrize("inputs", [{}, {"x": X[0]}, {"x": X.astype(np.float64)}])
 def test_inputs_that_do_not_fit(inputs: dict[str, Array]) -> None:
-    """A missing input, another shape or another type is an error that names the input."""
+    """A missing input, another shape or another type raises an error that names the input."""
     one = program(DOUBLE)
     with pytest.raises(ExecutionFault, match="input x"):
         run(one, machine_for(one), (), inputs)
 
 
 def test_memories_have_the_size_of_the_footprint() -> None:
-    """Not a byte more than was compiled for, and never more than the machine has, whose parameter is named."""
+    """Memories have exactly the compiled size; if the machine has less, the error names its parameter."""
     edge = load_preset("edge")
     footprint = Footprint(ddr_bytes=1000, llc_bytes=0, nb_bytes=500, sb_bytes=30, halo_bytes=0)
     memories = memories_for(edge, footprint)

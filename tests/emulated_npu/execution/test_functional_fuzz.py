@@ -1,7 +1,7 @@
-"""Random and mutated commands and programs: a result or an error of the emulator, and never a byte outside.
+"""Random and mutated commands and programs end with a result or an error, and never touch a byte outside.
 
-Memories lie between guard bytes. A write outside changes a guard; a read outside shows when the same is done again
-with other guards and the results differ.
+Memories lie between guard bytes. A write outside changes a guard; a read outside gives different results when the run
+is repeated with other guards.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Guarded:
         self.machine = FunctionalMachine(Memories.over(self.inner))
 
     def assert_intact(self) -> None:
-        """No guard byte has changed."""
+        """Assert that no guard byte has changed."""
         for array in self.whole.values():
             assert (array[:GUARD] == self.guard).all() and (array[-GUARD:] == self.guard).all()
 
 
 def attempt(command: Command, guard: int) -> tuple[str, dict[Space, Array]]:
-    """What the command ended with, and the memories after it."""
+    """Return the result or error of a command, and the memories after it."""
     guarded = Guarded(guard)
     try:
         guarded.machine.execute(command)
@@ -71,7 +71,7 @@ def attempt(command: Command, guard: int) -> tuple[str, dict[Space, Array]]:
 
 
 def check(command: Command) -> str:
-    """The command touches nothing outside; what it ended with."""
+    """Return the result or error of a command; assert that it touches nothing outside."""
     ended, first = attempt(command, 0xA5)
     again, second = attempt(command, 0x3C)
     assert ended == again
@@ -101,7 +101,7 @@ SMALL_SETTINGS = st.builds(
 
 @st.composite
 def meaningful(draw: st.DrawFn) -> Command:
-    """A command whose operands go together, most of the time."""
+    """Draw a command whose operands match, most of the time."""
     function = draw(st.sampled_from(sorted(EVALUATORS)))
     dtype = draw(st.sampled_from([DataType.FLOAT32, DataType.FLOAT32, *DataType]))
     chosen, dims = draw(SMALL_SETTINGS), draw(DIMS)
@@ -164,7 +164,7 @@ def _changed(draw: st.DrawFn, numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 @st.composite
 def operands(draw: st.DrawFn, source: Operand) -> Operand:
-    """An operand with one thing changed."""
+    """Draw an operand with one field changed."""
     descriptor, what = (
         source.descriptor,
         draw(st.sampled_from(["address", "space", "dtype", "dims", "strides", "rank"])),
@@ -188,7 +188,7 @@ _OPERANDS = ("target", "first", "second", "third", "fourth")
 
 @st.composite
 def mutated(draw: st.DrawFn) -> Command:
-    """A command with up to three things changed."""
+    """Draw a command with up to three fields changed."""
     command = draw(meaningful())
     for _ in range(draw(st.integers(1, 3))):
         present = [name for name in _OPERANDS if getattr(command, name) is not None]
@@ -216,21 +216,21 @@ BUSY = settings(max_examples=600, deadline=None, suppress_health_check=[HealthCh
 @BUSY
 @given(meaningful())
 def test_meaningful_commands(command: Command) -> None:
-    """Commands that nearly fit together compute or are refused, reproducibly and inside their memories."""
+    """Commands with nearly matching operands compute or are refused, reproducibly and inside their memories."""
     check(command)
 
 
 @BUSY
 @given(mutated())
 def test_mutated_commands(command: Command) -> None:
-    """Commands with sizes, strides, addresses, spaces and settings out of all bounds do no harm."""
+    """Commands with sizes, strides, addresses, spaces and settings out of bounds touch nothing outside."""
     check(command)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_meaningful_commands_mostly_compute(data: st.DataObject) -> None:
-    """The fuzzing above reaches the functions: an element-wise command on floats is not refused."""
+    """The fuzzed commands reach the evaluators: an element-wise command on floats is not refused."""
     command = data.draw(
         meaningful().filter(lambda item: item.function in (Function.COPY, Function.FILL, Function.LOAD))
     )
@@ -264,7 +264,7 @@ def _loaded(code: bytes) -> Program:
 
 
 def run_guarded(code: bytes, guard: int) -> tuple[str, list[float]]:
-    """How a program ended, and its output."""
+    """Return how a program ended, and its output."""
     guarded = Guarded(guard)
     ended, output = "done", np.zeros(0)
     try:
@@ -279,14 +279,14 @@ SOUND = assemble(DOUBLE.replace("    set r1, 64\n", CONVOLUTION + "    set r1, 6
 
 
 def test_the_program_that_is_mutated_runs() -> None:
-    """Without mutation it ends well."""
+    """The unmutated program succeeds."""
     assert run_guarded(SOUND, 1)[0] == "done"
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255)), min_size=1, max_size=4))
 def test_mutated_programs(changes: list[tuple[int, int]]) -> None:
-    """A program with some bytes replaced ends with outputs or an error of the emulator, inside its memories."""
+    """A program with some bytes replaced ends with outputs or an emulator error, inside its memories."""
     code = bytearray(SOUND)
     for place, value in changes:
         code[place] = value

@@ -1,4 +1,4 @@
-"""Views of memory: what they show, and that nothing outside is ever reached."""
+"""Views of memory: their content, and that they never reach outside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HUGE = 1 << 62
 
 
 def memories() -> Memories:
-    """NB whose bytes count up, and a little DDR."""
+    """Return NB with bytes that count up, and a small DDR."""
     made = Memories({Space.NB: SIZE, Space.DDR: SIZE})
     made.write(0, np.arange(SIZE, dtype=np.uint8), Space.NB)
     return made
@@ -31,7 +31,7 @@ ANY_AXES = st.lists(
 
 
 def touched(axes: list[tuple[int, int]], item_bytes: int) -> list[int]:
-    """Every byte that the elements of a view touch, relative to its address, as often as it is touched."""
+    """Return every byte that the elements of a view touch, relative to its address, once per element."""
     steps = [[index * stride for index in range(size)] for size, stride in axes]
     return [sum(parts) + byte for parts in itertools.product(*steps) for byte in range(item_bytes)]
 
@@ -51,7 +51,7 @@ def test_a_view_shows_the_bytes_at_its_strides(axes: list[tuple[int, int]], addr
 
 @given(ANY_AXES, st.one_of(st.integers(-SIZE, 2 * SIZE), st.integers(-HUGE, HUGE)), st.sampled_from(list(DataType)))
 def test_no_view_reaches_outside(axes: list[tuple[int, int]], address: int, dtype: DataType) -> None:
-    """Whatever the sizes, strides and address, there is either a view inside the memory or a fault."""
+    """For any sizes, strides and address there is either a view inside the memory or a fault."""
     descriptor = Descriptor(Space.NB, dtype, tuple(a for a, _ in axes), tuple(b for _, b in axes))
     arrays = {Space.NB: np.zeros(SIZE, np.uint8)}
     try:
@@ -66,7 +66,7 @@ def test_no_view_reaches_outside(axes: list[tuple[int, int]], address: int, dtyp
 
 @given(SMALL_AXES, st.sampled_from([DataType.UINT8, DataType.INT32]))
 def test_targets_that_overlap_themselves_are_refused(axes: list[tuple[int, int]], dtype: DataType) -> None:
-    """A view that is taken for disjoint touches no byte twice."""
+    """A view that counts as disjoint touches no byte twice."""
     descriptor = Descriptor(Space.NB, dtype, tuple(a for a, _ in axes), tuple(b for _, b in axes))
     bytes_touched = touched(axes, dtype.bytes)
     assert not resolve_view(descriptor).disjoint or len(set(bytes_touched)) == len(bytes_touched)
@@ -74,7 +74,7 @@ def test_targets_that_overlap_themselves_are_refused(axes: list[tuple[int, int]]
 
 @given(st.permutations(range(4)), st.lists(st.integers(1, 3), min_size=4, max_size=4), st.integers(1, 3))
 def test_parts_of_dense_tensors_are_targets(order: list[int], dims: list[int], step: int) -> None:
-    """Transposed, reversed and subsampled views of a dense tensor are not taken for overlapping."""
+    """Transposed, reversed and subsampled views of a dense tensor count as disjoint."""
     strides, stride = [0] * 4, 4
     for axis in order:
         strides[axis] = -stride if axis % 2 else stride
@@ -83,7 +83,7 @@ def test_parts_of_dense_tensors_are_targets(order: list[int], dims: list[int], s
 
 
 def test_a_target_that_overlaps_itself_cannot_be_written() -> None:
-    """A stride of zero along more than one element is fine for reading, and a fault for writing."""
+    """A stride of zero along several elements may be read, but writing it is a fault."""
     operand = Operand(Descriptor(Space.NB, DataType.INT32, (3,), (0,)), 8)
     assert memories().view(operand).tolist() == [0x0B0A0908] * 3
     with pytest.raises(ExecutionFault, match="overlaps itself"):
@@ -91,7 +91,7 @@ def test_a_target_that_overlaps_itself_cannot_be_written() -> None:
 
 
 def test_a_fault_names_memory_range_and_size() -> None:
-    """The message tells which bytes of which memory, and how many there are."""
+    """The message names the memory, the range of bytes and the size."""
     with pytest.raises(ExecutionFault, match="bytes 508 to 515 of NB") as caught:
         memories().view(Operand(Descriptor(Space.NB, DataType.FLOAT64, (), ()), 508))
     assert "512 bytes" in caught.value.why
@@ -99,19 +99,19 @@ def test_a_fault_names_memory_range_and_size() -> None:
 
 @pytest.mark.parametrize("dims", [(0,), (4, 0), (-1,)])
 def test_axes_without_elements_are_refused(dims: tuple[int, ...]) -> None:
-    """No command works on nothing."""
+    """A view with an empty axis is a fault."""
     with pytest.raises(ExecutionFault, match="sizes"):
         memories().view(Operand(Descriptor(Space.NB, DataType.INT8, dims, (1,) * len(dims)), 0))
 
 
 def test_repetition_has_a_limit() -> None:
-    """A byte repeated by strides of zero cannot become more elements than there is memory."""
+    """Strides of zero cannot repeat a byte into more elements than the memory has bytes."""
     with pytest.raises(ExecutionFault, match="repeats"):
         memories().view(Operand(Descriptor(Space.NB, DataType.INT8, (1 << 40, 1 << 40), (0, 0)), 0))
 
 
 def test_constants_lie_dense_where_they_are_written() -> None:
-    """`write` puts row-major elements at any address of DDR, and refuses what does not fit."""
+    """`write` places row-major elements at any address of DDR, and refuses an array that does not fit."""
     made = memories()
     made.write(3, np.arange(6, dtype=np.int32).reshape(2, 3).T)
     view = made.view(Operand(Descriptor(Space.DDR, DataType.INT32, (6,), (4,)), 3))
@@ -122,7 +122,7 @@ def test_constants_lie_dense_where_they_are_written() -> None:
 
 
 def test_large_memories_cost_nothing_until_they_are_used() -> None:
-    """A DDR of 4 GiB can be had and its last byte written."""
+    """A DDR of 4 GiB can be allocated and its last byte written."""
     made = Memories({Space.DDR: 1 << 32})
     made.write((1 << 32) - 1, np.ones(1, np.uint8))
     assert made.size_bytes(Space.DDR) == 1 << 32
@@ -130,6 +130,6 @@ def test_large_memories_cost_nothing_until_they_are_used() -> None:
 
 @pytest.mark.parametrize("size_bytes", [1 << 60, 1 << 70, -1])
 def test_memories_that_the_host_has_not(size_bytes: int) -> None:
-    """A size that cannot be allocated is an error that names the memory."""
+    """A size that the host cannot allocate raises an error that names the memory."""
     with pytest.raises(DoesNotFit, match="DDR"):
         Memories({Space.DDR: size_bytes})

@@ -29,26 +29,26 @@ class Windowing:
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """How many windows fit along each axis."""
+        """The number of windows along each axis."""
         spans = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
         padded = [sum(sizes) for sizes in zip(self.size, self.before, self.after, strict=True)]
         return tuple((n - span) // s + 1 for n, span, s in zip(padded, spans, self.stride, strict=True))
 
     @property
     def settings(self) -> Settings:
-        """As the units take it."""
+        """The window as settings of a unit."""
         return Settings(self.kernel, self.stride, self.dilation, self.before)
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """As ONNX takes it."""
+        """The window as ONNX attributes."""
         pads = [*self.before, *self.after]
         return {"kernel_shape": self.kernel, "strides": self.stride, "dilations": self.dilation, "pads": pads}
 
 
 @st.composite
 def geometries(draw: st.DrawFn, pooling: bool = False) -> Windowing:
-    """Small windows with at least one output; of pooling, padding below the kernel, as ONNX Runtime demands."""
+    """Draw small windows with at least one output; for pooling, padding is below the kernel as in ONNX Runtime."""
     kernel = draw(st.tuples(st.integers(1, 2), st.integers(1, 4), st.integers(1, 4)))
     most = [side - 1 if pooling else 3 for side in kernel]
     before, after = (draw(st.tuples(*[st.integers(0, limit) for limit in most])) for _ in range(2))
@@ -71,17 +71,17 @@ def normal(seed: int, *shape: int) -> Array:
 
 
 def channels_first(x: Array) -> Array:
-    """(D, H, W, C) as (1, C, D, H, W)."""
+    """Return (D, H, W, C) as (1, C, D, H, W)."""
     return np.moveaxis(x, 3, 0)[np.newaxis]
 
 
 def channels_last(y: Array) -> Array:
-    """(1, C, D, H, W) as (D, H, W, C)."""
+    """Return (1, C, D, H, W) as (D, H, W, C)."""
     return np.moveaxis(y[0], 0, 3)
 
 
 def convolve(x: Array, w: Array, outputs: tuple[int, ...], chosen: Settings, **more: Any) -> Array:
-    """One CONVOLVE of x (D, H, W, C) with w (kd, kh, kw, C, M)."""
+    """Return a CONVOLVE of x (D, H, W, C) with w (kd, kh, kw, C, M)."""
     pad = Scratchpad()
     target = pad.room((*outputs, w.shape[4]))
     third = pad.put(more["third"]) if "third" in more else None
@@ -105,7 +105,7 @@ def convolve(x: Array, w: Array, outputs: tuple[int, ...], chosen: Settings, **m
 @settings(max_examples=80, deadline=None)
 @given(geometries(), st.integers(1, 5), st.integers(1, 5), st.integers(0, 1 << 32))
 def test_convolution(geometry: Windowing, inputs: int, outputs: int, seed: int) -> None:
-    """Every kernel, stride, dilation and padding in three axes gives ONNX Runtime's values."""
+    """Every kernel, stride, dilation and padding along three axes gives ONNX Runtime's values."""
     x, w = normal(seed, *geometry.size, inputs), normal(seed + 1, *geometry.kernel, inputs, outputs)
     ours = convolve(x, w, geometry.outputs, geometry.settings)
     theirs = of_onnx("Conv", channels_first(x), w.transpose(4, 3, 0, 1, 2), attributes=geometry.attributes)
@@ -113,7 +113,7 @@ def test_convolution(geometry: Windowing, inputs: int, outputs: int, seed: int) 
 
 
 def test_what_follows_the_products() -> None:
-    """The target is added to the sums, then scale and shift, then the residual, then the activation."""
+    """The epilogue adds the target to the sums, then applies scale and shift, residual and activation."""
     x, w = normal(0, 1, 4, 4, 3), normal(1, 1, 1, 1, 3, 5)
     held, third, fourth = normal(2, 1, 4, 4, 5), normal(3, 1, 4, 4, 5), normal(4, 2, 5)
     relu = Settings(activation=Activation.RELU)
@@ -123,7 +123,7 @@ def test_what_follows_the_products() -> None:
 
 
 def test_strided_operands() -> None:
-    """Channels of a wider map, transposed weights and a target inside a larger tensor are only strides."""
+    """Strides express channels of a wider map, transposed weights, and a target inside a larger tensor."""
     pad = Scratchpad()
     x, w = normal(5, 1, 6, 6, 8), normal(6, 7, 3, 1, 3, 3)
     first, second, room = pad.put(x), pad.put(w, Space.SB), pad.room((1, 4, 4, 20))
@@ -148,7 +148,7 @@ def test_strided_operands() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64])
 def test_integer_products_are_exact(dtype: Any) -> None:
-    """Sums of products of bytes do not overflow, and are those of integers."""
+    """Sums of products of bytes are exact integers and do not overflow."""
     rng = np.random.default_rng(7)
     x = rng.integers(np.iinfo(np.int8).min if dtype != np.uint8 else 0, 127, (1, 1, 9, 300)).astype(dtype)
     w = rng.integers(0, 127, (1, 1, 1, 300, 4)).astype(dtype)
@@ -160,7 +160,7 @@ def test_integer_products_are_exact(dtype: Any) -> None:
 
 
 def test_half_precision_sums_in_single() -> None:
-    """A sum beyond the steps of float16 loses nothing on the way."""
+    """Sums beyond the resolution of float16 lose nothing until the result is stored."""
     pad = Scratchpad()
     x, w = np.ones((1, 1, 2, 4099), np.float16), np.full((1, 1, 1, 4099, 1), 0.5, np.float16)
     target = pad.room((1, 1, 2, 1), np.float32)
@@ -173,7 +173,7 @@ def test_half_precision_sums_in_single() -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.data(), st.sampled_from([1, 3, 27, 64, 147, 576]), st.sampled_from([1, 2, 7, 16, 64, 100]))
 def test_rows_do_not_depend_on_each_other(data: st.DataObject, reduced: int, columns: int) -> None:
-    """Any block of the rows of a product has the bits that it has in the whole."""
+    """Any block of rows of a product has the same bits as in the whole product."""
     rows = data.draw(st.integers(2, 400))
     low = data.draw(st.integers(0, rows - 1))
     high = data.draw(st.integers(low + 1, rows))
@@ -185,7 +185,7 @@ def test_rows_do_not_depend_on_each_other(data: st.DataObject, reduced: int, col
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 11), st.integers(1, 11), st.integers(1, 2))
 def test_tiles_have_the_bits_of_the_whole(top: int, left: int, stride: int) -> None:
-    """A 3x3 convolution of a map in four tiles is bit for bit that of the map at once."""
+    """A 3x3 convolution of a map in four tiles equals that of the whole map bit for bit."""
     x, w = normal(10, 1, 26, 26, 5), normal(11, 1, 3, 3, 5, 6)
     chosen = Settings((1, 3, 3), (1, stride, stride))
     size = (26 - 3) // stride + 1
@@ -201,7 +201,7 @@ def test_tiles_have_the_bits_of_the_whole(top: int, left: int, stride: int) -> N
 @settings(max_examples=60, deadline=None)
 @given(geometries(pooling=True), st.integers(1, 4), st.integers(0, 1 << 32))
 def test_maximum_pooling(geometry: Windowing, channels: int, seed: int) -> None:
-    """Padding never wins, whatever the window."""
+    """Padding is never the maximum, whatever the window."""
     x = normal(seed, *geometry.size, channels) - 5
     pad = Scratchpad()
     target = pad.room((*geometry.outputs, channels))
@@ -215,7 +215,7 @@ def test_maximum_pooling(geometry: Windowing, channels: int, seed: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(geometries(pooling=True), st.integers(1, 4), st.booleans(), st.integers(0, 1 << 32))
 def test_average_pooling(geometry: Windowing, channels: int, counted: bool, seed: int) -> None:
-    """With and without counting the padding."""
+    """The average equals ONNX Runtime's, with and without counting the padding."""
     x = normal(seed, *geometry.size, channels)
     pad = Scratchpad()
     target = pad.room((*geometry.outputs, channels))
@@ -227,7 +227,7 @@ def test_average_pooling(geometry: Windowing, channels: int, counted: bool, seed
 
 
 def test_windows_that_lie_outside() -> None:
-    """A window on padding alone has the lowest maximum and the average 0."""
+    """A window over padding only has the lowest value as maximum, and 0 as average."""
     pad = Scratchpad()
     first, chosen = pad.put(normal(12, 1, 2, 2, 1)), Settings((1, 2, 2), pad=(0, 0, 2))
     highest = pad.run(Command(Function.POOL_MAX, pad.room((1, 1, 1, 1)), first, settings=chosen))
@@ -238,7 +238,7 @@ def test_windows_that_lie_outside() -> None:
 @settings(max_examples=60, deadline=None)
 @given(geometries(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 1 << 32))
 def test_depthwise_convolution(geometry: Windowing, channels: int, multiplier: int, seed: int) -> None:
-    """Every channel by its own kernels, with scale, shift, residual and activation."""
+    """Every channel is convolved with its own kernels, with scale, shift, residual and activation."""
     x = normal(seed, *geometry.size, channels)
     w = normal(seed + 1, *geometry.kernel, channels, multiplier)
     dims = (*geometry.outputs, channels, multiplier)
@@ -268,7 +268,7 @@ def test_depthwise_convolution(geometry: Windowing, channels: int, multiplier: i
     ],
 )
 def test_convolutions_without_meaning(why: str, dims: tuple[int, ...], chosen: Settings) -> None:
-    """Weights, channels and steps that do not fit are faults that say so."""
+    """Mismatched weights, channels and steps are faults that name the mismatch."""
     pad = Scratchpad()
     command = Command(
         Function.CONVOLVE,

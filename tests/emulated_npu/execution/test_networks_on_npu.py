@@ -1,4 +1,4 @@
-"""The values of every built-in network on the emulated NPU against ONNX Runtime, whatever happens to the halo."""
+"""The values of every built-in network on the emulated NPU against ONNX Runtime, for every treatment of the halo."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _marked(names: tuple[str, ...]) -> list[Any]:
 
 
 def _sums_alike(first: Compiled, second: Compiled) -> bool:
-    """Whether both programs add the products of every output in the same order: the same blocks of input channels."""
+    """Return whether both programs add the products of every output in the same order: the same channel blocks."""
 
     def depths(compiled: Compiled) -> dict[int, set[tuple[int, int]]]:
         found: dict[int, set[tuple[int, int]]] = {}
@@ -50,7 +50,7 @@ def _sums_alike(first: Compiled, second: Compiled) -> bool:
 
 @pytest.mark.parametrize("name", _marked(BUILTIN_NAMES))
 def test_values_with_varied_weights(name: str) -> None:
-    """By default, recomputed and layer by layer: within 1e-4 of the largest value, and the same bits where sums are."""
+    """By default, recomputed and layer by layer, values agree within 1e-4, and equal orders of sums give equal bits."""
     network = builtin_network(name)
     assert all(array.std() > 0.01 * np.abs(array).max() for array in network.expected.values())
     edge = find_machine("edge")
@@ -102,7 +102,7 @@ def _assert_saturated_outputs(
 
 @pytest.mark.parametrize("name", FAST[:2])
 def test_the_order_of_the_queues_does_not_matter(name: str) -> None:
-    """Whichever queue is ahead as far as the semaphores let it, the outputs have the same bits."""
+    """The outputs have the same bits in program order and in both extreme orders of the queues."""
     network = builtin_network(name)
     compiled = compile_model(network.model, find_machine("edge"))
     outputs = execute(compiled, network)

@@ -33,7 +33,7 @@ def whole(shape: tuple[int, ...], seed: int, dtype: Any) -> Array:
 
 
 def close(ours: Array, theirs: Array, tolerance: float = 2e-6) -> None:
-    """Equal to within float32's rounding of the values' size, infinities and NaN included."""
+    """Return whether values are equal within float32's rounding, infinities and NaN included."""
     assert ours.shape == theirs.shape
     np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
@@ -75,14 +75,14 @@ EDGES = np.array([0, -0.0, 0.5, 1.5, 2.5, -0.5, -3, 3, 10, -10, 88, -88, 100, -1
 def test_activations(
     activation: Activation, numbers: tuple[float, float], operator: str, attributes: dict[str, Any]
 ) -> None:
-    """Every function of one variable is ONNX Runtime's, on ordinary values, halves and large arguments."""
+    """Every function of one variable equals ONNX Runtime's, on ordinary, half-integer and large arguments."""
     x = np.concatenate([normal((300,), 1, 3), EDGES])
     ours = result(Function.MAP, x.shape, x, settings=Settings(activation=activation, alpha=numbers[0], beta=numbers[1]))
     close(ours, of_onnx(operator, x, attributes=attributes))
 
 
 def test_activations_without_an_operator_in_onnx_runtime() -> None:
-    """SWISH and SCALE by their formulas, CLIP with both bounds, NOT of booleans."""
+    """SWISH and SCALE equal their formulas, CLIP its bounds, and NOT negates booleans."""
     x = normal((100,), 2, 3)
 
     def mapped(array: Array, activation: Activation, alpha: float = 0, beta: float = 0) -> Array:
@@ -98,7 +98,7 @@ def test_activations_without_an_operator_in_onnx_runtime() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.int8, np.uint8])
 def test_clip_of_integers(dtype: Any) -> None:
-    """Bounds beyond the type, infinite ones among them, do not bind."""
+    """Bounds beyond the range of the type, also infinite ones, have no effect."""
     x = np.arange(0, 120, 7).astype(dtype)
     ours = result(
         Function.MAP,
@@ -111,7 +111,7 @@ def test_clip_of_integers(dtype: Any) -> None:
 
 
 def test_erf_is_accurate() -> None:
-    """Absolute error below 1e-7 in float32, and the last place in float64, over the whole range."""
+    """The absolute error is below 1e-7 in float32, and float64 is exact to the last place, over the whole range."""
     x = np.linspace(-6, 6, 20_001)
     exact = np.array([math.erf(value) for value in x])
     single = erf(x.astype(np.float32))
@@ -166,7 +166,7 @@ def test_arithmetic_of_integers(shape: tuple[int, ...], seed: int, mode: Binary,
 
 
 def test_powers() -> None:
-    """Of positive floats, of negative ones by whole exponents, and of integers."""
+    """POWER works for positive floats, negative floats with whole exponents, and integers."""
     a, b = np.abs(normal((50,), 3)), normal((50,), 4)
     power = Settings(mode=Binary.POWER)
     close(result(Function.BINARY, (50,), a, b, settings=power), of_onnx("Pow", a, b))
@@ -198,7 +198,7 @@ def test_comparisons(shape: tuple[int, ...], seed: int, mode: Binary, dtype: Any
 
 @pytest.mark.parametrize("mode", sorted(LOGIC))
 def test_logic(mode: Binary) -> None:
-    """AND, OR and XOR by their tables; any byte but 0 is true."""
+    """AND, OR and XOR follow their truth tables; any byte but 0 is true."""
     a, b = np.array([0, 0, 1, 255], np.uint8).view(np.bool_), np.array([0, 2, 0, 3], np.uint8).view(np.bool_)
     ours = result(Function.BINARY, (4,), a, b, settings=Settings(mode=mode), dtype=np.bool_)
     plain_a, plain_b = np.array([False, False, True, True]), np.array([False, True, False, True])
@@ -230,7 +230,7 @@ REDUCTIONS = {
 @settings(max_examples=100, deadline=None)
 @given(SHAPES, SEEDS, st.data(), st.sampled_from(sorted(REDUCTIONS)), st.sampled_from((np.float32, np.int32)))
 def test_reductions(shape: tuple[int, ...], seed: int, data: st.DataObject, mode: Reduction, dtype: Any) -> None:
-    """Every reduction along every set of axes, of floats and of integers, where the mean is cut off."""
+    """Every reduction along every set of axes equals ONNX's, for floats and for integers, whose mean is truncated."""
     axes = sorted(data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
     x = normal(shape, seed) if dtype == np.float32 else whole(shape, seed, dtype) % 3
     dims = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
@@ -242,7 +242,7 @@ def test_reductions(shape: tuple[int, ...], seed: int, data: st.DataObject, mode
 @settings(max_examples=40, deadline=None)
 @given(SHAPES, SEEDS, st.data())
 def test_argmax(shape: tuple[int, ...], seed: int, data: st.DataObject) -> None:
-    """ARGMAX gives the first of equal maxima as INT64."""
+    """ARGMAX returns the first of equal maxima as INT64."""
     axis = data.draw(st.integers(0, len(shape) - 1))
     x = np.round(normal(shape, seed))
     dims = tuple(1 if at == axis else size for at, size in enumerate(shape))
@@ -254,7 +254,7 @@ def test_argmax(shape: tuple[int, ...], seed: int, data: st.DataObject) -> None:
 @settings(max_examples=40, deadline=None)
 @given(SHAPES, SEEDS, st.data(), st.booleans())
 def test_softmax(shape: tuple[int, ...], seed: int, data: st.DataObject, logarithm: bool) -> None:
-    """Softmax and its logarithm along any axis, of values whose exponentials overflow."""
+    """Softmax and its logarithm are correct along any axis, even if exponentials of the values overflow."""
     axis = data.draw(st.integers(0, len(shape) - 1))
     x = normal(shape, seed, 100)
     chosen = Settings(mode=int(logarithm), axes=1 << axis)
@@ -265,7 +265,7 @@ def test_softmax(shape: tuple[int, ...], seed: int, data: st.DataObject, logarit
 @settings(max_examples=40, deadline=None)
 @given(SHAPES, SEEDS, st.data())
 def test_normalize(shape: tuple[int, ...], seed: int, data: st.DataObject) -> None:
-    """Layer normalisation with scale and shift, of values far from zero."""
+    """Layer normalisation with scale and shift is correct for values far from zero."""
     axis = data.draw(st.integers(0, len(shape) - 1))
     x = normal(shape, seed) + 10
     scale, shift = normal(shape[axis:], seed + 1), normal(shape[axis:], seed + 2)
@@ -278,7 +278,7 @@ def test_normalize(shape: tuple[int, ...], seed: int, data: st.DataObject) -> No
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 9), SEEDS, st.integers(1, 9))
 def test_local_response(channels: int, seed: int, size: int) -> None:
-    """LRN over windows of odd and even size, wider than the channels as well, by ONNX's definition."""
+    """LRN follows ONNX's definition for windows of odd and even size, also wider than the channels."""
     x = normal((2, 3, 1, channels), seed, 3)
     sums = np.zeros_like(x)
     for c in range(channels):
@@ -311,7 +311,7 @@ def _onnx_type(dtype: Any) -> int:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 4), SEEDS)
 def test_gather(rows: int, count: int, width: int, seed: int) -> None:
-    """Rows by index; negative indices count from the end."""
+    """GATHER returns rows by index; negative indices count from the end."""
     table = normal((rows, width), seed)
     index = np.random.default_rng(seed).integers(-rows, rows, count)
     np.testing.assert_array_equal(
@@ -332,7 +332,7 @@ def test_fill() -> None:
 
 
 def test_half_precision_is_computed_in_single() -> None:
-    """The sum of squares of float16 values that would overflow in float16 is right when scaled down again."""
+    """A sum of squares that overflows float16 is correct after scaling down."""
     x = np.full((1, 64), 300, np.float16)
     ours = result(Function.REDUCE, (1, 1), x, settings=Settings(mode=Reduction.L2, axes=2), dtype=np.float16)
     assert ours.tolist() == [[2400]]
@@ -361,7 +361,7 @@ FAULTS: list[tuple[str, Function, tuple[int, ...], list[Array], Settings, Any]] 
 def test_operands_that_do_not_go_together(
     why: str, function: Function, shape: tuple[int, ...], sources: list[Array], chosen: Settings, dtype: Any
 ) -> None:
-    """A command without meaning is a fault that says what is wrong."""
+    """An invalid command is a fault that names the mismatch."""
     with pytest.raises(ExecutionFault) as caught:
         result(function, shape, *sources, settings=chosen, dtype=dtype)
     assert why in caught.value.what + caught.value.why

@@ -1,4 +1,4 @@
-"""Text and binary say the same, exactly, both ways; what is no assembly names its line."""
+"""Text and binary are exactly equivalent; an error in the text names its line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "isa.md"
 
 @given(programs())
 def test_binary_to_text_and_back(instructions: list[Instruction]) -> None:
-    """Assembling a disassembly gives the same bytes, and disassembling those the same text."""
+    """Assembling a disassembly gives the same bytes, and disassembling those gives the same text."""
     code = encode(instructions)
     text = disassemble(code)
     assert assemble(text) == code
@@ -44,7 +44,7 @@ def test_comments_blanks_and_indents_mean_nothing(program: list[Instruction], da
 
 
 def test_what_a_program_looks_like() -> None:
-    """Names, labels, operands and readable settings stand where a reader expects them."""
+    """A disassembly contains names, labels, operands and readable settings."""
     modes, alpha = (settings_words(Settings(activation=Activation.LEAKY_RELU, alpha=0.1))[k] for k in (4, 5))
     code = encode(
         [
@@ -75,7 +75,7 @@ def test_what_a_program_looks_like() -> None:
 
 
 def test_labels_may_stand_anywhere() -> None:
-    """Labels before an instruction, on lines of their own, several at once, ahead of or behind the jump."""
+    """Labels may precede an instruction, stand alone or in groups, and come before or after the jump."""
     code = assemble("start: jump end\na:\nb: c: fence\njump start\nend: halt")
     assert decode(code) == [
         control(Opcode.JUMP, 3),
@@ -112,7 +112,7 @@ def test_labels_may_stand_anywhere() -> None:
     ],
 )
 def test_a_mistake_names_its_line(line: str, complaint: str) -> None:
-    """Whatever is wrong with a line, the error gives its number, comments and labels before it counted."""
+    """The error for any invalid line gives its number, counting comments and labels."""
     with pytest.raises(InvalidProgram, match=f"line 4: .*{re.escape(complaint)}"):
         assemble(f"# comment\nhere:\n halt\n{line}\n halt\nbehind:")
 
@@ -128,6 +128,6 @@ def test_any_text_assembles_or_is_an_invalid_program(text: str) -> None:
 
 
 def test_the_example_of_the_page_assembles() -> None:
-    """The program in docs/isa.md is a program."""
+    """The program in docs/isa.md assembles."""
     (example,) = re.findall(r"```\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert decode(assemble(example))[-1] == control(Opcode.HALT)

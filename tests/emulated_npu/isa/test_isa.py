@@ -1,4 +1,4 @@
-"""Instructions survive encoding; bits that mean nothing are rejected with the number of the instruction."""
+"""Instructions survive encoding; invalid bits are rejected with the number of the instruction."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ VIEW = OperandReference(1, 1)
 
 @given(programs())
 def test_decoding_inverts_encoding(instructions: list[Instruction]) -> None:
-    """Every list of valid instructions comes out of its binary unchanged, 16 bytes each."""
+    """Every list of valid instructions decodes from its binary unchanged, at 16 bytes each."""
     code = encode(instructions)
     assert len(code) == INSTRUCTION_BYTES * len(instructions)
     assert decode(code) == instructions
@@ -58,7 +58,7 @@ def test_decoding_inverts_encoding(instructions: list[Instruction]) -> None:
 def test_a_changed_bit_is_rejected_or_means_another_instruction(
     program: list[Instruction], data: st.DataObject
 ) -> None:
-    """No bit is ignored: with any one flipped, the code is invalid or decodes to something that encodes to it."""
+    """No bit is ignored: after any single flip the code is invalid or decodes to another instruction."""
     code = bytearray(encode(program))
     bit = data.draw(st.integers(0, 8 * len(code) - 1))
     code[bit // 8] ^= 1 << bit % 8
@@ -72,7 +72,7 @@ def test_a_changed_bit_is_rejected_or_means_another_instruction(
 
 @given(st.binary(max_size=64))
 def test_arbitrary_bytes_decode_exactly_or_not_at_all(code: bytes) -> None:
-    """Decoding raises nothing but InvalidProgram, and what it accepts encodes to the same bytes."""
+    """Decoding raises only InvalidProgram, and accepted bytes encode to themselves."""
     try:
         instructions = decode(code)
     except InvalidProgram:
@@ -82,7 +82,7 @@ def test_arbitrary_bytes_decode_exactly_or_not_at_all(code: bytes) -> None:
 
 @given(SETTINGS)
 def test_settings_survive_their_words(settings: Settings) -> None:
-    """Settings are restored from their words exactly, signs of zero and infinities included."""
+    """Settings are restored exactly from their words, including signs of zero and infinities."""
     restored = settings_of_words(settings_words(settings))
     assert restored == settings
     assert settings_words(restored) == settings_words(settings)
@@ -138,7 +138,7 @@ BAD_DATA = [
 
 @pytest.mark.parametrize("bad", [*BAD_CONTROL, *BAD_DATA], ids=str)
 def test_a_field_out_of_range_names_the_instruction(bad: Instruction) -> None:
-    """A value that no field of the instruction may have is refused with the index of the instruction."""
+    """A field out of range is refused with the index of the instruction."""
     with pytest.raises(InvalidInstruction, match="instruction 2 ") as caught:
         encode([HALT, HALT, bad])
     assert caught.value.index == 2
@@ -168,13 +168,13 @@ def test_a_field_out_of_range_names_the_instruction(bad: Instruction) -> None:
     ],
 )
 def test_words_that_no_encoder_writes_are_rejected(word: bytes) -> None:
-    """Unknown opcodes, reserved bits and operands that the flags do not announce are no instructions."""
+    """Unknown opcodes, reserved bits and operands without a flag are rejected."""
     with pytest.raises(InvalidInstruction, match="instruction 1 "):
         decode(encode([HALT]) + word)
 
 
 def test_a_part_of_an_instruction_is_rejected() -> None:
-    """Code is a whole number of instructions."""
+    """Code that is not a whole number of instructions is rejected."""
     with pytest.raises(InvalidProgram, match="whole number"):
         decode(encode([HALT]) + b"\x01")
 
@@ -193,13 +193,13 @@ def test_a_part_of_an_instruction_is_rejected() -> None:
     ids=str,
 )
 def test_settings_that_do_not_fit_are_rejected(settings: Settings) -> None:
-    """A value of the settings that its bits cannot hold is an error and not another value."""
+    """A settings value that its bits cannot hold is an error."""
     with pytest.raises(InvalidProgram):
         settings_words(settings)
 
 
 def test_the_tables_cover_the_instruction_set() -> None:
-    """Every opcode has its fields, every function its operands, and their numbers are apart."""
+    """Every opcode has fields, every function operands, and their numbers are distinct."""
     assert set(CONTROL_FIELDS) == set(Opcode)
     assert set(OPERAND_RULES) == set(Function)
     assert not set(map(int, Opcode)) & set(map(int, Function))
@@ -214,7 +214,7 @@ def test_the_tables_cover_the_instruction_set() -> None:
     ],
 )
 def test_the_page_names_everything(name: str) -> None:
-    """docs/isa.md has every instruction, function, activation, mode, memory, type, queue and settings word."""
+    """docs/isa.md lists every instruction, function, activation, mode, memory, type, queue and settings word."""
     assert name in PAGE.read_text("utf-8")
 
 
@@ -231,7 +231,7 @@ def test_the_page_has_every_field(opcode: Opcode) -> None:
 
 @pytest.mark.parametrize("function", list(Function), ids=lambda function: function.name)
 def test_the_page_has_the_operands_of_every_function(function: Function) -> None:
-    """The row of a function in docs/isa.md has its number, its operands, whether it accumulates and names a peer."""
+    """The row of a function in docs/isa.md has its number, operands, accumulation and peer."""
     (row,) = (line for line in PAGE.read_text("utf-8").splitlines() if line.startswith(f"| `{function.name}` | "))
     _, _, number, operands, *_ = row.split("|")
     rule = OPERAND_RULES[function]

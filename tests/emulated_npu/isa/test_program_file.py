@@ -1,4 +1,4 @@
-"""A program survives its container; whatever is not a whole, undamaged container is an InvalidProgram."""
+"""A program survives its file; an incomplete or damaged file is an InvalidProgram."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES = st.integers(0, 2**62)
 
 @st.composite
 def ports(draw: st.DrawFn) -> tuple[Port, int]:
-    """A port, and the least DDR that it fits into; strides of both signs, shape and strides of one length."""
+    """Draw a port and the smallest DDR that holds it, with strides of both signs."""
     axes = draw(st.lists(st.tuples(st.integers(1, 2**31 - 1), st.integers(-(2**24), 2**24)), max_size=6))
     shape, strides = tuple(size for size, _ in axes), tuple(stride for _, stride in axes)
     reaches = [(size - 1) * stride for size, stride in axes]
@@ -36,7 +36,7 @@ def ports(draw: st.DrawFn) -> tuple[Port, int]:
 
 @st.composite
 def whole_programs(draw: st.DrawFn) -> Program:
-    """A program with metadata of every kind."""
+    """Draw a program with metadata of every kind."""
     code = encode(draw(programs()))
     layers = draw(st.lists(st.text(max_size=6), max_size=4))
     count = len(code) // INSTRUCTION_BYTES
@@ -72,13 +72,13 @@ def _container(code: bytes, metadata: bytes, version: int = VERSION) -> bytes:
 
 @given(whole_programs())
 def test_a_program_survives_its_container(program: Program) -> None:
-    """Instructions, layers, ports and footprint come back as they were."""
+    """Instructions, layers, ports and footprint are restored unchanged."""
     assert Program.from_bytes(program.to_bytes()) == program
 
 
 @given(st.integers(0, 8 * len(SMALL.to_bytes()) - 1))
 def test_any_flipped_bit_is_found(bit: int) -> None:
-    """A corrupted word anywhere in the file is reported and never executed."""
+    """A corrupted bit anywhere in the file is reported."""
     data = bytearray(SMALL.to_bytes())
     data[bit // 8] ^= 1 << bit % 8
     with pytest.raises(InvalidProgram):
@@ -87,7 +87,7 @@ def test_any_flipped_bit_is_found(bit: int) -> None:
 
 @given(st.integers(0, len(SMALL.to_bytes()) - 1))
 def test_a_file_cut_short_is_found(length: int) -> None:
-    """A part of a file is no program."""
+    """A truncated file is an InvalidProgram."""
     with pytest.raises(InvalidProgram):
         Program.from_bytes(SMALL.to_bytes()[:length])
 
@@ -101,7 +101,7 @@ def test_other_bytes_are_no_program(data: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_arbitrary_metadata_are_no_program(metadata: bytes) -> None:
-    """Metadata that no to_bytes wrote raise InvalidProgram even under a right checksum."""
+    """Metadata that `to_bytes` does not write raise InvalidProgram, even with a correct checksum."""
     with pytest.raises(InvalidProgram):
         Program.from_bytes(_container(SMALL.code, metadata))
 
@@ -140,7 +140,7 @@ FOOTPRINT = {"ddr_bytes": 256, "llc_bytes": 0, "nb_bytes": 64, "sb_bytes": 32, "
     ids=str,
 )
 def test_metadata_are_validated(change: dict[str, Any]) -> None:
-    """Every field has its type and range; the unchanged metadata pass."""
+    """Type and range of every field are checked; the unchanged metadata pass."""
     metadata = _metadata(SMALL.to_bytes())
     assert Program.from_bytes(_container(SMALL.code, json.dumps(metadata).encode())) == SMALL
     with pytest.raises(InvalidProgram):
@@ -176,7 +176,7 @@ def test_ports_lie_in_the_memory_of_the_program(change: dict[str, Any], complain
 
 @pytest.mark.parametrize(("field", "item", "most"), [("layers", "conv", MAX_LAYERS), ("inputs", PORT, MAX_PORTS)])
 def test_names_are_limited(field: str, item: object, most: int) -> None:
-    """As many layers and ports as the limit pass, one more is refused."""
+    """The largest allowed number of layers and ports passes, one more is refused."""
     metadata = {**_metadata(SMALL.to_bytes()), "layer_of": [[0, 3]]}
     assert Program.from_bytes(_container(SMALL.code, json.dumps({**metadata, field: [item] * most}).encode()))
     with pytest.raises(InvalidProgram, match=f"{most + 1} {field}, the limit is {most}"):
@@ -184,20 +184,20 @@ def test_names_are_limited(field: str, item: object, most: int) -> None:
 
 
 def test_deeply_nested_metadata_are_rejected() -> None:
-    """Metadata that would exhaust the stack of the parser are an InvalidProgram."""
+    """Metadata nested too deeply for the parser are an InvalidProgram."""
     with pytest.raises(InvalidProgram):
         Program.from_bytes(_container(SMALL.code, b"[" * 200_000))
 
 
 def test_another_version_is_named() -> None:
-    """A file of another format says which and is not read."""
+    """A file of another format is refused with both version numbers."""
     with pytest.raises(InvalidProgram, match="format 1, this version reads 3") as caught:
         Program.from_bytes(_container(SMALL.code, json.dumps(_metadata(SMALL.to_bytes())).encode(), version=1))
     assert "Compile" in caught.value.next_step
 
 
 def test_lengths_are_not_trusted() -> None:
-    """A header that announces more than there is, up to the largest number, is rejected before anything is read."""
+    """A header with lengths beyond the file is rejected before anything is read."""
     for code_bytes in (len(SMALL.code) + 16, 2**64 - 1):
         data = bytearray(SMALL.to_bytes())
         data[16:24] = struct.pack("<Q", code_bytes)
@@ -206,13 +206,13 @@ def test_lengths_are_not_trusted() -> None:
 
 
 def test_half_an_instruction_is_rejected() -> None:
-    """Code is a whole number of instructions."""
+    """Code that is not a whole number of instructions is rejected."""
     with pytest.raises(InvalidProgram, match="whole number"):
         Program.from_bytes(_container(SMALL.code + b"\x01", json.dumps(_metadata(SMALL.to_bytes())).encode()))
 
 
 def test_layers_of_instructions_are_run_length_encoded() -> None:
-    """The layers of a long program cost a few bytes for each change of layer."""
+    """The layers of a long program take a few bytes per change of layer."""
     code = SMALL.code[-16:] * 30_000
     long = dataclasses.replace(SMALL, code=code, layer_of=(0,) * 10_000 + (1,) * 20_000)
     assert Program.from_bytes(long.to_bytes()) == long

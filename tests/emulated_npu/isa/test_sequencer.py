@@ -1,4 +1,4 @@
-"""Registers, slots and loops become the commands that they mean, or the error says which instruction is wrong."""
+"""Registers, slots and loops become the right commands, or the error names the wrong instruction."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def _fill(address: int) -> Command:
 
 
 def test_a_loop_is_unrolled() -> None:
-    """A counted loop with an advancing address gives one command for each turn."""
-    items = _items(SLOT + "set r1, 100\nset r2, 3\nagain: fill target=r1:d0\nadd_immediate r1, r1, -32\n"
-                   "add_immediate r2, r2, -1\nbranch_not_zero r2, again\nhalt")  # fmt: skip
+    """A counted loop with an advancing address gives one command per round."""
+    body = "again: fill target=r1:d0\nadd_immediate r1, r1, -32\nadd_immediate r2, r2, -1\nbranch_not_zero r2, again\n"
+    items = _items(f"{SLOT}set r1, 100\nset r2, 3\n{body}halt")
     assert items == [_fill(100), _fill(68), _fill(36)]
 
 
 def test_nested_loops_by_comparison() -> None:
-    """Loops nest, BRANCH_LESS compares signed, ADD adds registers, JUMP goes where it says."""
+    """Loops nest, BRANCH_LESS compares signed numbers, ADD adds registers, and JUMP goes to its target."""
     items = _items(
         SLOT
         + """
@@ -78,13 +78,13 @@ def test_nested_loops_by_comparison() -> None:
 
 @pytest.mark.parametrize("step", ["add_immediate r1, r1, 1", "set r2, 1\nadd r1, r1, r2"])
 def test_registers_wrap(step: str) -> None:
-    """Arithmetic is that of 64-bit two's complement."""
+    """Arithmetic is 64-bit two's complement."""
     (item,) = _items(SLOT + f"set r1, 9223372036854775807\n{step}\nfill target=r1:d0\nhalt")
     assert item == _fill(-(2**63))
 
 
 def test_slots_are_read_at_issue() -> None:
-    """What is written to a slot or register after an instruction does not change its command."""
+    """A later write to a slot or register does not change an earlier command."""
     first, second, third = _items(
         SLOT + "set r1, 4\nfill target=r1:d0\naxis d0, 0, 2, -4\nset r1, 12\nfill target=r1:d0\n"
         "descriptor d0, halo, int8, 0\nfill target=r1:d0\nhalt"
@@ -95,7 +95,7 @@ def test_slots_are_read_at_issue() -> None:
 
 
 def test_the_rank_alone_decides_which_axes_count() -> None:
-    """A header keeps the axes of its slot, so that a rank can shrink and grow again."""
+    """A header keeps the axes of its slot, so a rank can shrink and grow again."""
     text = SLOT + "axis d0, 1, 5, 7\ndescriptor d0, nb, float32, 2\nfill target=r0:d0\nhalt"
     assert _items(text) == [Command(Function.FILL, Operand(Descriptor(Space.NB, DataType.FLOAT32, (8, 5), (4, 7)), 0))]
 
@@ -120,7 +120,7 @@ def test_settings_not_written_are_the_defaults() -> None:
 
 
 def test_control_instructions_are_counted() -> None:
-    """Each CONFIG or CONTROL instruction counts for the next item; items themselves do not; HALT counts at the end."""
+    """Each CONFIG or CONTROL instruction counts for the next item; HALT counts at the end; items do not count."""
     text = SLOT + "fill target=r0:d0\nwait cp, m3, 2\nset r1, 1\npost io, m4, 5\nfence\njump end\nend: halt"
     steps = list(sequence(assemble(text), layer_of=range(9)))
     assert steps == [
@@ -152,7 +152,7 @@ def test_every_executed_instruction_is_counted_once(program: list[Instruction]) 
 
 
 def test_a_register_from_memory() -> None:
-    """LOAD_REGISTER issues a fence, then reads the element; the value may end a loop."""
+    """LOAD_REGISTER issues a fence, then reads the element, whose value may end a loop."""
     memory = iter([-1, 7, 0])
     asked = []
 
@@ -172,7 +172,7 @@ def test_a_register_from_memory() -> None:
 
 
 def test_the_load_happens_after_the_fence_was_taken() -> None:
-    """The value is read no earlier than the step behind the fence is asked for: the fence has taken effect by then."""
+    """The value is read only when the step after the fence is requested, when the fence has taken effect."""
     reads: list[int] = []
 
     def read(_: Space, __: DataType, address: int) -> int:
@@ -189,7 +189,7 @@ def test_the_load_happens_after_the_fence_was_taken() -> None:
 
 
 def test_a_value_from_memory_without_a_memory_is_a_fault() -> None:
-    """A program whose time depends on values cannot be timed alone, and the error says so."""
+    """Timing a program that depends on values raises an error that says so."""
     steps = sequence(assemble("fence\nload_register r1, nb, int32, r0, 0\nhalt"))
     with pytest.raises(ExecutionFault, match="instruction 1") as caught:
         list(steps)
@@ -203,26 +203,30 @@ def test_a_value_from_memory_without_a_memory_is_a_fault() -> None:
         ("descriptor d3, nb, int8, 1\nfill target=r0:d3", "instruction 2 uses descriptor slot 3, whose axis 0"),
         (SLOT + "fill target=r0:d0, settings=s2", "instruction 3 uses settings slot 2"),
         ("", "runs off its end after instruction 0"),
-        (SLOT + "settings s1, modes, 0x1100000000\nbinary target=r0:d0, first=r0:d0, second=r0:d0, settings=s1",
-         "instruction 4: BINARY has no mode 17"),
-        (SLOT + "settings s1, modes, 0x900000000\nreduce target=r0:d0, first=r0:d0, settings=s1",
-         "instruction 4: REDUCE has no mode 9"),
+        (
+            SLOT + "settings s1, modes, 0x1100000000\nbinary target=r0:d0, first=r0:d0, second=r0:d0, settings=s1",
+            "instruction 4: BINARY has no mode 17",
+        ),
+        (
+            SLOT + "settings s1, modes, 0x900000000\nreduce target=r0:d0, first=r0:d0, settings=s1",
+            "instruction 4: REDUCE has no mode 9",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_fault_names_its_instruction(text: str, complaint: str) -> None:
-    """Slots never set, modes that do not exist and a missing HALT are reported with the instruction."""
+    """Unset slots, invalid modes and a missing HALT are reported with the instruction."""
     with pytest.raises(ExecutionFault, match=complaint):
         list(sequence(assemble("fence\n" + text)))
 
 
 def test_no_instructions_are_no_program() -> None:
-    """Empty code is told as such, not as an instruction before the first."""
+    """Empty code has a message of its own, which names no instruction."""
     with pytest.raises(ExecutionFault, match="has no instructions"):
         list(sequence(b""))
 
 
 def test_an_endless_loop_exceeds_the_budget() -> None:
-    """A loop without end stops at the budget, with or without items in it."""
+    """An endless loop stops at the budget, with or without items in it."""
     with pytest.raises(BudgetExceeded, match="after 1000 instructions"):
         list(sequence(assemble("here: jump here"), budget_instructions=1000))
     steps = sequence(assemble("here: fence\njump here"), budget_instructions=1000)
@@ -232,14 +236,14 @@ def test_an_endless_loop_exceeds_the_budget() -> None:
 
 
 def test_a_jump_out_of_the_program_does_not_decode() -> None:
-    """Code whose jump leaves it is rejected before anything runs."""
+    """Code that jumps out of itself is rejected before it runs."""
     code = encode([control(Opcode.JUMP, 1), control(Opcode.HALT)])
     with pytest.raises(InvalidProgram, match="instruction 0 jumps out"):
         sequence(code[:16])
 
 
 def test_equal_views_are_one_object() -> None:
-    """Equal descriptors and settings are the same object, so that caches may go by identity."""
+    """Equal descriptors and settings are the same object, so caches may compare by identity."""
     first, second = _items(
         SLOT + SLOT.replace("d0", "d1") + "settings s1, alpha, 0x0\nsettings s2, beta, 0x0\n"
         "fill target=r0:d0, settings=s1\nfill target=r0:d1, settings=s2\nhalt"

@@ -1,4 +1,4 @@
-"""The nodes of a network for partition, and what each asks of a machine (S5.2)."""
+"""The nodes of a network for the partition, and their demand on a machine (S5.2)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _weights(*shape: int) -> Array:
 
 
 def _nodes(machine: Machine = EDGE) -> NetworkNodes:
-    """A convolution of 3 to 8 channels, a copy of it with a border of ones, a second one, and the sum of both ways."""
+    """Return a convolution of 3 to 8 channels, a copy with a border of ones, a second one, and the sum of both."""
     nodes = [
         node("Conv", "x first", "a", pads=[1, 1, 1, 1]),
         node("Pad", "a pads one", "b"),
@@ -50,7 +50,7 @@ def _nodes(machine: Machine = EDGE) -> NetworkNodes:
 
 
 def test_every_layer_is_in_one_node() -> None:
-    """What fills a border is no node of its own, which could be visited first, but part of the one that reads it."""
+    """The fill of a border belongs to the node that reads it, so it cannot be visited first."""
     found = _nodes()
     layers = [layer for layers in found.layers for layer in layers]
     assert sorted(layers) == list(range(len(layers)))
@@ -59,21 +59,21 @@ def test_every_layer_is_in_one_node() -> None:
 
 
 def test_the_workload_of_the_edge_by_hand() -> None:
-    """The first convolution: 3 to 8 channels, 10 x 10 outputs, 3 x 3 taps, in float32 on 32 x 32 multipliers.
+    """The demand of the first convolution: 3 to 8 channels, 10 x 10 outputs, 3 x 3 taps, float32, 32 x 32 multipliers.
 
-    In 300 elements, out 800, 8 x 27 = 216 weights and no scales, of 4 bytes; the input of the network comes from no
-    node. The MFU packs a row of the window, 3 taps x 3 channels, into its 32 rows and 8 outputs into its 32 columns: 3
-    cycles for each of 100 pixels, one for each row. One command of 300 cycles and 20 of start-up, of 1024 multiply-adds
-    each, where 100 x 27 x 8 = 21600 are useful.
+    It reads 300 elements, writes 800 and has 8 x 27 = 216 weights, of 4 bytes each; the input of the network comes from
+    no node. The MFU packs a window row, 3 taps x 3 channels, into its 32 rows and 8 outputs into its 32 columns: 3
+    cycles per pixel for 100 pixels. The demand is one command of 300 cycles plus 20 of start-up, with 1024
+    multiply-adds each, of which 100 x 27 x 8 = 21600 are useful.
     """
     first = _nodes().graph.nodes[0].workload
     assert first == Workload((3 * 100 + 20) * 1024, 300 * 4, 800 * 4, 216 * 4, routing_bytes=0)
 
 
 def test_bytes_follow_the_precision_and_compute_the_parallelism() -> None:
-    """The same convolution in int8 on the 64 x 4 multipliers of nvdla-256, which starts up in no time.
+    """The same convolution in int8 on the 64 x 4 multipliers of nvdla-256, without start-up.
 
-    A byte for each element. A cycle takes the channels of one tap, 3 of 64 rows, and 4 of 8 outputs: 100 pixels x 9
+    Each element is a byte. A cycle computes the channels of one tap (3 of 64 rows) for 4 of 8 outputs: 100 pixels x 9
     taps x 2 halves of the outputs = 1800 cycles of 256 multiply-adds.
     """
     first = _nodes(load_preset("nvdla-256")).graph.nodes[0].workload
@@ -81,10 +81,10 @@ def test_bytes_follow_the_precision_and_compute_the_parallelism() -> None:
 
 
 def test_what_nodes_read_of_each_other_is_routed() -> None:
-    """The second convolution reads 8 x 12 x 12 with its border, and the 8 x 10 x 10 that are added to its sum.
+    """The second convolution reads 8 x 12 x 12 elements with the border, and adds 8 x 10 x 10 to its sum.
 
-    The fill of the border, 1 element wide around 10 x 10, is its own, but lies in the same value: 1152 + 800 elements
-    are taken, all of them from the two other nodes. 8 x 72 weights stay.
+    The fill of the border, 1 element wide around 10 x 10, is its own but part of the same value: 1152 + 800 elements
+    come from the two other nodes. 8 x 72 weights are static.
     """
     second = _nodes().graph.nodes[2].workload
     assert (second.dynamic_in_bytes, second.routing_bytes) == (1952 * 4, 1952 * 4)
@@ -92,7 +92,7 @@ def test_what_nodes_read_of_each_other_is_routed() -> None:
 
 
 def test_groups_come_from_text() -> None:
-    """A number of groups has one core each, or divides --cores; several chips take their part of the groups."""
+    """A number of groups means one core each, or divides --cores; chips share the groups."""
     fabric = fabric_of(load_preset("chiplets-64"))
     assert [len(group.cores) for group in form_groups(fabric, "3")] == [1, 1, 1]
     assert [len(group.cores) for group in form_groups(fabric, "3", 8)] == [2, 3, 3]
@@ -106,7 +106,7 @@ def test_groups_come_from_text() -> None:
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.integers(1, 5), st.integers(1, 9), st.data())
 def test_a_number_of_groups_spreads_over_chips(chips: int, cores_per_chip: int, data: st.DataObject) -> None:
-    """As many groups and cores as asked for, each on one chip, as equal there as can be, as many on each chip."""
+    """The requested groups and cores are spread evenly over chips; each group lies on one chip."""
     fabric = Fabric(chips, cores_per_chip, CoreCapability(1e9, 1), shared_bytes=360)
     total = data.draw(st.integers(1, fabric.cores))
     count = data.draw(st.integers(min(chips, total), total))
@@ -137,14 +137,14 @@ def test_a_number_of_groups_spreads_over_chips(chips: int, cores_per_chip: int, 
     ],
 )
 def test_numbers_that_contradict_the_machine_are_refused(text: str, cores: int | None, limit: str) -> None:
-    """The error names the limit, of two chips of four cores."""
+    """The error names the limit of two chips of four cores."""
     with pytest.raises(InvalidPartition) as caught:
         form_groups(Fabric(2, 4, CoreCapability(1e9, 1)), text, cores)
     assert limit in caught.value.why
 
 
 def test_a_core_holds_its_part_of_the_memory_by_the_cores_in_use() -> None:
-    """As `group_machines` has it when they compile: of the 2 GiB of the edge two cores have one each; or as told."""
+    """Two cores in use have 1 GiB each of the edge's 2 GiB, as in `group_machines`, unless a size is given."""
     fabric = fabric_of(EDGE)
     for text, cores in (("2", None), ("3", 8), ("0-2/5", None)):
         groups = form_groups(fabric, text, cores)
@@ -157,7 +157,7 @@ def test_a_core_holds_its_part_of_the_memory_by_the_cores_in_use() -> None:
 
 
 def test_a_core_among_several_need_not_hold_the_network() -> None:
-    """What predictions are made on has the bandwidth of a core among four, and the DDR of the chip."""
+    """The machine for predictions has the bandwidth of one core of four, and the DDR of the chip."""
     crowded = contended(EDGE, form_groups(fabric_of(EDGE), "4"))
     assert crowded.ddr.bytes == EDGE.ddr.bytes
     assert crowded.ddr.bytes_per_s == EDGE.ddr.bytes_per_s / 4
@@ -165,7 +165,7 @@ def test_a_core_among_several_need_not_hold_the_network() -> None:
 
 
 def test_a_stage_sends_over_the_link_to_the_next_one() -> None:
-    """Two groups on chip 0 and one on chip 1: 544 bytes a ns to the second, 100 to the third, nothing behind it."""
+    """Groups on chips 0, 0 and 1 send 544 bytes/ns to the second, 100 to the third, and nothing after it."""
     machine = load_preset("chiplets-64")
     found = _nodes()
     times = stage_times(found, traversal_from(found, None), form_groups(fabric_of(machine), "0/1/16"), machine)
@@ -173,7 +173,7 @@ def test_a_stage_sends_over_the_link_to_the_next_one() -> None:
 
 
 def test_the_balanced_partition_is_by_stage_times() -> None:
-    """Its slowest stage is as fast as that of any cut of the same traversal in two."""
+    """Its slowest stage is as fast as in the best cut of the same traversal into two."""
     found = _nodes()
     traversal = traversal_from(found, None)
     groups = form_groups(fabric_of(EDGE), "2")

@@ -1,4 +1,4 @@
-"""The balanced partition: exactly the smallest largest stage time, and side by side with the partition by score."""
+"""The balanced partition: the exact minimum of the largest stage time, compared with the partition by score."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def _times(times: Sequence[float], groups: int) -> StageTimes:
 
 
 def test_it_beats_the_greedy_split_side_by_side() -> None:
-    """MACs 4 4 1 1 4 4 1 1 on groups of 2, 1, 1 and 1 cores: by score 4 4 1 1 | 4 | 4 1 | 1, which takes 5, 4, 5, 1.
+    """The balanced partition takes 5, 4, 4, 2 where the partition by score takes 5, 4, 5, 1.
 
-    At a threshold of 4 the first group takes 4 4 (8 / 2), the second 1 1, the third 4, the fourth 4 and a fifth 1 1,
-    which is one too many: 5 is the smallest largest time. Of the splits that reach it the least sum of
-    squares has 4 4 1 1 | 4 | 4 | 1 1 with 5, 4, 4, 2.
+    MACs 4 4 1 1 4 4 1 1 on groups of 2, 1, 1 and 1 cores: by score 4 4 1 1 | 4 | 4 1 | 1. At a threshold of 4 the first
+    group takes 4 4 (8 / 2), the second 1 1, the third 4, the fourth 4, and a fifth 1 1, one too many: 5 is the smallest
+    largest time. Of the splits that reach it, 4 4 1 1 | 4 | 4 | 1 1 has the smallest sum of squares.
     """
     graph = _macs(4, 4, 1, 1, 4, 4, 1, 1)
     traversal = traverse(graph)
@@ -53,7 +53,7 @@ def test_it_beats_the_greedy_split_side_by_side() -> None:
 
 
 def test_what_crosses_a_cut_moves_it() -> None:
-    """Times 2 2 2 on two groups, 3 bytes before node 1 and 1 before node 2, 1 a byte: 2 + 3 | 4 or, less, 4 + 1 | 2."""
+    """Times 2 2 2 on two groups, 3 bytes before node 1 and 1 before node 2: 4 + 1 | 2 is better than 2 + 3 | 4."""
     graph = _macs(2, 2, 2)
     cost = StageTimes(((2, 2, 2),) * 2, (0, 3, 1, 0), (1.0, 0.0))
     partition = balanced_partition(graph, traverse(graph), groups_of_sizes(fabric(1, 2), [1] * 2), cost)
@@ -62,14 +62,14 @@ def test_what_crosses_a_cut_moves_it() -> None:
 
 
 def test_no_stage_reaches_over_the_legs_of_a_start_in_the_middle() -> None:
-    """From d of the six nodes, d e f | a b c is all that two groups can do, however uneven the times are."""
+    """From d of the six nodes, two groups can only take d e f | a b c, however uneven the times are."""
     cost = _times([9, 9, 9, 1, 1, 1], 2)
     partition = balanced_partition(SIX_NODES, traverse_from(SIX_NODES, 3), groups_of_sizes(fabric(1, 2), [1] * 2), cost)
     assert parts(SIX_NODES, partition) == ["def", "abc"]
 
 
 def test_every_group_gets_a_node() -> None:
-    """One node takes all the time; the other groups still share the rest, one each."""
+    """If one node takes all the time, each other group still gets one of the rest."""
     graph = _macs(9, 0, 0, 0)
     partition = balanced_partition(
         graph, traverse(graph), groups_of_sizes(fabric(1, 4), [1] * 4), _times([9, 0, 0, 0], 4)
@@ -80,7 +80,7 @@ def test_every_group_gets_a_node() -> None:
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(graphs(most=9), st.data())
 def test_no_split_has_a_smaller_largest_stage(graph: NodeGraph, data: st.DataObject) -> None:
-    """For any network, start, groups, storage and stage times with communication, against all splits that are held."""
+    """For any network, start, groups, storage and stage times, no feasible split has a smaller largest stage."""
     count = len(graph.nodes)
     start = data.draw(st.none() | st.integers(0, count - 1))
     traversal = traverse(graph) if start is None else traverse_from(graph, start)
@@ -119,7 +119,7 @@ def test_no_split_has_a_smaller_largest_stage(graph: NodeGraph, data: st.DataObj
 
 
 def test_hundreds_of_nodes_on_sixteen_groups() -> None:
-    """430 equal nodes on 16 groups: the largest stage is 27 of them, as 430 / 16 rounded up."""
+    """With 430 equal nodes on 16 groups the largest stage has 27 nodes, 430 / 16 rounded up."""
     graph = _macs(*[1] * 430)
     groups = groups_of_sizes(fabric(1, 16), [1] * 16)
     partition = balanced_partition(graph, traverse(graph), groups, _times([1.0] * 430, 16))
@@ -128,10 +128,10 @@ def test_hundreds_of_nodes_on_sixteen_groups() -> None:
 
 
 def test_no_stage_exceeds_the_storage_of_its_group() -> None:
-    """Nodes of 30, 40, 40 and 10 bytes (inputs and static) and times 1 1 1 9, so that the last is best alone.
+    """Nodes of 30, 40, 40 and 10 bytes with times 1 1 1 9, so that the last is best alone.
 
-    Cores of 110 bytes hold 30 40 40 | 10, those of 80 no more than 30 40 | 40 10. Of 60, the first holds 30 and leaves
-    90 to the second.
+    Cores of 110 bytes hold 30 40 40 | 10, cores of 80 only 30 40 | 40 10. With cores of 60 the first holds 30 and
+    leaves 90 to the second, which is too much.
     """
     graph = chain(*(Workload(1, amount - 10, 0, 10) for amount in (30, 40, 40, 10)))
     cost = _times([1, 1, 1, 9], 2)
@@ -158,7 +158,7 @@ def test_a_node_that_no_group_holds_is_named() -> None:
 
 
 def test_an_infinite_cost_forbids_a_stage() -> None:
-    """No more than two nodes a stage: 2 + 2 + 1; with two groups nothing is left."""
+    """With at most two nodes per stage, 5 nodes need 2 + 2 + 1; two groups cannot hold them."""
     graph = _macs(1, 1, 1, 1, 1)
 
     def cost(start: int, stop: int, _group: int) -> float:
@@ -191,7 +191,7 @@ def test_a_time_that_is_none_is_refused(value: float) -> None:
 
 
 def test_times_that_do_not_match_are_refused() -> None:
-    """One cut more than nodes, and for every group times of nodes and of what it sends."""
+    """There must be one cut more than nodes, and node and byte times for every group."""
     graph = _macs(1, 1)
     with pytest.raises(InvalidPartition, match="2 node times on group 0 for 2 cuts"):
         StageTimes(((1.0, 1.0),), (0, 0), (0.0,))

@@ -1,7 +1,7 @@
-"""The partition by split score (S5.5, S5.6): where it splits, what it does when groups do not hold the network.
+"""The partition by split score (S5.5, S5.6): where it splits, and what it does if the groups do not hold the network.
 
-By hand on the six nodes a b c d e f of 100, 200, 100, 300, 200 and 100 MACs (1000 in all): with the compute share as
-only weight the scores on one core are 0.1, 0.2, 0.1, 0.3, 0.2 and 0.1, and half of that on two.
+The six nodes a b c d e f have 100, 200, 100, 300, 200 and 100 MACs (1000 in all): with the compute share as only weight
+their scores on one core are 0.1, 0.2, 0.1, 0.3, 0.2 and 0.1, and half of that on two.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_the_score_over_the_threshold_closes_a_group_before_the_current_node() -
 
 
 def test_every_step_has_its_score_and_why_it_closes() -> None:
-    """The steps of the same partition: who closes a group is tried again in the next one."""
+    """The steps of the same partition: the node that closes a group is tried again in the next one."""
     groups = groups_of_sizes(fabric(1, 4), (2, 1, 1))
     partition = partition_by_score(SIX_NODES, traverse(SIX_NODES), groups, SplitRule(COMPUTE, 0.3))
     assert [(names(SIX_NODES, (step.node,)), step.group, step.closes) for step in partition.steps] == [
@@ -71,7 +71,7 @@ def test_every_step_has_its_score_and_why_it_closes() -> None:
 
 
 def test_the_node_limit_closes_a_group() -> None:
-    """At most two nodes each, whatever the score."""
+    """A group takes at most two nodes, whatever the score."""
     partition = partition_by_score(
         SIX_NODES, traverse(SIX_NODES), groups_of_sizes(fabric(1, 3), [1] * 3), SplitRule(COMPUTE, 1.0, node_limit=2)
     )
@@ -80,7 +80,7 @@ def test_the_node_limit_closes_a_group() -> None:
 
 
 def test_a_node_that_exceeds_alone_forms_its_own() -> None:
-    """MACs 1, 8, 1, 1, threshold 5: 1, as 1 + 8 = 9 > 5; 8 alone is above, and so is 8 + 1; 1 + 1 are the rest."""
+    """With MACs 1, 8, 1, 1 and threshold 5 the sub-structures are 1 (1 + 8 > 5), 8 alone, and 1 + 1."""
     graph = _macs(1, 8, 1, 1)
     partition = partition_by_score(graph, traverse(graph), groups_of_sizes(fabric(1, 3), [1] * 3), SplitRule(MACS, 5))
     assert parts(graph, partition) == ["0", "1", "23"]
@@ -116,7 +116,7 @@ def test_more_sub_structures_than_groups_raise_the_threshold() -> None:
 
 
 def test_storage_that_does_not_suffice_splits_before_the_node_that_exceeds_it() -> None:
-    """100 bytes a core: 60 + 40 fit, 60 + 40 + 1 do not, although the threshold would allow it."""
+    """Cores of 100 bytes hold 60 + 40 but not 60 + 40 + 1, although the threshold would allow it."""
     graph = _static(60, 40, 1, 5)
     groups = groups_of_sizes(fabric(1, 2, storage_bytes=100), [1] * 2)
     partition = partition_by_score(graph, traverse(graph), groups, SplitRule(COMPUTE, 1.0))
@@ -142,7 +142,7 @@ def test_a_lower_threshold_is_taken_where_only_that_makes_it_fit() -> None:
 
 
 def test_compute_counts_where_a_period_is_given() -> None:
-    """100 MACs per second and an input every 2 s: 200 MACs a core. 150 + 50 fit, one more does not."""
+    """At 100 MACs per second and an input every 2 s a core takes 200 MACs: 150 + 50 fit, one more does not."""
     graph = _macs(150, 50, 1)
     groups = groups_of_sizes(fabric(1, 2, macs_per_s=100), [1] * 2)
     free = partition_by_score(graph, traverse(graph), groups, SplitRule(MACS, 1000))
@@ -192,7 +192,7 @@ def test_an_added_group_is_large_enough_for_its_first_node() -> None:
 
 
 def test_groups_that_hold_the_network_get_no_company() -> None:
-    """Without a threshold the given group takes all, and none is added."""
+    """Without a threshold the given group takes the whole network, and no group is added."""
     machine = fabric(2, 2)
     partition = partition_by_score_adding_groups(
         SIX_NODES, traverse(SIX_NODES), parse_groups(machine, "0-1"), SplitRule(COMPUTE), machine
@@ -205,7 +205,7 @@ def test_groups_that_hold_the_network_get_no_company() -> None:
 
 
 def test_without_a_threshold_the_smallest_is_searched() -> None:
-    """Three groups: a b c 0.4 | d 0.3 | e f 0.3. Any below 0.4 leaves c outside of a b and yields a fourth."""
+    """Three groups take a b c 0.4 | d 0.3 | e f 0.3; any threshold below 0.4 separates c and gives a fourth."""
     partition = partition_by_score(
         SIX_NODES, traverse(SIX_NODES), groups_of_sizes(fabric(1, 3), [1] * 3), SplitRule(COMPUTE)
     )
@@ -255,7 +255,7 @@ def _check(graph: NodeGraph, traversal: Traversal, rule: SplitRule, partition: C
 
 
 def _check_acyclic(graph: NodeGraph, partition: CorePartition) -> None:
-    """Take away sub-structures that wait for nobody until none is left."""
+    """Remove sub-structures without open dependencies until none is left."""
     where = {node: part.group for part in partition.sub_structures for node in part.nodes}
     waits = {
         part.group: {where[before] for node in part.nodes for before in graph.nodes[node].predecessors} - {part.group}
@@ -273,7 +273,7 @@ def _check_acyclic(graph: NodeGraph, partition: CorePartition) -> None:
 def test_any_network_that_fits_is_split_within_threshold_limit_and_capability(
     task: tuple[NodeGraph, Traversal, tuple[CoreGroup, ...], SplitRule],
 ) -> None:
-    """Every node once in the order of the visit, no cycle of sub-structures, and the threshold kept unless single."""
+    """Every node appears once in visiting order, without cycles, and within the threshold unless alone."""
     graph, traversal, groups, rule = task
     try:
         partition = partition_by_score(graph, traversal, groups, rule)
@@ -287,7 +287,7 @@ def test_any_network_that_fits_is_split_within_threshold_limit_and_capability(
 def test_added_groups_hold_the_network_and_keep_the_threshold(
     task: tuple[NodeGraph, Traversal, tuple[CoreGroup, ...], SplitRule],
 ) -> None:
-    """With groups added all of that holds, a given threshold stays, cores are used once, an event says each."""
+    """With added groups the same holds, the threshold stays, cores are used once, and each addition has an event."""
     graph, traversal, groups, rule = task
     machine = fabric(8, 4, storage_bytes=groups[0].core.storage_bytes)
     try:
@@ -308,7 +308,7 @@ def test_added_groups_hold_the_network_and_keep_the_threshold(
 def test_the_searched_threshold_is_the_smallest(
     task: tuple[NodeGraph, Traversal, tuple[CoreGroup, ...], SplitRule],
 ) -> None:
-    """Among all scores that any stretch of nodes has on any group, no smaller one makes the network fit the groups."""
+    """Of all possible scores of stretches on any group, no smaller one makes the network fit."""
     graph, traversal, groups, rule = task
     assume(rule.threshold is None)
     splitting = Splitting(graph, traversal, rule)
@@ -352,7 +352,7 @@ def test_a_node_that_no_group_holds_is_named() -> None:
 
 
 def test_a_node_that_no_chip_holds_is_named() -> None:
-    """Groups are added of at most a whole chip: 2 cores of 100 bytes."""
+    """An added group has at most the cores of a chip: 2 cores of 100 bytes."""
     machine = fabric(4, 2, storage_bytes=100)
     graph = _static(10, 201)
     with pytest.raises(DoesNotFit, match="no core group holds node '1'") as caught:
@@ -363,7 +363,7 @@ def test_a_node_that_no_chip_holds_is_named() -> None:
 
 
 def test_groups_too_small_for_the_network_together_are_named() -> None:
-    """Three nodes of 80 bytes do not share two cores of 100, whatever the threshold."""
+    """Three nodes of 80 bytes do not fit two cores of 100, whatever the threshold."""
     graph = _static(80, 80, 80)
     groups = groups_of_sizes(fabric(1, 2, storage_bytes=100), [1] * 2)
     for threshold in (None, 0.5):
@@ -374,7 +374,7 @@ def test_groups_too_small_for_the_network_together_are_named() -> None:
 
 
 def test_a_node_limit_that_the_groups_cannot_keep_is_named() -> None:
-    """Six nodes, at most two each, are three sub-structures."""
+    """Six nodes, at most two per group, need three sub-structures."""
     with pytest.raises(DoesNotFit) as caught:
         partition_by_score(
             SIX_NODES, traverse(SIX_NODES), groups_of_sizes(fabric(1, 2), [1] * 2), SplitRule(COMPUTE, node_limit=2)
@@ -383,7 +383,7 @@ def test_a_node_limit_that_the_groups_cannot_keep_is_named() -> None:
 
 
 def test_no_core_left_for_another_group_is_named() -> None:
-    """Threshold 0.3 needs four groups of one core; there are three cores."""
+    """Threshold 0.3 needs four groups of one core, but there are three cores."""
     machine = fabric(1, 3)
     with pytest.raises(DoesNotFit, match="no core group is left for node 'e'") as caught:
         partition_by_score_adding_groups(
@@ -402,7 +402,7 @@ def test_a_start_in_the_middle_needs_two_groups() -> None:
 
 
 def test_a_traversal_of_another_network_and_groups_that_share_a_core_are_refused() -> None:
-    """Both would lose or repeat work."""
+    """A traversal of another network and groups with a common core are refused."""
     groups = groups_of_sizes(fabric(1, 2), [1] * 2)
     with pytest.raises(InvalidPartition, match="a traversal of 2 nodes"):
         partition_by_score(SIX_NODES, traverse(_macs(1, 1)), groups, SplitRule(COMPUTE))

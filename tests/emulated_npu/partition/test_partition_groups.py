@@ -1,4 +1,4 @@
-"""Core groups: how they are formed from chips of cores, and which lists of cores contradict themselves (S5.1)."""
+"""Core groups: how chips are divided into groups, and which lists of cores are contradictory (S5.1)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_capability_of_a_group_is_that_of_its_cores_together() -> None:
 
 
 def test_cores_in_use_share_the_storage_of_their_chip() -> None:
-    """120 bytes a chip of four cores: three in use have 40 each, one alone all; without shared storage 30 stay 30."""
+    """Of 120 bytes per chip three cores in use have 40 each, one alone has all; without sharing 30 stay 30."""
     groups = parse_groups(fabric(2, 4, storage_bytes=30), "0-1/2/5")
     shared = Fabric(2, 4, CoreCapability(1e9, 30), shared_bytes=120).shared_by(groups)
     assert [group.storage_bytes for group in shared] == [80, 40, 120]
@@ -62,7 +62,7 @@ def test_cores_in_use_share_the_storage_of_their_chip() -> None:
     ],
 )
 def test_contradictory_lists_are_refused(text: str, what: str, limit: str) -> None:
-    """The error names the value and the limit and stays short, for whatever list of cores on two chips of four."""
+    """For any list of cores on two chips of four, the error names the value and the limit and is short."""
     with pytest.raises(InvalidPartition, match=what) as caught:
         parse_groups(fabric(2, 4), text)
     assert limit in caught.value.why
@@ -71,13 +71,13 @@ def test_contradictory_lists_are_refused(text: str, what: str, limit: str) -> No
 
 @pytest.mark.parametrize("macs_per_s", [0.0, -1.0, math.nan, math.inf])
 def test_a_core_without_a_speed_is_refused(macs_per_s: float) -> None:
-    """Speeds that are not positive finite numbers."""
+    """Speeds that are not positive and finite are refused."""
     with pytest.raises(InvalidPartition, match="multiply-adds per second"):
         CoreCapability(macs_per_s, 1)
 
 
 def test_a_core_without_storage_and_a_machine_without_cores_are_refused() -> None:
-    """Nothing to hold, no chip, no core, and a group of nobody."""
+    """No storage, no chip, no core and an empty group are refused."""
     with pytest.raises(InvalidPartition, match="0 bytes of storage"):
         CoreCapability(1.0, 0)
     with pytest.raises(InvalidPartition, match="0 chips of 1 cores"):

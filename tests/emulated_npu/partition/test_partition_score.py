@@ -1,4 +1,4 @@
-"""The split score: every number of S5.4 by hand on six nodes, averages per core too; which coefficients are refused.
+"""The split score: every number of S5.4 by hand on six nodes, and the coefficients that are refused.
 
 The six nodes are visited a b c d e f. Up to c (paragraphs 69, 74 to 79): MACs 100 + 200 + 100 = 400 of 1000, inputs
 40 + 60 + 60 = 160 of 300 bytes, static 20 + 40 + 40 = 100 bytes, routed 60 + 60 + 60 = 180 bytes.
@@ -26,19 +26,19 @@ TWO_CORES, ONE_CORE = groups_of_sizes(fabric(1, 3, storage_bytes=100), (2, 1))
 
 
 def test_the_sums_of_the_six_nodes() -> None:
-    """100 + 200 + 100 + 300 + 200 + 100 MACs; the inputs 40 + 3 x 60 + 50 + 30, and so on."""
+    """MACs are 100 + 200 + 100 + 300 + 200 + 100, inputs 40 + 3 x 60 + 50 + 30, and so on."""
     assert SIX_NODES.workload == Workload(1000, 300, 210, 200, 320)
     assert sum((node.workload for node in SIX_NODES.nodes[:3]), Workload()) == Workload(400, 160, 120, 100, 180)
 
 
 def test_shares_and_utilisation_by_hand() -> None:
-    """Compute 400 / 1000; routing 160 / 300; utilisation (100 * 0.5 + 160 * 0.25) / (2 * 100) = 90 / 200."""
+    """Compute is 400 / 1000, routing 160 / 300, utilisation (100 * 0.5 + 160 * 0.25) / (2 * 100) = 90 / 200."""
     score = ShareScore(static_factor=0.5, dynamic_factor=0.25)
     assert score.shares(UP_TO_C, SIX_NODES.workload, TWO_CORES) == pytest.approx((0.4, 0.45, 160 / 300))
 
 
 def test_a_share_averages_over_the_cores_and_utilisation_is_an_average_already() -> None:
-    """On two cores each does 0.2 of all MACs and 80 / 300 of the routing; each stores 45 of its 100 bytes."""
+    """On two cores each core does 0.2 of all MACs and 80 / 300 of the routing, and uses 45 of its 100 bytes."""
     assert Shares(0.4, 0.45, 160 / 300).per_core(2) == pytest.approx((0.2, 0.45, 80 / 300))
 
 
@@ -64,19 +64,19 @@ def test_the_absolute_score_of_unequal_groups_by_hand() -> None:
     ("weights", "expected"), [((1, 0, 0), 0.2), ((0, 1, 0), 130 * 2 / 200), ((0, 0, 1), 160 / 600)]
 )
 def test_any_weights_may_be_zero(weights: tuple[float, float, float], expected: float) -> None:
-    """One term alone on two cores: compute 0.4 / 2, storage (100 + 160) / 200, routing 160 / 300 / 2."""
+    """One term alone on two cores is compute 0.4 / 2, storage (100 + 160) / 200, or routing 160 / 300 / 2."""
     assert ShareScore(*weights).score(UP_TO_C, SIX_NODES.workload, TWO_CORES) == pytest.approx(expected)
 
 
 def test_the_factors_of_storage_are_no_weights() -> None:
-    """Factors above 1 are taken: (100 * 3 + 160 * 2) / 200 = 3.1."""
+    """Storage factors may exceed 1: (100 * 3 + 160 * 2) / 200 = 3.1."""
     score = ShareScore(0, 1, 0, static_factor=3, dynamic_factor=2)
     assert score.occupied_bytes(UP_TO_C) == 620
     assert score.score(UP_TO_C, SIX_NODES.workload, TWO_CORES) == pytest.approx(3.1)
 
 
 def test_a_share_of_nothing_is_zero() -> None:
-    """A network that computes and moves nothing has no shares to divide by."""
+    """In a network that computes and moves nothing, shares are 0."""
     assert ShareScore().score(Workload(), Workload(), ONE_CORE) == 0
 
 
@@ -94,7 +94,7 @@ _WEIGHTS = st.floats(0, 1)
     ),
 )
 def test_no_score_falls_when_a_node_is_added(one: Workload, more: Workload, score: ShareScore | AbsoluteScore) -> None:
-    """The bisection of the split rests on it, rounding included; any workload has a finite score."""
+    """No score decreases when a node is added, and every workload has a finite score; the bisection relies on both."""
     for group in (ONE_CORE, TWO_CORES):
         before, after = (score.score(work, one + more, group) for work in (one, one + more))
         assert 0 <= before <= after < math.inf
@@ -111,7 +111,7 @@ def test_a_weight_outside_0_to_1_is_refused(kind: Any, name: str, value: float) 
 
 
 def test_all_weights_zero_are_refused() -> None:
-    """Nothing would ever be split by such a score."""
+    """Weights that are all zero are refused, because they never cause a split."""
     with pytest.raises(InvalidPartition, match="all weights are 0: compute_weight, storage_weight, routing_weight"):
         ShareScore(0, 0, 0)
     with pytest.raises(InvalidPartition, match="all weights are 0"):
@@ -136,7 +136,7 @@ def test_a_negative_threshold_is_refused(value: float) -> None:
 
 
 def test_a_node_limit_and_a_period_without_sense_are_refused() -> None:
-    """No node at all, and periods that are not positive and finite."""
+    """A node limit of 0 and periods that are not positive and finite are refused."""
     with pytest.raises(InvalidPartition, match="at most 0 nodes in a sub-structure"):
         SplitRule(ShareScore(), node_limit=0)
     for period_s in (0.0, -1.0, math.nan, math.inf):
@@ -145,6 +145,6 @@ def test_a_node_limit_and_a_period_without_sense_are_refused() -> None:
 
 
 def test_a_group_of_one_core_named_twice_is_refused() -> None:
-    """A core is counted once in the averages."""
+    """A group that names a core twice is refused, because averages count each core once."""
     with pytest.raises(InvalidPartition, match="core 1 is named twice"):
         CoreGroup((0, 1, 1), 0, ONE_CORE.core)

@@ -16,7 +16,7 @@ from device_agents.emulated_npu.partition.traversal import Traversal, traverse, 
 
 
 def test_the_example_of_eight_nodes() -> None:
-    """[a] [b] [c,d] [d,e] [e,f] [g] [h] []: g merges e and f, which waits (paragraphs 98 to 105)."""
+    """The queues are [a] [b] [c,d] [d,e] [e,f] [g] [h] []: g merges e and f, which waits (paragraphs 98 to 105)."""
     graph = edges("abcdefgh", "ab", "bc", "bd", "ce", "df", "eg", "fg", "gh")
     traversal = traverse(graph)
     assert queues(graph, traversal) == ["a", "b", "cd", "de", "ef", "g", "h", ""]
@@ -31,25 +31,25 @@ def test_a_merge_waits_for_an_input_that_is_neither_visited_nor_queued() -> None
 
 
 def test_other_successors_of_an_input_drawn_in_by_a_merge_enter_as_well() -> None:
-    """b and c wait; b reaches the merge m and draws in c, whose other successor x enters behind m."""
+    """b reaches the merge m, which takes c from the queue; c's other successor x enters after m."""
     graph = edges("abcmx", "ab", "ac", "bm", "cm", "cx")
     assert queues(graph, traverse(graph)) == ["a", "bc", "mx", "x", ""]
 
 
 def test_an_input_that_enters_in_this_step_does_not_wait_yet() -> None:
-    """a -> m and a -> b -> m: b enters as a is visited and is visited by itself, whatever the order of the edges."""
+    """In a -> m and a -> b -> m, b enters with a and is visited on its own, whatever the order of the edges."""
     for graph in (edges("abm", "ab", "am", "bm"), edges("amb", "ab", "am", "bm")):
         assert queues(graph, traverse(graph)) == ["a", "b", "m", ""]
 
 
 def test_a_merge_that_is_not_complete_draws_nothing_in() -> None:
-    """m merges b, c and e; when b is visited e is not there yet, so c is visited by itself."""
+    """m merges b, c and e; e is not queued when b is visited, so c is visited on its own."""
     graph = edges("abcdem", "ab", "ac", "ad", "de", "bm", "cm", "em")
     assert queues(graph, traverse(graph)) == ["a", "bcd", "cd", "d", "e", "m", ""]
 
 
 def test_all_inputs_of_the_network_are_in_the_first_queue() -> None:
-    """Two inputs a and b, merged by c; the lone node z is an input, too."""
+    """Inputs a and b, merged by c, and the isolated node z are all in the first queue."""
     graph = edges("abcz", "ac", "bc")
     traversal = traverse(graph)
     assert queues(graph, traversal) == ["abz", "zc", "c", ""]
@@ -57,7 +57,7 @@ def test_all_inputs_of_the_network_are_in_the_first_queue() -> None:
 
 
 def test_a_start_in_the_middle_visits_to_the_end_and_then_from_the_input() -> None:
-    """From d: d e f, then a, then b, c each by itself, as d is not of this leg and draws nobody in."""
+    """From d the order is d e f, then a, b, c, each in its own step, because d is not part of the second leg."""
     traversal = traverse_from(SIX_NODES, 3)
     assert queues(SIX_NODES, traversal) == ["d", "e", "f", "", "a", "bc", "c", ""]
     assert names(SIX_NODES, traversal.order) == "defabc"
@@ -65,12 +65,12 @@ def test_a_start_in_the_middle_visits_to_the_end_and_then_from_the_input() -> No
 
 
 def test_a_start_at_the_only_input_is_one_leg() -> None:
-    """Everything depends on node a, so nothing is left for a second leg."""
+    """Every node depends on node a, so there is no second leg."""
     assert traverse_from(SIX_NODES, 0) == traverse(SIX_NODES)
 
 
 def _check_steps(graph: NodeGraph, traversal: Traversal, split: int) -> None:
-    """Every node once; the queue follows from the steps; within a leg predecessors come first."""
+    """Assert that every node appears once, queues follow from steps, and predecessors come first within a leg."""
     assert sorted(traversal.order) == list(range(len(graph.nodes)))
     position = {node: at for at, node in enumerate(traversal.order)}
     for node, at in position.items():
@@ -92,14 +92,14 @@ def _check_steps(graph: NodeGraph, traversal: Traversal, split: int) -> None:
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(graphs())
 def test_any_network_is_visited_once_in_topological_order(graph: NodeGraph) -> None:
-    """Whatever the network, every node is visited once, after all its predecessors, and the queue keeps its order."""
+    """In any network every node is visited once, after all its predecessors, and the queue keeps its order."""
     _check_steps(graph, traverse(graph), 0)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(graphs(), st.data())
 def test_any_start_loses_no_node_and_no_edge_leads_to_the_second_leg(graph: NodeGraph, data: st.DataObject) -> None:
-    """From any start the first leg is what depends on it; edges between the legs lead from the second to the first."""
+    """From any start the first leg holds its dependents, and edges between legs lead from the second to the first."""
     start = data.draw(st.integers(0, len(graph.nodes) - 1))
     traversal = traverse_from(graph, start)
     split = len(graph.nodes) if traversal.second_leg is None else traversal.second_leg
@@ -112,13 +112,14 @@ def test_any_start_loses_no_node_and_no_edge_leads_to_the_second_leg(graph: Node
 
 
 def test_a_long_chain_is_visited() -> None:
-    """5,000 nodes one after the other: no recursion, and in their order."""
+    """A chain of 5,000 nodes is visited in order, without recursion."""
     assert traverse(chain(*[Workload()] * 5000)).order == tuple(range(5000))
 
 
 def test_the_bytes_that_cross_a_cut_count_an_output_once() -> None:
-    """Order a b c d e f: a's 60 bytes go to b and c, then b's and c's 30 each, d's 50, e's 30; f's go to nobody.
+    """An output counts once for every cut between it and its readers.
 
+    Order a b c d e f: a's 60 bytes go to b and c, b's and c's 30 each to d, d's 50 to e, e's 30 to f; f has no readers.
     Before b: a 60. Before c: a 60 (for c) + b 30. Before d: b 30 + c 30. Before e: d 50. Before f: e 30.
     From d (order d e f a b c) b's 30 and c's 30 go back to d: b's cross the cuts before e f a b, c's that before c as
     well. Before e: d 50 + 60. Before f: e 30 + 60. Before a: 60. Before b: a 60 + 60. Before c: a 60 + c 30.
@@ -128,7 +129,7 @@ def test_the_bytes_that_cross_a_cut_count_an_output_once() -> None:
 
 
 def test_a_cycle_is_named() -> None:
-    """The error names the nodes of the cycle and none that only depend on it."""
+    """The error names the nodes of the cycle, and no nodes that only depend on it."""
     with pytest.raises(InvalidPartition, match=re.escape("the nodes form a cycle: 'b' -> 'c' -> 'b'")):
         edges("abcd", "ab", "bc", "cb", "cd")
     with pytest.raises(InvalidPartition, match=re.escape("the nodes form a cycle: 'a' -> 'a'")):
@@ -137,7 +138,7 @@ def test_a_cycle_is_named() -> None:
 
 @pytest.mark.parametrize("index", [-1, 2])
 def test_a_predecessor_that_does_not_exist_is_named(index: int) -> None:
-    """The error names the node, the index and the indices that there are."""
+    """The error names the node, the index and the existing indices."""
     with pytest.raises(InvalidPartition, match=f"'b' names node {index} as predecessor") as caught:
         NodeGraph((WorkloadNode("a", Workload()), WorkloadNode("b", Workload(), (index,))))
     assert "0 to 1" in caught.value.why
@@ -152,7 +153,7 @@ def test_a_workload_out_of_bounds_is_named(value: int) -> None:
 
 
 def test_an_empty_network_and_a_start_outside_are_refused() -> None:
-    """Nothing to visit, and a start that is no node."""
+    """A network without nodes and a start that is not a node are refused."""
     with pytest.raises(InvalidPartition, match="a network without nodes"):
         NodeGraph(())
     with pytest.raises(InvalidPartition, match="start at node 6") as caught:

@@ -1,4 +1,4 @@
-"""FSRCNN in tiles: multiply-adds, external elements and time by what happens to the halo (S3.8, DeFiNES)."""
+"""FSRCNN in tiles: multiply-adds, external elements and time for every treatment of the halo (S3.8, DeFiNES)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CUTS: dict[str, tuple[HaloMode, HaloMode]] = {
 
 
 def _sizes(column: str) -> list[Any]:
-    """Tile sizes; those of more than a thousand passes take minutes."""
+    """Return tile sizes; those with more than a thousand passes take minutes."""
     sizes = []
     for tile in TILES:
         passes = -(-WIDTH // tile["width"]) * -(-HEIGHT // tile["height"])
@@ -52,7 +52,7 @@ def _sizes(column: str) -> list[Any]:
 
 
 def _closed_form_macs(tile: dict[str, Any], mode: str) -> int:
-    """Sum over tiles: along a direction whose halo is kept, every row of a layer counts once."""
+    """Return the sum over tiles; along a direction whose halo is kept, every row of a layer counts once."""
     total = 0
     margin = MARGIN
     for kernel, channels, filters in LAYERS:
@@ -71,7 +71,7 @@ def _closed_form_macs(tile: dict[str, Any], mode: str) -> int:
 @pytest.mark.parametrize("mode", HALOS)
 @pytest.mark.parametrize("tile", _sizes("macs"))
 def test_multiply_adds_of_the_commands_are_the_published_ones(tile: dict[str, Any], mode: str) -> None:
-    """What the binary multiplies is the closed form to the last digit, and the published number as printed."""
+    """The program's multiply-adds equal the closed form exactly, and the published number as printed."""
     macs = count(chained(tile["width"], tile["height"], HALOS[mode])).macs
     assert macs == _closed_form_macs(tile, mode)
     assert abs(macs / 1e9 - tile[mode]) <= HALF_DIGIT
@@ -80,7 +80,7 @@ def test_multiply_adds_of_the_commands_are_the_published_ones(tile: dict[str, An
 @pytest.mark.parametrize("mode", HALOS)
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile['width']}x{tile['height']}")
 def test_multiply_adds_of_the_geometry_are_the_published_ones(tile: dict[str, Any], mode: str) -> None:
-    """The same for all sizes, down to tiles of a single pixel, from what every pass is to compute."""
+    """The planned passes match for all tile sizes, down to a single pixel."""
     graph = full_graph()
     cuts = [Cut(axis, tile[name], how) for axis, name, how in zip((2, 3), ("height", "width"), CUTS[mode], strict=True)]
     geometry = cut_chain(graph.layers, cuts, frozenset(graph.outputs))
@@ -96,7 +96,7 @@ def test_multiply_adds_of_the_geometry_are_the_published_ones(tile: dict[str, An
 
 
 def test_external_elements_are_the_closed_form() -> None:
-    """Layer by layer every intermediate is written and read; retained, input and output alone are moved: 21 to 25."""
+    """Layer by layer moves every intermediate twice; retaining the halo moves input and output, 21 to 25 times less."""
     rows, columns = HEIGHT + MARGIN, WIDTH + MARGIN
     ends = rows * columns * LAYERS[0][1]
     intermediates = 0
@@ -116,7 +116,7 @@ def test_external_elements_are_the_closed_form() -> None:
 
 @pytest.mark.parametrize("tile", _sizes("time"))
 def test_keeping_the_halo_takes_less_time(tile: dict[str, Any]) -> None:
-    """Cycles of one machine in the order retained, one direction, recomputed, for each size of tile."""
+    """For each tile size, retaining takes fewer cycles than one direction, and that fewer than recomputing."""
     cycles = [
         simulate_program(program, anchor_machine()).makespan_ps
         for program in (chained(tile["width"], tile["height"], halo).program for halo in reversed(HALOS.values()))
@@ -131,20 +131,20 @@ def _small() -> NetworkCase:
     return NetworkCase(net.model, net.weights, net.inputs, expected)
 
 
-@pytest.mark.parametrize("options", [
+WAYS = [
     Options(),
     Options("layers"),
     Options("layers", "refetch"),
     Options("whole"),
     *(Options("whole", halo, (9, 8)) for halo in HALOS.values()),
-    Options("whole", "retain", (3, 7)),
-    Options("whole", "retain", (7, 4)),
-    Options("whole", "retain", (13, 48)),
-    Options("whole", "retain", (30, 11)),
+    *(Options("whole", "retain", tile) for tile in ((3, 7), (7, 4), (13, 48), (30, 11))),
     Options("whole", "retain-columns", (11, 47), reorder=False),
-], ids=str)  # fmt: skip
+]
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
 def test_values_do_not_depend_on_tiles(options: Options) -> None:
-    """A small FSRCNN gives ONNX Runtime's values for any tiles and treatment of the halo, in any order of queues."""
+    """A small FSRCNN gives ONNX Runtime's values for any tiles, halo treatment and order of queues."""
     network = _small()
     compiled = compile_model(network.model, find_machine("edge"), options)
     outputs = [execute(compiled, network, order) for order in ORDERS]
@@ -156,7 +156,7 @@ def test_values_do_not_depend_on_tiles(options: Options) -> None:
     "halo", [pytest.param("auto", marks=pytest.mark.long), "retain", "retain-columns", "recompute", "refetch"]
 )
 def test_values_in_little_memory(halo: HaloChoice) -> None:
-    """The same where the compiler itself has to cut: an eighth of a feature map fits."""
+    """Values agree when the compiler has to divide feature maps that are eight times larger than the buffer."""
     network = _small()
     machine = small_machine(nb_bytes=56 << 10, sb_bytes=16 << 10, halo_bytes=28 << 10)
     compiled = compile_model(network.model, machine, Options(halo=halo))

@@ -1,4 +1,4 @@
-"""ResNet-50 on machines configured as NVDLA's performance sheet, event by event, against the sheet."""
+"""ResNet-50 on machines configured as in NVDLA's performance sheet: the event-driven model against the sheet."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ TOLERANCE = 0.15
 @pytest.mark.long
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["macs"]))
 def test_event_driven_within_15_percent_of_the_sheet(row: dict[str, Any]) -> None:
-    """With a barrier between layers and no Winograd the machine needs what the sheet says, within 15 %."""
+    """With a barrier between layers and no Winograd the machine takes the sheet's time within 15 %."""
     assert abs(frames_per_s(row["macs"], True) / row["direct_fps"] - 1) <= TOLERANCE
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["macs"]))
 def test_without_the_barrier_layers_overlap(row: dict[str, Any]) -> None:
-    """What the barrier costs is time: without it the same network is no slower."""
+    """Without the barrier the same network is no slower."""
     assert frames_per_s(row["macs"], False) >= frames_per_s(row["macs"], True)

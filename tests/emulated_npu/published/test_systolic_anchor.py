@@ -1,4 +1,4 @@
-"""ResNet-18 on the systolic preset, layer by layer through the whole compiler: the published cycles exactly."""
+"""ResNet-18 on the systolic preset, layer by layer through the whole compiler: exactly the published cycles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANCHOR = read_anchor("systolic_resnet18")
 
 @cache
 def matrix_cycles(size: int, kernel: int, in_channels: int, out_channels: int, stride: int) -> float:
-    """Busy cycles of the matrix unit for one convolution; the end is padded, as output sizes are rounded up."""
+    """Return the busy cycles of the matrix unit for one convolution; the end is padded because sizes are rounded up."""
     side = -(-(size - kernel + stride) // stride)
     padded = (side - 1) * stride + kernel
     weights = numpy_helper.from_array(np.zeros((out_channels, in_channels, kernel, kernel), np.float32), "w")

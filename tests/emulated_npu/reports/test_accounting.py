@@ -1,4 +1,4 @@
-"""What is added up over a run: multiply-adds that are needed, bytes by class of tensor, instructions."""
+"""Totals of a run: useful multiply-adds, bytes by class of tensor, instructions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FIRST, SECOND = (
 
 
 def _compiled(options: Options) -> Compiled:
-    """18 x 18 -> 16 x 16 -> depthwise 16 x 16 -> pooling of 3 by 2 that drops the last row and column -> 7 x 7."""
+    """Return 18 x 18 -> 16 x 16 -> depthwise 16 x 16 -> 7 x 7 by pooling that drops the last row and column."""
     nodes = [
         node("Conv", "x first", "a"),
         node("Conv", "a second", "b", pads=[1] * 4, group=8),
@@ -54,14 +54,14 @@ def _run(compiled: Compiled) -> ExecutionCounters:
 
 
 def test_outputs_that_no_layer_reads_are_not_useful() -> None:
-    """What pooling drops counts layer by layer, which computes it, and not in tiles of a chain, which leave it out."""
+    """Outputs that pooling drops count layer by layer, which computes them, but not in tiles, which skip them."""
     tiled, single = _compiled(Options(chains="whole", tile=(2, 3))), _compiled(Options(chains="layers"))
     assert sum(useful_macs(single).values()) == 16 * 16 * 8 * (3 * 9 + 9) == _run(single).multiply_adds
     assert sum(useful_macs(tiled).values()) == (16 * 16 * 3 + 15 * 15) * 8 * 9 == _run(tiled).multiply_adds
 
 
 def test_multiply_adds_beyond_the_useful_ones_are_those_of_the_halo() -> None:
-    """In the same tiles the useful ones are the same, and only recomputing the halo takes more than these."""
+    """For equal tiles the useful multiply-adds are equal, and only recomputing the halo takes more."""
     retained, recomputed = (
         _compiled(Options(chains="whole", tile=(2, 3), halo="retain")),
         _compiled(Options(chains="whole", tile=(2, 3), halo="recompute")),
@@ -74,7 +74,7 @@ def test_multiply_adds_beyond_the_useful_ones_are_those_of_the_halo() -> None:
     "options", [Options(), Options(chains="layers"), Options(chains="whole", tile=(2, 3))], ids=str
 )
 def test_classes_and_memories_move_the_same_bytes(options: Options) -> None:
-    """The external classes sum to the external memories; outputs are written once, and weights never."""
+    """The external classes sum to the external memories; outputs are written once, weights never."""
     compiled = _compiled(options)
     timed = time_program(compiled.program, EDGE)
     classes = moved_by_class(timed.steps, compiled, timed.costs)
@@ -88,7 +88,7 @@ def test_classes_and_memories_move_the_same_bytes(options: Options) -> None:
 
 
 def test_instructions_are_counted_by_class_and_as_issued() -> None:
-    """A loop of three rounds: two instructions before it, two in each round, one behind it."""
+    """A loop of three rounds has two instructions before it, two in each round, and one after it."""
     source = "set r1, 3\nset r2, 0\nL2:\nadd_immediate r1, r1, -1\nbranch_not_zero r1, L2\nhalt\n"
     program = Program("edge", assemble(source), (), (-1,) * 5, (), (), Footprint(0, 0, 0, 0, 0))
     assert instruction_counts(program) == {"vfu": 0, "mfu": 0, "io": 0, "config": 3, "control": 2}
@@ -96,7 +96,7 @@ def test_instructions_are_counted_by_class_and_as_issued() -> None:
 
 
 def test_accesses_are_checked_without_running() -> None:
-    """A sound program passes; the same program with less memory than it touches is found out, with the instruction."""
+    """A sound program passes; with less memory than it touches, the error names the instruction."""
     program = _compiled(Options()).program
     steps = time_program(program, EDGE).steps
     check_accesses(steps, program, EDGE)
@@ -106,7 +106,7 @@ def test_accesses_are_checked_without_running() -> None:
 
 
 def test_program_for_more_memory_than_there_is() -> None:
-    """It is refused before anything of it is timed."""
+    """A program that needs more memory than the machine has is refused before it is timed."""
     program = _compiled(Options()).program
     larger = replace(program, footprint=replace(program.footprint, sb_bytes=EDGE.sb_bytes + 1))
     with pytest.raises(DoesNotFit, match="SB"):
@@ -114,7 +114,7 @@ def test_program_for_more_memory_than_there_is() -> None:
 
 
 def test_budget_bounds_a_loop_that_issues_nothing() -> None:
-    """A loop of control instructions alone ends with the cycle budget, and says so."""
+    """A loop of control instructions only ends with the cycle budget."""
     code = assemble("L0:\njump L0\n")
     program = Program("edge", code, (), (-1,), (), (), Footprint(0, 0, 0, 0, 0))
     with pytest.raises(BudgetExceeded, match="beyond 1000 cycles") as caught:
@@ -123,7 +123,7 @@ def test_budget_bounds_a_loop_that_issues_nothing() -> None:
 
 
 def test_budget_is_told_in_cycles() -> None:
-    """A program whose commands take longer than the budget is told so in the unit in which the budget was given."""
+    """The error for commands beyond the budget names cycles, the unit of the budget."""
     program = _compiled(Options()).program
     cycles = time_program(program, EDGE).cycles
     for budget in (int(cycles) - 1, int(cycles) // 2):
@@ -133,7 +133,7 @@ def test_budget_is_told_in_cycles() -> None:
 
 
 def test_items_are_limited() -> None:
-    """A program with as many items as may be kept is timed, one with more is given up; files may have fewer."""
+    """A program with the largest allowed number of items is timed, one with more is refused; files may have fewer."""
     program = _compiled(Options()).program
     items = len(time_program(program, EDGE).steps)
     assert len(time_program(program, EDGE, most_items=items).steps) == items

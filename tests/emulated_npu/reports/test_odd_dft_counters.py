@@ -1,4 +1,4 @@
-"""Counters of convolutions by DFT against closed forms, levels of the hierarchy, and the kernel DFT (S4.2 to S4.6)."""
+"""Counters of convolutions by DFT against closed forms, memory levels, and the kernel DFT (S4.2 to S4.6)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ANCHOR = read_anchor("odd_dft")
 
 @pytest.mark.parametrize("row", ANCHOR["blocks"], ids=lambda row: f"{row['kernel']}-{row['block']}")
 def test_multiplications_and_bins_of_a_block(row: dict[str, Any]) -> None:
-    """Those of the commands of one block beside those of the commands of the direct convolution, as in the table.
+    """Multiplications of a DFT block against those of direct convolution, as in the published table.
 
-    By hand for kernel 3 and length 9: 7 x 7 outputs of 9 taps are 441, 41 bins of 4 are 164: 2.69 times as many.
+    For kernel 3 and length 9: 7 x 7 outputs of 9 taps are 441, 41 bins of 4 are 164: 2.69 times fewer.
     """
     kernel, length = row["kernel"], row["block"]
     network = convolution((1, 1, length, length), (1, 1, kernel, kernel))
@@ -61,7 +61,7 @@ def test_counters_of_commands(shape: tuple[int, ...], weights: tuple[int, ...], 
 
 
 def test_one_kernel_dft_however_many_blocks() -> None:
-    """The setup is the same for one block and for sixteen, and a run computes no DFT of a kernel."""
+    """The setup is the same for one block and for sixteen, and a run computes no kernel DFT."""
     few, many = (by_dft(convolution((1, 3, size, size), (4, 3, 5, 5)), 15) for size in (15, 59))
     (one,), (more,) = dft_counters(few), dft_counters(many)
     assert (one.blocks, more.blocks) == (1, 25)
@@ -72,7 +72,7 @@ def test_one_kernel_dft_however_many_blocks() -> None:
 
 
 def test_every_level_is_passed() -> None:
-    """Blocks go from DDR by NB to the last-level cache, from there by NB to the unit; so do kernel DFTs, by SB."""
+    """Blocks pass DDR, NB, last-level cache, NB and the unit; kernel DFTs pass SB instead of NB."""
     compiled = by_dft(convolution((1, 8, 40, 40), (8, 8, 5, 5)), 15, dft_kernels="llc")
     (counters,) = dft_counters(compiled)
     blocks = compiled.graph.dft[0].blocks
@@ -88,7 +88,7 @@ def test_every_level_is_passed() -> None:
 
 @pytest.mark.parametrize("level", ["llc", "ddr"])
 def test_the_level_of_the_kernel_dfts(level: str) -> None:
-    """They lie where they are told to, and nothing that a run writes overlaps them."""
+    """Kernel DFTs lie in the selected memory, and nothing that a run writes overlaps them."""
     network = convolution((1, 4, 21, 20), (3, 4, 5, 5), pads=[2] * 4)
     compiled = by_dft(network, 11, dft_kernels=level)
     (counters,) = dft_counters(compiled)
@@ -105,7 +105,7 @@ def test_the_level_of_the_kernel_dfts(level: str) -> None:
 
 
 def _written(commands: list[Command], layer: int | None = None) -> Iterator[tuple[Space, int, int]]:
-    """Memory, first address and end of everything that commands write off chip, those between its parts included."""
+    """Return memory, first address and end of all off-chip writes of the commands."""
     for command in commands:
         descriptor, first = command.target.descriptor, command.target.address
         if layer in (None, command.layer) and descriptor.space in (Space.DDR, Space.LLC):
@@ -114,7 +114,7 @@ def _written(commands: list[Command], layer: int | None = None) -> Iterator[tupl
 
 
 def test_the_same_program_runs_again_and_again() -> None:
-    """Constants are written and kernels transformed once; later inputs share them."""
+    """Constants are written and kernels transformed once; later inputs reuse them."""
     network = convolution((1, 4, 21, 20), (3, 4, 5, 5), pads=[2] * 4)
     for level in ("llc", "ddr"):
         compiled = by_dft(network, 11, dft_kernels=level)
@@ -130,7 +130,7 @@ def test_the_same_program_runs_again_and_again() -> None:
 
 
 def test_without_a_last_level_cache() -> None:
-    """Then everything lies in DDR."""
+    """Without a last-level cache everything lies in DDR."""
     machine = replace(EDGE, llc=Memory(0, 0.0, 0.0, 0))
     compiled = by_dft(convolution((1, 4, 21, 20), (3, 4, 5, 5)), 11, machine)
     (counters,) = dft_counters(compiled)

@@ -1,4 +1,4 @@
-"""What is reported of a pipeline of groups: latency, throughput, load, and what bounds it (S5.7)."""
+"""The report of a pipeline of groups: latency, throughput, load, and bottleneck (S5.7)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INPUTS = 8
 def _report(
     *programs: list[Item], described: Machine | None = None, single_core_ps: int = 100_000, inputs: int = _INPUTS
 ) -> PipelineReport:
-    """Each program on a core, and in a group, of its own, with rings of two slots."""
+    """Return the report of programs, each on a core and group of its own, with rings of two slots."""
     cores = [CoreSteps(number, number, steps_of(*items)) for number, items in enumerate(programs)]
     depths, on = {core.group: 2 for core in cores}, described or machine(cores=ONE_CHIP)
     stream, alone = (simulate_cores(cores, on, inputs=count, depths=depths) for count in (inputs, 1))
@@ -28,7 +28,7 @@ def _report(
 
 
 def _stage(peer: int, *commands: Item) -> list[Item]:
-    """Receives of `peer`, then does something with it."""
+    """Return a RECEIVE from `peer`, then other items."""
     return [receive(peer), Post(Queue.IO, 0), Wait(Queue.CP, 0), *commands]
 
 
@@ -37,7 +37,7 @@ def _then_send(peer: int) -> list[Item]:
 
 
 def test_a_pipeline_by_hand() -> None:
-    """40 ns of computing, one of sending and three on the way, 80 of computing: 124 for one input, one in every 80."""
+    """40 ns of computing, 1 of sending, 3 of link latency and 80 of computing: 124 for one input, then one every 80."""
     report = _report([compute(40), *_then_send(1)], _stage(0, compute(80)))
     assert (report.latency_ps, report.interval_ps) == (124_000, 80_000)
     assert report.inputs_per_s == pytest.approx(12.5e6)
@@ -49,21 +49,21 @@ def test_a_pipeline_by_hand() -> None:
 
 
 def test_the_share_of_a_resource_is_that_of_an_input() -> None:
-    """Of every 80 ns the DDR works one for the byte that is sent, and the link half of one."""
+    """Of every 80 ns the DDR works 1 ns for the byte that is sent, and the link half of that."""
     report = _report([compute(40), *_then_send(1)], _stage(0, compute(80)))
     shares = {each.resource: (each.utilisation, each.moved_bytes) for each in report.resources}
     assert shares == {Resource.DDR: (pytest.approx(1 / 80), 1), Resource.LINK: (pytest.approx(0.5 / 80), 1)}
 
 
 def test_a_shared_memory_bounds_cores_that_load() -> None:
-    """Three cores of which each loads 50 ns: in 150 the DDR is used all the time, and no group is to blame."""
+    """Three cores that each load for 50 ns keep the DDR busy for all of 150 ns; the bound is sharing."""
     report = _report([load(50)], [load(50)], [load(50)])
     assert (report.interval_ps, report.bound_by, report.bound) == (150_000, "sharing", "DDR of chip 0 at 100%")
     assert report.imbalance == pytest.approx(1.0)
 
 
 def test_a_memory_that_answers_late_is_not_shared_out() -> None:
-    """A core that waits for the latency of its loads is bound by IO; the DDR works a tenth of the time."""
+    """A core that waits for the latency of its loads is bound by IO; the DDR is busy a tenth of the time."""
     plain = machine(cores=ONE_CHIP)
     report = _report([load(1), load(1)], described=replace(plain, ddr=replace(plain.ddr, latency_ns=9.0)))
     assert (report.bound_by, report.interval_ps) == ("io", 20_000)
@@ -71,30 +71,30 @@ def test_a_memory_that_answers_late_is_not_shared_out() -> None:
 
 
 def test_the_matrix_unit_is_told_from_the_vector_unit() -> None:
-    """20 cycles of products and 10 of a vector are bound by the matrix unit."""
+    """A group with 20 cycles of products and 10 of vectors is bound by the matrix unit."""
     assert _report([convolve((4, 5), 4, 4), compute(10)]).bound_by == "mfu"
 
 
 def test_queues_that_take_turns_are_bound_by_waiting() -> None:
-    """Load, then compute, equally long and never at a time: each works half of the interval."""
+    """If a group loads, then computes, equally long and never at once, each works half of the interval."""
     report = _report([load(50), Post(Queue.IO, 0), Wait(Queue.CP, 0), compute(50)])
     assert (report.bound_by, report.bound) == ("waiting", "group 0 by waiting, 50% busy")
 
 
 def test_a_group_that_only_waits_for_others_is_not_the_slowest() -> None:
-    """The last group's runs last longest, since it waits for the first; its own time is short."""
+    """The runs of the last group are longest because it waits for the first, but its own time is short."""
     report = _report([compute(90), *_then_send(1)], _stage(0, compute(1)))
     assert report.slowest.group == 0
     assert report.groups[1].own_ps == pytest.approx(1_000)
 
 
 def test_a_single_input_is_a_pipeline_of_one() -> None:
-    """Then the interval is the latency."""
+    """With a single input the interval is the latency."""
     report = _report([compute(40), *_then_send(1)], _stage(0, compute(80)), inputs=1)
     assert report.interval_ps == report.latency_ps == 124_000
 
 
 def test_nothing_to_do_is_balanced() -> None:
-    """Cores that do nothing have no load, and nothing is divided by it."""
+    """Idle cores have no load, and nothing is divided by zero."""
     report = _report([], [], described=machine(cores=FOUR_CORES))
     assert (report.imbalance, report.bound_by, report.resources) == (1.0, "waiting", ())

@@ -1,4 +1,4 @@
-"""The Chrome trace: the rules of the Trace Event Format, and that it tells the same as the timing."""
+"""The Chrome trace: the rules of the Trace Event Format, and agreement with the timing."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _pipeline() -> list[IssuedStep]:
 
 
 def _check_rules(trace: dict[str, Any]) -> None:
-    """What the Trace Event Format demands of each phase, and of events together."""
+    """Assert what the Trace Event Format requires of each phase, and of all events."""
     events = json.loads(json.dumps(trace))["traceEvents"]
     open_arrows: dict[int, float] = {}
     for event in events:
@@ -87,7 +87,7 @@ def _check_rules(trace: dict[str, Any]) -> None:
 
 
 def _nested(slices: list[dict[str, Any]]) -> bool:
-    """Whether every two slices of a track lie apart or one in the other, in whole nanoseconds."""
+    """Return whether every two slices of a track are apart or nested, in whole nanoseconds."""
     spans = [(round(each["ts"] * 1000), round((each["ts"] + each["dur"]) * 1000)) for each in slices]
     enclosing: list[int] = []
     for begin, end in sorted(spans, key=lambda span: (span[0], -span[1])):
@@ -108,7 +108,7 @@ def _nested(slices: list[dict[str, Any]]) -> bool:
 def test_every_trace_keeps_the_rules_of_the_format(
     steps: list[IssuedStep], depth: int, issue: int, clock_hz: int
 ) -> None:
-    """Required keys, matched arrows, events in order of time, slices that nest on every track, honest counters."""
+    """Every trace has required keys, matched arrows, ordered events, nested slices and consistent counters."""
     described = machine(io_queue_depth=depth, cp_queue_depth=depth, issue_cycles=issue, clock_hz=clock_hz)
     trace = _trace(steps, described)
     _check_rules(trace)
@@ -126,7 +126,7 @@ def test_every_trace_keeps_the_rules_of_the_format(
 
 
 def test_there_is_a_track_for_every_queue_and_unit() -> None:
-    """All are named, and every command is on the track of what executes it."""
+    """Every track has a name, and every command is on the tracks of its queue and unit."""
     trace = _trace(steps_of(load(100), convolve((4, 4), 4, 4), compute(50, layer=1), store(10, layer=2)))
     names = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"]
     assert names == ["layers", "CU", "IO queue", "CP queue", "MFU", "VFU"]
@@ -138,7 +138,7 @@ def test_there_is_a_track_for_every_queue_and_unit() -> None:
 
 
 def test_nodes_look_like_those_of_onnx_runtime() -> None:
-    """The keys, category and name that ONNX Runtime's profiler writes for a node; arguments are text there."""
+    """Events have the keys, category and name of ONNX Runtime's profiler; arguments are text there."""
     trace = _trace(steps_of(convolve((4, 4), 4, 4)))
     session, node = _events(trace, "X", "layers")
     assert (session["cat"], session["name"]) == ("Session", "model_run")
@@ -151,7 +151,7 @@ def test_nodes_look_like_those_of_onnx_runtime() -> None:
 
 
 def test_the_events_of_nodes_sum_to_the_layers() -> None:
-    """On the track of layers, the microseconds of each name are its latency, and all are the makespan."""
+    """On the track of layers, the microseconds of each name are its latency, and they sum to the makespan."""
     timing = simulate(_pipeline(), machine())
     trace = chrome_trace(timing, machine(), _LABELS)
     sums: Counter[str] = Counter()
@@ -164,7 +164,7 @@ def test_the_events_of_nodes_sum_to_the_layers() -> None:
 
 
 def test_an_arrow_leads_from_each_post_to_the_wait_that_it_releases() -> None:
-    """Six waits in three rounds: each arrow starts on the poster's queue and ends on the waiter's, in a slice."""
+    """Each of six waits has an arrow from a slice on the poster's queue to a slice on the waiter's."""
     trace = _trace(_pipeline())
     starts = {event["id"]: event for event in _events(trace, "s")}
     ends = {event["id"]: event for event in _events(trace, "f")}
@@ -182,13 +182,13 @@ def test_an_arrow_leads_from_each_post_to_the_wait_that_it_releases() -> None:
 
 
 def test_a_blocked_queue_shows_its_wait() -> None:
-    """The slice of a WAIT lasts from when it was the head of its queue until it was released."""
+    """The slice of a WAIT lasts from reaching the head of its queue to its release."""
     waits = [each for each in _events(_trace(_pipeline()), "X", "CP queue") if each["name"] == "WAIT 0"]
     assert [(each["ts"], each["dur"]) for each in waits] == [(0, 1), (1.4, 1.3), (3.1, 1.3)]
 
 
 def test_a_wait_does_not_begin_before_it_is_issued() -> None:
-    """A queue that is empty is not shown as blocked."""
+    """An empty queue is not shown as blocked."""
     trace = _trace(
         [IssuedStep(0, load(5000), 0), IssuedStep(1, Post(IO, 0), 0), IssuedStep(2, Wait(CP, 0), 0)],
         machine(issue_cycles=500),
@@ -198,14 +198,14 @@ def test_a_wait_does_not_begin_before_it_is_issued() -> None:
 
 
 def test_the_control_unit_shows_why_it_stands() -> None:
-    """With room for one entry it stands until the second load starts."""
+    """With room for one entry the control unit stalls until the second load starts."""
     trace = _trace(steps_of(load(5000), load(5000), load(10)), machine(io_queue_depth=1, issue_cycles=100))
     track = [(each["name"], each["ts"], each["dur"]) for each in _events(trace, "X", "CU")]
     assert track == [("issue", 0, 0.2), ("queue full", 0.2, 4.9)]
 
 
 def test_bandwidth_times_time_is_the_bytes() -> None:
-    """The area under the counter of DDR is what was read and written."""
+    """The area under the DDR counter equals the bytes read and written."""
     trace = _trace(_pipeline())
     series = [event for event in _events(trace, "C") if event["name"] == "DDR GB/s"]
     area: Counter[str] = Counter()
@@ -216,7 +216,7 @@ def test_bandwidth_times_time_is_the_bytes() -> None:
 
 
 def test_labels_may_be_names_alone() -> None:
-    """A program file knows the names of its layers; what has no layer is shown as such."""
+    """A program file has only layer names; work of no layer is labelled as such."""
     timing = simulate(steps_of(load(1000, layer=0), load(1000, layer=-1)), machine())
     trace = chrome_trace(timing, machine(), labels_of_names(["first"]))
     layers = [(event["name"], event["cat"]) for event in _events(trace, "X", "layers")][1:]
@@ -237,13 +237,13 @@ def _copy(target: int, source: int, size: int) -> Command:
 
 
 def test_bytes_are_live_from_their_first_write_to_their_last_read() -> None:
-    """A load of 10 bytes, copied, and the copy stored: the copy begins when it is written."""
+    """Ten loaded bytes are copied, and the copy is stored: the copy is live from its write."""
     items = (load(10), Post(IO, 0), Wait(CP, 0), _copy(100, 0, 10), Post(CP, 1), Wait(IO, 1), store(10, address=100))
     assert _levels(steps_of(*items)) == [(0, 10), (10, 20), (20, 10), (30, 0)]
 
 
 def test_an_address_is_free_between_its_tenants() -> None:
-    """A range read for the last time and then written anew is not live in between."""
+    """A range is not live between its last read and the next write."""
     items = (load(10), Post(IO, 0), Wait(CP, 0), _copy(100, 0, 10), compute(30, address=100))
     again = (load(30, address=500), load(10), Post(IO, 0), Wait(CP, 0), _copy(100, 0, 10))
     levels = dict(_levels(steps_of(*items, *again)))
@@ -252,13 +252,13 @@ def test_an_address_is_free_between_its_tenants() -> None:
 
 
 def test_parts_written_one_by_one_are_counted_as_they_come() -> None:
-    """Two loads of neighbouring halves, read as one."""
+    """Two loads write neighbouring halves, which are read as one: each half counts from its load."""
     items = (load(10), load(10, address=10), Post(IO, 0), Wait(CP, 0), compute(20))
     assert _levels(steps_of(*items))[:2] == [(0, 10), (10, 20)]
 
 
 def test_work_in_place_goes_on_with_what_is_there() -> None:
-    """Ten bytes loaded, twice worked on in place and stored are ten bytes all the time."""
+    """Ten bytes that are loaded, updated twice in place and stored stay ten live bytes."""
     items = (load(10), Post(IO, 0), Wait(CP, 0), compute(10), compute(10), Post(CP, 1), Wait(IO, 1), store(10))
     steps = steps_of(*items)
     times, live = occupancy(simulate(steps, machine(cp_queue_depth=8)).schedule, Space.NB)
@@ -267,13 +267,13 @@ def test_work_in_place_goes_on_with_what_is_there() -> None:
 
 
 def test_what_is_never_read_is_never_live() -> None:
-    """Neither a write without a reader nor a read of what nobody wrote counts."""
+    """A write without a reader and a read of unwritten bytes do not count."""
     assert _levels(steps_of(load(10))) == _levels(steps_of(store(10))) == []
 
 
 @given(steps=sound_programs(min_items=4), where=st.data())
 def test_live_bytes_stay_within_what_is_addressed(steps: list[IssuedStep], where: st.DataObject) -> None:
-    """Never negative, never more than the bytes that some command touches, and nothing at the end."""
+    """Live bytes are never negative, never exceed the touched bytes, and end at zero."""
     moved = []
     for step in steps:
         item = step.item

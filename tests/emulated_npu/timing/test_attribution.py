@@ -1,4 +1,4 @@
-"""To whom time belongs: layers, waits, and the counters of every layer."""
+"""The division of time among layers and waits, and the counters of every layer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MACHINES = st.builds(
 
 
 def _pipeline(rounds: int) -> list[IssuedStep]:
-    """Layer 0 loads, layer 1 computes on it, layer 2 stores, round by round."""
+    """Return rounds in which layer 0 loads, layer 1 computes and layer 2 stores."""
     items: list[Item] = []
     for _ in range(rounds):
         items += [load(10, layer=0), Post(IO, 0, layer=0), Wait(CP, 0, layer=1), compute(4, layer=1)]
@@ -36,14 +36,14 @@ def _pipeline(rounds: int) -> list[IssuedStep]:
 
 
 def test_layers_own_the_path_that_bound_the_run() -> None:
-    """In sequence every layer owns what its commands took."""
+    """In a strict sequence every layer owns the time of its commands."""
     timing = simulate(_pipeline(1), machine())
     assert timing.layers == (10_000, 4_000, 3_000)
     assert timing.no_layer_ps == 0
 
 
 def test_hidden_work_owns_nothing() -> None:
-    """A layer whose commands run beside longer ones of another is not on the binding path."""
+    """A layer whose commands run beside longer ones of another layer is not on the binding path."""
     timing = simulate(steps_of(load(30, layer=0), compute(10, layer=1)), machine())
     assert timing.layers == (30_000, 0)
 
@@ -57,7 +57,7 @@ def test_issue_belongs_to_what_is_issued() -> None:
 
 
 def test_time_before_a_fence_belongs_to_what_it_waits_for() -> None:
-    """A FENCE itself owns its issue alone."""
+    """A FENCE owns only its issue."""
     steps = steps_of(load(10, layer=0), compute(25, layer=1), Fence(layer=2), load(1, layer=3))
     assert simulate(steps, machine()).layers == (0, 25_000, 0, 1_000)
     slow_issue = simulate(steps, machine(issue_cycles=1))
@@ -65,7 +65,7 @@ def test_time_before_a_fence_belongs_to_what_it_waits_for() -> None:
 
 
 def test_time_in_front_of_a_full_queue_belongs_to_what_fills_it() -> None:
-    """A compute that is issued late because loads fill their queue is due to these loads."""
+    """The delay of a compute that is issued late because loads fill their queue is attributed to these loads."""
     steps = steps_of(*[load(10, layer=0)] * 3, compute(31, layer=1))
     timing = simulate(steps, machine(io_queue_depth=1))
     assert timing.layers == (10_000, 31_000)
@@ -73,7 +73,7 @@ def test_time_in_front_of_a_full_queue_belongs_to_what_fills_it() -> None:
 
 
 def test_waits_of_a_loop_are_one_entry() -> None:
-    """What is due to the same instruction in every round is added up."""
+    """Waits for the same instruction in every round are added up."""
     steps = [IssuedStep(step.pc % 7, step.item, 0) for step in _pipeline(5)]
     timing = simulate(steps, machine())
     assert timing.waiting_queue is IO
@@ -81,7 +81,7 @@ def test_waits_of_a_loop_are_one_entry() -> None:
 
 
 def test_the_end_of_a_run_is_wait_time_too() -> None:
-    """When the queue with the larger sum is through first, the rest is due to what still runs."""
+    """If the queue with the larger sum finishes first, the rest is attributed to the commands that still run."""
     steps = steps_of(load(10, layer=0), Post(IO, 0), Wait(CP, 0), compute(4, layer=1))
     assert simulate(steps, machine()).waits == (WaitTime(-1, -1, 3, 1, 4_000),)
 
@@ -99,7 +99,7 @@ def test_every_picosecond_has_one_owner(steps: list[IssuedStep], described: Mach
 
 @given(steps=sound_programs(), described=_MACHINES)
 def test_the_path_is_made_of_what_ran(steps: list[IssuedStep], described: Machine) -> None:
-    """A piece of a queue lies within the service of a command of that queue; the control unit has the rest."""
+    """A segment of a queue lies within the service of one of its commands; the control unit has the rest."""
     schedule = simulate(steps, described).schedule
     for step, activity, begin, end in binding_path(schedule):
         if activity is Activity.CONTROL:
@@ -134,7 +134,7 @@ def test_a_layer_saves_at_most_what_its_commands_took(steps: list[IssuedStep], d
 
 
 def test_the_marginal_latency_of_hidden_work_is_nothing() -> None:
-    """Beside a longer load a compute can be left out without effect; the load up to the compute's length."""
+    """Removing a compute beside a longer load has no effect; removing the load saves the difference."""
     steps = steps_of(load(30, layer=0), compute(10, layer=1))
     assert (marginal_ps(steps, machine(), 0), marginal_ps(steps, machine(), 1)) == (20_000, 0)
 
@@ -177,25 +177,25 @@ def test_a_row_counts_what_its_layer_did() -> None:
     ],
 )
 def test_what_bounds_a_layer(steps: list[IssuedStep], bound: str) -> None:
-    """The transfers, the arithmetic, the start-up, or nothing alone: the units and the control unit wait."""
+    """A layer is bound by transfers, arithmetic or start-up, or else by waiting of units and control unit."""
     described = machine(mfu=mfu(4, 4, startup=20), issue_cycles=1)
     assert _rows(steps, described, 1)[0].bound == bound
 
 
 def test_a_hidden_layer_is_judged_by_its_busy_time() -> None:
-    """A layer that owns no cycles still has a row, with its bytes, and no division by zero."""
+    """A layer without cycles of its own still has a row with its bytes."""
     hidden = _rows(steps_of(load(30, layer=0), compute(10, layer=1)), machine(), 2)[1]
     assert (hidden.cycles, hidden.vfu_busy_cycles, hidden.bound) == (0, 10, "compute")
 
 
 def test_a_layer_without_commands_has_an_empty_row() -> None:
-    """Names beyond the layers that the program has are listed with zeros."""
+    """Names beyond the layers of the program are listed with zeros."""
     empty = _rows(steps_of(load(3)), machine(), 2)[1]
     assert (empty.cycles, empty.span_cycles, empty.commands, empty.mfu_utilisation) == (0, 0, 0, None)
 
 
 def test_external_memories_are_counted_apart() -> None:
-    """Bytes of DDR and of the last-level cache do not mix."""
+    """Bytes of DDR and of the last-level cache are separate."""
     back = Command(Function.STORE, operand(Space.LLC, 7), operand(Space.NB, 7), layer=0)
     row = _rows(steps_of(load(5), load(6, space=Space.LLC), back), machine(), 1)[0]
     counts = (row.ddr_read_bytes, row.ddr_written_bytes, row.llc_read_bytes, row.llc_written_bytes)
@@ -204,7 +204,7 @@ def test_external_memories_are_counted_apart() -> None:
 
 @given(steps=sound_programs(), described=_MACHINES)
 def test_rows_sum_to_the_total(steps: list[IssuedStep], described: Machine) -> None:
-    """Cycles and bytes of the layers, with what belongs to none, are those of the network; shares are at most one."""
+    """Cycles and bytes of the layers, with those of no layer, sum to the network's; shares are at most one."""
     timing = simulate(steps, described)
     *rows, total = layer_rows(timing, described, ["a", "b", "c", "d"])
     assert total.cycles == timing.cycles(timing.makespan_ps)
@@ -217,7 +217,7 @@ def test_rows_sum_to_the_total(steps: list[IssuedStep], described: Machine) -> N
 
 
 def test_layer_times_tell_what_the_time_was_spent_on() -> None:
-    """A layer's share by activity, and the path itself for three steps."""
+    """A layer's share is divided by activity, and the path of three steps is as expected."""
     timing = simulate(_pipeline(1), machine())
     assert layer_times(timing.schedule)[1] == (0, 4_000, 0)
     path = [*binding_path(timing.schedule)]

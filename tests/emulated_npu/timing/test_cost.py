@@ -1,4 +1,4 @@
-"""What one command costs: transfers, the matrix unit, the vector unit."""
+"""The cost of one command: transfers, the matrix unit, the vector unit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _cycles(command: Command, described: Machine) -> float:
 
 
 def test_a_transfer_takes_its_latency_and_its_bursts_at_the_bandwidth() -> None:
-    """130 bytes in bursts of 64 are 192, at 2 GB/s 96 ns, after 100 ns of latency."""
+    """130 bytes in bursts of 64 are 192 bytes, which take 96 ns at 2 GB/s after 100 ns of latency."""
     ddr = Memory(1 << 30, 2e9, 100.0, 64)
     assert duration_ps(machine(ddr=ddr), load(130)) == 196_000
 
@@ -59,20 +59,20 @@ def test_a_transfer_takes_its_latency_and_its_bursts_at_the_bandwidth() -> None:
     ],
 )
 def test_runs_are_rounded_up_to_bursts_one_by_one(dims: tuple[int, ...], strides: tuple[int, ...], bursts: int) -> None:
-    """Adjacent axes join into runs in the order of memory, and each run pays for whole bursts."""
+    """Adjacent axes merge into runs in memory order, and each run takes whole bursts."""
     command = Command(Function.LOAD, operand(Space.NB, *dims), _view(Space.DDR, dims, strides))
     described = machine(ddr=Memory(1 << 30, 1e9, 0.0, 64))
     assert duration_ps(described, command) == bursts * 64 * 1000
 
 
 def test_the_strides_on_chip_cost_nothing() -> None:
-    """Only the external side of a transfer is paid for."""
+    """Only the external side of a transfer takes time."""
     scattered = Command(Function.LOAD, _view(Space.NB, (8, 8), (100, 3)), operand(Space.DDR, 8, 8))
     assert duration_ps(machine(), scattered) == duration_ps(machine(), load(64))
 
 
 def test_a_gather_pays_row_by_row() -> None:
-    """Five rows of 70 bytes are ten bursts, and the rows it fetches are what it reads."""
+    """Five rows of 70 bytes take ten bursts, and only the fetched rows count as read."""
     rows = Command(
         Function.GATHER,
         operand(Space.NB, 5, 70),
@@ -84,12 +84,12 @@ def test_a_gather_pays_row_by_row() -> None:
 
 
 def test_each_memory_has_its_own_parameters() -> None:
-    """The last-level cache is four times as fast here."""
+    """The last-level cache of the test machine is four times as fast."""
     assert duration_ps(machine(), load(100)) == 4 * duration_ps(machine(), load(100, space=Space.LLC))
 
 
 def test_external_bytes_are_the_payload() -> None:
-    """Loads read, stores write, and computing touches nothing external."""
+    """Loads read, stores write, and computing touches no external memory."""
     assert external_bytes(load(100)) == (Traffic(Space.DDR, 100, 0),)
     assert external_bytes(load(100, space=Space.LLC)) == (Traffic(Space.LLC, 100, 0),)
     assert external_bytes(store(100)) == (Traffic(Space.DDR, 0, 100),)
@@ -108,7 +108,7 @@ def test_more_bandwidth_is_never_slower(size: int, bandwidths: tuple[float, floa
 
 
 def test_a_cache_that_is_not_there_is_a_fault() -> None:
-    """A program that uses an LLC which the machine lacks says so."""
+    """The error for a program that uses an absent LLC says so."""
     with pytest.raises(ExecutionFault, match="LLC"):
         duration_ps(machine(llc=Memory(0, 1.0, 0.0, 1)), load(10, space=Space.LLC))
 
@@ -125,7 +125,7 @@ def test_a_cache_that_is_not_there_is_a_fault() -> None:
     ],
 )
 def test_what_fills_the_rows_of_a_dot_product(packing: str, cycles: int) -> None:
-    """Six pixels, a 3 x 3 kernel with strides of 2, 3 channels on 16 rows, 20 outputs on 8 columns."""
+    """Cycles of six pixels, a 3 x 3 kernel with stride 2, 3 channels on 16 rows and 20 outputs on 8 columns."""
     command = convolve((2, 3), 3, 20, kernel=(3, 3), stride=(2, 2))
     unit = replace(mfu(16, 8), packing=packing, startup_cycles=7)  # type: ignore[arg-type]
     assert _cycles(command, machine(mfu=unit)) == cycles + 7
@@ -143,7 +143,7 @@ def test_what_fills_the_rows_of_a_dot_product(packing: str, cycles: int) -> None
 def test_stride_packing_counts_as_the_published_sheet(
     pixels: tuple[int, int], channels: int, kernels: int, kernel: int, stride: int, cycles: int
 ) -> None:
-    """The multiply cycles of rows of the sheet at 2048 multipliers: 16 rows, 128 columns (ANCHORS.md A)."""
+    """Multiply cycles equal rows of the sheet at 2048 multipliers: 16 rows, 128 columns."""
     command = convolve(pixels, channels, kernels, kernel=(kernel, kernel), stride=(stride, stride))
     assert _cycles(command, machine(mfu=mfu(16, 128, packing="stride"))) == cycles
 
@@ -156,13 +156,13 @@ def test_stride_packing_counts_as_the_published_sheet(
     ],
 )
 def test_a_weight_stationary_array_takes_the_closed_form(command: Command, cycles: int) -> None:
-    """SCALE-Sim's cycles at 32 x 32 (ANCHORS.md B)."""
+    """Cycles at 32 x 32 equal SCALE-Sim's."""
     assert _cycles(command, machine(mfu=mfu(32, 32, "weight-stationary"))) == cycles
 
 
 @pytest.mark.parametrize("dataflow", ["weight-stationary", "output-stationary", "input-stationary"])
 def test_a_systolic_array_fills_and_a_dot_product_does_not(dataflow: str) -> None:
-    """The part of a command that streams nothing is known: start-up alone, or fill and drain with it."""
+    """`fill_ps` is the start-up of a dot-product array, plus fill and drain on a systolic one."""
     command = convolve((8, 8), 64, 64)
     systolic = CostModel(machine(mfu=Mfu(16, 16, dataflow, "none", 5))).cost(command)  # type: ignore[arg-type]
     plain = CostModel(machine(mfu=mfu(16, 16, startup=5))).cost(command)
@@ -181,7 +181,7 @@ def test_a_systolic_array_fills_and_a_dot_product_does_not(dataflow: str) -> Non
 def test_no_array_does_more_than_its_multipliers(
     pixels: tuple[int, int], channels: int, columns: int, kernel: tuple[int, int], packing: str, dataflow: str
 ) -> None:
-    """rows x columns multiply-adds a cycle bound every dataflow and packing."""
+    """No dataflow or packing exceeds rows x columns multiply-adds per cycle."""
     command = convolve(pixels, channels, columns, kernel=kernel)
     unit = Mfu(8, 4, dataflow, packing, 0)  # type: ignore[arg-type]
     assert macs(command) == math.prod(pixels) * math.prod(kernel) * channels * columns
@@ -189,7 +189,7 @@ def test_no_array_does_more_than_its_multipliers(
 
 
 def test_the_epilogue_of_the_matrix_unit_is_free() -> None:
-    """Sum, scale, shift and activation lie on its output path."""
+    """Sum, scale, shift and activation take no time."""
     plain = convolve((4, 4), 8, 8)
     fused = replace(
         plain,
@@ -230,7 +230,7 @@ def _vector(function: Function, dims: tuple[int, ...], sources: int = 1, **setti
     ],
 )
 def test_operations_of_the_vector_unit(command: Command, operations: int) -> None:
-    """The table of vector_cost.py, at 8 cycles for a special operation, on one lane and on many."""
+    """Costs follow the table of vector_cost.py, at 8 cycles per special operation, on one lane and on many."""
     assert _cycles(command, machine(vfu=Vfu(1, 8, 0))) == operations
     assert _cycles(command, machine(vfu=Vfu(64, 8, 3))) == math.ceil(operations / 64) + 3
 
@@ -240,7 +240,7 @@ def test_operations_of_the_vector_unit(command: Command, operations: int) -> Non
     [(Reduction.SUM, 100), (Reduction.MEAN, 110), (Reduction.ARGMAX, 200), (Reduction.L2, 180)],
 )
 def test_a_reduction_works_on_its_input(mode: Reduction, operations: int) -> None:
-    """One operation for every input element, and what the result needs for every output."""
+    """A reduction takes one operation per input element, plus those of its mode per output."""
     command = Command(
         Function.REDUCE, operand(Space.NB, 10, 1), operand(Space.NB, 10, 10), settings=Settings(axes=2, mode=mode)
     )
@@ -248,7 +248,7 @@ def test_a_reduction_works_on_its_input(mode: Reduction, operations: int) -> Non
 
 
 def test_a_depthwise_convolution_works_tap_by_tap() -> None:
-    """Nine taps an output, its sum and scale one each; these are its multiply-adds too, without the epilogue."""
+    """Each output takes nine taps, a sum and a scale; only the taps are multiply-adds."""
     output, weights = operand(Space.NB, 1, 5, 5, 4, 1), operand(Space.NB, 1, 3, 3, 4, 1)
     plain = Command(Function.DEPTHWISE, output, output, weights, settings=Settings(kernel=(1, 3, 3)))
     assert _cycles(plain, machine()) == macs(plain) == 900
@@ -257,7 +257,7 @@ def test_a_depthwise_convolution_works_tap_by_tap() -> None:
 
 
 def test_a_clock_that_is_no_whole_number_of_picoseconds_is_rounded() -> None:
-    """Three gigahertz are 333 ps a cycle, and a command is a whole number of them."""
+    """A cycle at 3 GHz takes 333 ps, and a command a whole number of cycles."""
     described = machine(clock_hz=3 * 10**9)
     assert cycle_ps(described) == 333
     assert duration_ps(described, compute(10)) == 3330
@@ -267,7 +267,7 @@ def test_a_clock_that_is_no_whole_number_of_picoseconds_is_rounded() -> None:
 
 
 def test_a_cost_does_not_depend_on_addresses() -> None:
-    """Equal shapes cost the same wherever they lie."""
+    """Equal shapes cost the same at any address."""
     costs = CostModel(machine())
     assert costs.duration_ps(load(64, address=0)) == costs.duration_ps(load(64, address=4096)) == 64_000
 
@@ -282,6 +282,6 @@ def test_a_cost_does_not_depend_on_addresses() -> None:
     ],
 )
 def test_a_command_that_cannot_be_is_a_fault(command: Command) -> None:
-    """Missing operands, wrong ranks and transfers that leave nothing end in an error of the emulator."""
+    """Missing operands, wrong ranks and transfers without external memory raise an emulator error."""
     with pytest.raises(ExecutionFault):
         duration_ps(machine(), command)

@@ -1,4 +1,4 @@
-"""Time of many cores: one core alone is schedule.py's, groups are a pipeline, SEND and RECEIVE join cores."""
+"""Time of many cores: one core alone equals `schedule`, groups form a pipeline, SEND and RECEIVE join cores."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _scheduled(steps: list[IssuedStep], described: Machine) -> Schedule | None:
 
 
 def _check_alone(steps: list[IssuedStep], described: Machine) -> None:
-    """One core, one input: issue, service and end of every step, and the makespan, are those of `schedule`."""
+    """Assert that one core with one input has the step times and makespan of `schedule`."""
     expected = _scheduled(steps, described)
     cores = [CoreSteps(0, 0, steps)]
     if expected is None:
@@ -54,7 +54,7 @@ def _check_alone(steps: list[IssuedStep], described: Machine) -> None:
 def test_one_core_alone_is_scheduled_as_ever(
     steps: list[IssuedStep], depths: tuple[int, int], issue_cycles: int, latency_ns: int
 ) -> None:
-    """Random programs, deadlocks and semaphores that both queues want included."""
+    """Random programs agree, including deadlocks and semaphores that both queues use."""
     ddr = Memory(1 << 30, 1e9, latency_ns, 1)
     described = machine(io_queue_depth=depths[0], cp_queue_depth=depths[1], issue_cycles=issue_cycles, ddr=ddr)
     _check_alone(steps, described)
@@ -62,7 +62,7 @@ def test_one_core_alone_is_scheduled_as_ever(
 
 @pytest.mark.parametrize("queue", Queue)
 def test_what_is_issued_late_is_served_late(queue: Queue) -> None:
-    """Behind a WAIT that the other queue releases comes a command that is issued only long after that."""
+    """A command issued long after the WAIT before it was released is served at its issue."""
     other = Queue(1 - queue)
     items = (Wait(queue, 0), load(5) if other is Queue.IO else compute(5), Post(other, 0), compute(1), load(1))
     steps = [IssuedStep(pc, item, 10 * (pc > 2)) for pc, item in enumerate(items)]
@@ -71,7 +71,7 @@ def test_what_is_issued_late_is_served_late(queue: Queue) -> None:
 
 @pytest.mark.parametrize("name", ["dscnn", "squeezenet"])
 def test_a_network_alone_is_scheduled_as_ever(name: str) -> None:
-    """The program of a whole network."""
+    """The program of a whole network has the same times."""
     compiled = compile_model(with_varied_weights(builtin_model(name))[0], find_machine("edge"))
     _check_alone(list(sequence(compiled.program.code)), compiled.machine)
 
@@ -81,9 +81,9 @@ def test_a_network_alone_is_scheduled_as_ever(name: str) -> None:
 def test_streams_take_as_long_as_on_an_exact_machine(
     stream: RandomStream, queues: tuple[int, int], issue_cycles: int, latency_ns: int
 ) -> None:
-    """Random cores, groups, chips, messages and inputs: every run begins and ends as in fractions.
+    """For random cores, groups, chips, messages and inputs, every run begins and ends as in exact fractions.
 
-    Ends are rounded up to picoseconds, a thousandth of the smallest transfer: one for each command at most.
+    Ends are rounded up to picoseconds, at most one for each command; the smallest transfer takes 1000.
     """
     described = machine(
         cores=stream.layout,
@@ -106,26 +106,26 @@ def test_streams_take_as_long_as_on_an_exact_machine(
 
 
 def _run(*programs: list[Item], layout: Cores = FOUR_CORES, inputs: int = 1, depth: int = 2) -> StreamTiming:
-    """Each program on a core, and in a group, of its own."""
+    """Return the timing of programs, each on a core and group of its own."""
     cores = [CoreSteps(number, number, steps_of(*items)) for number, items in enumerate(programs)]
     return simulate_cores(cores, machine(cores=layout), inputs=inputs, depths={each.group: depth for each in cores})
 
 
 def test_a_message_arrives_a_link_latency_after_its_payload() -> None:
-    """10 bytes take 10 ns of DDR (5 of the link), the link's latency is 3: the load behind RECEIVE ends at 14."""
+    """10 bytes take 10 ns of DDR (5 of the link) and 3 of link latency: the load after RECEIVE ends at 14."""
     sender, receiver = _run([send(10, 1)], [receive(0), load(1)]).cores
     assert (sender.runs[0].end_ps, sender.runs[0].io_ps) == (10_000, 10_000)
     assert receiver.runs[0] == CoreRun(0, 14_000, 1_000, 13_000, 0, 0)
 
 
 def test_a_message_to_another_chip_passes_three_links() -> None:
-    """10 bytes take 20 ns of the way out; then 3 + 7 + 3 ns until core 2 has the message."""
+    """10 bytes take 20 ns of the chip link; the message reaches core 2 after another 3 + 7 + 3 ns."""
     timing = _run([send(10, 2)], [], [receive(0)])
     assert [core.runs[0].end_ps for core in timing.cores] == [20_000, 0, 33_000]
 
 
 def test_a_message_without_payload_takes_only_the_latency() -> None:
-    """Within a group a core tells the other that something is written, and the queue of neither is occupied."""
+    """A notice within a group takes only the link latency and occupies neither queue."""
     items = {0: steps_of(store(10), notify(1), store(5)), 1: steps_of(receive(0), load(5))}
     cores = [CoreSteps(core, 7, steps) for core, steps in items.items()]
     timing = simulate_cores(cores, machine(cores=ONE_CHIP), inputs=1, depths={7: 1})
@@ -136,21 +136,19 @@ def test_a_message_without_payload_takes_only_the_latency() -> None:
 
 
 def test_messages_are_taken_in_the_order_of_sending() -> None:
-    """The second RECEIVE gets the second message, also where that was sent long before."""
+    """The second RECEIVE gets the second message, even if it was sent long before."""
     timing = _run([send(1, 1), send(30, 1)], [receive(0), compute(1), receive(0), load(1)])
     assert timing.cores[1].runs[0].end_ps == 35_000
 
 
 def test_a_message_waits_for_its_input() -> None:
-    """What nobody takes in a run is not taken in the next: there, too, the first message is the one of 10 bytes."""
+    """A message left over in a run is not taken in the next: there, too, the first message is the one of 10 bytes."""
     alone = _run([send(10, 1), notify(1)], [receive(0)], inputs=2, depth=2)
     assert [run.end_ps for run in alone.cores[1].runs] == [13_000, 23_000]
 
 
 def test_the_ring_has_as_many_slots_as_its_depth() -> None:
-    """A slow group behind a fast one: with one slot a SEND waits for the end of the input before, with two of the one
-    before that.
-    """
+    """Before a slow group, a SEND waits for the end of the last input with one slot, of the one before with two."""
     fast: list[Item] = [send(10, 1)]
     slow: list[Item] = [receive(0), Post(Queue.IO, 0), Wait(Queue.CP, 0), compute(100)]
     ends_ps = {
@@ -164,7 +162,7 @@ def test_the_ring_has_as_many_slots_as_its_depth() -> None:
 
 
 def test_a_group_takes_the_next_input_together() -> None:
-    """Cores of 5 and 20 ns in one group begin every 20, in groups of their own every 5 and every 20."""
+    """Cores of 5 and 20 ns begin every 20 in one group; in groups of their own, every 5 and every 20."""
     steps = [steps_of(compute(5)), steps_of(compute(20))]
     for groups, begins_ps in (((0, 0), (40_000, 40_000)), ((0, 1), (10_000, 40_000))):
         cores = [CoreSteps(core, group, steps[core]) for core, group in enumerate(groups)]
@@ -173,7 +171,7 @@ def test_a_group_takes_the_next_input_together() -> None:
 
 
 def test_groups_that_do_not_depend_on_each_other_keep_together() -> None:
-    """Two groups may have six inputs under way: a fast one begins its seventh when the slow one has ended the first."""
+    """Two groups have at most six inputs under way: a fast one begins its seventh when the slow one ends its first."""
     steps = [steps_of(compute(1)), steps_of(compute(100))]
     cores = [CoreSteps(core, core, steps[core]) for core in range(2)]
     timing = simulate_cores(cores, machine(cores=ONE_CHIP), inputs=9, depths={0: 1, 1: 1})
@@ -183,7 +181,7 @@ def test_groups_that_do_not_depend_on_each_other_keep_together() -> None:
 
 
 def test_semaphores_start_afresh_with_every_input() -> None:
-    """A unit that is left over does not serve the next input's WAIT."""
+    """A unit left over does not satisfy the next input's WAIT."""
     items: list[Item] = [Wait(Queue.CP, 0), compute(1), load(10), Post(Queue.IO, 0, 2)]
     assert [run.end_ps for run in _run(items, inputs=3).cores[0].runs] == [11_000, 22_000, 33_000]
 
@@ -197,7 +195,7 @@ def test_an_input_lasts_from_the_first_group_to_the_last_core() -> None:
 
 
 def test_the_steps_of_one_input() -> None:
-    """Issue, service and end of the second input's steps are the first's, one input later."""
+    """Issue, service and end of the second input's steps are those of the first, one input later."""
     cores = [CoreSteps(0, 0, steps_of(load(5), compute(3), Fence(), load(2)))]
     first, second = (step_times(cores, machine(), inputs=2, depths={0: 1}, run=run)[0] for run in (0, 1))
     assert (first.begin_ps, list(first.served_ps)) == (0, [0, 0, 5_000, 5_000])
@@ -208,7 +206,7 @@ def test_the_steps_of_one_input() -> None:
 
 
 def test_a_receive_that_nobody_sends_is_a_deadlock() -> None:
-    """The error names every core that waits, the instruction, and what for."""
+    """The error names every waiting core, its instruction, and the awaited message."""
     with pytest.raises(Deadlock, match=r"core 1: instruction 2 waits for a message of core 0 for input 0"):
         _run([send(1, 1)], [receive(0), load(1), receive(0)], inputs=2)
 
@@ -220,13 +218,13 @@ def test_cores_that_wait_for_each_other_are_a_deadlock() -> None:
 
 
 def test_a_core_that_locks_itself_is_named() -> None:
-    """Its heads are told as those of a single core are."""
+    """The error describes its heads as for a single core."""
     with pytest.raises(Deadlock, match=r"core 1: IO queue: instruction 0 waits for semaphore 3 to be 1, it is 0"):
         _run([load(1)], [Wait(Queue.IO, 3), load(1)])
 
 
 def test_the_budget_covers_the_whole_stream() -> None:
-    """Three inputs of 10 ns do not fit 25; core and instruction are named."""
+    """Three inputs of 10 ns exceed 25; the error names core and instruction."""
     cores = [CoreSteps(0, 0, steps_of(compute(4), load(10)))]
     with pytest.raises(BudgetExceeded, match="core 0: instruction 1 ends beyond the budget of 25000 ps"):
         simulate_cores(cores, machine(), inputs=3, depths={0: 1}, limit_ps=25_000)
@@ -247,7 +245,7 @@ def test_the_budget_covers_the_whole_stream() -> None:
 def test_what_is_no_stream_is_refused(
     cores: list[tuple[int, Command]], depths: dict[int, int], inputs: int, what: str
 ) -> None:
-    """A stream needs cores of the machine, each once, inputs, rings, and peers that run something."""
+    """A stream needs existing cores, each once, inputs, rings, and peers with a program."""
     programs = [CoreSteps(core, 0, steps_of(command)) for core, command in cores]
     with pytest.raises(ExecutionFault, match=what):
         simulate_cores(programs, machine(cores=FOUR_CORES), inputs=inputs, depths=depths)

@@ -1,4 +1,4 @@
-"""What holds for the time of every program, on random networks and built-in ones (DESIGN.md, S2.6)."""
+"""Invariants of the time of every program, on random and built-in networks (S2.6)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAST = ("dscnn", "squeezenet", "mobilenetv2")
 
 @st.composite
 def programs(draw: st.DrawFn) -> Compiled:
-    """Random networks compiled for random small machines under any options."""
+    """Draw random networks compiled for random small machines under any options."""
     network = draw(random_networks())
     machine = draw(machines_for(network))
     try:
@@ -48,7 +48,7 @@ def _check(compiled: Compiled) -> None:
 
 
 def _check_formula(compiled: Compiled, timing: Timing) -> None:
-    """S2.6: its sums are those of the simulation, and without a control unit nothing takes longer."""
+    """Assert that the formula has the sums of the simulation, and is no longer without a control unit."""
     found = formula(sequence(compiled.program.code, layer_of=compiled.program.layer_of), compiled.machine)
     assert (found.io_ps, found.cp_ps) == (timing.io_ps, timing.cp_ps)
     assert found.total_ps == found.wait_ps + max(found.io_ps, found.cp_ps)
@@ -56,7 +56,7 @@ def _check_formula(compiled: Compiled, timing: Timing) -> None:
 
 
 def _faster(machine: Machine) -> list[Machine]:
-    """The machine with more bandwidth, less latency, a faster clock."""
+    """Return the machine with more bandwidth, less latency and a faster clock."""
     return [
         replace(machine, ddr=replace(machine.ddr, bytes_per_s=machine.ddr.bytes_per_s * 1.7)),
         replace(machine, ddr=replace(machine.ddr, latency_ns=machine.ddr.latency_ns / 3)),
@@ -69,7 +69,7 @@ def _faster(machine: Machine) -> list[Machine]:
 @given(programs())
 @settings(max_examples=25, deadline=None)
 def test_bounds_and_sums(compiled: Compiled) -> None:
-    """The longer queue bounds the makespan from below, both and the control unit from above; all sums agree."""
+    """The longer queue bounds the makespan from below, both queues and the control unit from above; all sums agree."""
     _check(compiled)
 
 
@@ -85,7 +85,7 @@ def test_a_faster_machine_is_no_slower(compiled: Compiled) -> None:
 @given(programs())
 @settings(max_examples=25, deadline=None)
 def test_the_binary_says_what_the_compiler_wrote(compiled: Compiled) -> None:
-    """Decoded and unrolled, the items encode to a program that decodes to the same items again."""
+    """Decoded and unrolled, the items encode to a program that decodes to the same items."""
     program = compiled.program
     items = [step.item for step in sequence(program.code, layer_of=program.layer_of) if step.item is not None]
     code, layer_of = emit(items)
@@ -96,7 +96,7 @@ def test_the_binary_says_what_the_compiler_wrote(compiled: Compiled) -> None:
 @given(programs())
 @settings(max_examples=15, deadline=None)
 def test_the_buffers_are_those_of_the_machine(compiled: Compiled) -> None:
-    """No program asks for more memory than there is; the auxiliary buffer is carved out of NB (S3.4)."""
+    """No program needs more memory than there is; the auxiliary buffer is part of NB (S3.4)."""
     footprint, machine = compiled.program.footprint, compiled.machine
     assert footprint.nb_bytes + footprint.halo_bytes <= machine.nb_bytes
     assert footprint.sb_bytes <= machine.sb_bytes
@@ -112,13 +112,13 @@ def _model(name: str) -> bytes:
 @pytest.mark.parametrize("name", FAST)
 @pytest.mark.parametrize("options", [Options(), Options(reorder=False), Options("layers", "refetch")], ids=str)
 def test_networks_keep_bounds_and_sums(name: str, options: Options) -> None:
-    """The same for whole networks on the edge preset."""
+    """Whole networks on the edge preset keep the same bounds and sums."""
     _check(compile_model(_model(name), find_machine("edge"), options))
 
 
 @pytest.mark.parametrize("name", FAST)
 def test_networks_are_no_slower_on_a_faster_machine(name: str) -> None:
-    """The same binary on faster machines."""
+    """The binaries of networks are no slower on faster machines."""
     compiled = compile_model(_model(name), find_machine("edge"))
     before = simulate_program(compiled.program, compiled.machine).makespan_ps
     for machine in _faster(compiled.machine):
@@ -137,7 +137,7 @@ SWEPT = (
 
 @pytest.mark.parametrize("name", SWEPT)
 def test_compiled_anew_for_a_faster_machine_a_network_is_hardly_slower(name: str) -> None:
-    """The compiler decides by prediction: for a faster machine it may lose 2 % by that, and no more."""
+    """A network compiled for a faster machine is at most 2 % slower, because the compiler decides by prediction."""
     model = _model(name)
     edge = find_machine("edge")
     before = simulate_program(compile_model(model, edge).program, edge).makespan_ps
@@ -148,7 +148,7 @@ def test_compiled_anew_for_a_faster_machine_a_network_is_hardly_slower(name: str
 
 @pytest.mark.parametrize("name", FAST)
 def test_hoisting_loads_never_costs(name: str) -> None:
-    """Re-ordering is worth what it does: with it a network is no slower."""
+    """With re-ordering a network is no slower than without."""
     model, edge = _model(name), find_machine("edge")
     times = [
         simulate_program(compile_model(model, edge, Options(reorder=reorder)).program, edge).makespan_ps

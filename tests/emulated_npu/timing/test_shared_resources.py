@@ -1,4 +1,4 @@
-"""Cores that share a memory or a link: equal parts, nothing lost, nobody disturbed who uses something else."""
+"""Cores that share a memory or a link: equal parts, no lost work, and no effect on users of other resources."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LATE = Memory(1 << 30, 1e9, 5.0, 1)  # a DDR that answers after 5 ns
 
 
 def _run(*programs: list[Item], described: Machine = _SHARED, inputs: int = 1) -> StreamTiming:
-    """Each program on a core, and in a group, of its own."""
+    """Return the timing of programs, each on a core and group of its own."""
     cores = [CoreSteps(number, number, steps_of(*items)) for number, items in enumerate(programs)]
     return simulate_cores(cores, described, inputs=inputs, depths={core.group: 2 for core in cores})
 
@@ -41,7 +41,7 @@ def _work_ps(timing: StreamTiming) -> dict[tuple[int, Resource], tuple[int, int]
 
 
 def _served(transfers: list[tuple[int, int]]) -> list[int]:
-    """When each transfer of a begin and a work ends on one resource, asked only when it is due."""
+    """Return when each transfer of a start and a work ends on one resource, asked only when one is due."""
     resource, ends_ps = SharedResource(), [0] * len(transfers)
     events = [(begin_ps, 1, ticket) for ticket, (begin_ps, _) in enumerate(transfers)]
     events.sort()
@@ -61,21 +61,21 @@ def _served(transfers: list[tuple[int, int]]) -> list[int]:
 
 
 def test_equal_parts_by_hand() -> None:
-    """At 0 a work of 100 begins, at 40 one of 30: from then on half each, the second ends at 100, the first at 130."""
+    """A work of 100 begins at 0, one of 30 at 40: from then on each gets half; they end at 130 and 100."""
     assert _served([(0, 100), (40, 30)]) == [130, 100]
 
 
 def test_a_third_halves_nothing_but_what_is_left() -> None:
-    """60, 60 and 60 at once end together at 180; one of 10 that comes then has the resource to itself."""
+    """Three works of 60 end together at 180; a later one of 10 has the resource to itself."""
     assert _served([(0, 60), (0, 60), (0, 60), (180, 10)]) == [180, 180, 180, 190]
 
 
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 300)), min_size=1, max_size=12))
 @settings(max_examples=200, deadline=None)
 def test_no_work_is_lost_and_none_waits(transfers: list[tuple[int, int]]) -> None:
-    """Work conserving: all ends when one server in order of arrival would have ended, and none sooner than alone.
+    """All work ends when one server in order of arrival would end, and no transfer ends earlier than alone.
 
-    One picosecond for each transfer may be lost by rounding up.
+    Rounding up may lose one picosecond per transfer.
     """
     ends_ps = _served(transfers)
     free_ps = 0
@@ -91,30 +91,30 @@ def test_no_work_is_lost_and_none_waits(transfers: list[tuple[int, int]]) -> Non
 
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_cores_that_only_load_take_as_many_times_as_long(count: int) -> None:
-    """The DDR is the bound: n cores with the same loads take exactly n times as long as one."""
+    """n cores with the same loads take exactly n times as long as one, because the DDR is the bottleneck."""
     items: list[Item] = [load(7), load(100), load(1)]
     assert _ends_ps(_run(*[items] * count)) == [count * 108_000] * count
 
 
 def test_different_memories_do_not_disturb() -> None:
-    """One core on DDR and one on LLC end when each alone does: 100 bytes at 1 and at 4 bytes a nanosecond."""
+    """A core on DDR and one on LLC end as each alone: 100 bytes at 1 and at 4 bytes/ns."""
     assert _ends_ps(_run([load(100)], [load(100, space=Space.LLC)])) == [100_000, 25_000]
 
 
 def test_cores_of_different_chips_do_not_disturb() -> None:
-    """Every chip has a DDR of its own: cores 0 and 1 share one, core 2 has the other."""
+    """Cores 0 and 1 share the DDR of their chip, core 2 has that of another chip."""
     timing = _run([load(100)], [load(100)], [load(100)], described=machine(cores=FOUR_CORES))
     assert _ends_ps(timing) == [200_000, 200_000, 100_000]
 
 
 def test_latency_takes_no_bandwidth() -> None:
-    """Two loads of 10 ns behind 5 ns of latency, one 10 ns later: it waits out its latency while the other moves."""
+    """A load that starts 10 ns later waits out its latency of 5 ns while the other load moves data."""
     later: list[Item] = [compute(10), Post(Queue.CP, 1), Wait(Queue.IO, 1), load(10)]
     assert _ends_ps(_run([load(10)], later, described=replace(_SHARED, ddr=_LATE))) == [15_000, 25_000]
 
 
 def test_a_command_ends_with_its_slowest_transfer() -> None:
-    """From DDR to LLC: 40 bytes take 40 ns of DDR and 10 of LLC; a second reader of the DDR makes it 80."""
+    """From DDR to LLC 40 bytes take 40 ns of DDR and 10 of LLC; a second reader of the DDR makes it 80."""
     both = Command(Function.LOAD, operand(Space.LLC, 40), operand(Space.DDR, 40))
     assert _ends_ps(_run([both])) == [40_000]
     assert _ends_ps(_run([both], [load(40)])) == [80_000, 80_000]
@@ -132,7 +132,7 @@ def test_computing_is_nobody_elses_business() -> None:
 )
 @settings(max_examples=150, deadline=None)
 def test_a_faster_memory_makes_no_load_slower(sizes: list[list[int]], times: float, latency_ns: int) -> None:
-    """Programs that only load from one memory end no later with more bandwidth, but for a picosecond of rounding."""
+    """Programs that only load from one memory end no later with more bandwidth, within a picosecond of rounding."""
     slow = replace(_SHARED, ddr=Memory(1 << 30, 1e9, latency_ns, 1))
     fast = replace(_SHARED, ddr=Memory(1 << 30, times * 1e9, latency_ns, 1))
     programs: list[list[Item]] = [[load(size) for size in each] for each in sizes]
@@ -143,7 +143,7 @@ def test_a_faster_memory_makes_no_load_slower(sizes: list[list[int]], times: flo
 @given(streams())
 @settings(max_examples=100, deadline=None)
 def test_resources_work_as_much_as_they_are_asked_for(stream: RandomStream) -> None:
-    """Conservation: busy time is the sum of the work that commands ask for, up to a picosecond for each transfer."""
+    """Busy time equals the demanded work, within a picosecond per transfer."""
     described = machine(cores=stream.layout)
     timing = simulate_cores(stream.cores, described, inputs=stream.inputs, depths=stream.depths)
     most_ps = 5 * stream.commands
@@ -165,14 +165,14 @@ def test_resources_work_as_much_as_they_are_asked_for(stream: RandomStream) -> N
 @pytest.mark.parametrize("space", [Space.DDR, Space.LLC])
 @pytest.mark.parametrize("make", [lambda space: load(50, space=space), lambda space: send(50, 1, space)])
 def test_demands_alone_take_the_duration(space: Space, make: object) -> None:
-    """The longest of a command's latencies and works is its duration."""
+    """The largest latency plus work of a command is its duration."""
     assert callable(make)
     costs, command = CostModel(replace(_SHARED, ddr=_LATE)), make(space)
     assert costs.duration_ps(command) == max(each.latency_ps + each.work_ps for each in costs.demands(command))
 
 
 def test_what_a_send_asks_for() -> None:
-    """50 bytes: 25 ns of the link at 2 bytes/ns, 50 ns of DDR behind its latency; nothing where nothing is moved."""
+    """50 bytes take 25 ns of the link at 2 bytes/ns and 50 ns of DDR after its latency; no payload takes nothing."""
     costs = CostModel(replace(_SHARED, ddr=_LATE))
     link, ddr = Demand(Resource.LINK, 0, 25_000, 50), Demand(Resource.DDR, 5_000, 50_000, 50)
     assert set(costs.demands(send(50, 1))) == {link, ddr}
@@ -181,7 +181,7 @@ def test_what_a_send_asks_for() -> None:
 
 
 def test_what_a_send_to_another_chip_asks_for() -> None:
-    """Its link, its way out at half a byte/ns, the memory it reads; there the link and the memory it writes."""
+    """It demands link, chip link and the memory it reads here; link and the memory it writes there."""
     described = machine(cores=FOUR_CORES)
     own, other = demands_across(described, forward(50, 2, Space.DDR))
     link, ddr = Demand(Resource.LINK, 0, 25_000, 50), Demand(Resource.DDR, 0, 50_000, 50)
@@ -190,7 +190,7 @@ def test_what_a_send_to_another_chip_asks_for() -> None:
 
 
 def test_a_send_is_charged_to_both_chips() -> None:
-    """Core 0 of chip 0 sends 50 bytes from NB to core 2 of chip 1, which stores 10 of its own meanwhile."""
+    """Core 0 of chip 0 sends 50 bytes from NB to core 2 of chip 1, which stores 10 bytes meanwhile."""
     described = machine(cores=FOUR_CORES)
     cores = [CoreSteps(0, 0, steps_of(send(50, 2))), CoreSteps(2, 1, steps_of(store(10), receive(0)))]
     timing = simulate_cores(cores, described, inputs=2, depths={0: 1, 1: 1})
@@ -203,7 +203,7 @@ def test_a_send_is_charged_to_both_chips() -> None:
 
 
 def test_a_machine_without_a_link_cannot_send() -> None:
-    """The error names core, instruction and what is missing."""
+    """The error names core, instruction and the missing link."""
     described = machine(cores=Cores(2, 1, Interconnect(0.0, 0.0), Interconnect(0.0, 0.0)))
     with pytest.raises(ExecutionFault, match="core 0: instruction 1: a command sends over a link"):
         _run([load(1), send(5, 1)], [receive(0)], described=described)

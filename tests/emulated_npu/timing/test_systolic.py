@@ -1,4 +1,4 @@
-"""Cycles of systolic arrays, against following the wavefront element by element."""
+"""Cycles of systolic arrays, compared with following the wavefront element by element."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _folds(size: int, array: int) -> int:
 
 @given(SIZES, SIZES, SIZES, SIZES, SIZES)
 def test_stationary_weights_take_as_long_as_their_wavefront(m: int, n: int, k: int, rows: int, columns: int) -> None:
-    """A fold loads a row a cycle; vector v then meets the weight at (i, j) i + j cycles after it enters."""
+    """A fold loads a row per cycle; vector v then meets the weight at (i, j) i + j cycles after it enters."""
     last = max(rows + v + i + j for v in range(m) for i in range(rows) for j in range(columns))
     expected = _folds(k, rows) * _folds(n, columns) * (last + 1) - 1
     assert weight_stationary_cycles(m, n, k, rows, columns) == expected
@@ -28,7 +28,7 @@ def test_stationary_weights_take_as_long_as_their_wavefront(m: int, n: int, k: i
 
 @given(SIZES, SIZES, SIZES, SIZES, SIZES)
 def test_stationary_sums_take_as_long_as_their_wavefront(m: int, n: int, k: int, rows: int, columns: int) -> None:
-    """Product p of the sum at (i, j) is made i + j cycles after both operands enter."""
+    """Product p of the sum at (i, j) is computed i + j cycles after both operands enter."""
     last = max(p + i + j for p in range(k) for i in range(rows) for j in range(columns))
     expected = _folds(m, rows) * _folds(n, columns) * (last + 1) - 1
     assert output_stationary_cycles(m, n, k, rows, columns) == expected

@@ -1,4 +1,4 @@
-"""The time of step lists: the rules of the queues, the formula of S2.6, and what holds for every program."""
+"""The time of step lists: the rules of the queues, the formula of S2.6, and invariants of every program."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _outcome(steps: list[IssuedStep], described: Machine) -> Timing | None:
 
 
 def test_load_compute_store_in_sequence_is_thirty() -> None:
-    """S2.6's example: 30, not 40, by the formula and by the run; a third of it is wait time."""
+    """In S2.6's example both the formula and the run take 30, a third of it waiting."""
     steps = steps_of(*_LOAD_COMPUTE_STORE)
     assert formula(steps, machine()) == Formula(io_ps=20_000, cp_ps=10_000, wait_ps=10_000, total_ps=30_000)
     timing = simulate(steps, machine())
@@ -66,13 +66,13 @@ def test_queues_run_in_parallel() -> None:
 
 
 def test_both_units_share_one_queue() -> None:
-    """MFU and VFU are served by the CP queue in order, and their times are told apart."""
+    """The CP queue serves MFU and VFU in order, and their times are reported separately."""
     timing = simulate(steps_of(convolve((2, 2), 4, 4), compute(6)), machine())
     assert (timing.mfu_ps, timing.vfu_ps, timing.makespan_ps) == (4_000, 6_000, 10_000)
 
 
 def test_every_instruction_costs_its_issue() -> None:
-    """Two cycles for each of three CONFIG instructions, the command and HALT, which ends behind the command."""
+    """Three CONFIG instructions, the command and HALT take two cycles each; HALT ends after the command."""
     steps = [IssuedStep(3, compute(1), 3), IssuedStep(4, None, 1)]
     timing = simulate(steps, machine(issue_cycles=2))
     assert timing.makespan_ps == 10_000
@@ -80,7 +80,7 @@ def test_every_instruction_costs_its_issue() -> None:
 
 
 def test_an_entry_leaves_its_queue_when_its_service_starts() -> None:
-    """With room for one, the third load is issued when the second starts, and only then what follows it."""
+    """With room for one entry, the third load is issued when the second starts, and later steps after it."""
     steps = steps_of(load(10), load(10), load(10), compute(5))
     timing = simulate(steps, machine(io_queue_depth=1))
     assert list(timing.schedule.issued_ps) == [0, 0, 10_000, 10_000]
@@ -88,27 +88,27 @@ def test_an_entry_leaves_its_queue_when_its_service_starts() -> None:
 
 
 def test_a_blocked_wait_occupies_its_queue() -> None:
-    """A WAIT that blocks in a queue of one entry keeps out the command behind it."""
+    """A blocked WAIT in a queue of one entry keeps out the command behind it."""
     steps = steps_of(load(10), Post(IO, 0), Wait(CP, 0), compute(1))
     assert simulate(steps, machine(cp_queue_depth=1)).schedule.issued_ps[3] == 10_000
 
 
 def test_a_fence_waits_for_both_queues() -> None:
-    """What follows a FENCE is issued when both have drained."""
+    """Steps after a FENCE are issued when both queues have drained."""
     timing = simulate(steps_of(load(10), compute(25), Fence(), load(1)), machine())
     assert timing.schedule.issued_ps[2:] == [25_000, 25_000]
     assert timing.makespan_ps == 26_000
 
 
 def test_a_post_may_come_after_its_wait_in_program_order() -> None:
-    """A WAIT is served by a POST that is issued later, for as long as the queue has room."""
+    """A later POST satisfies a WAIT as long as the queue has room."""
     steps = steps_of(Wait(CP, 0), compute(5), load(10), Post(IO, 0))
     assert _cycles(steps) == 15
     assert formula(steps, machine()).total_ps == 15_000
 
 
 def test_a_semaphore_counts() -> None:
-    """Three units from two POSTs release a WAIT for three, and what is left serves the next."""
+    """Three units from two POSTs release a WAIT for three, and the rest serves the next WAIT."""
     steps = steps_of(load(10), Post(IO, 0, 2), load(10), Post(IO, 0, 2), Wait(CP, 0, 3), compute(1), Wait(CP, 0, 1))
     timing = simulate(steps, machine())
     assert timing.schedule.served_ps[4] == 20_000
@@ -116,7 +116,7 @@ def test_a_semaphore_counts() -> None:
 
 
 def test_a_semaphore_that_both_queues_want_is_served_in_order_of_time() -> None:
-    """The queue that reached its WAIT first takes the unit, though it was issued last."""
+    """The queue that reached its WAIT first takes the unit, although it was issued last."""
     steps = steps_of(compute(2), Post(CP, 0), compute(5), Wait(CP, 0), load(4), Wait(IO, 0), load(1), Post(IO, 0))
     timing = simulate(steps, machine(io_queue_depth=8, cp_queue_depth=8))
     assert timing.schedule.released_by[5] == 1
@@ -125,14 +125,14 @@ def test_a_semaphore_that_both_queues_want_is_served_in_order_of_time() -> None:
 
 
 def test_units_are_taken_in_the_order_of_posting() -> None:
-    """A WAIT whose unit was posted long ago is tied to that POST and not to a later one."""
+    """A WAIT whose unit was posted long ago depends on that POST, not on a later one."""
     steps = steps_of(load(1), Post(IO, 0), load(1), Post(IO, 0), compute(9), Wait(CP, 0), Wait(CP, 0))
     released_by = simulate(steps, machine(cp_queue_depth=8)).schedule.released_by
     assert (released_by[5], released_by[6]) == (1, 3)
 
 
 def test_at_the_same_instant_the_io_queue_takes_first() -> None:
-    """One unit, two queues that reach their WAIT together: CP gets the unit that IO posts afterwards."""
+    """If two queues reach their WAIT together, IO takes the only unit, and CP the one that IO posts afterwards."""
     items = (Post(CP, 0), compute(4), Wait(CP, 0), compute(1), load(4), Wait(IO, 0), load(10), Post(IO, 0))
     timing = simulate(steps_of(*items), machine(io_queue_depth=8, cp_queue_depth=8))
     assert timing.schedule.served_ps[5] == 4_000
@@ -140,7 +140,7 @@ def test_at_the_same_instant_the_io_queue_takes_first() -> None:
 
 
 def test_entries_behind_a_wait_take_the_room_that_there_is() -> None:
-    """Behind a WAIT whose POST is still to come, an entry is issued when its place is free: here after ten cycles."""
+    """An entry behind an unreleased WAIT is issued when its place is free, here after ten cycles."""
     items = (compute(10), compute(10), Wait(CP, 0), compute(1), load(50), Post(IO, 0))
     described = machine(cp_queue_depth=2)
     assert simulate(steps_of(*items), described).makespan_ps == 61_000
@@ -148,7 +148,7 @@ def test_entries_behind_a_wait_take_the_room_that_there_is() -> None:
 
 
 def test_a_program_is_timed_from_its_code() -> None:
-    """Three rounds of a loop with a POST and a WAIT, decoded and unrolled; time goes to the layers of instructions."""
+    """A loop of three rounds with POST and WAIT is decoded, unrolled and divided among its layers."""
     code = encode(
         [
             control(Opcode.SET, 1, 3),
@@ -173,7 +173,7 @@ def test_a_program_is_timed_from_its_code() -> None:
 
 @pytest.mark.parametrize("run", [simulate, formula])
 def test_a_deadlock_names_what_stands_at_both_heads(run: object) -> None:
-    """Each queue waits for a POST that stands behind the other's WAIT."""
+    """Each queue waits for a POST behind the other's WAIT; the error names both heads."""
     steps = steps_of(Wait(IO, 1), Post(IO, 0), Wait(CP, 0), Post(CP, 1))
     with pytest.raises(
         Deadlock,
@@ -183,7 +183,7 @@ def test_a_deadlock_names_what_stands_at_both_heads(run: object) -> None:
 
 
 def test_a_wait_that_fills_its_queue_before_its_post_is_issued_is_a_deadlock() -> None:
-    """The control unit stands before the POST; the error says where."""
+    """The control unit stalls before the POST; the error says where."""
     steps = steps_of(Wait(CP, 0), compute(1), compute(1), load(1), Post(IO, 0))
     with pytest.raises(Deadlock, match="instruction 2 waits for room"):
         simulate(steps, machine(cp_queue_depth=2))
@@ -201,7 +201,7 @@ def test_a_run_beyond_its_budget_names_the_instruction() -> None:
 
 
 def test_an_endless_program_ends_at_its_budget() -> None:
-    """Steps without end are not collected without end."""
+    """Endless steps are collected only up to the budget."""
 
     def endless() -> Iterator[IssuedStep]:
         while True:
@@ -212,7 +212,7 @@ def test_an_endless_program_ends_at_its_budget() -> None:
 
 
 def test_a_command_that_cannot_be_is_named() -> None:
-    """The instruction whose operands are wrong is in the message."""
+    """The error for wrong operands names the instruction."""
     wrong = replace(convolve((2, 2), 4, 4), second=None)
     with pytest.raises(ExecutionFault, match="instruction 1: CONVOLVE"):
         simulate(steps_of(load(1), wrong), machine())
@@ -226,7 +226,7 @@ def test_a_command_that_cannot_be_is_named() -> None:
 def test_the_run_equals_a_machine_that_tries_everything_at_every_tick(
     steps: list[IssuedStep], depths: tuple[int, int], issue: int
 ) -> None:
-    """Makespans and deadlocks, with semaphores that both queues post and wait for."""
+    """Makespans and deadlocks agree, also for semaphores that both queues post and wait for."""
     described = machine(io_queue_depth=depths[0], cp_queue_depth=depths[1], issue_cycles=issue)
     lengths = [ps // CYCLE_PS for ps in durations_ps(steps, CostModel(described))]
     expected = tick_by_tick(steps, described, lengths, most=sum(lengths) + 5 * len(steps) * issue + 2)
@@ -238,7 +238,7 @@ def test_the_run_equals_a_machine_that_tries_everything_at_every_tick(
 @settings(max_examples=300)
 @given(steps=programs(min_items=4), depths=_DEPTHS)
 def test_formula_and_run_agree_when_control_is_free(steps: list[IssuedStep], depths: tuple[int, int]) -> None:
-    """Two independent ways to the same total, or to the same deadlock."""
+    """The formula and the run give the same total, or the same deadlock."""
     described = machine(io_queue_depth=depths[0], cp_queue_depth=depths[1])
     timing = _outcome(steps, described)
     event("deadlock" if timing is None else "ends")
@@ -252,7 +252,7 @@ def test_formula_and_run_agree_when_control_is_free(steps: list[IssuedStep], dep
 
 @given(steps=sound_programs(), depths=_DEPTHS, issue=st.integers(0, 3))
 def test_bounds_of_the_makespan(steps: list[IssuedStep], depths: tuple[int, int], issue: int) -> None:
-    """max(IO, CP) <= formula <= makespan <= IO + CP + control, and the parts sum up exactly."""
+    """max(IO, CP) <= formula <= makespan <= IO + CP + control, and the parts sum exactly."""
     described = machine(io_queue_depth=depths[0], cp_queue_depth=depths[1], issue_cycles=issue)
     timing = simulate(steps, described)
     static = formula(steps, described)
@@ -267,7 +267,7 @@ def test_bounds_of_the_makespan(steps: list[IssuedStep], depths: tuple[int, int]
 def test_faster_hardware_is_never_slower(
     steps: list[IssuedStep], depths: tuple[int, int], issue: int, data: st.DataObject
 ) -> None:
-    """The same steps with more bandwidth and a faster clock, for the run and for the formula."""
+    """The same steps take no longer with more bandwidth and a faster clock, by run and by formula."""
     bandwidths = sorted(data.draw(st.tuples(st.floats(1e8, 1e10), st.floats(1e8, 1e10))))
     clocks = sorted(data.draw(st.tuples(st.integers(10**8, 10**10), st.integers(10**8, 10**10))))
     slow = machine(io_queue_depth=depths[0], cp_queue_depth=depths[1], issue_cycles=issue, clock_hz=clocks[0])
@@ -282,7 +282,7 @@ def test_faster_hardware_is_never_slower(
 
 @given(steps=sound_programs(min_items=2), more=st.integers(1, 4))
 def test_deeper_queues_are_never_slower(steps: list[IssuedStep], more: int) -> None:
-    """Room in the queues lets the control unit run ahead; it delays nothing."""
+    """Deeper queues let the control unit run ahead and delay nothing."""
     shallow = machine(io_queue_depth=1, cp_queue_depth=1, issue_cycles=1)
     deep = replace(shallow, io_queue_depth=1 + more, cp_queue_depth=1 + more)
     assert simulate(steps, deep).makespan_ps <= simulate(steps, shallow).makespan_ps
@@ -290,7 +290,7 @@ def test_deeper_queues_are_never_slower(steps: list[IssuedStep], more: int) -> N
 
 @given(steps=programs(shared_semaphores=True), depths=_DEPTHS)
 def test_no_queue_overtakes_itself(steps: list[IssuedStep], depths: tuple[int, int]) -> None:
-    """Entries are served in order, one at a time, after their issue, and a WAIT not before the POST it used."""
+    """Entries are served in order, one at a time, after their issue; a WAIT not before its POST."""
     timing = _outcome(steps, machine(io_queue_depth=depths[0], cp_queue_depth=depths[1], issue_cycles=1))
     assume(timing is not None)
     assert timing is not None
@@ -305,7 +305,7 @@ def test_no_queue_overtakes_itself(steps: list[IssuedStep], depths: tuple[int, i
 
 
 def test_a_program_without_items_takes_no_time() -> None:
-    """HALT alone costs its issue; nothing costs nothing."""
+    """HALT alone takes its issue time; an empty program takes none."""
     assert simulate([], machine(issue_cycles=1)).makespan_ps == 0
     assert simulate([IssuedStep(0, None, 1)], machine(issue_cycles=1)).makespan_ps == CYCLE_PS
     assert formula([], machine()) == Formula(0, 0, 0, 0)
