@@ -192,7 +192,7 @@ def simulate(
             before = list(held)[-few:]
             found = is_found(planted, compare_nights(slow, before, level=bench.level), bench.watch.plan.layers)
             yield "planted", few, found, "" if found else f"missed {planted.share:.3f} {planted.signatures}"
-            told = [one.told for one in compare_nights(plain, before, level=bench.level).regressions]
+            told = [one.summary for one in compare_nights(plain, before, level=bench.level).regressions]
             yield "A/A", few, bool(told), "; ".join(told)
         held.append(plain)
 

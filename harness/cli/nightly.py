@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,8 +22,8 @@ from harness.text import duration_s, printable
 from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:
-    from harness.nightly.outcome import NightReport
-    from harness.nightly.plan import NightPlan
+    from harness.nightly.night_plan import NightPlan
+    from harness.nightly.night_report import NightReport
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Measure a lab every night, compare, and say what needs a hand."
@@ -58,24 +58,24 @@ def run(
     """
     place = find_workspace(workspace)
 
-    from harness.nightly.night import report_data, run_night, tonight
-    from harness.report.nightly import verdict
+    from harness.nightly.night import current_night, run_night
+    from harness.report.nightly_markdown import verdict
 
     found = _plan(place, plan)
     _check_outputs(found.path, markdown, junit)
     if engine is not None:
         found = _with_engine(found, engine)
-    which = _night(night, tonight(found))
+    which = _night(night, current_night(found))
     if dry_run:
         show_foreseen(found, place, which, json)
         return
     with _stop_on_signal() as stop:
-        report = run_night(found, place, night=which, stop=stop, observe=note)
+        report = run_night(found, place, night=which, stop=stop, notify=note)
     written = _write(report, place, markdown, junit)
     if not any(row.now for device in report.devices for row in device.sets) and not report.stopped:
         note(f"Nothing was left to measure: the night of {report.night} was measured before")
     if json:
-        print_json(**report_data(report), reports=[str(path) for path in written])
+        print_json(**report.data, reports=[str(path) for path in written])
     else:
         show_night(report)
     for path in written:
@@ -110,18 +110,20 @@ def status(plan: PlanPath = None, workspace: options.WorkspaceFolder = None, jso
 
     from harness.device.inventory import load_inventory
     from harness.fleet.selection import select
-    from harness.nightly.plan import PLAN_FILE
+    from harness.nightly.night_plan import PLAN_NAME
+    from harness.nightly.night_report import json_data
     from harness.nightly.status import night_status
 
     names: list[str] = []
-    if plan is not None or (place.root / PLAN_FILE).exists():
+    if plan is not None or (place.root / PLAN_NAME).exists():
         inventory = load_inventory(place.devices)
         for one in _plan(place, plan).sets:
-            chosen = select(inventory, names=one.devices, groups=one.groups, everything=one.everything)
+            own = one.settings
+            chosen = select(inventory, names=own.devices, groups=own.groups, everything=own.all)
             names += [device.name for device in chosen]
     found = night_status(place, names)
     if json:
-        print_json(**asdict(found))
+        print_json(**json_data(found))
     else:
         show_status(found)
 
@@ -154,8 +156,8 @@ def install(
     if enable and (cron or output or only_print):
         raise UsageError("--enable goes with the user's units alone", next_step="Leave it out: the commands are told")
 
-    from harness.nightly import schedule
-    from harness.nightly.planfile import time_of_day
+    from harness.nightly import timers
+    from harness.nightly.plan_file import time_of_day
 
     found = _plan(place, plan)  # a night that cannot begin is better told now
     try:
@@ -164,22 +166,22 @@ def install(
         raise UsageError(f"--time {at[:20]} --randomised-delay {delay[:20]}: one of them {error}") from error
     if delay_s >= _DAY_S / 2:
         raise UsageError("--randomised-delay is longer than a night", next_step="Write 20m or 2h")
-    wanted = schedule.Installation(place, plan, when, delay_s)
-    schedule.check_time(wanted, found.day_begins)
+    wanted = timers.Installation(place, plan, when, delay_s)
+    timers.check_time(wanted, found.settings.day_begins)
     if cron:
-        print(schedule.crontab_line(wanted))
+        print(timers.crontab_line(wanted))
         note("Add this line by `crontab -e`")
         return
-    system_user = schedule.current_user() if output else None
+    system_user = timers.current_user() if output else None
     if only_print:
-        print(f"# {wanted.name}.service\n{schedule.service_unit(wanted, system_user)}")
-        print(f"# {wanted.name}.timer\n{schedule.timer_unit(wanted)}", end="")
+        print(f"# {wanted.name}.service\n{timers.service_unit(wanted, system_user)}")
+        print(f"# {wanted.name}.timer\n{timers.timer_unit(wanted)}", end="")
         return
-    written = schedule.write_units(wanted, output or schedule.unit_folder(), system_user)
+    written = timers.write_units(wanted, output or timers.unit_folder(), system_user)
     for path in written:
         print(path)
     if enable:
-        schedule.enable(wanted)
+        timers.enable(wanted)
         note(f"{wanted.name}.timer is enabled; it runs while you are logged in, always after: loginctl enable-linger")
         return
     scope = "" if output else "--user "
@@ -189,9 +191,9 @@ def install(
 
 
 def _plan(place: Workspace, path: Path | None) -> NightPlan:
-    from harness.nightly.plan import PLAN_FILE, load_plan
+    from harness.nightly.night_plan import PLAN_NAME, load_plan
 
-    return load_plan(path or place.root / PLAN_FILE)
+    return load_plan(path or place.root / PLAN_NAME)
 
 
 def _with_engine(plan: NightPlan, text: str) -> NightPlan:
@@ -229,8 +231,8 @@ def _check_outputs(plan: Path, *outputs: Path | None) -> None:
 def _write(report: NightReport, place: Workspace, *also: Path | None) -> list[Path]:
     """Writes both reports, whole or not at all; returns their paths."""
     from harness.files import write_whole
-    from harness.report.nightly import markdown
     from harness.report.nightly_junit import junit
+    from harness.report.nightly_markdown import markdown
 
     try:
         place.reports.mkdir(parents=True, exist_ok=True)

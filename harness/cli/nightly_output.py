@@ -10,8 +10,8 @@ from harness.text import printable
 from harness.workspace import Workspace
 
 if TYPE_CHECKING:
-    from harness.nightly.outcome import NightReport
-    from harness.nightly.plan import NightPlan
+    from harness.nightly.night_plan import NightPlan
+    from harness.nightly.night_report import NightReport
     from harness.nightly.status import NightStatus
 
 _DAY_S = 86400.0
@@ -29,32 +29,32 @@ def show_night(report: NightReport) -> None:
         kept = f"  kept: {device.published.kept_because}" if device.published.kept_because else ""
         print(printable(f"{device.device}  table {device.published.table or 'none'}{kept}"))
     for change in report.changes:
-        print(printable(f"{change.device}: {change.told}", 500))
+        print(printable(f"{change.device}: {change.summary}", 500))
     for one in report.not_compared:
         print(printable(f"{one.device}: {one.set} is not compared: {one.not_compared}"))
-    for chore in report.chores:
-        where = f"{chore.device}: " if chore.device else ""
-        print(printable(f"needs a hand: {where}{chore.what}. {chore.why}"))
-        if chore.next_step:
-            print(printable(f"  next: {chore.next_step}"))
+    for item in report.attention:
+        where = f"{item.device}: " if item.device else ""
+        print(printable(f"needs attention: {where}{item.what}. {item.why}"))
+        if item.next_step:
+            print(printable(f"  next: {item.next_step}"))
 
 
 def show_foreseen(plan: NightPlan, place: Workspace, night: date, json: bool) -> None:
     """What a night would do first, in its order."""
-    from harness.nightly.night import foresee
+    from harness.nightly.night import forecast
 
     found = [
         {
-            "job": one.candidate.job.name,
-            "device": one.candidate.device.name,
-            "set": one.candidate.set.name,
-            "nights": one.candidate.staleness.nights,
-            "uncertainty": one.candidate.staleness.uncertainty,
-            "cost_s": one.candidate.cost_s,
+            "job": one.due.job.name,
+            "device": one.due.device.name,
+            "set": one.due.set.name,
+            "nights": one.due.staleness.nights,
+            "uncertainty": one.due.staleness.uncertainty,
+            "cost_s": one.due.cost_s,
             "state": "done" if one.done else "starts" if one.starts else "waits" if not one.reason else "skipped",
             "reason": one.reason,
         }
-        for one in foresee(plan, place, night=night)
+        for one in forecast(plan, place, night=night)
     ]
     if json:
         print_json(night=night.isoformat(), jobs=found)
@@ -83,11 +83,11 @@ def show_status(found: NightStatus) -> None:
         print("running: none")
     rows = [
         (one.night, str(one.exit_code), ", ".join(f"{count} {status}" for status, count in one.jobs.items()),
-         str(one.regressions), str(one.chores), one.finished)
+         str(one.regressions), str(one.attention), one.finished)
         for one in found.nights
     ]  # fmt: skip
     if rows:
-        print_table(("night", "exit", "sets", "slower", "need a hand", "finished"), rows, left=3)
+        print_table(("night", "exit", "sets", "slower", "need attention", "finished"), rows, left=3)
     else:
         note("No night was reported yet; run one by `harness nightly run`")
     devices = [

@@ -1,4 +1,4 @@
-"""How a workspace's nights stand: the last ones, the one that runs, and every device's table and health."""
+"""The state of a workspace's nights: recent reports, the night that runs, and every device's table and health."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.errors import LutError
 from harness.files import read_file
 from harness.fleet.store import DeviceHealth, FleetStore
 from harness.lut.table_files import MANIFEST, latest_lut
-from harness.nightly.lock import Holder, running
+from harness.nightly.night_lock import Holder, running
 from harness.workspace import Workspace
 
 _MAX_BYTES = 1 << 26
@@ -20,19 +20,19 @@ _MAX_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class PastNight:
-    """A night that was reported: jobs by what became of them."""
+    """A finished night; `jobs` counts its jobs by status, `attention` what needs attention."""
 
     night: str
     finished: str
     exit_code: int
     jobs: Mapping[str, int]
     regressions: int
-    chores: int
+    attention: int
 
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """A device: its newest table and how old that is, its health, and sets that the last night had no room for."""
+    """A device's newest table and its age, its health, and the sets that the last night deferred."""
 
     device: str
     health: DeviceHealth
@@ -43,7 +43,7 @@ class DeviceStatus:
 
 @dataclass(frozen=True)
 class NightStatus:
-    """The holder of the lock where a nightly runs, nights newest first, devices by name."""
+    """The holder of the lock if a nightly runs, past nights (newest first), and devices by name."""
 
     running: Holder | None
     nights: tuple[PastNight, ...]
@@ -51,7 +51,7 @@ class NightStatus:
 
 
 def night_status(workspace: Workspace, devices: Iterable[str] = (), limit: int = 7) -> NightStatus:
-    """How nights stand, of these devices and those of the last night; writes nothing, raises JournalError."""
+    """Return the state of nights and of these devices and those of the last night; raise JournalError."""
     if not workspace.fleet.exists():
         return NightStatus(running(workspace), (), ())
     with FleetStore(workspace.fleet) as store:
@@ -68,8 +68,8 @@ def _night(night: str, finished: str, report: Mapping[str, object]) -> PastNight
     for row in (row for device in _list(report, "devices") for row in device["sets"]):
         jobs[row["status"]] = jobs.get(row["status"], 0) + 1
     code = report.get("exit_code")
-    regressions, chores = len(_list(report, "regressions")), len(_list(report, "chores"))
-    return PastNight(night, finished, code if isinstance(code, int) else 1, jobs, regressions, chores)
+    regressions, attention = len(_list(report, "regressions")), len(_list(report, "chores"))
+    return PastNight(night, finished, code if isinstance(code, int) else 1, jobs, regressions, attention)
 
 
 def _deferred(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -88,12 +88,6 @@ def _device(workspace: Workspace, health: DeviceHealth, deferred: tuple[str, ...
         age_s = (datetime.now(UTC) - created).total_seconds()
     except LutError:
         return DeviceStatus(health.device, health, None, None, deferred)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        RecursionError,
-    ):  # `harness lut check` tells what is wrong with it
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # `harness lut check` reports what is wrong
         return DeviceStatus(health.device, health, f"{health.device}/{folder.name}", None, deferred)
     return DeviceStatus(health.device, health, f"{health.device}/{folder.name}", age_s, deferred)

@@ -11,7 +11,7 @@ from harness.report.units import (
     DASH,
     NARROW_SPACE,
     Unit,
-    clean,
+    display,
     duration,
     percent,
     signed_percent,
@@ -114,17 +114,19 @@ def _estimated(pair: Pair, unit: Unit) -> tuple[str, ...]:
     estimate, result = pair
     if estimate is None:
         return (
-            (clean(result.name), "", unit.text(result.estimated_s), unit.interval(result.interval_s)) if result else ()
+            (display(result.name), "", unit.text(result.estimated_s), unit.interval(result.interval_s))
+            if result
+            else ()
         )
     layers = len(estimate.layers)
-    name, known = clean(estimate.name), f"{layers - len(estimate.unknown)} of {layers}"
+    name, known = display(estimate.name), f"{layers - len(estimate.unknown)} of {layers}"
     if estimate.latency_s is None or estimate.interval_s is None:
         return name, known, f"≥ {unit.text(estimate.covered_latency_s)}", "unknown"
     return name, known, unit.text(estimate.latency_s), unit.interval(estimate.interval_s)
 
 
 def _unpaired(result: NetworkValidation, unit: Unit) -> tuple[str, ...]:
-    return clean(result.name), "", unit.text(result.estimated_s), unit.interval(result.interval_s)
+    return display(result.name), "", unit.text(result.estimated_s), unit.interval(result.interval_s)
 
 
 def _measured(result: NetworkValidation | None, unit: Unit, naive: bool) -> tuple[str, ...]:
@@ -215,7 +217,7 @@ def section(estimate: NetworkEstimate) -> Section:
             f"{unknown} of {len(estimate.layers)} layers are not in the table."
             f" The known rest takes {covered}; shares are of that."
         )
-    name, figure = clean(estimate.name), None
+    name, figure = display(estimate.name), None
     if any(layer.latency_s is not None for layer in estimate.layers):
         drawn = [_bar(layer, estimate.covered_latency_s) for layer in estimate.layers]
         more = f" {len(drawn)} layers: neighbours share a bar." if len(drawn) > figures.MAX_BARS else ""
@@ -226,9 +228,9 @@ def section(estimate: NetworkEstimate) -> Section:
 
 def _bar(layer: LayerEstimate, whole_s: float) -> figures.Bar:
     if layer.latency_s is None or layer.stderr_s is None:
-        return figures.Bar(clean(layer.name), f"{clean(layer.op)}, unknown: not in the table", None)
-    said = f"{clean(layer.op)}, {duration(layer.latency_s)} ± {duration(layer.stderr_s)}, {_share(layer, whole_s)}"
-    return figures.Bar(clean(layer.name), f"{said}, {layer.source}", layer.latency_s)
+        return figures.Bar(display(layer.name), f"{display(layer.op)}, unknown: not in the table", None)
+    said = f"{display(layer.op)}, {duration(layer.latency_s)} ± {duration(layer.stderr_s)}, {_share(layer, whole_s)}"
+    return figures.Bar(display(layer.name), f"{said}, {layer.source}", layer.latency_s)
 
 
 def _share(layer: LayerEstimate, whole_s: float) -> str:
@@ -244,20 +246,20 @@ def _layers(estimate: NetworkEstimate) -> Table:
         times = ("", "unknown", "")
         if layer.latency_s is not None and layer.stderr_s is not None:
             times = (_share(layer, whole_s), unit.text(layer.latency_s), unit.text(layer.stderr_s, 2))
-        rows.append((clean(layer.name), str(number), *times, clean(layer.op), clean(layer.source)))
+        rows.append((display(layer.name), str(number), *times, display(layer.op), display(layer.source)))
     header = ("layer", "no.", "share", f"latency, {unit.symbol}", f"± std. error, {unit.symbol}", "operator", "source")
     share = percent(estimate.overhead_s / whole_s) if whole_s > 0 else ""
     total = ("overhead a, b, c", "", share, unit.text(estimate.overhead_s), "", "", "fitted")
-    caption = f"{len(rows)} layers of {clean(estimate.name)} by share of time; no. is the order of execution"
+    caption = f"{len(rows)} layers of {display(estimate.name)} by share of time; no. is the order of execution"
     return Table(caption, header, tuple(rows), (0, 5, 6), total)
 
 
 def _free(estimate: NetworkEstimate) -> Iterator[Free]:
     reasons: dict[str, list[str]] = {}
     for node in estimate.free:
-        reasons.setdefault(node.reason, []).append(f"{clean(node.name)} ({clean(node.op)})")
+        reasons.setdefault(node.reason, []).append(f"{display(node.name)} ({display(node.op)})")
     for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        yield Free(clean(reason), len(names), tuple(names[:MAX_FREE_NAMES]), max(0, len(names) - MAX_FREE_NAMES))
+        yield Free(display(reason), len(names), tuple(names[:MAX_FREE_NAMES]), max(0, len(names) - MAX_FREE_NAMES))
 
 
 def overhead_table(overhead: Overhead) -> Table:

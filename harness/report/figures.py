@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from harness.report.units import ELLIPSIS, Unit, clean, unit_for
+from harness.report.units import ELLIPSIS, Unit, display, unit_for
 
 if TYPE_CHECKING:
     from bokeh import plotting
@@ -138,7 +138,7 @@ def bars(layers: Sequence[Bar]) -> str:
 
 def tick(name: str, limit: int = MAX_TICK) -> str:
     """Return a short label that BokehJS cannot take for a formula."""
-    plain = clean(name).replace("$", "\N{FULLWIDTH DOLLAR SIGN}").replace("\\", "\N{FULLWIDTH REVERSE SOLIDUS}")
+    plain = display(name).replace("$", "\N{FULLWIDTH DOLLAR SIGN}").replace("\\", "\N{FULLWIDTH REVERSE SOLIDUS}")
     return plain if len(plain) <= limit else plain[: limit - 1] + ELLIPSIS
 
 
@@ -213,7 +213,7 @@ def _marks(
         source = ColumnDataSource({
             "x": [x for _, x, _ in chosen],
             "y": [y for _, _, y in chosen],
-            "name": [clean(point.name) for point, _, _ in chosen],
+            "name": [display(point.name) for point, _, _ in chosen],
             "text": [point.text for point, _, _ in chosen],
         })  # fmt: skip
         glyphs = plot.scatter(

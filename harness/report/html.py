@@ -14,7 +14,7 @@ from harness.files import write_whole
 from harness.report import content
 from harness.report.commands import commands
 from harness.report.figures import COLOURS
-from harness.report.units import clean
+from harness.report.units import display
 
 if TYPE_CHECKING:
     from harness.estimation.network_estimate import NetworkEstimate
@@ -40,23 +40,23 @@ def render(table: Lut, estimates: Sequence[NetworkEstimate], validation: Validat
     names = [network.name for pair in pairs for network in pair if network]
     return _page(
         TEMPLATE,
-        device=clean(table.device),
+        device=display(table.device),
         facts=_facts(table),
         networks=content.networks_table(pairs, table.clock),
         scores=content.scores(validation) if validation else (),
-        changes=[clean(name) for name in validation.fingerprint_changes] if validation else [],
+        changes=[display(name) for name in validation.fingerprint_changes] if validation else [],
         pictures=content.pictures(pairs),
         sections=[content.section(estimate) for estimate in estimates],
         overhead=content.overhead_table(table.overhead),
         fit=content.fit_facts(table.overhead),
-        fingerprint=[(clean(name), clean(value, 2000)) for name, value in sorted(table.fingerprint.items())],
+        fingerprint=[(display(name), display(value, 2000)) for name, value in sorted(table.fingerprint.items())],
         commands=commands(table, names, validation is not None),
     )
 
 
 def write_figure(path: Path, title: str, figure: str) -> None:
     """Write a page with one figure of `figures` or `line_plot`; raises ConfigurationError if it cannot be written."""
-    write_whole(path, _page(FIGURE_TEMPLATE, title=clean(title), figure=figure).encode("utf-8"))
+    write_whole(path, _page(FIGURE_TEMPLATE, title=display(title), figure=figure).encode("utf-8"))
 
 
 def _page(template: str, **fields: Any) -> str:
@@ -80,10 +80,10 @@ def _page(template: str, **fields: Any) -> str:
 
 def _facts(table: Lut) -> tuple[tuple[str, str], ...]:
     return (
-        ("table", clean(table.name)),
-        ("clock", clean(table.clock)),
-        ("method", clean(table.method)),
-        ("visits", clean(table.visits)),
+        ("table", display(table.name)),
+        ("clock", display(table.clock)),
+        ("method", display(table.method)),
+        ("visits", display(table.visits)),
         ("date", _date(table.created)),
         ("entries", f"{len(table.entries):,}"),
     )
@@ -91,7 +91,7 @@ def _facts(table: Lut) -> tuple[tuple[str, str], ...]:
 
 def _date(created: str) -> str:
     """To the minute where it is in UTC, else as it stands."""
-    shown = clean(created)
+    shown = display(created)
     return f"{shown[:10]} {shown[11:16]} UTC" if shown.endswith("+00:00") else shown
 
 

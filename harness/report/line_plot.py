@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.report.figures import TEXT, Scale, base_figure, figure_json, hover, tick
-from harness.report.units import clean, significant
+from harness.report.units import display, significant
 
 if TYPE_CHECKING:
     from bokeh import plotting
@@ -89,7 +89,7 @@ def _draw(plot: plotting.figure, series: Series, number: int, texts: dict[float,
     xs = [at for at, _ in series.points]
     ys = [math.nan if value is None else value for _, value in series.points]
     said = [f"{texts.get(at) or significant(at)}, {significant(value)}" for at, value in zip(xs, ys, strict=True)]
-    columns = {"x": xs, "y": ys, "name": [clean(series.name)] * len(xs), "text": said}
+    columns = {"x": xs, "y": ys, "name": [display(series.name)] * len(xs), "text": said}
     source = ColumnDataSource(columns)
     line = plot.line("x", "y", source=source, line_color=colour, line_width=2, line_join="round")
     points = plot.scatter("x", "y", source=source, marker=marker, size=8, line_color=None, fill_color=colour)

@@ -1,8 +1,8 @@
-"""A night's report as JUnit XML, in what GitLab and Jenkins both read.
+"""A night's report as JUnit XML, in the subset that GitLab and Jenkins both read.
 
-GitLab tells test cases apart by class name and name, and takes the first of equal ones; of a failure it shows the text,
-Jenkins the message, so both are given. Each watched layer, network and device is a case of its own under a name that
-stays from night to night: CI systems then tell what fails since when.
+GitLab identifies test cases by class name and name, and keeps the first of equal ones. Of a failure it shows the text,
+Jenkins the message, so both are given. Each watched layer, network and device is a case whose name is the same every
+night: CI systems then show since when it fails.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.nightly.outcome import Chore, Compared, DeviceRow, NightReport, SetRow
-from harness.report.units import clean
+from harness.nightly.night_report import AttentionItem, DeviceRow, NightReport, SetComparison, SetRow
+from harness.report.units import display
 
 Verdict = Literal["passed", "failure", "error", "skipped"]
 _LIMIT = 1000
@@ -32,36 +32,34 @@ class Case:
 
 
 def junit(report: NightReport) -> bytes:
-    """The whole report as a document."""
+    """Return the whole report as an XML document."""
     suites: list[tuple[str, list[Case]]] = []
     for device in report.devices:
         compared = [one for one in report.compared if one.device == device.device]
-        suites.append((device.device, _cases(device, compared, report.chores)))
-    hosts = [_chore_case(one) for one in report.chores if not one.device]
+        suites.append((device.device, _cases(device, compared, report.attention)))
+    hosts = [_attention_case(one) for one in report.attention if not one.device]
     if hosts:
         suites.append(("host", hosts))
-    root = ET.Element(
-        "testsuites", {"name": clean(f"nightly {report.night}"), **_counts([one for _, own in suites for one in own])}
-    )
+    counts = _counts([one for _, own in suites for one in own])
+    root = ET.Element("testsuites", {"name": display(f"nightly {report.night}"), **counts})
     for name, cases in suites:
-        shown = clean(name)
-        attributes = {"name": shown, "timestamp": clean(report.started.partition("+")[0]), **_counts(cases)}
-        suite = ET.SubElement(root, "testsuite", attributes)
+        timestamp = display(report.started.partition("+")[0])
+        suite = ET.SubElement(root, "testsuite", {"name": display(name), "timestamp": timestamp, **_counts(cases)})
         seen: Counter[str] = Counter()
         for case in cases:
             seen[case.name] += 1
             again = f" #{seen[case.name]}" if seen[case.name] > 1 else ""
-            _append(suite, f"nightly.{shown}", case, again)
+            _append(suite, f"nightly.{display(name)}", case, again)
     ET.indent(root)
     document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return document + b"\n"
 
 
-def _cases(device: DeviceRow, compared: Sequence[Compared], chores: Sequence[Chore]) -> list[Case]:
+def _cases(device: DeviceRow, compared: Sequence[SetComparison], attention: Sequence[AttentionItem]) -> list[Case]:
     return [
         *(_set_case(row) for row in device.sets),
         _table_case(device),
-        *(_chore_case(one) for one in chores if one.device == device.device and one.kind == "budget"),
+        *(_attention_case(one) for one in attention if one.device == device.device and one.kind == "budget"),
         *(case for one in compared for case in _compared_cases(one)),
     ]
 
@@ -69,8 +67,8 @@ def _cases(device: DeviceRow, compared: Sequence[Compared], chores: Sequence[Cho
 def _set_case(row: SetRow) -> Case:
     name = f"set {row.set}"
     if row.failure is not None:
-        said = [row.failure.what, row.failure.why, row.failure.next_step]
-        return Case(name, "error", ". ".join(part.rstrip(".") for part in said if part), row.failure.kind, row.device_s)
+        message = _sentences(row.failure.what, row.failure.why, row.failure.next_step)
+        return Case(name, "error", message, row.failure.kind, row.device_s)
     if row.status == "done":
         return Case(name, "passed", seconds=row.device_s)
     return Case(name, "skipped", f"{row.status}: {row.reason}")
@@ -83,22 +81,26 @@ def _table_case(device: DeviceRow) -> Case:
     return Case("table", "skipped", published.kept_because) if published.kept_because else Case("table", "passed")
 
 
-def _chore_case(chore: Chore) -> Case:
-    said = ". ".join(part.rstrip(".") for part in (chore.what, chore.why, chore.next_step) if part)
-    return Case(chore.kind, "error" if chore.exit_code else "skipped", said, chore.kind)
+def _attention_case(item: AttentionItem) -> Case:
+    message = _sentences(item.what, item.why, item.next_step)
+    return Case(item.kind, "error" if item.exit_code else "skipped", message, item.kind)
 
 
-def _compared_cases(compared: Compared) -> list[Case]:
-    """One per subject: failed where it is slower, skipped where tonight could not have told."""
+def _sentences(*parts: str) -> str:
+    return ". ".join(part.rstrip(".") for part in parts if part)
+
+
+def _compared_cases(compared: SetComparison) -> list[Case]:
+    """Return a case for each subject: failed if it is slower, skipped if tonight cannot detect any change of it."""
     if compared.not_compared:
         return [Case(f"{compared.set}: comparison", "skipped", compared.not_compared)]
     slower = [one for one in compared.changes if one.is_slower]
-    told = [Case(f"{compared.set}: {one.subject}", "failure", one.told, "slower", one.after_s) for one in slower]
+    failed = [Case(f"{compared.set}: {one.subject}", "failure", one.summary, "slower", one.after_s) for one in slower]
     named = {one.subject for one in slower}
     passed = [Case(f"{compared.set}: {name}", "passed") for name in compared.detectable if name not in named]
     hidden = [name for name in compared.hidden if name not in named]
-    why = "too uncertain to tell tonight"
-    return [*told, *passed, *(Case(f"{compared.set}: {name}", "skipped", why) for name in hidden)]
+    why = "too uncertain tonight to detect a change"
+    return [*failed, *passed, *(Case(f"{compared.set}: {name}", "skipped", why) for name in hidden)]
 
 
 def _counts(cases: Sequence[Case]) -> dict[str, str]:
@@ -113,12 +115,12 @@ def _counts(cases: Sequence[Case]) -> dict[str, str]:
 
 
 def _append(suite: ET.Element, group: str, case: Case, again: str) -> None:
-    attributes = {"classname": group, "name": clean(case.name) + again, "time": f"{case.seconds:.6f}"}
+    attributes = {"classname": group, "name": display(case.name) + again, "time": f"{case.seconds:.6f}"}
     element = ET.SubElement(suite, "testcase", attributes)
     if case.verdict == "passed":
         return
-    message = clean(case.message, _LIMIT)
+    message = display(case.message, _LIMIT)
     child = ET.SubElement(element, case.verdict, {"message": message})
     if case.verdict != "skipped":
-        child.set("type", clean(case.kind, 80))
+        child.set("type", display(case.kind, 80))
         child.text = message

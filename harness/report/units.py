@@ -72,6 +72,6 @@ def signed_percent(fraction: float) -> str:
     return f"{100 * fraction:+.1f}{NARROW_SPACE}%".replace("-", MINUS)
 
 
-def clean(text: str, limit: int = MAX_NAME) -> str:
+def display(text: str, limit: int = MAX_NAME) -> str:
     """Text from a file or a device as a name on the page."""
     return printable(text, limit)

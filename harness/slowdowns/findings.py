@@ -58,7 +58,7 @@ class Finding:
         return self.change > 0
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The finding in one line."""
         low, high = (100 * bound for bound in self.interval)
         size = f"{abs(100 * self.change):.1f} % [{min(abs(low), abs(high)):.1f}, {max(abs(low), abs(high)):.1f}]"

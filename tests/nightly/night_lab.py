@@ -19,8 +19,8 @@ from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
 from harness.measure.request import ProfileRequest
 from harness.nightly.night import run_night
-from harness.nightly.outcome import NightReport
-from harness.nightly.plan import NightPlan, load_plan
+from harness.nightly.night_plan import NightPlan, load_plan
+from harness.nightly.night_report import NightReport
 from harness.probe.auxiliary import DEFAULT_AUXILIARY
 from harness.probe.batches import Batch
 from harness.probe.probe import reference_probe

@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from made_nights import MadeDevice
 from night_lab import Lab, PretendEngine
 
-from harness.nightly.comparison import LONGEST_ID, Report, Rules, compare_watches, subject_id
-from harness.nightly.night import report_data
-from harness.nightly.outcome import Compared, NightReport
+from harness.nightly.night_report import NightReport, SetComparison
+from harness.nightly.set_comparison import LONGEST_ID, ComparisonRules, StoredReport, compare_watches, subject_id
 from harness.nightly.status import night_status
 from harness.slowdowns.power import LEVEL
 from harness.slowdowns.series import WatchSeries
 from harness.slowdowns.subjects import Subject
 
-RULES = Rules(keep=14, threshold=0.01, level=LEVEL)
+RULES = ComparisonRules(keep=14, threshold=0.01, level=LEVEL)
 SLOW = MadeDevice(slow={5: 1.2})
 
 
@@ -31,15 +30,15 @@ def nights(devices: Sequence[MadeDevice]) -> list[WatchSeries]:
     return [replace(device.night(at), date=f"2026-11-{at + 1:02d}") for at, device in enumerate(devices)]
 
 
-def compared(watches: Sequence[WatchSeries], reports: Sequence[Report] = ()) -> Compared:
+def compared(watches: Sequence[WatchSeries], reports: Sequence[StoredReport] = ()) -> SetComparison:
     """The last night against the others."""
     return compare_watches("made", "vision", watches, RULES, reports)
 
 
-def report(night: WatchSeries, found: Compared, stopped: bool = False) -> Report:
+def report(night: WatchSeries, found: SetComparison, stopped: bool = False) -> StoredReport:
     """What the store has of a night's report."""
     told = NightReport(night.date, "p", "s", "f", 1, (), (), (found,), stopped)
-    return night.date, "f", report_data(told)
+    return night.date, "f", told.data
 
 
 def test_regression_is_news_until_a_report_has_told_it() -> None:
@@ -65,7 +64,7 @@ def test_regression_is_news_until_a_report_has_told_it() -> None:
 def test_regression_that_comes_back_is_news_again() -> None:
     """What was told, was gone on a later night, and is there again is told again."""
     watches = nights([MadeDevice()] * 4 + [SLOW, MadeDevice(), MadeDevice(), SLOW])
-    reports: list[Report] = []
+    reports: list[StoredReport] = []
     for at in range(4, 7):
         reports.append(report(watches[at], compared(watches[: at + 1], reports)))
     assert [bool(one[2]["regressions"]) for one in reports] == [True, False, False]
@@ -75,9 +74,9 @@ def test_regression_that_comes_back_is_news_again() -> None:
 def test_sets_that_cannot_be_compared_say_why() -> None:
     """A first night, and one after a change of the clock, are no nights on which nothing became slower."""
     watches = nights([MadeDevice(clock="cpu"), MadeDevice(clock="cpu"), MadeDevice(clock="wall")])
-    assert compared(watches[:1]).not_compared == "no earlier night has watched it"
+    assert compared(watches[:1]).not_compared == "no earlier night watched this set"
     assert compared(watches[:2]).not_compared == ""
-    assert compared(watches).not_compared == "another clock since 2026-11-03: wall, before cpu"
+    assert compared(watches).not_compared == "the clock changed on 2026-11-03 from cpu to wall"
 
 
 @given(
@@ -117,7 +116,7 @@ def test_same_layer_of_two_networks_is_told_twice() -> None:
 
 
 def test_bug_in_one_comparison_is_told_and_shares_the_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error nobody expected is that set's chore with its trace; all comparisons share one probability."""
+    """An error nobody expected is that set's item with its trace; all comparisons share one probability."""
     lab = Lab(tmp_path / "lab")
     lab.set_devices("one", "two")
     levels: list[float] = []
@@ -130,7 +129,7 @@ def test_bug_in_one_comparison_is_told_and_shares_the_level(tmp_path: Path, monk
     for day in (20, 21):
         found = lab.run(lab.plan("a"), date(2026, 11, day), PretendEngine(lab.workspace, watched=True))
     assert levels == [LEVEL / 2] * 4
-    told = [chore for chore in found.chores if chore.what.startswith("comparing a")]
-    assert [chore.device for chore in told] == ["one", "two"] and found.exit_code == 1
-    assert all("no samples" in chore.why and "broken" in chore.trace for chore in told)
+    told = [item for item in found.attention if item.what.startswith("comparing a")]
+    assert [item.device for item in told] == ["one", "two"] and found.exit_code == 1
+    assert all("no samples" in item.why and "broken" in item.trace for item in told)
     assert [one.night for one in night_status(lab.workspace).nights] == ["2026-11-21", "2026-11-20"]

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigurationError, NightBusy
-from harness.nightly.lock import lock_file, night_lock, running
+from harness.nightly.night_lock import lock_file, night_lock, running
 from harness.workspace import Workspace
 
 HOLD = (
-    "import sys\nfrom pathlib import Path\nfrom harness.nightly.lock import night_lock\n"
+    "import sys\nfrom pathlib import Path\nfrom harness.nightly.night_lock import night_lock\n"
     "from harness.workspace import Workspace\n"
     "with night_lock(Workspace(Path(sys.argv[1])), '2026-11-20'):\n"
     "    print('held', flush=True)\n    sys.stdin.read()\n"

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from night_lab import Lab
 
 from harness.errors import ConfigurationError
-from harness.nightly.plan import LayerSet, NightPlan, load_plan
+from harness.nightly.night_plan import NightPlan, load_plan
+from harness.nightly.plan_file import NightSettings
 
 HEAD = '[nightly]\ndevices = ["one"]\n'
 SET = '[[set]]\nname = "s"\nnetworks = ["builtin:resnet50"]\n'
@@ -87,13 +88,14 @@ def test_plan_means_what_it_says(tmp_path: Path) -> None:
         '[[set]]\nname = "space"\nspace = "builtin:vision"\n'
     )
     plan = load_plan(path)
-    nets, space = plan.sets
-    assert (plan.budget_s, plan.order, plan.max_age_s, plan.day_begins) == (5400, "listed", 3 * 86400, time(8, 30))
-    assert (plan.keep, plan.threshold, plan.scheduler, plan.retries) == (5, 0.025, "tcp://head:8786", 0)
+    night = plan.settings
+    nets, space = (one.settings for one in plan.sets)
+    assert (night.budget_s, night.order, night.max_age_s, night.day_begins) == (5400, "listed", 3 * 86400, time(8, 30))
+    assert (night.keep, night.threshold, plan.scheduler, night.retries) == (5, 0.025, "tcp://head:8786", 0)
     assert Path(nets.networks[0]).samefile(lab.root / "a.onnx") and nets.networks[1] == "builtin:resnet50"
     assert (nets.devices, nets.groups, nets.runs, nets.budget_s) == (("one",), (), 7, 90)
     assert (dict(nets.dims), nets.weight) == ({"batch": 2}, 3.0)
-    assert (space.groups, space.space, space.runs) == (("edge",), "builtin:vision", None)
+    assert (space.groups, space.space, space.runs) == (("edge",), "builtin:vision", "auto")
 
 
 def test_set_that_measures_something_else_is_another(tmp_path: Path) -> None:
@@ -110,7 +112,7 @@ def test_set_that_measures_something_else_is_another(tmp_path: Path) -> None:
 @given(st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)), st.times())
 def test_night_is_named_by_the_day_it_began(moment: datetime, begins: time) -> None:
     """A night holds the 24 hours from the time the day begins, and has the date of its first hour."""
-    plan = NightPlan(Path("p"), (LayerSet("s", "0" * 8),), day_begins=begins)
+    plan = NightPlan(Path("p"), (), NightSettings().model_copy(update={"day_begins": begins}))
     night = plan.night(moment)
     start = datetime.combine(night, begins)
     assert 0 <= (moment - start).total_seconds() < 86400

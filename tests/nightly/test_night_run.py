@@ -24,10 +24,10 @@ from harness.errors import EngineError, Interrupted, UnknownDevice
 from harness.fleet.local import LocalEngine
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import FleetStore
-from harness.nightly.lock import lock_file, running
-from harness.nightly.night import foresee, report_data, run_night
-from harness.nightly.outcome import NightReport, SetRow, gravest
-from harness.nightly.plan import load_plan
+from harness.nightly.night import forecast, run_night
+from harness.nightly.night_lock import lock_file, running
+from harness.nightly.night_plan import load_plan
+from harness.nightly.night_report import NightReport, SetRow, gravest
 from harness.nightly.status import night_status
 
 WAIT_S = 60.0
@@ -113,7 +113,7 @@ def _count(lab: Lab) -> int:
 
 def _steady(report: NightReport) -> str:
     """A report but for when it was made, and who measured."""
-    found = report_data(report)
+    found = report.data
     for key in ("finished", "measured"):
         found.pop(key)
     for device in found["devices"]:
@@ -137,7 +137,7 @@ def test_previous_table_stays_until_the_night_is_complete(lab: Lab) -> None:
     report = lab.run(load_plan(path))
     one, two = report.devices
     assert statuses(report) == {"one/a": "done", "one/b": "failed", "two/c": "done"}
-    assert report.exit_code == 3 and [chore.kind for chore in report.chores] == ["InvalidNetwork"]
+    assert report.exit_code == 3 and [item.kind for item in report.attention] == ["InvalidNetwork"]
     assert one.published.table is None and "b was not measured" in one.published.kept_because
     assert not lab.tables("one") and [two.published.table] == [f"two/{name}" for name in lab.tables("two")]
 
@@ -208,7 +208,7 @@ def test_quarantine_in_the_middle_keeps_the_whole_night_out(lab: Lab) -> None:
     assert statuses(report) == {"one/a": "skipped", "one/b": "failed"}
     assert [bool(excluded) for _, _, excluded in lab.campaigns()] == [True]
     assert not lab.tables() and "quarantine" in one.sets[0].reason
-    assert [chore.kind for chore in report.chores] == ["DeviceQuarantined"] and report.chores[0].next_step
+    assert [item.kind for item in report.attention] == ["DeviceQuarantined"] and report.attention[0].next_step
 
     lab.set_devices("one")
     again = lab.run(plan)
@@ -272,7 +272,7 @@ def test_devices_out_of_service_are_skipped_and_told(lab: Lab) -> None:
     report = lab.run(lab.plan("a", nightly="retries = 0"), engine=engine)
     assert engine.ran == ["two/a"]
     assert report.devices[0].sets[0].status == "skipped" and "new fan" in report.devices[0].sets[0].reason
-    assert report.exit_code == 4 and [chore.device for chore in report.chores] == ["two"]
+    assert report.exit_code == 4 and [item.device for item in report.attention] == ["two"]
 
 
 def test_jobs_that_a_retry_may_help_are_tried_again(lab: Lab) -> None:
@@ -299,7 +299,7 @@ def test_budget_defers_and_nothing_is_deferred_for_ever(lab: Lab) -> None:
     # The first night measures until the budget is spent, as nobody knows how long sets take; later ones know.
     assert seen == [["one/a", "one/b"], ["one/c"], ["one/a"], ["one/b"]]
     assert statuses(report) == {"one/c": "deferred", "one/a": "deferred", "one/b": "done"}
-    overdue = [chore.what for chore in report.chores if chore.kind == "budget"]
+    overdue = [item.what for item in report.attention if item.kind == "budget"]
     assert overdue == ["The budget leaves out c (2 nights old)"]
     assert night_status(lab.workspace).devices[0].deferred == ("c", "a")
 
@@ -322,7 +322,7 @@ def test_lost_scheduler_still_makes_a_report(lab: Lab) -> None:
     plan = lab.plan("a", "b")
     report = lab.run(plan, engine=Between(PretendEngine(lab.workspace), lose))
     assert statuses(report) == {"one/a": "done", "one/b": "skipped"}
-    assert [chore.kind for chore in report.chores] == ["EngineError"] and report.exit_code == 4
+    assert [item.kind for item in report.attention] == ["EngineError"] and report.exit_code == 4
     published = report.devices[0].published
     assert published.kept_because == "b was not measured: The scheduler is gone" and published.failure is None
     engine = PretendEngine(lab.workspace)
@@ -365,7 +365,7 @@ def test_job_that_was_stopped_by_nobody_failed(lab: Lab) -> None:
     report = lab.run(lab.plan("a", "b"), engine=engine)
     assert engine.ran == ["one/a", "one/b", "one/b"]
     (_, row), published = report.devices[0].sets, report.devices[0].published
-    assert (row.status, report.exit_code) == ("failed", 4) and "not by whoever runs the night" in row.reason
+    assert (row.status, report.exit_code) == ("failed", 4) and "worker was stopped" in row.reason
     assert published.kept_because.startswith("b was not measured") and published.failure is None
     assert (report.measured, report.stopped) == (1, False)
 
@@ -419,12 +419,12 @@ def test_numbers_that_are_none_end_no_night(lab: Lab) -> None:
 def test_dry_run_foresees_the_order(lab: Lab) -> None:
     """What is foreseen is what runs, in that order; looking changes nothing."""
     plan = lab.plan("a", "b", nightly='budget = "10s"')
-    assert [one.candidate.set.name for one in foresee(plan, lab.workspace, night=NIGHT) if one.starts] == ["a"]
+    assert [one.due.set.name for one in forecast(plan, lab.workspace, night=NIGHT) if one.starts] == ["a"]
     lab.run(plan, engine=PretendEngine(lab.workspace))
-    done = foresee(plan, lab.workspace, night=NIGHT)
+    done = forecast(plan, lab.workspace, night=NIGHT)
     assert all(one.done and not one.starts for one in done)
-    later = foresee(plan, lab.workspace, night=date(2026, 11, 22))
-    assert [(one.candidate.staleness.nights, one.candidate.cost_s, one.starts) for one in later] == [(2, 1.0, True)] * 2
+    later = forecast(plan, lab.workspace, night=date(2026, 11, 22))
+    assert [(one.due.staleness.nights, one.due.cost_s, one.starts) for one in later] == [(2, 1.0, True)] * 2
 
 
 def test_unknown_device_ends_the_night_before_it_begins(lab: Lab) -> None:

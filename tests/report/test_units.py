@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.report.units import Unit, clean, duration, percent, signed_percent, significant, unit_for
+from harness.report.units import Unit, display, duration, percent, signed_percent, significant, unit_for
 
 
 @pytest.mark.parametrize(
@@ -58,5 +58,5 @@ def test_percentages_have_a_sign_where_they_are_errors() -> None:
 
 def test_clean_text_is_printable_and_bounded() -> None:
     """Control, bidirectional and surrogate characters are made visible; long text is cut."""
-    assert clean("a\nb\x1b[31m\x7f\u202e\ud800") == "a␊b␛[31m␡\ufffd\ufffd"
-    assert len(clean("x" * 10_000)) == 400
+    assert display("a\nb\x1b[31m\x7f\u202e\ud800") == "a␊b␛[31m␡\ufffd\ufffd"
+    assert len(display("x" * 10_000)) == 400

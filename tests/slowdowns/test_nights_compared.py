@@ -47,7 +47,7 @@ def test_a_slower_layer_is_told_alone_and_measured(earlier: int) -> None:
     assert finding.interval[0] < 0.05 < finding.interval[1] and finding.interval[1] - finding.interval[0] < 0.05
     assert comparison.is_regressed and comparison.regressions == (finding,) and not comparison.improvements
     assert (finding.nights, finding.until, finding.is_fresh) == (1, None, True)
-    assert "layer5" in finding.told and "new tonight" in finding.told
+    assert "layer5" in finding.summary and "new tonight" in finding.summary
 
 
 def test_a_faster_layer_is_an_improvement() -> None:
@@ -85,7 +85,7 @@ def test_one_slow_night_is_told_as_one() -> None:
         (finding,) = comparison.findings
         assert comparison.passed == (finding,) and not comparison.is_regressed
         assert (finding.since, finding.until, finding.nights) == (nights[5].date, nights[6].date, 1)
-        assert "one night from 2026-01-06, back since 2026-01-07" in finding.told
+        assert "one night from 2026-01-06, back since 2026-01-07" in finding.summary
 
 
 def test_a_larger_slow_down_is_never_less_significant() -> None:
@@ -164,7 +164,7 @@ def test_a_changed_fingerprint_is_named_where_it_changed() -> None:
         comparison = compared([*[USUAL] * 4, *[updated] * after])
         (finding,) = comparison.regressions
         assert [str(one) for one in finding.causes] == ["firmware unknown -> 7", "runtime_version 1 -> 2"]
-        assert finding.told.endswith("likely cause: firmware unknown -> 7, runtime_version 1 -> 2")
+        assert finding.summary.endswith("likely cause: firmware unknown -> 7, runtime_version 1 -> 2")
         assert bool(comparison.changed) is (after == 1)
 
 
@@ -182,7 +182,7 @@ def test_order_of_nights_and_probes_does_not_matter() -> None:
     *mixed, last = shuffled
     draw.shuffle(mixed)
     expected, found = compare_nights(tonight, earlier), compare_nights(last, mixed)
-    assert [one.told for one in found.findings] == [one.told for one in expected.findings] != []
+    assert [one.summary for one in found.findings] == [one.summary for one in expected.findings] != []
 
 
 def test_first_night_compares_with_nothing() -> None:

@@ -1,7 +1,7 @@
-"""The nightly on its own: a systemd service with a timer, or a line of a crontab.
+"""Start the nightly automatically: a systemd service with a timer, or a line of a crontab.
 
-Paths go into units quoted and with every character escaped that systemd would read: `%` (specifiers), `$` (variables),
-quotes and backslashes. A path with a control character has no place in either, and is refused.
+Paths in units are quoted, and characters that systemd interprets are escaped: `%` (specifiers), `$` (variables), quotes
+and backslashes. Paths with control characters are refused: neither format can hold them.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from harness.workspace import Workspace
 NIGHT_AT = time(2, 30)
 DELAY_S = 1200.0
 LONGEST_S = 20 * 3600
-"""A night that takes longer is stopped before the next one begins, and reported with what it has."""
+"""A longer night is stopped before the next one begins, and reports what it measured."""
 ENDING_S = 300
-"""After SIGINT jobs end with the visit they are at; then complete tables are built and the report is written."""
+"""After SIGINT jobs finish their current visit; then tables are built and the report is written."""
 ACCURACY_S = 60.0
-"""How much later than told systemd starts a timer, at most (its AccuracySec)."""
+"""The most by which systemd starts a timer late (its AccuracySec)."""
 RUNTIME_FOLDER = "HARNESS_RUNTIME_FOLDER"
 
 
 @dataclass(frozen=True)
 class Installation:
-    """What is to run every night: this interpreter, on this workspace and, unless it is the default one, this plan."""
+    """What runs every night: an interpreter, a workspace, and a plan (None: the workspace's nightly.toml)."""
 
     workspace: Workspace
     plan: Path | None = None
@@ -43,57 +43,50 @@ class Installation:
 
     @property
     def name(self) -> str:
-        """The name of the units; another one for each workspace."""
+        """The name of the units, unique to the workspace."""
         return f"harness-nightly-{hashlib.sha256(os.fsencode(self.workspace.root.absolute())).hexdigest()[:8]}"
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What is run; raises ConfigurationError for a path that no unit can hold."""
-        words = [
-            str(self.python),
-            "-m",
-            "harness",
-            "nightly",
-            "run",
-            "--workspace",
-            str(self.workspace.root.absolute()),
-        ]
+        """The command; raises ConfigurationError for a path that no unit can hold."""
+        command = ("-m", "harness", "nightly", "run", "--workspace")
+        words = [str(self.python), *command, str(self.workspace.root.absolute())]
         words += ["--plan", str(self.plan.absolute())] if self.plan else []
-        return tuple(map(_holdable, words))
+        return tuple(map(_checked, words))
 
 
 def check_time(installation: Installation, day_begins: time) -> None:
-    """Raises UsageError where one start may be before the hour at which a night begins, and the next one after it.
+    """Raise UsageError if random delays could put one start before the time at which nights begin and another after.
 
-    Both would then count as one night, and one night would be measured by nobody.
+    Two starts would then belong to the same night, and one night would not be measured.
     """
     start, begins = (datetime.combine(datetime.min, at) for at in (installation.at, day_begins))
     until_s = (begins - start).total_seconds() % timedelta(days=1).total_seconds()
     if until_s <= installation.delay_s + ACCURACY_S:
         latest = start + timedelta(seconds=installation.delay_s)
-        why = f"day_begins is {day_begins:%H:%M}: what starts before belongs to another night than what starts after"
-        what = f"Starts from {start:%H:%M} to {latest:%H:%M} would not all be of one night"
-        step = "Give another --time or a shorter --randomised-delay, or another day_begins in the plan"
+        why = f"day_begins is {day_begins:%H:%M}; earlier starts belong to the night before"
+        what = f"Starts between {start:%H:%M} and {latest:%H:%M} would belong to different nights"
+        step = "Change --time, --randomised-delay, or day_begins in the plan"
         raise UsageError(what, why=why, next_step=step)
 
 
 def _runtime() -> str | None:
-    """Where this shell has leases, unless it is where everybody has them: the nightly is to have them there, too."""
+    """Return the folder of leases that this shell sets, which the nightly must share; None for the default."""
     folder = os.environ.get(RUNTIME_FOLDER)
-    return _holdable(str(Path(folder).absolute())) if folder else None
+    return _checked(str(Path(folder).absolute())) if folder else None
 
 
-def _holdable(word: str) -> str:
-    """The word itself; raises ConfigurationError where no unit and no crontab can hold it."""
-    if not word.isprintable():  # lone surrogates, which stand for bytes that are no text, are not either
-        why = f"{word!r} holds a control character or is no valid text"
+def _checked(word: str) -> str:
+    """Return the word itself; raise ConfigurationError if units and crontabs cannot hold it."""
+    if not word.isprintable():  # nor are lone surrogates, which stand for bytes that are not UTF-8
+        why = f"{word!r} has a control character or is not UTF-8 text"
         step = "Move it to a folder with a plain name"
         raise ConfigurationError("This path cannot stand in a unit or a crontab", why=why, next_step=step)
     return word
 
 
 def service_unit(installation: Installation, user: str | None = None) -> str:
-    """The service; `user` runs it where the system's manager starts it, which otherwise would be root."""
+    """Return the service unit; the system's manager needs `user`, or it runs the service as root."""
     program, *arguments = installation.command
     writable = [str(installation.workspace.root.absolute()), "-/run/lock", "-/tmp"]
     runtime = _runtime()
@@ -112,7 +105,7 @@ def service_unit(installation: Installation, user: str | None = None) -> str:
             "Type=oneshot",
             *([f"User={user}"] if user else []),
             f"ExecStart={_quoted(program)} {' '.join(_quoted(word).replace('$', '$$') for word in arguments)}",
-            "# 7: something became slower. The night went well; its report tells.",
+            "# Exit code 7: something became slower. The night itself succeeded; its report lists the slow-downs.",
             "SuccessExitStatus=7",
             f"TimeoutStartSec={LONGEST_S}",
             f"TimeoutStopSec={ENDING_S}",
@@ -133,7 +126,7 @@ def service_unit(installation: Installation, user: str | None = None) -> str:
 
 
 def timer_unit(installation: Installation) -> str:
-    """The timer: every night, and after the host was off at that time as soon as it is on again."""
+    """Return the timer unit: it starts every night, or as soon as the host is on again."""
     return "\n".join(
         (
             "[Unit]",
@@ -153,28 +146,28 @@ def timer_unit(installation: Installation) -> str:
 
 
 def crontab_line(installation: Installation) -> str:
-    """A line of a crontab; cron knows no random delay, so that each workspace has its own, always the same."""
+    """Return a line of a crontab; cron has no random delay, so each workspace gets a fixed delay of its own."""
     minutes = int(installation.delay_s // 60)
     offset = int(installation.name.rpartition("-")[2], 16) % (minutes + 1)
     at = datetime.combine(datetime.min, installation.at) + timedelta(days=1, minutes=offset)
     runtime = _runtime()
     setting = f"{RUNTIME_FOLDER}={shlex.quote(runtime)} " if runtime else ""
-    command = (setting + shlex.join(installation.command)).replace("%", r"\%")  # cron ends the line at a bare one
+    command = (setting + shlex.join(installation.command)).replace("%", r"\%")  # cron ends the command at a bare one
     return f"{at.minute} {at.hour} * * * {command}"
 
 
 def unit_folder() -> Path:
-    """Where the user's own units lie."""
+    """Return the folder of the user's units."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd" / "user"
 
 
 def current_user() -> str:
-    """The name of who runs this."""
+    """Return the name of the current user."""
     return getpass.getuser()
 
 
 def write_units(installation: Installation, folder: Path, user: str | None = None) -> tuple[Path, Path]:
-    """Writes service and timer, each whole; returns their paths. Raises ConfigurationError."""
+    """Write the service and the timer and return their paths; raise ConfigurationError."""
     units = {".service": service_unit(installation, user), ".timer": timer_unit(installation)}
     written: list[Path] = []
     try:
@@ -184,20 +177,20 @@ def write_units(installation: Installation, folder: Path, user: str | None = Non
             write_whole(path, text.encode())
             written.append(path)
     except OSError as error:
-        step = "Name another folder by --output, or print the units by --print"
+        step = "Name another folder with --output, or print the units with --print"
         why = reason_of(error)
         raise ConfigurationError(f"Units cannot be written to {folder}", why=why, next_step=step) from error
     return written[0], written[1]
 
 
 def _quoted(word: str) -> str:
-    """One word of a unit, whatever is in it; of a command's arguments `$` is to be doubled, too."""
+    """Return a word quoted for a unit; the caller doubles `$` in arguments of a command."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
 
 
 def enable(installation: Installation) -> None:
-    """Has the user's manager start the timer from now on; raises ConfigurationError where it does not."""
+    """Enable and start the timer in the user's manager; raise ConfigurationError if that fails."""
     for words in (["daemon-reload"], ["enable", "--now", f"{installation.name}.timer"]):
         command = ["systemctl", "--user", *words]
         try:
@@ -206,5 +199,5 @@ def enable(installation: Installation) -> None:
         except (OSError, subprocess.TimeoutExpired) as error:
             why = str(error)
         if why:
-            step = "The units are written; enable them where a user's systemd runs, or use --cron"
+            step = "The units are written; enable them in a session with a user's systemd, or use --cron"
             raise ConfigurationError(f"{' '.join(command)} failed", why=why[:300], next_step=step)

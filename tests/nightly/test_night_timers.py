@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import ConfigurationError, UsageError
-from harness.nightly.plan import NightPlan
-from harness.nightly.schedule import Installation, check_time, crontab_line, service_unit, timer_unit, write_units
+from harness.nightly.night_plan import NightPlan
+from harness.nightly.plan_file import NightSettings
+from harness.nightly.timers import Installation, check_time, crontab_line, service_unit, timer_unit, write_units
 from harness.workspace import Workspace
 
 ANALYZE = shutil.which("systemd-analyze")
@@ -133,12 +134,12 @@ def test_all_starts_of_a_night_are_of_one_night(minute: int, delay: int, begins:
         return time(minutes // 60, minutes % 60)
 
     wanted = installation("w", at=clock(minute), delay_s=delay * 60.0)
-    plan = NightPlan(Path("nightly.toml"), (), day_begins=clock(begins))
+    plan = NightPlan(Path("nightly.toml"), (), NightSettings().model_copy(update={"day_begins": clock(begins)}))
     first = datetime(2026, 11, 20, tzinfo=UTC) + timedelta(minutes=minute)
     starts = [first + timedelta(minutes=later, days=days) for days in (0, 1) for later in (0, delay)]
     tonight, _, tomorrow, _ = map(plan.night, starts)
     try:
-        check_time(wanted, plan.day_begins)
+        check_time(wanted, plan.settings.day_begins)
     except UsageError as error:
         assert f"day_begins is {clock(begins):%H:%M}" in str(error)
         within = (begins - minute) % (24 * 60)

@@ -1,10 +1,14 @@
-"""What a night came to, as plain data: what was measured, what became slower, what needs a hand."""
+"""The report of a night as plain data: what was measured, what became slower, and what needs attention.
+
+The store keeps reports and the rows of jobs as JSON (`json_data`), and later nights read them. The keys of that JSON
+and of `harness nightly --json` are fixed; where a field has another name here, `_JSON_KEYS` has its key.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from harness.errors import HarnessError, Interrupted, RegressionFound, gravest
@@ -12,14 +16,15 @@ from harness.fleet.profile_outcome import Failure
 from harness.fleet.store import HealthName
 
 RowStatus = Literal["done", "failed", "deferred", "skipped"]
+_JSON_KEYS = {"attention": "chores", "summary": "told"}
 
 
 @dataclass(frozen=True)
 class SetRow:
-    """A set on a device: what became of tonight's job.
+    """The result of one set on one device tonight.
 
-    `reason` says why it is not done. `device_s` is time on the device, the watch included. `now` tells jobs of this
-    run from those that an earlier run of the same night had done.
+    `reason` says why the set is not done. `device_s` is time on the device, including the watch campaign. `now` is true
+    for jobs of this run, and false for jobs that an earlier run of the same night finished.
     """
 
     set: str
@@ -43,17 +48,18 @@ class SetRow:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> SetRow:
-        """The row that `dataclasses.asdict` made this of."""
+        """Return the row that `json_data` made this record of."""
         failure = record.get("failure")
         values = {**record, "campaigns": tuple(record["campaigns"]), "failure": failure and Failure(**failure)}
         return replace(cls(**values), now=False)
 
 
 @dataclass(frozen=True)
-class Published:
-    """What became of a device's table: the `table` that counts from now on, and why it is the one of before.
+class PublishedTable:
+    """A device's current table after the night.
 
-    `table` is None where the device has none; `kept_because` is empty where tonight's was published.
+    `table` is None if the device has none. `kept_because` says why the previous table stays; it is empty if tonight's
+    table was published.
     """
 
     table: str | None
@@ -65,13 +71,13 @@ class Published:
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """A device's night. `golden_s` is what its golden probe took last, `band_s` what it may take."""
+    """A device's night. `golden_s` is the last latency of its golden probe, `band_s` the range that it must be in."""
 
     device: str
     health: HealthName
     health_reason: str
     sets: tuple[SetRow, ...]
-    published: Published
+    published: PublishedTable
     golden_s: float | None = None
     band_s: tuple[float, float] | None = None
     notes: tuple[str, ...] = ()
@@ -82,15 +88,15 @@ class DeviceRow:
         return sum(row.device_s for row in self.sets)
 
     def count(self, status: RowStatus) -> int:
-        """How many sets ended like this."""
+        """Return how many sets have this status."""
         return sum(row.status == status for row in self.sets)
 
 
 @dataclass(frozen=True)
-class Chore:
-    """Something that needs a hand: what, why, and the next step; `exit_code` as of the error behind it, or 0.
+class AttentionItem:
+    """Something that needs a person's attention: what, why, and the next step.
 
-    `trace` is where a bug of harness came from.
+    `exit_code` is that of the error behind it, or 0. `trace` is the stack trace of a bug in harness.
     """
 
     device: str
@@ -106,10 +112,10 @@ class Chore:
 class Change:
     """A layer, a network or a whole device that is slower or faster than on earlier nights.
 
-    `change` and `interval` (95 %) are fractions, above zero where it is slower; `p_value` counts all that was looked
-    at. `state` is new, a step (more nights than one) or passed (one night, and back since). `since` is the first night
-    of it, `fresh` whether nobody was told before. `causes` are changes of the device's fingerprint. `subject` is the
-    name under which `Compared` has it.
+    `change` and `interval` (95 %) are fractions, positive if it is slower; `p_value` is corrected for all subjects of
+    the night. `state` is `new`, `step` (for several nights) or `passed` (back to normal). `since` is the first night of
+    the change; `fresh` is true if no earlier report listed it. `causes` are changes of the device's fingerprint.
+    `subject` is the subject's name in `SetComparison`, `summary` the change in one line.
     """
 
     device: str
@@ -127,26 +133,26 @@ class Change:
     since: str
     fresh: bool
     causes: tuple[str, ...]
-    told: str
+    summary: str
 
     @property
     def after_s(self) -> float:
-        """What it takes tonight."""
+        """The latency tonight."""
         return self.before_s * (1 + self.change)
 
     @property
     def is_slower(self) -> bool:
-        """Whether it is slower, and still so."""
+        """Whether the subject is slower now."""
         return self.change > 0 and self.state != "passed"
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One set's night against earlier ones.
+class SetComparison:
+    """One set's night beside earlier nights.
 
-    `detectable` are the relative changes that would have been told with 95 % probability, by subject; `hidden` are
-    subjects of which none would have. `not_compared` says why there was nothing to compare with. `host_change` is by
-    how much an empty run took longer, as a fraction: that is taken off before anything is compared.
+    `detectable` maps each subject to the smallest relative change that tonight detects with 95 % probability; `hidden`
+    lists subjects for which no change is detectable. `not_compared` says why there was nothing to compare with.
+    `host_change` is the relative change of an empty run, which is subtracted before anything is compared.
     """
 
     device: str
@@ -162,9 +168,9 @@ class Compared:
 
 @dataclass(frozen=True)
 class NightReport:
-    """A night as it stands; `measured` jobs are the work of this run, the others were done before.
+    """A night's report. `measured` counts the jobs of this run; earlier runs of the same night did the others.
 
-    `stopped` nights were left before all was measured; the next run of the same night goes on.
+    `stopped` is true if the night ended before all sets were measured; the next run of the same night continues it.
     """
 
     night: str
@@ -173,55 +179,64 @@ class NightReport:
     finished: str
     measured: int
     devices: tuple[DeviceRow, ...]
-    chores: tuple[Chore, ...] = ()
-    compared: tuple[Compared, ...] = ()
+    attention: tuple[AttentionItem, ...] = ()
+    compared: tuple[SetComparison, ...] = ()
     stopped: bool = False
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """All that is slower or faster than before, fresh ones first, then by size."""
+        """All changes: those that no earlier report listed first, then by size."""
         found = (change for one in self.compared for change in one.changes)
         return tuple(sorted(found, key=lambda one: (not one.fresh, -abs(one.change), one.device, one.name)))
 
     @property
     def regressions(self) -> tuple[Change, ...]:
-        """What is slower, and still so."""
+        """Changes to slower that still hold."""
         return tuple(one for one in self.changes if one.is_slower)
 
     @property
     def improvements(self) -> tuple[Change, ...]:
-        """What is faster, and still so."""
+        """Changes to faster that still hold."""
         return tuple(one for one in self.changes if one.change < 0 and one.state != "passed")
 
     @property
     def exit_code(self) -> int:
-        """The gravest of all that happened; a regression counts in the night in which it is first told."""
+        """The gravest code of all that happened; a slow-down counts in the first night that reports it."""
         failures = [row.failure.exit_code for device in self.devices for row in device.sets if row.failure]
         regressed = [RegressionFound.exit_code] if any(one.is_regressed for one in self.compared) else []
         stopped = [Interrupted.exit_code] if self.stopped else []
-        return gravest([*failures, *(chore.exit_code for chore in self.chores), *regressed, *stopped])
+        return gravest([*failures, *(item.exit_code for item in self.attention), *regressed, *stopped])
 
     @property
-    def not_compared(self) -> tuple[Compared, ...]:
-        """Sets that were watched, and could not be compared."""
+    def not_compared(self) -> tuple[SetComparison, ...]:
+        """Sets that were watched but could not be compared."""
         return tuple(one for one in self.compared if one.not_compared)
 
     def count(self, status: RowStatus) -> int:
-        """How many jobs ended like this."""
+        """Return how many jobs have this status."""
         return sum(device.count(status) for device in self.devices)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The report as JSON data, as the store keeps it and `harness nightly run --json` prints it."""
+        own: dict[str, Any] = json_data(self)
+        lists = {"regressions": self.regressions, "improvements": self.improvements}
+        return {**own, "exit_code": self.exit_code, **json_data(lists)}
 
 
 def bug(what: str, error: Exception, next_step: str) -> Failure:
-    """An error that nobody expected, told in full: it is one device's finding, and ends no night."""
+    """Return an unexpected error as the failure of one device or set; the night continues without it."""
     found = HarnessError(what, why=f"{type(error).__name__}: {error}", next_step=next_step)
     found.__cause__ = error
     return Failure.of(found)
 
 
-def finite(data: Any) -> Any:
-    """Plain data for JSON, in which a number that is none, or without end, becomes null."""
-    if isinstance(data, float):
-        return data if math.isfinite(data) else None
-    if isinstance(data, Mapping):
-        return {key: finite(value) for key, value in data.items()}
-    return [finite(value) for value in data] if isinstance(data, list | tuple) else data
+def json_data(value: Any) -> Any:
+    """Return a value as JSON data: dataclasses as objects; numbers that are infinite or undefined as null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if is_dataclass(value):
+        value = {_JSON_KEYS.get(one.name, one.name): getattr(value, one.name) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: json_data(one) for key, one in value.items()}
+    return [json_data(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""Two nightlies of one workspace never overlap: a lock that ends with the process that holds it, however that ends."""
+"""The lock that keeps two nightlies of one workspace apart. The kernel releases it when its process ends."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from harness.text import printable
 from harness.workspace import Workspace
 
 _PAUSES_S = (0.02, 0.05, 0.1, 0.0)
-"""Who only looks whether it is held locks for a moment, too."""
+"""A lock that is busy is tried again: `running` locks for a moment, too."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Which process runs a nightly, on which host, of which night, and since when (UTC, ISO 8601)."""
+    """The process that runs a nightly, its host, its night, and when it began (UTC, ISO 8601)."""
 
     pid: int
     host: str
@@ -32,13 +32,13 @@ class Holder:
 
 
 def lock_file(workspace: Workspace) -> Path:
-    """The file that is locked; it stays, and says who held it last."""
+    """Return the path of the lock; the file stays after the night and names the last holder."""
     return workspace.root / ".harness" / "nightly.lock"
 
 
 @contextlib.contextmanager
 def night_lock(workspace: Workspace, night: str) -> Iterator[None]:
-    """Holds the lock; raises NightBusy, which names the holder, and ConfigurationError."""
+    """Hold the lock; raise NightBusy, which names the holder, or ConfigurationError."""
     path = lock_file(workspace)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,11 +53,11 @@ def night_lock(workspace: Workspace, night: str) -> Iterator[None]:
         os.pwrite(handle, json.dumps(record).encode(), 0)
         yield
     finally:
-        os.close(handle)  # which ends the lock
+        os.close(handle)  # releases the lock
 
 
 def running(workspace: Workspace) -> Holder | None:
-    """Who runs a nightly now; None where nobody does."""
+    """Return the holder of the lock, or None if no nightly runs."""
     try:
         handle = os.open(lock_file(workspace), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -82,12 +82,17 @@ def _read(handle: int) -> Holder:
     try:
         record = json.loads(os.pread(handle, 4096, 0))
         return Holder(int(record["pid"]), str(record["host"]), str(record["night"]), str(record["since"]))
-    except (ValueError, KeyError, TypeError, RecursionError):  # between locking and writing, or a cut write
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):  # the holder has not written its record yet, or was killed while writing
         return Holder(0, "", "", "")
 
 
 def _busy(holder: Holder) -> NightBusy:
     who = f"Process {holder.pid} on {printable(holder.host, 80)}" if holder.pid else "Another process"
     why = f"{who} runs the night of {holder.night} since {holder.since}" if holder.pid else f"{who} has just begun"
-    step = "Wait for it, and look at it by `harness nightly status`; this night needs no second one"
+    step = "Wait for it to finish; `harness nightly status` shows its state"
     return NightBusy("Another nightly runs in this workspace", why=why, next_step=step)

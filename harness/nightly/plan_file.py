@@ -1,4 +1,4 @@
-"""The form of nightly.toml: its keys, what they may hold, and what is wrong with them in words."""
+"""The keys of nightly.toml, with their defaults and limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])\Z")
 
 
 def time_of_day(text: object) -> time:
-    """The time of `02:30`; raises ValueError."""
+    """Return the time of `02:30`; raise ValueError for other text."""
     found = _CLOCK.match(text) if isinstance(text, str) else None
     if not found:
         raise ValueError('is not a time of day; write "02:30"')
@@ -48,8 +48,8 @@ _Duration = Annotated[float, BeforeValidator(_duration_s)]
 _Text = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
-class DaskForm(StrictModel):
-    """`engine = {dask = "tcp://…"}`, with three PEM files where the scheduler asks for TLS."""
+class DaskSettings(StrictModel):
+    """`engine = {dask = "tcp://…"}`, with three PEM files if the scheduler requires TLS."""
 
     dask: Annotated[str, AfterValidator(dask_address)]
     tls_ca_file: _Text | None = None
@@ -57,24 +57,29 @@ class DaskForm(StrictModel):
     tls_key: _Text | None = None
 
 
-class NightlyForm(StrictModel):
-    """The table [nightly]."""
+class NightSettings(StrictModel):
+    """The table [nightly].
+
+    `budget_s` is time on the device, per device and night. `keep` is how many earlier nights are compared with, `order`
+    what runs first, `threshold` the smallest relative change that counts, and `retries` how often a failed job is run
+    again at the end of the night.
+    """
 
     devices: _Names = ()
     groups: _Names = ()
     all: bool = False
-    budget: _Duration | None = None
+    budget_s: Annotated[_Duration | None, Field(alias="budget")] = None
     order: Literal["stale", "listed"] = "stale"
-    max_age: _Duration = 7 * 86400.0
+    max_age_s: Annotated[_Duration, Field(alias="max_age")] = 7 * 86400.0
     day_begins: Annotated[time, BeforeValidator(time_of_day)] = time(12)
     keep: Annotated[int, Field(ge=1, le=365)] = 14
     threshold: Annotated[float, BeforeValidator(_share)] = SLOWDOWN_THRESHOLD
-    engine: Literal["local"] | DaskForm = "local"
+    engine: Literal["local"] | DaskSettings = "local"
     retries: Annotated[int, Field(ge=0, le=10)] = 1
 
 
-class SetForm(StrictModel):
-    """A table [[set]]."""
+class SetSettings(StrictModel):
+    """A table [[set]]. `weight` multiplies the set's age when the stalest sets run first."""
 
     name: _Name
     networks: Annotated[tuple[_Text, ...], Field(strict=False, max_length=1000)] = ()
@@ -83,26 +88,26 @@ class SetForm(StrictModel):
     groups: _Names = ()
     all: bool = False
     runs: Annotated[int, Field(ge=1, le=100_000)] | Literal["auto"] = "auto"
-    budget: _Duration | None = None
+    budget_s: Annotated[_Duration | None, Field(alias="budget")] = None
     dims: Mapping[str, Annotated[int, Field(ge=1, lt=1 << 31)]] = Field(default_factory=dict)
     weight: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 1.0
 
 
-class PlanForm(StrictModel):
+class PlanFile(StrictModel):
     """The whole file."""
 
-    nightly: NightlyForm
-    set: Annotated[tuple[SetForm, ...], Field(strict=False, min_length=1, max_length=1000)]
+    nightly: NightSettings
+    set: Annotated[tuple[SetSettings, ...], Field(strict=False, min_length=1, max_length=1000)]
 
 
-def read_plan_file(path: Path) -> PlanForm:
-    """Read a plan and check its form; raise ConfigurationError, which names the key."""
+def read_plan_file(path: Path) -> PlanFile:
+    """Read a plan and check its keys; raise ConfigurationError, which names the key."""
     if not path.exists():
         raise ConfigurationError(f"There is no plan {path}", next_step=_HOW_TO_WRITE)
     content = read_toml(path, next_step="Correct the line; a key may be given only once")
-    return check_settings(PlanForm, content, path, known=_known_keys)
+    return check_settings(PlanFile, content, path, known=_known_keys)
 
 
 def _known_keys(keys: tuple[str | int, ...]) -> tuple[str, ...]:
-    form = {(): PlanForm, ("nightly",): NightlyForm, ("nightly", "engine"): DaskForm}.get(keys, SetForm)
-    return tuple(form.model_fields)
+    table = {(): PlanFile, ("nightly",): NightSettings, ("nightly", "engine"): DaskSettings}.get(keys, SetSettings)
+    return tuple(field.alias or name for name, field in table.model_fields.items())

@@ -1,4 +1,4 @@
-"""Tonight's watch of a set against those of earlier nights, and what of it was told before."""
+"""Tonight's watch of a set compared with earlier nights, and which of its changes earlier reports already listed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from harness.measure.journal import Journal
+from harness.measure.journal import Campaign, Journal
 from harness.nightly.due_jobs import campaigns_of_nights
-from harness.nightly.outcome import Change, Compared, SetRow
+from harness.nightly.night_report import Change, SetComparison, SetRow
 from harness.text import printable
 
 if TYPE_CHECKING:
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 LONGEST_ID = 160
 _BOUND = 100.0
-"""Of an interval without end: JSON knows no infinity."""
+"""Replaces the bounds of an interval without end: JSON has no infinity."""
 
-Report = tuple[str, str, Mapping[str, object]]
-"""A night, when it was finished, and what it came to, as the store of fleets gives it."""
+StoredReport = tuple[str, str, Mapping[str, object]]
+"""A night, when it finished, and its report as JSON data, as the fleet's store returns them."""
 
 
 @dataclass(frozen=True)
-class Rules:
-    """How a night is compared: with `keep` earlier ones, from a change of `threshold` on.
+class ComparisonRules:
+    """How a night is compared: with at most `keep` earlier nights; changes below `threshold` do not count.
 
-    `level` is the probability that anything is told of a set on a device that did not change.
+    `level` is the probability of a false alarm for a set on a device that did not change.
     """
 
     keep: int
@@ -38,37 +38,41 @@ class Rules:
     level: float
 
 
-def compare_set(journal: Journal, device: str, row: SetRow, rules: Rules, reports: Sequence[Report]) -> Compared | None:
-    """Tonight's watch of a set against those of earlier nights; None where nothing was watched.
+def compare_set(
+    journal: Journal, device: str, row: SetRow, rules: ComparisonRules, reports: Sequence[StoredReport]
+) -> SetComparison | None:
+    """Compare tonight's watch of a set with earlier nights; return None if the set was not watched tonight.
 
-    `reports` say what was told before. Raises what reading the journal raises.
+    `reports` are those of earlier nights. Raises what reading the journal raises.
     """
     from harness.slowdowns.series import read_watch
 
     if row.status != "done" or row.watch is None:
         return None
-    watched = campaigns_of_nights(journal, device, "watch")
-    tonight = next((one for one in watched if one.campaign.id == row.watch), None)
-    if tonight is None or not tonight.campaign.complete or tonight.campaign.excluded is not None:
+    watches = campaigns_of_nights(journal, device, "watch")
+    tonight = next((one for one in watches if one.campaign.id == row.watch), None)
+    if tonight is None or not _is_usable(tonight.campaign):
         return None
-    earlier = {tonight.job.night: tonight}
-    for one in watched:  # by the set's name: with more networks it is another set, but layers go on being compared
-        usable = one.campaign.complete and one.campaign.excluded is None
-        if usable and one.job.set == row.set and one.job.night < tonight.job.night:
-            earlier[one.job.night] = one
-    nights = [  # named by the evening on which they began, as everywhere else
-        replace(read_watch(journal, earlier[night].campaign.id), date=night)
-        for night in sorted(earlier)[-rules.keep - 1 :]
+    used = {tonight.job.night: tonight}
+    for one in watches:  # of sets with this name: their networks may differ, the layers in common are compared
+        if _is_usable(one.campaign) and one.job.set == row.set and one.job.night < tonight.job.night:
+            used[one.job.night] = one
+    nights = [  # dated by the evening on which they began, as everywhere in the nightly
+        replace(read_watch(journal, used[night].campaign.id), date=night) for night in sorted(used)[-rules.keep - 1 :]
     ]
     return compare_watches(device, row.set, nights, rules, reports)
 
 
-def compare_watches(
-    device: str, name: str, nights: Sequence[WatchSeries], rules: Rules, reports: Sequence[Report]
-) -> Compared:
-    """The last one of a set's watches against the others, which are in the order of their nights.
+def _is_usable(campaign: Campaign) -> bool:
+    return campaign.complete and campaign.excluded is None
 
-    What is found is fresh unless a report of an earlier night has told it, and none since could have and did not.
+
+def compare_watches(
+    device: str, name: str, nights: Sequence[WatchSeries], rules: ComparisonRules, reports: Sequence[StoredReport]
+) -> SetComparison:
+    """Compare the last of a set's watches with the others, which are in order of their nights.
+
+    A change is fresh unless the report of an earlier night listed it and every report since agrees.
     """
     from harness.slowdowns.compare import compare_nights
 
@@ -77,9 +81,9 @@ def compare_watches(
     changes = []
     for one in found.findings:
         change = _change(device, name, one)
-        known = one.state == "passed" or was_told(change, tonight.date, reports)
-        changes.append(replace(change, fresh=not known))
-    return Compared(
+        is_known = one.state == "passed" or was_reported(change, tonight.date, reports)
+        changes.append(replace(change, fresh=not is_known))
+    return SetComparison(
         device=device,
         set=name,
         nights=found.nights,
@@ -92,19 +96,19 @@ def compare_watches(
     )
 
 
-def was_told(change: Change, night: str, reports: Sequence[Report]) -> bool:
-    """Whether a night before that one has told this change, in the same direction, and it was there ever since.
+def was_reported(change: Change, night: str, reports: Sequence[StoredReport]) -> bool:
+    """Return whether an earlier night reported this change, in the same direction, and it has lasted since then.
 
-    The newest report that says anything of the subject decides. A night that did not watch it, or was too uncertain to
-    tell it, says nothing; neither does one that was stopped, of which nobody may have read more than that.
+    The newest report that covers the subject decides. Reports of nights that did not watch the subject, or could not
+    detect any change of it, do not cover it. Reports of stopped nights are ignored: nobody may have read them.
     """
     for reported, _, report in sorted(reports, key=lambda one: one[0], reverse=True):
         if reported >= night or report.get("stopped"):
             continue
         for compared in _of_set(report, change):
-            told = [one for one in compared["changes"] if one.get("subject") == change.subject]
-            if told or change.subject in compared["detectable"]:
-                return any(one["state"] != "passed" and (one["change"] or 0.0) * change.change > 0 for one in told)
+            listed = [one for one in compared["changes"] if one.get("subject") == change.subject]
+            if listed or change.subject in compared["detectable"]:
+                return any(one["state"] != "passed" and (one["change"] or 0.0) * change.change > 0 for one in listed)
     return False
 
 
@@ -115,7 +119,7 @@ def _of_set(report: Mapping[str, object], change: Change) -> list[Mapping[str, A
 
 
 def subject_id(subject: Subject) -> str:
-    """One name for a subject, the same every night, that no other subject of its set has, however long names are."""
+    """Return a name that is unique in the subject's set and the same every night; long ones end in a hash."""
     networks = f" in {', '.join(subject.networks)}" if subject.networks else ""
     text = f"{subject}{networks}"
     shown = printable(text, LONGEST_ID)
@@ -127,12 +131,12 @@ def subject_id(subject: Subject) -> str:
 
 def _why_not(tonight: WatchSeries, earlier: Sequence[WatchSeries], comparable: int) -> str:
     if not earlier:
-        return "no earlier night has watched it"
+        return "no earlier night watched this set"
     if comparable:
-        return "nothing of it can be compared: too little was watched, or none of it on earlier nights"
+        return "tonight's watch and those of earlier nights have too little in common"
     last = earlier[-1]
     if last.clock != tonight.clock:
-        return printable(f"another clock since {tonight.date[:10]}: {tonight.clock}, before {last.clock}", 200)
+        return printable(f"the clock changed on {tonight.date[:10]} from {last.clock} to {tonight.clock}", 200)
     return "no earlier night is of this device"
 
 
@@ -154,5 +158,5 @@ def _change(device: str, name: str, one: Finding) -> Change:
         since=one.since,
         fresh=False,
         causes=tuple(map(str, one.causes)),
-        told=one.told,
+        summary=one.summary,
     )

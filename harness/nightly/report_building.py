@@ -1,0 +1,177 @@
+"""The report of a night, built from its job queue: tables, comparisons with earlier nights, and attention items."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from harness.errors import HarnessError, OutOfService
+from harness.fleet.health import configured_band
+from harness.fleet.profile_outcome import Failure
+from harness.fleet.store import now
+from harness.nightly.due_jobs import DueJob
+from harness.nightly.job_queue import JobQueue
+from harness.nightly.night_plan import NightPlan
+from harness.nightly.night_report import AttentionItem, DeviceRow, NightReport, SetComparison, SetRow, bug
+from harness.nightly.set_comparison import ComparisonRules, StoredReport, compare_set
+from harness.nightly.table_publishing import publish_table
+
+LOW_DISK_BYTES = 1 << 30
+"""Less free space than this may not suffice for the next nights."""
+_DAY_S = 86400.0
+
+
+def build_report(queue: JobQueue) -> NightReport:
+    """Publish tables, compare with earlier nights, and list what needs attention."""
+    devices = [_device_row(queue, device) for device in queue.devices]
+    compared: list[SetComparison] = []
+    attention: list[AttentionItem] = []
+    rules, reports = _rules(queue.plan, devices), queue.store.reports(2 * queue.plan.settings.keep)
+    for row in devices:
+        for one in row.sets:
+            found = _compared(queue, row.device, one, rules, reports)
+            if isinstance(found, SetComparison):
+                compared.append(found)
+            elif found is not None:
+                attention.append(_item(row.device, found, about=f"comparing {one.set}: "))
+        attention.extend(_device_items(row, _overdue(queue, row)))
+    attention.extend(_host_items(queue))
+    started = [row.started for row in queue.rows.values() if row.started]
+    return NightReport(
+        night=queue.night.isoformat(),
+        plan=str(queue.plan.path),
+        started=min(started, default=now()),
+        finished=now(),
+        measured=sum(row.now and row.status == "done" for row in queue.rows.values()),
+        devices=tuple(devices),
+        attention=tuple(attention),
+        compared=tuple(compared),
+        stopped=queue.stopped,
+    )
+
+
+def _rules(plan: NightPlan, devices: Sequence[DeviceRow]) -> ComparisonRules:
+    """All comparisons of a night share the probability of a false alarm."""
+    from harness.slowdowns.power import level_of_each
+
+    count = sum(row.status == "done" and row.watch is not None for device in devices for row in device.sets)
+    return ComparisonRules(plan.settings.keep, plan.settings.threshold, level_of_each(count))
+
+
+def _compared(
+    queue: JobQueue, device: str, row: SetRow, rules: ComparisonRules, reports: Sequence[StoredReport]
+) -> SetComparison | Failure | None:
+    """Compare one set; an error becomes that set's failure, and the other sets are still compared."""
+    try:
+        return compare_set(queue.journal, device, row, rules, reports)
+    except HarnessError as error:
+        return Failure.of(error)
+    except Exception as error:  # a bug that one set triggers must not end the night
+        step = 'Report it with its trace, which `harness nightly run --json` shows under "chores"'
+        return bug("a bug in harness", error, step)
+
+
+def _device_row(queue: JobQueue, device: str) -> DeviceRow:
+    sets = tuple(_final_row(queue, one) for one in queue.jobs_of(device))
+    published = publish_table(queue.workspace, queue.journal, device, sets)
+    health = queue.store.health(device)
+    golden = [(row.ended, row.golden_s) for row in sets if row.golden_s is not None]
+    return DeviceRow(
+        device=device,
+        health=health.health,
+        health_reason=health.reason,
+        sets=sets,
+        published=published,
+        golden_s=max(golden)[1] if golden else None,
+        band_s=_band(queue, device),
+        notes=_notes(queue, device),
+    )
+
+
+def _band(queue: JobQueue, device: str) -> tuple[float, float] | None:
+    band = configured_band(queue.devices[device]) or queue.store.band(device)
+    return None if band is None else (band.low_s, band.high_s)
+
+
+def _final_row(queue: JobQueue, one: DueJob) -> SetRow:
+    """Return the row of a job with the status that the report gives it."""
+    row = queue.rows.get(one.job.name)
+    if row is not None and queue.is_done(one):
+        return row
+    reason = queue.blocked_because(one)
+    if row is not None and row.failure is not None and row.failure.kind != OutOfService.__name__:
+        return row
+    if row is not None and row.status == "done":
+        return replace(row, status="skipped", reason=reason or "measured, but its samples are deleted or excluded")
+    bare = SetRow(one.set.name, one.set.label, one.job.name, "skipped")
+    if reason or row is not None:
+        return replace(bare, reason=reason or (row.reason if row else ""))
+    if one.device.name in queue.unreached:
+        return replace(bare, reason=queue.engine_failure.what if queue.engine_failure else "the night was stopped")
+    return replace(bare, status="deferred", reason="did not fit into tonight's budget")
+
+
+def _notes(queue: JobQueue, device: str) -> tuple[str, ...]:
+    history = queue.store.history(device)
+    before = next((one for one in history if one.health != "good"), None)
+    if before is None or history[0].health != "good" or before.health != "bad":
+        return ()
+    back = queue.plan.night(datetime.fromisoformat(history[0].since).astimezone())
+    return (f"left quarantine tonight; it was there because {before.reason}",) if back == queue.night else ()
+
+
+def _overdue(queue: JobQueue, row: DeviceRow) -> list[str]:
+    """Return the deferred sets that are older than the plan allows."""
+    nights = {one.job.name: one.staleness.nights for one in queue.jobs_of(row.device)}
+    deferred = [(one.set, nights[one.job]) for one in row.sets if one.status == "deferred"]
+    return [
+        f"{name} ({'never measured' if age is None else f'{age} nights old'})"
+        for name, age in deferred
+        if age is None or age * _DAY_S > queue.plan.settings.max_age_s
+    ]
+
+
+def _device_items(row: DeviceRow, overdue: Sequence[str]) -> list[AttentionItem]:
+    """Return a device's attention items, each cause once."""
+    items: dict[tuple[str, str], AttentionItem] = {}
+    for one in row.sets:
+        if one.failure is not None:
+            item = _item(row.device, one.failure)
+            items.setdefault((item.kind, item.what), item)
+        if one.status == "done" and one.refused:
+            what = f"The device refused {one.refused} of {one.probes} probes of {one.set}"
+            step = "Read the runtime's messages, or remove the network from the set"
+            why = "Their layers are not in the table"
+            items["refused", one.set] = AttentionItem(row.device, "refused probes", what, why, step)
+    if row.published.failure is not None:
+        items["table", ""] = _item(row.device, row.published.failure, about="no table: ")
+    if overdue:
+        what = f"The budget leaves out {', '.join(overdue)}"
+        step = "Raise the budget in the plan, or remove sets"
+        items["budget", ""] = AttentionItem(row.device, "budget", what, "They are older than max_age", step)
+    return list(items.values())
+
+
+def _host_items(queue: JobQueue) -> list[AttentionItem]:
+    failure, free = queue.engine_failure, shutil.disk_usage(queue.workspace.root).free
+    found = [] if failure is None else [_item("", failure, about="engine: ")]
+    if free < LOW_DISK_BYTES:
+        what = f"The disk of the workspace has {free / 1e9:.2f} GB left"
+        found.append(
+            AttentionItem("", "disk", what, "Samples and tables need space", "Free space before the next night")
+        )
+    return found
+
+
+def _item(device: str, failure: Failure, about: str = "") -> AttentionItem:
+    return AttentionItem(
+        device=device,
+        kind=failure.kind,
+        what=f"{about}{failure.what}",
+        why=failure.why,
+        next_step=failure.next_step,
+        exit_code=failure.exit_code,
+        trace=failure.trace if failure.exit_code == HarnessError.exit_code else "",
+    )
