@@ -184,9 +184,9 @@ class Agent:
         self._writer.write("error", request, **problem.fields)
 
     def _greet(self, request: int, facts: Dict[str, str], backend: Any, clock: Any, reveals: Any) -> None:
-        version = {"major": wire.PROTOCOL_MAJOR, "minor": wire.PROTOCOL_MINOR, "agent_version": AGENT_VERSION}
-        reported = {"backend": backend, "fingerprint": facts, "clock": clock, "reveals": reveals}
-        self._writer.write("hello", request, **version, **reported)
+        fields: Dict[str, Any] = {"agent_version": AGENT_VERSION, "backend": backend, "fingerprint": facts}
+        version = {"major": wire.PROTOCOL_MAJOR, "minor": wire.PROTOCOL_MINOR}
+        self._writer.write("hello", request, clock=clock, reveals=reveals, **fields, **version)
 
     # --- requests of the host -----------------------------------------------------------------------------------
 

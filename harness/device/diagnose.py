@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.device.inventory import Device, Ssh
-from harness.device.session import AgentSession, open_session
-from harness.device.transports import transport_of
+from harness.device.session import AgentSession, open_session, transport_of
 from harness.errors import (
     AuthenticationError,
     BackendError,

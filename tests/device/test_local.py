@@ -27,7 +27,7 @@ PROBE = ProbePayload("p", b"model", (), (INPUT,), 4)
 
 
 def _agent(session: AgentSession) -> int:
-    connection = session._connection
+    connection = session._link._connection
     assert isinstance(connection, LocalConnection)
     return connection.pid
 

@@ -20,8 +20,7 @@ from fault_rig import SHORT, TTL_S, Rig, Row, send_signal
 from processes import agents, wait_until, workers
 
 from harness.device.inventory import load_inventory
-from harness.device.session import AgentSession, ProbePayload, Visit
-from harness.device.transports import transport_of
+from harness.device.session import AgentSession, ProbePayload, Visit, transport_of
 from harness.errors import BackendError, DeviceBusy, LinkLost, ProtocolError, WorkerDied
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
