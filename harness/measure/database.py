@@ -1,4 +1,4 @@
-"""SQLite files that several threads and processes write to: durable, and each in its turn."""
+"""Durable SQLite files that several threads and processes write to."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 _PAUSE_S = 0.02
 _WRITING = threading.Lock()
-"""Threads of this process take turns at writing: SQLite lets processes wait for each other, but not in order."""
+"""Held while a thread writes: SQLite makes writers wait, but does not serve them in order."""
 
 
 def open_durable(path: Path) -> sqlite3.Connection:
-    """A connection with a write-ahead log whose commits survive; transactions are begun by hand.
+    """Open a connection with a write-ahead log and synchronous commits, without implicit transactions.
 
     Raises sqlite3.Error.
     """
-    db = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None)
+    db = sqlite3.connect(path, timeout=_TIMEOUT_S, isolation_level=None)
     try:
         _log_ahead(db)
         db.execute("PRAGMA synchronous=FULL")
@@ -32,15 +32,15 @@ def open_durable(path: Path) -> sqlite3.Connection:
 
 
 def opening_step(error: Exception, otherwise: str) -> str:
-    """What to do about a file that could not be opened: nothing is wrong with it where the disk or its folder is."""
+    """Return the next step for a file that cannot be opened: `otherwise`, unless disk or folder are at fault."""
     if isinstance(error, (sqlite3.OperationalError, OSError)):
         return "Free space on the disk, and check the permissions of the file and of its folder"
     return otherwise
 
 
 def _log_ahead(db: sqlite3.Connection) -> None:
-    """Switches to a write-ahead log; SQLite does not wait there for others who do the same to a new file."""
-    deadline_s = time.monotonic() + _PATIENCE_S
+    """Switch to a write-ahead log, waiting for other processes that do the same: SQLite itself does not wait here."""
+    deadline_s = time.monotonic() + _TIMEOUT_S
     while True:
         try:
             db.execute("PRAGMA journal_mode=WAL")
@@ -53,7 +53,7 @@ def _log_ahead(db: sqlite3.Connection) -> None:
 
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """All that is written inside is committed at its end, or nothing. Raises sqlite3.Error."""
+    """Commit everything written inside, or nothing; raises sqlite3.Error."""
     with _WRITING:
         db.execute("BEGIN IMMEDIATE")
         try:

@@ -1,7 +1,7 @@
-"""A job's campaigns as the bytes of a journal of their own, and the checks that such bytes pass before they are read.
+"""A job's campaigns as the bytes of a journal of their own, and the checks before such bytes are read.
 
-They come from another host, which may tell samples, and no more: they are read as a database without triggers, views
-or functions, with the tables of this version to the letter, and each value is checked before anybody sees it.
+The bytes come from another host, which may deliver samples and nothing else. They are opened without triggers, views or
+functions, must have exactly the tables of this version, and each value is checked before it is used.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
 
 MAX_EXTRACT_BYTES = 1 << 30
-"""Journals that are larger are not merged; a campaign of a thousand probes with forty rounds takes some megabytes."""
+"""The largest extract that is merged; a campaign of a thousand probes with forty rounds takes some megabytes."""
 _LONGEST_TEXT = 16 << 20
 _ROWS_AT_ONCE = 10_000
 _HEADER = b"SQLite format 3\x00"
-_STEP = "Update harness on the host that it comes from; its own journal still holds the samples"
+_STEP = "Update harness on the sending host; its own journal still holds the samples"
 _SAFE = ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON")
 
 
 def extract(path: Path, job: str, campaign: int | None = None) -> bytes:
-    """The campaigns of a named job, complete or not, as the bytes of a journal that holds nothing else.
+    """Return the campaigns of a named job, complete or not, as the bytes of a journal that holds nothing else.
 
-    With `campaign` the one of that number alone. Raises JournalError where the journal at `path` cannot be read.
+    `campaign` selects a single one. Raises JournalError if the journal at `path` cannot be read.
     """
-    with Journal(path):  # there, and of this version
+    with Journal(path):  # it exists, and has the schema of this version
         pass
     try:
         with contextlib.closing(sqlite3.connect("file::memory:", uri=True, isolation_level=None)) as db:
             bring_up_to_date(db)
             db.execute("ATTACH ? AS source", (f"{path.absolute().as_uri()}?mode=ro",))
-            db.execute("BEGIN")  # one state of the journal, though somebody may be writing
+            db.execute("BEGIN")  # one state of the journal, even while another process writes
             db.execute(
                 "INSERT INTO main.campaigns SELECT * FROM source.campaigns"
                 " WHERE json_extract(settings, '$.job')=?1 AND (?2 IS NULL OR id=?2)",
                 (job, campaign),
             )
             for table in ("probes", "layers", "chains", "rounds", "series"):
-                db.execute(f"INSERT INTO main.{table} SELECT * FROM source.{table}"  # noqa: S608 - our own names
-                           " WHERE campaign IN (SELECT id FROM main.campaigns)")  # fmt: skip
+                selected = f"SELECT * FROM source.{table} WHERE campaign IN (SELECT id FROM main.campaigns)"  # noqa: S608
+                db.execute(f"INSERT INTO main.{table} {selected}")
             db.execute(
                 "INSERT INTO main.samples SELECT * FROM source.samples WHERE series IN (SELECT id FROM main.series)"
             )
@@ -73,12 +73,12 @@ _Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 def _written(kind: Any) -> Any:
-    """Text that is a value of ours as a journal writes it, with no key more or less: reading it must not fail later."""
+    """Annotate text that must hold a value exactly as a journal writes it, so that reading it cannot fail later."""
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
     def check(text: str) -> str:
         if adapter.dump_python(adapter.validate_json(text), mode="json") != json.loads(text):
-            raise ValueError("A value is not written as a journal writes it")
+            raise ValueError("A value is not in the form of a journal")
         return text
 
     return Annotated[_Text, AfterValidator(check)]
@@ -86,7 +86,7 @@ def _written(kind: Any) -> Any:
 
 def _moment(text: str) -> str:
     if datetime.fromisoformat(text).tzinfo is None or not (text.isascii() and text.isprintable()):
-        raise ValueError("A time is not written as a journal writes it")
+        raise ValueError("A time is not in the form of a journal")
     return text
 
 
@@ -95,13 +95,13 @@ _Moment = Annotated[_Text, AfterValidator(_moment)]
 
 @dataclass(frozen=True)
 class _Table:
-    """The columns of a table and what their values must be."""
+    """The columns of a table, with the types that their values must have."""
 
     name: str
     columns: Mapping[str, Any]
 
     def rows(self, db: sqlite3.Connection, where: str, key: int | None = None) -> Iterator[Sequence[Any]]:
-        """Checked rows; raises JournalError for one that is none of ours."""
+        """Yield checked rows; raises JournalError for an invalid one."""
         row: Any = tuple.__class_getitem__(tuple(self.columns.values()))
         check: TypeAdapter[Any] = TypeAdapter(list[row])
         query = f"SELECT {self.names} FROM {self.name} WHERE {where}"  # noqa: S608 - our own names
@@ -118,7 +118,7 @@ class _Table:
         return ", ".join(f'"{column}"' for column in self.columns)
 
     def insert(self, into: sqlite3.Connection, rows: Iterator[Sequence[Any]]) -> None:
-        """Adds rows."""
+        """Add rows."""
         marks = ",".join("?" * len(self.columns))
         into.executemany(f"INSERT INTO {self.name} ({self.names}) VALUES ({marks})", rows)  # noqa: S608
 
@@ -198,11 +198,11 @@ SAMPLES = _Table(
 
 @contextlib.contextmanager
 def opened(content: bytes) -> Iterator[sqlite3.Connection]:
-    """The extract as a database in memory, once it is known to have our tables and nothing else."""
+    """Open an extract as a database in memory, after checking that it has the tables of a journal and nothing else."""
     if len(content) > MAX_EXTRACT_BYTES:
         raise not_ours(f"It has {len(content):,} bytes; the limit is {MAX_EXTRACT_BYTES:,}")
     if not content.startswith(_HEADER):
-        raise not_ours("It is no SQLite database")
+        raise not_ours("It is not an SQLite database")
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_TEXT)
         try:
@@ -232,15 +232,15 @@ def _own_schema() -> set[tuple[Any, ...]]:
         return _schema(db)
 
 
-def wanted_campaigns(db: sqlite3.Connection, job: str, device: str) -> dict[int, tuple[Any, ...]]:
-    """Rows of the campaigns by number there, all of the job and the device that were asked for."""
+def checked_campaigns(db: sqlite3.Connection, job: str, device: str) -> dict[int, tuple[Any, ...]]:
+    """Return the rows of all campaigns by their number there; raises JournalError for another job or device."""
     found: dict[int, tuple[Any, ...]] = {}
     for row in CAMPAIGNS.rows(db, "1 ORDER BY id"):
         settings, fingerprint = json.loads(row[2]), json.loads(row[3])
         if row[0] != device or settings.get("job") != job:
-            raise not_ours("It holds a campaign that nobody asked for")
+            raise not_ours("It holds a campaign of another job or device")
         if (_canonical(settings), _canonical(fingerprint)) != row[2:4]:
-            raise not_ours("Its settings are not written as a journal writes them")
+            raise not_ours("Its settings are not in the form of a journal")
         found[row[-1]] = tuple(row)
     return found
 
@@ -256,5 +256,5 @@ def _first(error: sqlite3.Error | ValidationError) -> str:
 
 
 def not_ours(why: str) -> JournalError:
-    """The error for an extract that is refused."""
-    return JournalError("What another host sent is no journal of this job", why=why[:300], next_step=_STEP)
+    """Return the error for an extract that is refused."""
+    return JournalError("Another host sent an invalid journal", why=why[:300], next_step=_STEP)

@@ -15,7 +15,7 @@ from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Campaign
 from harness.measure.policy import RepeatPolicy
-from harness.measure.significance import ShapeSaving, Verdict, holm, judge, shape_saving
+from harness.measure.significance import ShapeSaving, Verdict, fit_verdict, holm, shape_saving
 from harness.measure.summary import Measurement, undisturbed
 from harness.network.fusion_candidates import NodePair, neighbours, shapes
 from harness.network.fusion_rules import SIGNIFICANCE, FusionRule
@@ -88,7 +88,7 @@ class FusionSearch:
                 if not _is_sure(verdicts[pattern].get(hand_over), SIGNIFICANCE / len(chosen))
             ]
             for (pattern, hand_over), savings in self._measure(due, policy).items() if due else ():
-                verdicts[pattern][hand_over] = judge(savings)
+                verdicts[pattern][hand_over] = fit_verdict(savings)
         return [TriedPattern(pattern, len(pairs[pattern]), found) for pattern, found in verdicts.items()]
 
     def _measure(

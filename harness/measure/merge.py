@@ -1,4 +1,4 @@
-"""A job's campaigns out of another journal into ours: every place has one series, however often they are merged."""
+"""Merge a job's campaigns from another journal: every slot keeps one series, however often they are merged."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from harness.measure.extract import (
     ROUNDS,
     SAMPLES,
     SERIES,
+    checked_campaigns,
     not_ours,
     opened,
-    wanted_campaigns,
 )
-from harness.measure.journal import PENDING, Campaign, Journal
+from harness.measure.journal import PENDING, Journal
 from harness.text import printable
 
 SECOND = "measured a second time by another worker"
-"""Why a campaign is kept out where another one of the same job counts."""
+"""Why a campaign stays out of tables if another one of the same job counts."""
 _NAMES = tuple(CAMPAIGNS.columns)
 _SAME = ("device", "plan", "settings", "fingerprint")
-"""What campaigns that measure the same of the same job have in common."""
+"""The columns of a campaign's key: campaigns with equal keys measure the same thing."""
 _PLANNED = ("seed", "clock", "auxiliary", "reference", "rules")
 
 _Row = Mapping[str, Any]
 
 
 def merge(journal: Journal, content: bytes, *, job: str, device: str) -> Mapping[int, int]:
-    """Copies what an extract holds of a job on a device and the journal does not, in one transaction.
+    """Copy campaigns of a job on a device from an extract, as far as the journal lacks them, in one transaction.
 
-    Campaigns are the same where device, plan, settings, fingerprint and the moment at which they began are. Of a place
-    that both hold a series of, the journal keeps its own. Where several complete campaigns measure the same of the job,
-    the one that began first counts, and the others are excluded. Returns for each campaign there the number here of
-    the one that counts for it. Raises JournalError, and leaves the journal as it was, where the bytes are no extract of
-    this version, or one of something else than asked for.
+    Campaigns are the same if their keys and the times at which they began are equal. For a slot that both hold, the
+    journal keeps its own series. If several complete campaigns have the same key, the one that began first counts and
+    the others are excluded. Returns, for the number of each campaign there, the number here of the one that counts.
+    Raises JournalError, and leaves the journal unchanged, for bytes that are not an extract of this version or that
+    belong to another job.
     """
     with opened(content) as db, journal.transaction() as ours:
-        found = wanted_campaigns(db, job, device)
+        found = checked_campaigns(db, job, device)
         rows = {theirs: dict(zip(_NAMES, row, strict=True)) for theirs, row in found.items()}
         numbers = {theirs: _merge(ours, db, theirs, row) for theirs, row in rows.items()}
         return {theirs: _counting(ours, row, numbers[theirs]) for theirs, row in rows.items()}
 
 
 def _merge(ours: sqlite3.Connection, db: sqlite3.Connection, theirs: int, row: _Row) -> int:
-    """Copies what one campaign there has more than the same campaign here; returns its number here."""
+    """Copy what a campaign here lacks of the same campaign there; returns its number here."""
     found = ours.execute(
         f"SELECT {CAMPAIGNS.names} FROM campaigns WHERE {_where((*_SAME, 'created'))}",  # noqa: S608 - our own names
         [row[name] for name in (*_SAME, "created")],
@@ -76,7 +76,7 @@ def _where(names: Sequence[str]) -> str:
 
 
 def _combine(ours: sqlite3.Connection, known: _Row, row: _Row) -> None:
-    """Whoever is further says how far it is: its series come along."""
+    """Take the further of both states: the series of the other one are copied as well."""
     ours.execute(
         "UPDATE campaigns SET complete=max(complete, ?), settled=max(settled, ?), token=max(token, ?),"
         " untimed_s=max(untimed_s, ?), excluded=? WHERE id=?",
@@ -85,25 +85,25 @@ def _combine(ours: sqlite3.Connection, known: _Row, row: _Row) -> None:
 
 
 def _standing(known: _Row, row: _Row) -> str | None:
-    """Why a campaign is kept out once both have been heard.
+    """Why a campaign stays out of tables after both states are merged.
 
-    A reason given once stays, ours before theirs. A complete campaign that one of them has let in no longer waits.
-    Which of several counts is for each journal to say of the campaigns that it holds.
+    A reason given on either side stays, ours before theirs. A complete campaign that one side has admitted no longer
+    waits. Each journal decides for itself which of several campaigns counts.
     """
-    told = {"complete": row["complete"], "excluded": None if row["excluded"] == SECOND else row["excluded"]}
-    for reason in (known["excluded"], told["excluded"]):
+    other = {"complete": row["complete"], "excluded": None if row["excluded"] == SECOND else row["excluded"]}
+    for reason in (known["excluded"], other["excluded"]):
         if reason not in (None, PENDING, SECOND):
             return printable(reason)
     if known["excluded"] == SECOND:
         return SECOND
-    complete = [one["excluded"] for one in (known, told) if one["complete"]]
+    complete = [one["excluded"] for one in (known, other) if one["complete"]]
     return PENDING if complete and None not in complete else None
 
 
 def _counting(ours: sqlite3.Connection, row: _Row, number: int) -> int:
-    """The campaign that counts of those that measure the same, the others excluded; `number` itself where none does.
+    """The campaign that counts among those with the same key, after excluding the others; `number` if none does.
 
-    The first that began does, whichever of them comes first: every journal that holds them all says the same.
+    The one that began first counts, so that every journal that holds them all agrees.
     """
     held = ours.execute(
         f"SELECT id FROM campaigns WHERE {_where(_SAME)} AND complete AND excluded IS NULL"  # noqa: S608 - our own names
@@ -134,7 +134,7 @@ def _combine_rounds(ours: sqlite3.Connection, db: sqlite3.Connection, number: in
 
 
 def _copy_series(ours: sqlite3.Connection, db: sqlite3.Connection, number: int, theirs: int) -> None:
-    """Series of places that have none here, with their samples, in the order in which they were taken."""
+    """Copy series for slots that have none here, with their samples, in the order in which they were taken."""
     taken = set(ours.execute("SELECT batch, round, position FROM series WHERE campaign=?", (number,)))
     probes = {probe for (probe,) in ours.execute("SELECT probe FROM probes WHERE campaign=?", (number,))}
     (last,) = ours.execute("SELECT coalesce(max(id), 0) FROM series").fetchone()
@@ -155,14 +155,14 @@ def _copy_series(ours: sqlite3.Connection, db: sqlite3.Connection, number: int, 
 
 
 def held_out(journal: Journal, *, job: str, device: str) -> dict[str, str]:
-    """Campaigns of a job that are not to be gone on with, whoever has begun them: when they began, with the reason.
+    """Return the campaigns of a job that must not be continued: when they began, and why.
 
-    Those that only another one counts for are among them where that one is held out itself.
+    A campaign that is excluded in favour of another one is among them if that other one is held out.
     """
-    held = [one for one in journal.campaigns(device) if one.settings.get("job", "") == job]
+    held = [one for one in journal.campaigns(device) if one.job == job]
     reasons: dict[str, str] = {}
     for one in held:
-        alike = [other for other in held if _measured(other) == _measured(one)]
+        alike = [other for other in held if other.key == one.key]
         if one.excluded == SECOND and not any(other.complete and other.excluded is None for other in alike):
             given = (other.excluded for other in alike if other.excluded not in (None, PENDING, SECOND))
             reasons[one.created] = next(given, None) or SECOND
@@ -172,11 +172,7 @@ def held_out(journal: Journal, *, job: str, device: str) -> dict[str, str]:
 
 
 def hold_out(journal: Journal, reasons: Mapping[str, str], *, job: str, device: str) -> None:
-    """Excludes campaigns that another journal holds out, so that the job begins anew."""
+    """Exclude campaigns that another journal holds out, so that the job starts anew."""
     for one in journal.campaigns(device):
-        if one.settings.get("job", "") == job and one.excluded in (None, PENDING) and one.created in reasons:
+        if one.job == job and one.excluded in (None, PENDING) and one.created in reasons:
             journal.exclude(one.id, printable(reasons[one.created]))
-
-
-def _measured(one: Campaign) -> tuple[object, ...]:
-    return one.plan, one.settings, one.fingerprint

@@ -1,4 +1,4 @@
-"""How often probes are visited, and when that is enough."""
+"""How often probes are visited, and when that suffices."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FEWEST_ROUNDS = 3
 
 @dataclass(frozen=True)
 class RepeatPolicy:
-    """Rounds of one visit per probe (S1.6).
+    """The number of rounds, each with one visit per probe (S1.6).
 
-    With `runs`, exactly that many samples per probe. Otherwise every probe is visited in `min_rounds` rounds, and then
-    batches go on until every probe that enters an estimate has its 95 % interval within `target` of its median, or so
-    narrow that it is lost in the batch's sum, for at most `max_rounds`. `budget_s` bounds the time on the device.
+    With `runs`, every probe gets exactly that many samples. Otherwise every probe is visited in `min_rounds` rounds,
+    and batches then continue, for at most `max_rounds`, until the 95 % interval of every probe that enters an estimate
+    is within `target` of its median, or negligible in the sum of its batch. `budget_s` bounds the device time.
     """
 
     runs: int | None = None
@@ -34,14 +34,14 @@ class RepeatPolicy:
 
     @property
     def fewest_rounds(self) -> int:
-        """Rounds below which a probe counts as incomplete."""
+        """The number of rounds below which a probe counts as incomplete."""
         return self.runs or min(FEWEST_ROUNDS, self.min_rounds)
 
     @property
     def passes(self) -> tuple[int, ...]:
-        """Rounds that every batch has after each pass over all of them: spread, so that drift meets all alike.
+        """The number of rounds of every batch after each pass over all batches; several passes spread drift evenly.
 
-        With a budget the first pass gives every probe its least, and what is left goes where it is worth most.
+        With a budget, the only pass gives every probe its minimum; the rest of the budget goes where it helps most.
         """
         if self.budget_s is not None:
             return (self.fewest_rounds,)
@@ -50,24 +50,24 @@ class RepeatPolicy:
         return tuple(sorted({max(step, min(FEWEST_ROUNDS, rounds)) for step in steps}))
 
     def settings(self, purpose: str, seed: int, job: str = "") -> dict[str, Any]:
-        """What tells campaigns of one plan apart in the journal; a larger budget goes on with the same one.
+        """Return the settings of a campaign in the journal; campaigns of one plan with other settings differ.
 
-        A campaign that is the work of a named job is told apart by that name, too.
+        The budget is not among them: a larger one continues the same campaign.
         """
         kept = {name: value for name, value in asdict(self).items() if name != "budget_s"}
         return {**kept, "purpose": purpose, "seed": seed, **({"job": job} if job else {})}
 
     def more_rounds(self, rounds: int, open_probes: Mapping[str, Measurement]) -> int:
-        """How many further rounds should bring these probes to the target; 0 where nothing more is wanted."""
+        """Return how many further rounds should bring these probes to the target, 0 for none."""
         if self.runs is not None or not open_probes or rounds >= self.max_rounds:
             return 0
         widest = max(one.halfwidth_s / max(one.latency_s, 1e-12) for one in open_probes.values())
-        wanted = math.ceil(rounds * ((widest / self.target) ** 2 - 1)) if math.isfinite(widest) else rounds
-        return min(max(FEWEST_MORE, wanted), self.max_rounds - rounds)
+        needed = math.ceil(rounds * ((widest / self.target) ** 2 - 1)) if math.isfinite(widest) else rounds
+        return min(max(FEWEST_MORE, needed), self.max_rounds - rounds)
 
 
 def unsettled(measurements: Mapping[str, Measurement], target: float) -> tuple[str, ...]:
-    """Probes whose interval is wider than the target and wide enough to show in the batch's sum."""
+    """Return the probes whose interval exceeds the target and matters in the sum of the batch."""
     negligible_s = NEGLIGIBLE_SHARE * sum(measurement.latency_s for measurement in measurements.values())
     return tuple(
         probe
@@ -77,7 +77,7 @@ def unsettled(measurements: Mapping[str, Measurement], target: float) -> tuple[s
 
 
 def visit_order(seed: int, batch: int, round: int, loads: Sequence[str], reference: str) -> list[str]:
-    """A random order that depends on nothing but its arguments, the reference probe at even distances.
+    """Return a random order that depends only on the arguments, with the reference probe at regular distances.
 
     Random order keeps drift from turning into bias, and weights as cold as in a network.
     """

@@ -1,4 +1,4 @@
-"""The tables of the journal, and how a journal of an older version becomes one of this version."""
+"""The tables of the journal, and the migration of journals that older versions wrote."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ CREATE TABLE samples (
     device_ns INTEGER, preemptions INTEGER NOT NULL, PRIMARY KEY (series, ordinal)) WITHOUT ROWID;
 """
 _CHANGES = {2: "ALTER TABLE campaigns ADD COLUMN excluded TEXT"}
-"""What makes a journal of the next version out of one of that version."""
+"""The statement that migrates each older version to the next."""
 
 
 def version_at(path: Path) -> int:
-    """The schema version of the journal at `path`, 0 where it is still to be created; looks without changing a byte.
+    """Return the schema version of the journal at `path`, 0 if there is none yet, without changing the file.
 
-    Raises JournalError where there is something else.
+    Raises JournalError for any other file.
     """
     if not path.exists() or path.stat().st_size == 0:
         return 0
     with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as db:
         db.isolation_level = None
-        db.execute("BEGIN")  # both of one moment: another process may be creating it
+        db.execute("BEGIN")  # both values from one state: another process may be creating the file
         (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (version,) = db.execute("PRAGMA user_version").fetchone()
     if version not in (*_CHANGES, SCHEMA_VERSION) and (version, tables) != (0, 0):
@@ -61,7 +61,7 @@ def version_at(path: Path) -> int:
 
 
 def bring_up_to_date(db: sqlite3.Connection) -> None:
-    """Creates the tables, or changes those of an older version, unless another process was faster."""
+    """Create the tables, or migrate those of an older version, unless another process already did."""
     db.execute("BEGIN IMMEDIATE")
     try:
         (version,) = db.execute("PRAGMA user_version").fetchone()

@@ -1,11 +1,10 @@
-"""Whether a device fuses two neighbours: a test of what they save together, over several shapes.
+"""Test whether a device fuses two neighbouring operators, from what they save together over several shapes.
 
-A saving counts against the time that the smaller of the two takes by itself: where they are fused, most of that is
-gone; where they are not, nothing is. The boundary is the half, so both answers need evidence, and what is neither
-is left undecided. Savings are fitted by one share `saving = share * own` over the shapes, each weighted by the
-errors of its probes, and none for more than all of `own`: what goes beyond, like a reorder that falls away, is no
-further evidence and differs from shape to shape. Where shapes disagree more than these errors allow, the error of
-the share grows with them (Birge's ratio).
+A saving is compared with the time of the smaller operator alone: a fused pair saves most of it, others save nothing.
+The boundary is one half, both answers need evidence, and the rest is undecided. The share `saving = share * own` is
+fitted over all shapes, each weighted by the errors of its probes. No saving counts for more than `own`: savings beyond
+it, such as a reorder that disappears, are no further evidence and differ between shapes. If shapes disagree more than
+their errors allow, the error of the share grows accordingly (Birge's ratio).
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from harness.measure.summary import Measurement
 
 HALF = 0.5
 ADDITIVITY = {"cpu": 0.005, "wall": 0.005, "device": 0.0005}
-"""How exactly times add up, as a share of their sum, by clock: a host's caches are shared, a device's memory is not."""
+"""How exactly times add up, as a share of their sum, by clock: only a host shares its caches between operators."""
 RESOLVED = 3.0
-"""Standard errors by which a time differs from nothing."""
+"""How many standard errors a time must exceed to count as more than zero."""
 _NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
 class ShapeSaving:
-    """What two neighbours save in one shape, and what the smaller takes alone, in seconds with standard errors.
+    """The saving of two neighbours in one shape and the time of the smaller alone, in seconds with standard errors.
 
-    `excess_stderr_s` is that of `saving_s - HALF * own_s`, which have measurements in common.
+    `excess_stderr_s` is the standard error of `saving_s - HALF * own_s`, whose terms share measurements.
     """
 
     saving_s: float
@@ -40,10 +39,10 @@ class ShapeSaving:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The fitted share of the smaller one's own time that is saved, and the evidence on either side of the half.
+    """The fitted share of the smaller operator's time that is saved, and the evidence on either side of one half.
 
-    `p_fused` is the chance of such a saving if less than half were saved, `p_apart` if more were; `matched` shapes
-    were probed and `fused` of them saved more than half.
+    `p_fused` is the probability of such a saving if less than half were saved, `p_apart` if more were. `matched` shapes
+    were probed, and `fused` of them saved more than half.
     """
 
     share: float
@@ -62,7 +61,7 @@ def shape_saving(
     first_inputs: Measurement,
     second_inputs: Measurement,
 ) -> ShapeSaving:
-    """The saving in one shape from its six probes; see `harness.probe.pairs`."""
+    """Return the saving in one shape from its six probes, which `harness.probe.pairs` plans."""
     saving_s = first.latency_s + second.latency_s - both.latency_s - between.latency_s
     group, inputs = _smaller((first, first_inputs), (second, second_inputs))
     own_s = group.latency_s - inputs.latency_s
@@ -76,20 +75,20 @@ def shape_saving(
 
 
 def _smaller(*groups: tuple[Measurement, Measurement]) -> tuple[Measurement, Measurement]:
-    """The group that takes least time of those that take any that can be told, with the probe of its inputs.
+    """The faster of two groups, each with the probe of its inputs, among those that take a measurable time.
 
-    One that takes none has nothing to save, and one that seems to take less only shows how uncertain that is.
+    A group that takes no time has nothing to save, and a negative time only shows the uncertainty.
     """
 
     def own_s(group: tuple[Measurement, Measurement]) -> float:
         return group[0].latency_s - group[1].latency_s
 
-    told = [group for group in groups if own_s(group) > RESOLVED * math.hypot(group[0].stderr_s, group[1].stderr_s)]
-    return min(told, key=own_s) if told else max(groups, key=own_s)
+    clear = [group for group in groups if own_s(group) > RESOLVED * math.hypot(group[0].stderr_s, group[1].stderr_s)]
+    return min(clear, key=own_s) if clear else max(groups, key=own_s)
 
 
-def judge(savings: Sequence[ShapeSaving]) -> Verdict:
-    """The verdict over the shapes; nothing is known (`p` of one) where the smaller takes no time in any shape."""
+def fit_verdict(savings: Sequence[ShapeSaving]) -> Verdict:
+    """Return the verdict over all shapes; both p-values are 1 if the smaller operator takes no time in any shape."""
     weights = [one.own_s / one.excess_stderr_s**2 for one in savings]
     power = sum(weight * one.own_s for weight, one in zip(weights, savings, strict=True))
     fused = sum(one.saving_s > HALF * one.own_s for one in savings)
@@ -107,7 +106,7 @@ def judge(savings: Sequence[ShapeSaving]) -> Verdict:
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Holm's correction: p-values that hold for all of these tests together, in the order given."""
+    """Return p-values that hold for all of these tests together, by Holm's correction, in the order given."""
     order = sorted(range(len(p_values)), key=lambda at: p_values[at])
     adjusted, largest = [1.0] * len(p_values), 0.0
     for rank, at in enumerate(order):

@@ -1,4 +1,4 @@
-"""Robust summaries of samples: a median with its standard error and a 95 % interval."""
+"""Robust summaries of samples: the median with its standard error and a 95 % interval."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ MAD_TO_SIGMA = 1.4826
 _MEDIAN_EFFICIENCY = math.sqrt(math.pi / 2)
 _CLOCK_GRAIN_S = 50e-9
 _LEAST_S = 1e-9
-# Of a normal distribution: from the lowest tenth to the median, and the error of the quartile, in sigmas.
+# For a normal distribution, in sigmas: the distance from the lowest tenth to the median, and the error of a quartile.
 _TENTH_TO_MEDIAN = 1.2816
 _QUARTILE_EFFICIENCY = 1.3626
-STUDENT_95 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
+_STUDENT_95 = """
+12.706 4.303 3.182 2.776 2.571 2.447 2.365 2.306 2.262 2.228 2.201 2.179 2.160 2.145 2.131
+2.120 2.110 2.101 2.093 2.086 2.080 2.074 2.069 2.064 2.060 2.056 2.052 2.048 2.045 2.042
+"""
+STUDENT_95 = tuple(map(float, _STUDENT_95.split()))
 """Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Summary of one probe: median latency, its standard error, 95 % half-width, and what it rests on."""
+    """Summary of one probe: median latency, standard error, 95 % half-width, and the number of samples used."""
 
     latency_s: float
     stderr_s: float
@@ -38,20 +39,21 @@ class Measurement:
 
 
 def summarise(samples: Sequence[Sample], clock: str) -> Measurement:
-    """The median of the undisturbed samples on one clock; a single sample is given an error as large as itself.
+    """Return the median of the undisturbed samples on one clock.
 
-    Runs that were preempted are left out while enough others remain; `samples` counts those used and
-    `preempted` those left out. Raises ValueError where there is no sample or the clock was not recorded.
+    Preempted runs are left out while enough others remain; `samples` counts the samples used and `preempted` those left
+    out. The standard error of a single sample is set to its own value. Raises ValueError without any sample, and if the
+    clock was not recorded.
     """
     clean = [sample for sample in samples if not sample.preemptions]
     used = clean if len(clean) >= max(2, MIN_CLEAN_SHARE * len(samples)) else list(samples)
     values = [seconds_of(sample, clock) for sample in used]
     if not values:
         raise ValueError("no samples")
-    centre = max(statistics.median(values), _LEAST_S)  # coarse clocks may show nothing
+    centre = max(statistics.median(values), _LEAST_S)  # a coarse clock may report zero
     spread = MAD_TO_SIGMA * statistics.median(abs(value - centre) for value in values)
     spread = max(spread, _CLOCK_GRAIN_S)
-    if len(values) == 1:  # one sample tells nothing of its error
+    if len(values) == 1:  # a single sample has no error estimate
         return Measurement(centre, centre, math.inf, 1, len(samples) - 1, clock)
     stderr = _MEDIAN_EFFICIENCY * spread / math.sqrt(len(values))
     quantile = STUDENT_95[min(len(values) - 1, len(STUDENT_95)) - 1]
@@ -59,10 +61,10 @@ def summarise(samples: Sequence[Sample], clock: str) -> Measurement:
 
 
 def undisturbed(samples: Sequence[Sample], clock: str) -> Measurement:
-    """The lower quartile of the samples with its standard error, for differences on a machine that others use.
+    """Return the lower quartile of the samples with its standard error, for differences on a shared machine.
 
-    Neighbours only ever make a run longer, by turns more and less: differences of medians drown in that. The error
-    is judged by the distance from the lowest tenth to the median, so that it grows where half of the runs were
+    Other processes only make runs longer, at some times more than at others, and differences of medians drown in that.
+    The error follows from the distance between the lowest tenth and the median, so it grows if half of the runs were
     disturbed. Raises as `summarise` does.
     """
     values = sorted(seconds_of(sample, clock) for sample in samples)
@@ -78,14 +80,14 @@ def undisturbed(samples: Sequence[Sample], clock: str) -> Measurement:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
 def seconds_of(sample: Sample, clock: str) -> float:
-    """A sample on one clock; raises ValueError where that clock was not recorded."""
+    """Return a sample in seconds on one clock; raises ValueError if that clock was not recorded."""
     value = {"cpu": sample.cpu_ns, "wall": sample.wall_ns, "device": sample.device_ns}[clock]
     if value is None:
         raise ValueError(f"the clock {clock!r} was not recorded")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.measure.fusion import APART
-from harness.measure.significance import ShapeSaving, holm, judge, shape_saving
+from harness.measure.significance import ShapeSaving, fit_verdict, holm, shape_saving
 from harness.measure.summary import Measurement, undisturbed
 from harness.network.fusion_rules import SIGNIFICANCE
 from harness.samples import Sample
@@ -42,7 +42,7 @@ def savings(saved: float, noise: float, random: np.random.Generator) -> list[Sha
 def test_operators_whose_times_add_up_are_hardly_ever_called_fused(noise: float) -> None:
     """Of 200 pairs that save nothing, the share called fused at the level of one in a hundred stays below that."""
     random = np.random.default_rng(1)
-    called = sum(judge(savings(0.0, noise, random)).p_fused <= SIGNIFICANCE for _ in range(200))
+    called = sum(fit_verdict(savings(0.0, noise, random)).p_fused <= SIGNIFICANCE for _ in range(200))
     assert called <= 2
 
 
@@ -54,7 +54,7 @@ def test_at_the_boundary_neither_answer_is_given_too_often(noise: float) -> None
     more than all of the operator lean towards `apart`, hence 8 and 2 in place of 2 and 0.2.
     """
     random = np.random.default_rng(2)
-    verdicts = [judge(savings(0.5, noise, random)) for _ in range(200)]
+    verdicts = [fit_verdict(savings(0.5, noise, random)) for _ in range(200)]
     assert sum(verdict.p_fused <= SIGNIFICANCE for verdict in verdicts) <= 8
     assert sum(verdict.p_apart <= APART for verdict in verdicts) <= 2
 
@@ -63,7 +63,7 @@ def test_at_the_boundary_neither_answer_is_given_too_often(noise: float) -> None
 def test_an_operator_that_vanishes_is_found(noise: float) -> None:
     """At up to two per cent of noise 19 in 20 fused pairs are found, at a level corrected for a hundred patterns."""
     random = np.random.default_rng(3)
-    verdicts = [judge(savings(1.0, noise, random)) for _ in range(100)]
+    verdicts = [fit_verdict(savings(1.0, noise, random)) for _ in range(100)]
     assert sum(verdict.p_fused <= SIGNIFICANCE / 100 for verdict in verdicts) >= 95
     assert 0.9 <= np.median([verdict.share for verdict in verdicts]) <= 1
 
@@ -72,20 +72,20 @@ def test_an_operator_that_vanishes_is_found(noise: float) -> None:
 def test_operators_that_save_nothing_are_found_apart(saved: float) -> None:
     """Not only are they not called fused: at two per cent of noise 19 in 20 are told to be apart."""
     random = np.random.default_rng(4)
-    assert sum(judge(savings(saved, 0.02, random)).p_apart <= APART for _ in range(100)) >= 95
+    assert sum(fit_verdict(savings(saved, 0.02, random)).p_apart <= APART for _ in range(100)) >= 95
 
 
 def test_one_shape_with_a_fake_saving_does_not_decide() -> None:
     """Three shapes that save nothing and one that saves twice the operator: no significant fusion."""
     fair = [ShapeSaving(0.0, 10e-6, 0.2e-6, 0.2e-6)] * 3
-    verdict = judge([*fair, ShapeSaving(20e-6, 10e-6, 0.2e-6, 0.2e-6)])
+    verdict = fit_verdict([*fair, ShapeSaving(20e-6, 10e-6, 0.2e-6, 0.2e-6)])
     assert (verdict.matched, verdict.fused) == (4, 1)
     assert verdict.p_fused > SIGNIFICANCE
 
 
 def test_shapes_without_a_time_of_their_own_tell_nothing() -> None:
     """Where the smaller operator takes no time, both answers stay open."""
-    verdict = judge([ShapeSaving(1e-6, 0.0, 1e-6, 1e-6)] * 3)
+    verdict = fit_verdict([ShapeSaving(1e-6, 0.0, 1e-6, 1e-6)] * 3)
     assert (verdict.p_fused, verdict.p_apart) == (1.0, 1.0)
 
 
