@@ -1,22 +1,26 @@
-"""What the engine for many cores costs: time per issued item for more cores, inputs and instructions.
+"""The speed of both timing engines.
 
-Each line is a stream through a pipeline of cores, every core a group; the cost per item is also given relative to
-the first line of its table, which is timed in the same run. Where the cost is linear, the ratio hardly grows.
+First, one core of a compiled network through the engine for one core and, as its one-core case, through the engine for
+many cores, alternately in one process. Then the engine for many cores with more cores, inputs and instructions: each
+line is a stream through a pipeline of cores, every core a group. The time per item is also given relative to the first
+line of its table, which is timed in the same run; if the cost is linear, the ratio hardly grows.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gc
+import statistics
 import time
 from collections.abc import Sequence
 
-from device_agents.emulated_npu.isa.sequencer import IssuedStep
+from device_agents.emulated_npu.compiler.options import DEFAULT
+from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine, load_preset
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.simulation import durations_ps
 from device_agents.emulated_npu.timing.single_core import schedule
-from device_agents.emulated_npu.timing.stream_timing import CoreSteps, simulate_cores
+from device_agents.emulated_npu.timing.stream_timing import CoreSteps, simulate_cores, step_times
 from device_agents.emulated_npu.unit_commands import (
     Command,
     DataType,
@@ -29,10 +33,12 @@ from device_agents.emulated_npu.unit_commands import (
     Space,
     Wait,
 )
+from harness.emulator.loading import compile_network, load_model
 
 TILES = 200
 INPUTS = 8
 REPEATS = 3
+ONE_CORE_REPEATS = 9
 
 
 def _operand(space: Space, size: int) -> Operand:
@@ -44,7 +50,7 @@ def _load(size: int) -> Command:
 
 
 def _tile(number: int) -> list[Item]:
-    """What a compiled tile looks like: a load, the computing that waits for it, and room for the load after next."""
+    """Return a tile as compiled: a load, the command that waits for it, and a semaphore for the load after next."""
     size = 64 * (1 + number % 7)
     view = _operand(Space.NB, size)
     computing = Command(Function.MAP, view, view)
@@ -52,7 +58,7 @@ def _tile(number: int) -> list[Item]:
 
 
 def program(core: int, cores: int, tiles: int) -> list[IssuedStep]:
-    """A stage: receives of the core before it, works tile by tile, sends to the core behind it."""
+    """Return a stage: receive from the core before, compute tile by tile, send to the core after."""
     items: list[Item] = []
     if core:
         items.append(Command(Function.RECEIVE, _operand(Space.DDR, 1), peer=core - 1))
@@ -65,7 +71,7 @@ def program(core: int, cores: int, tiles: int) -> list[IssuedStep]:
 
 
 def item_us(machine: Machine, cores: int, inputs: int, tiles: int) -> float:
-    """Microseconds per issued item, the best of some."""
+    """Return microseconds per issued item, the best of several runs."""
     programs = [CoreSteps(core, core, program(core, cores, tiles)) for core in range(cores)]
     items = inputs * sum(len(each.steps) for each in programs)
     best_s = float("inf")
@@ -77,16 +83,36 @@ def item_us(machine: Machine, cores: int, inputs: int, tiles: int) -> float:
     return 1e6 * best_s / items
 
 
-def schedule_us(machine: Machine, tiles: int) -> float:
-    """Microseconds per issued item of the engine for one core, which keeps the causes of every time."""
-    steps, costs = program(0, 1, tiles), CostModel(machine)
-    durations = durations_ps(steps, costs)
-    best_s = float("inf")
-    for _ in range(REPEATS):
-        started_s = time.perf_counter()
-        schedule(steps, durations, machine, 1 << 62, machine.issue_cycles * costs.cycle_ps)
-        best_s = min(best_s, time.perf_counter() - started_s)
-    return 1e6 * best_s / len(steps)
+def one_core_engines(network: str, preset: str) -> None:
+    """Print the instructions per second of a network's program on one core, for each engine the median."""
+    machine = load_preset(preset)
+    program = compile_network(load_model(f"builtin:{network}", {}), machine, DEFAULT).compiled.program
+    steps = tuple(sequence(program.code, layer_of=program.layer_of))
+    instructions = sum(step.control + (step.item is not None) for step in steps)
+    costs, limit_ps = CostModel(machine), 1 << 62
+    durations_ps(steps, costs)  # fills the cache of costs, which both engines use
+
+    def by_single_core() -> object:
+        durations = durations_ps(steps, costs)
+        return schedule(steps, durations, machine, limit_ps, machine.issue_cycles * costs.cycle_ps)
+
+    def by_many_cores() -> object:
+        return simulate_cores([CoreSteps(0, 0, steps)], machine, inputs=1, depths={0: 1}, costs=costs)
+
+    def by_many_cores_with_steps() -> object:
+        return step_times([CoreSteps(0, 0, steps)], machine, inputs=1, depths={0: 1}, run=0, costs=costs)
+
+    engines = (by_single_core, by_many_cores, by_many_cores_with_steps)
+    seconds: dict[str, list[float]] = {engine.__name__: [] for engine in engines}
+    for _ in range(ONE_CORE_REPEATS):
+        for engine in engines:
+            gc.collect()
+            started_s = time.perf_counter()
+            engine()
+            seconds[engine.__name__].append(time.perf_counter() - started_s)
+    for name, taken in seconds.items():
+        rate = instructions / statistics.median(taken)
+        print(f"{network} on {preset}, {instructions} instructions, {name}: {rate / 1e6:.2f} M instructions/s")
 
 
 def _table(title: str, rows: Sequence[tuple[int, float]]) -> None:
@@ -96,10 +122,11 @@ def _table(title: str, rows: Sequence[tuple[int, float]]) -> None:
 
 
 def main() -> None:
-    """Prints a table for each of the three."""
+    """Measure and print."""
+    for preset in ("edge", "nvdla-256"):
+        one_core_engines("resnet50", preset)
     machine = load_preset("chiplets-64")
-    print(f"{machine.name}, {TILES} tiles of 6 items a core, {INPUTS} inputs; best of {REPEATS}")
-    print(f"one core by schedule(): {schedule_us(machine, TILES * INPUTS):.2f} us/item")
+    print(f"\n{machine.name}, {TILES} tiles of 6 items a core, {INPUTS} inputs; best of {REPEATS}")
     _table("cores", [(count, item_us(machine, count, INPUTS, TILES)) for count in (1, 4, 16, 64)])
     crowded = dataclasses.replace(
         machine, ddr=dataclasses.replace(machine.ddr, bytes_per_s=machine.ddr.bytes_per_s / 64)
