@@ -1,11 +1,13 @@
-"""Writes docs/cli.md from the help texts: `make docs`. A test fails where the file is out of date."""
+"""Write docs/cli.md from the help texts: `make docs`. A test fails if the page is out of date."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
-import subprocess
-import sys
 from pathlib import Path
+
+from harness.cli.app import app
 
 PAGE = Path(__file__).with_name("cli.md")
 COMMANDS = (
@@ -40,14 +42,15 @@ COMMANDS = (
 
 
 def help_of(command: tuple[str, ...]) -> str:
-    """What `harness COMMAND --help` prints at a fixed width."""
-    environment = {**os.environ, "COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"}
-    words = [sys.executable, "-m", "harness", *command, "--help"]
-    return subprocess.run(words, check=True, capture_output=True, text=True, env=environment).stdout.strip()
+    """Return what `harness COMMAND --help` prints at a fixed width."""
+    os.environ.update({"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"})
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+        app([*command, "--help"], prog_name="harness")
+    return printed.getvalue().strip()
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = ["# Command line\n\nWritten by `make docs` from the help texts.\n"]
     for command in COMMANDS:
         parts.append(f"## `{' '.join(('harness', *command))}`\n\n```text\n{help_of(command)}\n```\n")
