@@ -15,7 +15,7 @@ from scipy.stats import binomtest
 
 from harness import build_lut, estimate, profile, validate
 from harness.errors import DeviceBusy, HarnessError
-from harness.latency.estimators import Method
+from harness.latency.methods import LatencyMethod
 from harness.lut.table import Lut
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
@@ -25,7 +25,7 @@ from harness.predictor.uncertainty.intervals import LEVEL, NORMAL_90
 from harness.validation.network_validation import DEFAULT_PROCESSES, NetworkValidation, Validation
 from harness.workspace import Workspace
 
-OTHER_METHODS: tuple[Method, ...] = ("difference", "regression")
+OTHER_METHODS: tuple[LatencyMethod, ...] = ("difference", "regression")
 """Estimators shown beside the default; `regression` is the plain one of S1."""
 TENTH, TWENTIETH = 0.10, 0.05
 REJECTED_P = 0.01
@@ -105,7 +105,7 @@ def measure_device(device: str, models: Sequence[str], place: Workspace) -> Meas
     return Measured(profiled, table, validation, others, predicted)
 
 
-def _estimates(device: str, models: Sequence[str], place: Workspace, method: Method) -> dict[str, float]:
+def _estimates(device: str, models: Sequence[str], place: Workspace, method: LatencyMethod) -> dict[str, float]:
     """What another estimator makes of the same samples; networks that it cannot tell are left out."""
     try:
         table = build_lut(device, workspace=place, method=method)

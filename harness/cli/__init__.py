@@ -1,1 +1,1 @@
-"""One module per command; the only place that knows typer and rich."""
+"""Commands: each parses its options, calls one function and prints. The only package that knows typer and rich."""

@@ -1,4 +1,4 @@
-"""`harness agent`: put the agent on a device."""
+"""`harness agent`: install the agent on a device."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from harness.cli.output import note, print_json
 from harness.text import printable
 from harness.workspace import find_workspace
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Put the agent on a device.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Install the agent on a device.")
 
 
 @app.callback()
 def _agent() -> None:
-    """Keeps `install` a command of its own while it is the only one."""
+    """Keep `install` a command of its own while it is the only one."""
 
 
 @app.command()
 def install(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an SSH device.")],
-    workspace: options.WorkspaceFolder = None,
+    directory: options.WorkspaceFolder = None,
     json: options.Json = False,
 ) -> None:
     """Copy the agent to an SSH device and print the authorized_keys line that starts it.
@@ -32,12 +32,12 @@ def install(
     from harness.device.install import install_agent
     from harness.device.inventory import find_device, load_inventory
 
-    device = find_device(load_inventory(find_workspace(workspace).devices), name)
+    device = find_device(load_inventory(find_workspace(directory).devices), name)
     done = install_agent(device)
     if json:
         print_json(**{key: value if isinstance(value, bool) else str(value) for key, value in vars(done).items()})
         return
     for key, value in vars(done).items():
         print(f"{key}: {printable(str(value))}")
-    note(f"Next: replace this key's line in ~/.ssh/authorized_keys on {name} by the one above")
+    note(f"Next: replace the line of this key in ~/.ssh/authorized_keys on {name} by the one above")
     note(f"Then: harness devices check {name}")

@@ -1,4 +1,4 @@
-"""The command line: assembles the commands and turns errors into messages and exit codes."""
+"""The program `harness`: assembles the commands, and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.version import VERSION
 EXIT_CODES = """
 Exit codes: 0 ok, 1 a bug, 2 usage, 3 invalid file or setting, 4 device unreachable or busy,
 5 measurement unstable or incomplete, 6 layers not in the table, 7 regression found, 130 interrupted,
-141 the reader of the output closed it before its end.
+141 the reader closed the output early.
 """
 
 app = typer.Typer(
@@ -28,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="How long each layer of a network takes on a device that cannot be asked.",
+    help="Measure how long each layer of a neural network takes on a device, and predict whole networks from it.",
     epilog=EXIT_CODES,
 )
 app.command("demo")(demo.demo)
@@ -43,7 +43,7 @@ app.add_typer(agent.app, name="agent")
 app.add_typer(nightly.app, name="nightly")
 
 _CLOSED_PIPE = 128 + signal.SIGPIPE
-"""What a shell tells of a program that SIGPIPE ended; 0 would hide that a verdict such as 7 was never reached."""
+"""The exit code that a shell reports for SIGPIPE; 0 would hide that a verdict such as 7 was never reached."""
 
 _debug = False
 
@@ -66,10 +66,10 @@ def _options(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the command line; always ends by SystemExit."""
+    """Run the command line; always ends by SystemExit."""
     signal.signal(signal.SIGINT, _interrupt)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no ± shows a question mark
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without ± shows a question mark
             stream.reconfigure(errors="replace")
     try:
         try:
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
             sys.stdout.flush()
     except HarnessError as error:
         _end(error, error)
-    except BrokenPipeError:  # whoever read has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it
         _discard(sys.stdout)
         sys.exit(_CLOSED_PIPE)
     except OSError as error:
@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Keeps the interpreter from flushing again what could not be written."""
+    """Keep the interpreter from flushing again what could not be written."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -110,6 +110,6 @@ def _end(error: HarnessError, cause: BaseException) -> None:
         if _debug:
             traceback.print_exception(cause)
         print_error(error)
-    except BrokenPipeError:  # nobody reads what went wrong; the exit code still tells it
+    except BrokenPipeError:  # nobody reads the error; the exit code still reports it
         _discard(sys.stderr)
     sys.exit(error.exit_code)

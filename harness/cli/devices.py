@@ -1,35 +1,37 @@
-"""`harness devices`: the inventory, and what is wrong with a device."""
+"""`harness devices`: the inventory, and the health of devices."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from harness.cli import options
 from harness.cli.output import interval_ms, print_json, print_table
-from harness.errors import DeviceUnreachable, UsageError
+from harness.errors import DeviceUnreachable
 from harness.text import printable
 from harness.workspace import find_workspace
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, check and mark devices.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a device.")]
+MarkedHealth = Literal["unknown", "maintenance", "retired"]
+"""The health that a person may record; only the golden probe finds a device good or bad."""
 
 
 @app.command("list")
-def list_devices(workspace: options.WorkspaceFolder = None, json: options.Json = False) -> None:
-    """List the built-in devices and those of devices.toml, with what is thought of their health.
+def list_devices(directory: options.WorkspaceFolder = None, json: options.Json = False) -> None:
+    """List the built-in devices and those in devices.toml, with their health.
 
     Example: harness devices list
     """
     from harness.device.inventory import load_inventory
     from harness.fleet.store import FleetStore
 
-    place = find_workspace(workspace)
-    inventory = load_inventory(place.devices)
-    if place.fleet.exists():
-        with FleetStore(place.fleet) as store:
+    workspace = find_workspace(directory)
+    inventory = load_inventory(workspace.devices)
+    if workspace.fleet.exists():
+        with FleetStore(workspace.fleet) as store:
             health = {name: store.health(name) for name in inventory}
     else:
         health = {}
@@ -44,14 +46,14 @@ def list_devices(workspace: options.WorkspaceFolder = None, json: options.Json =
 
 
 @app.command()
-def show(name: Name, workspace: options.WorkspaceFolder = None, json: options.Json = False) -> None:
+def show(name: Name, directory: options.WorkspaceFolder = None, json: options.Json = False) -> None:
     """Show the settings of a device.
 
     Example: harness devices show cpu01
     """
     from harness.device.inventory import find_device, load_inventory
 
-    facts = _facts(find_device(load_inventory(find_workspace(workspace).devices), name))
+    facts = _facts(find_device(load_inventory(find_workspace(directory).devices), name))
     if json:
         print_json(**facts)
         return
@@ -61,18 +63,18 @@ def show(name: Name, workspace: options.WorkspaceFolder = None, json: options.Js
 
 @app.command()
 def check(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of a device; none: all.")] = None,
-    workspace: options.WorkspaceFolder = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of a device (default: all).")] = None,
+    directory: options.WorkspaceFolder = None,
     json: options.Json = False,
 ) -> None:
-    """Check that devices are reachable and fit for measuring, and say how to mend what is not.
+    """Check that devices are reachable and fit for measuring; for each fault, print how to correct it.
 
     Example: harness devices check cpu01
     """
     from harness.device.diagnose import check_device
     from harness.device.inventory import find_device, load_inventory
 
-    inventory = load_inventory(find_workspace(workspace).devices)
+    inventory = load_inventory(find_workspace(directory).devices)
     chosen = list(inventory.values()) if name is None else [find_device(inventory, name)]
     found = {device.name: check_device(device) for device in chosen}
     if json:
@@ -80,7 +82,7 @@ def check(
             devices=[{"name": device, "checks": [vars(check) for check in checks]} for device, checks in found.items()]
         )
     else:
-        words = {True: "ok", False: "FAILS", None: "look"}
+        words = {True: "ok", False: "FAILS", None: "check"}
         for device, checks in found.items():
             print_table((device, "", "found"), [(check.name, words[check.ok], check.found) for check in checks], left=3)
             for one in checks:
@@ -88,44 +90,41 @@ def check(
                     print(f"  mend {one.name}: {printable(one.mend)}")
     failed = [device for device, checks in found.items() if any(check.ok is False for check in checks)]
     if failed:
-        raise DeviceUnreachable(f"{', '.join(failed)} cannot be used as it is", next_step="See the lines marked FAILS")
+        raise DeviceUnreachable(f"{', '.join(failed)} cannot be used", next_step="See the lines marked FAILS")
 
 
 @app.command()
 def mark(
     name: Name,
-    health: Annotated[str, typer.Argument(metavar="HEALTH", help="unknown, maintenance or retired.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever wonders later.")] = "no reason given",
-    workspace: options.WorkspaceFolder = None,
+    health: Annotated[MarkedHealth, typer.Argument(help="Health to record.")],
+    reason: Annotated[str, typer.Option("--reason", help="Reason, shown in the device's history.")] = "no reason given",
+    directory: options.WorkspaceFolder = None,
 ) -> None:
-    """Take a device out of service, or put it back: it is unknown then, until its golden probe was measured.
+    """Take a device out of service, or put it back; its health is then unknown until the next golden probe.
 
     Example: harness devices mark board maintenance --reason "new heat sink"
     """
     from harness.device.holder import holder
     from harness.device.inventory import find_device, load_inventory
-    from harness.fleet.store import HEALTH, FleetStore
+    from harness.fleet.store import FleetStore
 
-    place = find_workspace(workspace)
-    device = find_device(load_inventory(place.devices), name)
-    chosen = next((known for known in HEALTH if known == health and known not in ("good", "bad")), None)
-    if chosen is None:
-        why = "Whether a device is good or bad is what its golden probe says" if health in HEALTH else ""
-        step = "Choose from unknown, maintenance, retired"
-        raise UsageError(f"{health[:40]} is nothing that a device can be marked as", why=why, next_step=step)
-    with FleetStore(place.fleet) as store:
-        marked = store.mark(device.name, chosen, f"{reason} ({holder()})")
+    workspace = find_workspace(directory)
+    device = find_device(load_inventory(workspace.devices), name)
+    with FleetStore(workspace.fleet) as store:
+        marked = store.mark(device.name, health, f"{reason} ({holder()})")
     print(f"{marked.device}  {marked.health}  {printable(marked.reason)}")
 
 
 @app.command()
 def golden(
     name: Name,
-    forget: Annotated[bool, typer.Option("--forget", help="Learn the band anew, from the next sessions.")] = False,
-    workspace: options.WorkspaceFolder = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Discard the band; the next sessions determine a new one.")
+    ] = False,
+    directory: options.WorkspaceFolder = None,
     json: options.Json = False,
 ) -> None:
-    """Show the band of a device's golden probe, and how its health went.
+    """Show the band of a device's golden probe, and the history of its health.
 
     Example: harness devices golden npu01
     """
@@ -135,18 +134,18 @@ def golden(
     from harness.fleet.health import configured_band
     from harness.fleet.store import FleetStore
 
-    place = find_workspace(workspace)
-    device = find_device(load_inventory(place.devices), name)
-    with FleetStore(place.fleet) as store:
+    workspace = find_workspace(directory)
+    device = find_device(load_inventory(workspace.devices), name)
+    with FleetStore(workspace.fleet) as store:
         if forget and store.forget_band(device.name):
-            store.measured(device.name, "unknown", "its golden band is to be learnt anew")
+            store.measured(device.name, "unknown", "its golden band was discarded")
         band = configured_band(device) or store.band(device.name)
         history = store.history(device.name)
     if json:
         print_json(device=device.name, band=asdict(band) if band else None, history=[asdict(one) for one in history])
         return
     if band is None:
-        print(f"{device.name}  golden probe never measured; the band is learnt from the first sessions")
+        print(f"{device.name}  golden probe never measured; the first sessions determine its band")
     else:
         bounds = interval_ms((band.low_s, band.high_s))
         print(f"{device.name}  golden probe within {bounds} ms  {_origin(band)}")

@@ -1,37 +1,46 @@
-"""`harness estimate`: latency of networks from a table, without a device."""
+"""`harness estimate`: the latency of networks from a table, without a device."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli import options
-from harness.cli.output import interval_ms, note, print_json, print_table
+from harness.cli.option_groups import spread
+from harness.cli.output import interval_ms, note, print_json, print_table, write_csv
 from harness.errors import CoverageError
-from harness.files import spreadsheet_csv, write_whole
 from harness.text import milliseconds
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
-    from harness.estimation.network_estimate import NetworkEstimate
+    from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate
 
 
+@dataclass(frozen=True)
+class Files:
+    """The files that the command writes."""
+
+    html: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the layers to this file.")] = None
+
+
+@spread
 def estimate(
     models: options.Models,
-    device: options.OptionalDevice = None,
-    lut: options.LutFolder = None,
+    choice: options.TableChoice,
     layers: Annotated[bool, typer.Option("--layers", help="Show every layer.")] = False,
     allow_partial: Annotated[
-        bool, typer.Option("--allow-partial", help="Accept layers that the table does not hold.")
+        bool, typer.Option("--allow-partial", help="Accept layers that are not in the table.")
     ] = False,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", help="Write the layers to this file.")] = None,
+    *,
+    files: Files,
     dim: options.Dims = None,
-    workspace: options.WorkspaceFolder = None,
+    directory: options.WorkspaceFolder = None,
     json: options.Json = False,
 ) -> None:
     """Estimate the latency of networks from the table of a device.
@@ -42,14 +51,14 @@ def estimate(
     from harness.lut.table_files import open_table
     from harness.network.models import load_networks
 
-    table = open_table(device, lut, find_workspace(workspace))
+    table = open_table(choice.device, choice.lut, find_workspace(directory))
     found = [networks.estimate_network(one, table) for one in load_networks(models, options.parse_dims(dim))]
-    if csv is not None:
-        _write_csv(csv, found)
-    if html is not None:
+    if files.csv is not None:
+        write_csv(files.csv, [_row(network, layer) for network in found for layer in network.layers])
+    if files.html is not None:
         from harness.report.html import write_report
 
-        write_report(html, table, found)
+        write_report(files.html, table, found)
     if json:
         print_json(
             device=table.device, lut=table.name, clock=table.clock, networks=[_json(network) for network in found]
@@ -89,14 +98,14 @@ def _show(found: Sequence[NetworkEstimate], layers: bool) -> None:
     print_table(("network", "latency ms", "95 % interval", "layers measured"), rows)
     far = sum(network.coverage["extrapolated"] for network in found)
     if far:
-        note(f"{far} layers are unlike all that were measured; their predictions carry wide intervals")
+        note(f"{far} layers differ from all measured ones; their predictions have wide intervals")
     for network in found if layers else ():
         print()
         _show_layers(network)
 
 
 def _coverage(network: NetworkEstimate) -> str:
-    """`12/15, 3 predicted`."""
+    """Return a text such as `12/15, 3 predicted`."""
     predicted = network.coverage["interpolated"] + network.coverage["extrapolated"]
     measured = f"{network.coverage['measured']}/{len(network.layers)}"
     return f"{measured}, {predicted} predicted" if predicted else measured
@@ -109,23 +118,11 @@ def _show_layers(network: NetworkEstimate) -> None:
             rows.append((layer.name, layer.op, layer.key, layer.source, "", "", ""))
         else:
             share = layer.latency_s / network.covered_latency_s
-            rows.append(
-                (
-                    layer.name,
-                    layer.op,
-                    layer.key,
-                    layer.source,
-                    milliseconds(layer.latency_s),
-                    milliseconds(layer.stderr_s),
-                    f"{share:.1%}",
-                )
-            )
+            times = milliseconds(layer.latency_s), milliseconds(layer.stderr_s)
+            rows.append((layer.name, layer.op, layer.key, layer.source, *times, f"{share:.1%}"))
     rows.append(("overhead", "", "", "", milliseconds(network.overhead_s), "", ""))
     print_table((network.name, "operators", "key", "source", "latency ms", "std. error", "share"), rows, left=4)
-    reasons: dict[str, int] = {}
-    for node in network.free:
-        reasons[node.reason] = reasons.get(node.reason, 0) + 1
-    for reason, count in sorted(reasons.items()):
+    for reason, count in sorted(Counter(node.reason for node in network.free).items()):
         print(f"nodes that cost nothing, {reason}: {count}")
 
 
@@ -140,11 +137,6 @@ def _uncovered(found: Sequence[NetworkEstimate], device: str, unknown: int) -> C
     return CoverageError(f"{unknown} layers of {names} are not in the table", next_step=step)
 
 
-def _write_csv(path: Path, found: Sequence[NetworkEstimate]) -> None:
-    header = ("network", "layer", "op", "key", "context", "latency_s", "stderr_s", "source")
-    rows = [
-        (network.name, layer.name, layer.op, layer.key, layer.context, layer.latency_s, layer.stderr_s, layer.source)
-        for network in found
-        for layer in network.layers
-    ]
-    write_whole(path, spreadsheet_csv(header, rows).encode())
+def _row(network: NetworkEstimate, layer: LayerEstimate) -> dict[str, Any]:
+    names = ("op", "key", "context", "latency_s", "stderr_s", "source")
+    return {"network": network.name, "layer": layer.name, **{name: getattr(layer, name) for name in names}}

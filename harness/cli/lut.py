@@ -10,7 +10,8 @@ import typer
 
 from harness.cli import options
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
-from harness.errors import LutNotFound, UsageError
+from harness.errors import LutNotFound
+from harness.latency.methods import DEFAULT_METHOD, LatencyMethod
 from harness.settings import DEFAULT_DEVICE
 from harness.text import milliseconds, printable
 from harness.workspace import find_workspace
@@ -21,13 +22,22 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Build, show, compare, check and export tables.")
 
 _UNITS = {
-    "runs": "c, per run", "input_bytes": "a, per input byte", "output_bytes": "b, per output byte",
-    "auxiliaries": "per auxiliary layer", "auxiliary_input_bytes": "per byte it reads",
-    "auxiliary_output_bytes": "per byte it writes", "slices": "per slice", "slice_bytes": "per byte sliced",
-    "views": "per reshape or cast", "loaded_bytes": "per byte loaded", "stored_bytes": "per byte stored",
-    "accesses": "per access to a memory", "stacks": "per busy stack", "stacked_rows": "per row of a busy stack",
+    "runs": "c, per run",
+    "input_bytes": "a, per input byte",
+    "output_bytes": "b, per output byte",
+    "auxiliaries": "per auxiliary layer",
+    "auxiliary_input_bytes": "per byte it reads",
+    "auxiliary_output_bytes": "per byte it writes",
+    "slices": "per slice",
+    "slice_bytes": "per byte sliced",
+    "views": "per reshape or cast",
+    "loaded_bytes": "per byte loaded",
+    "stored_bytes": "per byte stored",
+    "accesses": "per access to a memory",
+    "stacks": "per busy stack",
+    "stacked_rows": "per row of a busy stack",
     "last_bytes": "per byte of its last part",
-}  # fmt: skip
+}
 
 Table = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a table, or its name DEVICE/TABLE.")]
 
@@ -36,26 +46,29 @@ Table = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a table, o
 def build(
     device: options.DeviceName = DEFAULT_DEVICE,
     method: Annotated[
-        str, typer.Option("--method", help="Estimator of layer latencies: joint, chain, difference or regression.")
-    ] = "joint",
-    workspace: options.WorkspaceFolder = None,
+        LatencyMethod, typer.Option("--method", help="Estimator of layer latencies; docs/method.md explains them.")
+    ] = DEFAULT_METHOD,
+    directory: options.WorkspaceFolder = None,
     json: options.Json = False,
 ) -> None:
-    """Build and publish a table from what `harness profile` measured.
+    """Build and publish a table from the measurements of `harness profile`.
 
     Example: harness lut build --device cpu01
     """
-    from harness.latency.estimators import METHODS
     from harness.lut.build import build_lut
 
-    chosen = next((known for known in METHODS if known == method), None)
-    if chosen is None:
-        raise UsageError(f"--method {method[:40]} is unknown", next_step=f"Choose from {', '.join(METHODS)}")
-    table = build_lut(device, workspace=find_workspace(workspace), method=chosen, note=note)
+    table = build_lut(device, workspace=find_workspace(directory), method=method, note=note)
     if json:
-        print_json(lut=str(table.path), entries=len(table.entries), method=table.method, overhead=_overhead_json(table),
-                   additivity=table.additivity, sum_error=table.sum_error, misfit=table.overhead.misfit,
-                   flagged=sum(bool(entry.flags) for entry in table.entries))  # fmt: skip
+        print_json(
+            lut=str(table.path),
+            entries=len(table.entries),
+            method=table.method,
+            overhead=_overhead_json(table),
+            additivity=table.additivity,
+            sum_error=table.sum_error,
+            misfit=table.overhead.misfit,
+            flagged=sum(bool(entry.flags) for entry in table.entries),
+        )
     else:
         print(f"{table.path}  {len(table.entries)} entries  method {table.method}  clock {table.clock}")
         _show_overhead(table)
@@ -66,8 +79,10 @@ def build(
 def show(
     folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Folder of a table.")] = None,
     device: options.OptionalDevice = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Entries to show, slowest first; 0 for all.")] = 20,
-    workspace: options.WorkspaceFolder = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="Number of entries to show, slowest first; 0 shows all.")
+    ] = 20,
+    directory: options.WorkspaceFolder = None,
     json: options.Json = False,
 ) -> None:
     """Show a table: the overhead, the device, the slowest layers.
@@ -76,65 +91,57 @@ def show(
     """
     from harness.lut.table_files import open_table
 
-    table = open_table(device, folder, find_workspace(workspace))
+    table = open_table(device, folder, find_workspace(directory))
     if json:
         print_json(
-            lut=str(table.path), device=table.device, created=table.created, clock=table.clock, method=table.method,
-            visits=table.visits, fingerprint=dict(table.fingerprint), overhead=_overhead_json(table),
-            rules=[asdict(rule) for rule in table.rules], entries=[asdict(entry) for entry in table.entries],
-        )  # fmt: skip
+            lut=str(table.path),
+            **{name: getattr(table, name) for name in ("device", "created", "clock", "method", "visits")},
+            fingerprint=dict(table.fingerprint),
+            overhead=_overhead_json(table),
+            rules=[asdict(rule) for rule in table.rules],
+            entries=[asdict(entry) for entry in table.entries],
+        )
         return
-    made = f"method {table.method}  clock {table.clock}  visits {table.visits}"
-    print(printable(f"{table.path}  {table.created}  {made}"))
+    how = f"method {table.method}  clock {table.clock}  visits {table.visits}"
+    print(printable(f"{table.path}  {table.created}  {how}"))
     print(printable("  ".join(f"{name}: {value}" for name, value in sorted(table.fingerprint.items()))))
     _show_overhead(table)
     entries = sorted(table.entries, key=lambda entry: -entry.latency_s)
-    print_table(
-        ("key", "operators", "context", "latency ms", "95 % interval", "n", ""),
-        [
-            (entry.key, entry.op, entry.context, milliseconds(entry.latency_s), interval_ms(entry.interval_s),
-             str(entry.samples), entry.flags if entry.resolved else "below resolution")
-            for entry in entries[: limit or None]
-        ],
-        left=3,
-    )  # fmt: skip
+    rows = []
+    for entry in entries[: limit or None]:
+        times = milliseconds(entry.latency_s), interval_ms(entry.interval_s)
+        flags = entry.flags if entry.resolved else "below resolution"
+        rows.append((entry.key, entry.op, entry.context, *times, str(entry.samples), flags))
+    print_table(("key", "operators", "context", "latency ms", "95 % interval", "n", ""), rows, left=3)
     print(f"{len(entries)} entries, {sum(not entry.resolved for entry in entries)} below resolution")
 
 
 @app.command()
-def diff(before: Table, after: Table, workspace: options.WorkspaceFolder = None, json: options.Json = False) -> None:
-    """Compare two tables layer by layer: what changed by more than 2 % and three standard errors (z).
+def diff(before: Table, after: Table, directory: options.WorkspaceFolder = None, json: options.Json = False) -> None:
+    """Compare two tables, and list the layers that changed by more than 2 % and three standard errors (z).
 
     Example: harness lut diff lut/cpu01/2026-01-01-0a1b2c3d lut/cpu01/2026-01-02-4e5f6a7b
     """
     from harness.lut.diff import compare
     from harness.lut.table_files import open_table
 
-    place = find_workspace(workspace)
-    old, new = (open_table(None, folder, place) for folder in (before, after))
+    workspace = find_workspace(directory)
+    old, new = (open_table(None, folder, workspace) for folder in (before, after))
     if old.device != new.device:
-        note(f"These are tables of two devices, {old.device} and {new.device}")
+        note(f"The tables are of different devices, {old.device} and {new.device}")
     changes = compare(old, new)
     if json:
         print_json(**asdict(changes))
         return
-    rows = [
-        (
-            one.key,
-            one.op,
-            one.context,
-            milliseconds(one.before_s),
-            milliseconds(one.after_s),
-            percent(one.ratio - 1),
-            f"{one.z:+.1f}",
-        )
-        for one in changes.changed
-    ]
+    rows = []
+    for one in changes.changed:
+        times = milliseconds(one.before_s), milliseconds(one.after_s)
+        rows.append((one.key, one.op, one.context, *times, percent(one.ratio - 1), f"{one.z:+.1f}"))
     if rows:
         print_table(("key", "operators", "context", "before ms", "after ms", "change", "z"), rows, left=3)
     print(
         f"{len(changes.changed)} of {changes.common} common layers changed; {len(changes.added)} added,"
-        f" {len(changes.removed)} removed; in all {percent(changes.total_ratio - 1)}"
+        f" {len(changes.removed)} removed; in total {percent(changes.total_ratio - 1)}"
     )
     for name, (was, is_now) in changes.fingerprint.items():
         note(f"{name}: {was} -> {is_now}")
@@ -143,16 +150,16 @@ def diff(before: Table, after: Table, workspace: options.WorkspaceFolder = None,
 @app.command()
 def check(
     folders: Annotated[list[Path] | None, typer.Argument(metavar="[DIR …]", help="Folders of tables.")] = None,
-    workspace: options.WorkspaceFolder = None,
+    directory: options.WorkspaceFolder = None,
     json: options.Json = False,
 ) -> None:
-    """Check hashes, schema and values of tables; without folders, of all in the workspace.
+    """Check hashes, schema and values of tables, by default of all tables in the workspace.
 
     Example: harness lut check
     """
     from harness.lut.table_files import MANIFEST, read_lut
 
-    root = find_workspace(workspace).lut
+    root = find_workspace(directory).lut
     chosen = folders or sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST}"))
     if not chosen:
         raise LutNotFound(f"There is no table in {root}", next_step="Give --workspace, or the folders of tables")
@@ -174,7 +181,7 @@ def export(
     output: Annotated[Path, typer.Argument(metavar="FILE", help="File to write: .csv, .json or .parquet.")],
     folder: options.LutFolder = None,
     device: options.OptionalDevice = None,
-    workspace: options.WorkspaceFolder = None,
+    directory: options.WorkspaceFolder = None,
 ) -> None:
     """Write the entries of a table to one file; the ending chooses the format.
 
@@ -183,7 +190,7 @@ def export(
     from harness.lut.export import export_entries
     from harness.lut.table_files import open_table
 
-    table = open_table(device, folder, find_workspace(workspace))
+    table = open_table(device, folder, find_workspace(directory))
     export_entries(table, output)
     print(f"{output}  {len(table.entries)} entries of {table.name}")
 
@@ -222,25 +229,24 @@ def _show_overhead(table: Lut) -> None:
 
 
 def _warn(table: Lut) -> None:
-    """Says where the device's own data contradict the additive model."""
+    """Note where the device's data contradict the additive model."""
     from harness.latency.joint import MISFIT
 
     if table.overhead.contradicts_model:
         note(
-            f"The device contradicts the additive model: null probes scatter {table.overhead.misfit:.1%} about it"
-            " beyond their errors. What is subtracted from layers is off by as much"
+            f"The device contradicts the additive model: null probes scatter {table.overhead.misfit:.1%} around it"
+            " beyond their errors. The overhead that is subtracted from layers has the same error"
         )
-    untold = [name for name in table.overhead.confounded if table.clock == "device"]
-    if untold:
+    merged = [_UNITS[name] for name in table.overhead.confounded if table.clock == "device"]
+    if merged:
         note(
-            f"Null probes do not tell {' and '.join(_UNITS[name] for name in untold)} from a and b on this device:"
-            " these hold what its own memory takes"
+            f"Null probes cannot separate {' and '.join(merged)} from a and b on this device: a and b include the time"
+            " of its own memory"
         )
     if table.additivity is not None and table.additivity > MISFIT:
         note(
-            f"Totals of probes scatter {table.additivity:.1f} times as much about the sum of their parts as their"
-            " errors allow: layers overlap, or the device was disturbed. Intervals of sums are widened by"
-            f" {table.sum_error:.1%}"
+            f"Probes differ from the sum of their parts by {table.additivity:.1f} times their errors: layers overlap,"
+            f" or the device was disturbed. Intervals of sums are widened by {table.sum_error:.1%}"
         )
     flagged = sum(bool(entry.flags) for entry in table.entries)
     if flagged:

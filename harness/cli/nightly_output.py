@@ -1,4 +1,4 @@
-"""What `harness nightly` shows on a terminal."""
+"""The output of `harness nightly` on a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DAY_S = 86400.0
 
 
 def show_night(report: NightReport) -> None:
-    """What became of each set, each table and each change, and what needs a hand."""
+    """Print the result of each set, table and comparison, and what needs attention."""
     rows = [
         (device.device, device.health, row.set, row.status, f"{row.device_s:.1f}", row.reason)
         for device in report.devices
@@ -39,8 +39,8 @@ def show_night(report: NightReport) -> None:
             print(printable(f"  next: {item.next_step}"))
 
 
-def show_foreseen(plan: NightPlan, place: Workspace, night: date, json: bool) -> None:
-    """What a night would do first, in its order."""
+def show_foreseen(plan: NightPlan, workspace: Workspace, night: date, json: bool) -> None:
+    """Print the jobs of a night in the order in which it would start them."""
     from harness.nightly.night import forecast
 
     found = [
@@ -54,7 +54,7 @@ def show_foreseen(plan: NightPlan, place: Workspace, night: date, json: bool) ->
             "state": "done" if one.done else "starts" if one.starts else "waits" if not one.reason else "skipped",
             "reason": one.reason,
         }
-        for one in forecast(plan, place, night=night)
+        for one in forecast(plan, workspace, night=night)
     ]
     if json:
         print_json(night=night.isoformat(), jobs=found)
@@ -75,25 +75,24 @@ def show_foreseen(plan: NightPlan, place: Workspace, night: date, json: bool) ->
 
 
 def show_status(found: NightStatus) -> None:
-    """The night that runs, the last ones, and devices."""
+    """Print the running night, the last nights, and the devices."""
     if found.running is not None:
-        print(printable(f"running: the night of {found.running.night}, process {found.running.pid} on"
-                        f" {found.running.host}, since {found.running.since}"))  # fmt: skip
+        where = f"process {found.running.pid} on {found.running.host}"
+        print(printable(f"running: the night of {found.running.night}, {where}, since {found.running.since}"))
     else:
         print("running: none")
-    rows = [
-        (one.night, str(one.exit_code), ", ".join(f"{count} {status}" for status, count in one.jobs.items()),
-         str(one.regressions), str(one.attention), one.finished)
-        for one in found.nights
-    ]  # fmt: skip
+    rows = []
+    for one in found.nights:
+        jobs = ", ".join(f"{count} {status}" for status, count in one.jobs.items())
+        rows.append((one.night, str(one.exit_code), jobs, str(one.regressions), str(one.attention), one.finished))
     if rows:
         print_table(("night", "exit", "sets", "slower", "need attention", "finished"), rows, left=3)
     else:
-        note("No night was reported yet; run one by `harness nightly run`")
-    devices = [
-        (one.device, one.health.health, one.table or "none", "" if one.age_s is None else f"{one.age_s / _DAY_S:.1f} d",
-         ", ".join(one.deferred), one.health.reason)
-        for one in found.devices
-    ]  # fmt: skip
+        note("No night has been reported yet; run one with `harness nightly run`")
+    devices = []
+    for device in found.devices:
+        age = "" if device.age_s is None else f"{device.age_s / _DAY_S:.1f} d"
+        health, deferred = device.health, ", ".join(device.deferred)
+        devices.append((device.device, health.health, device.table or "none", age, deferred, health.reason))
     if devices:
         print_table(("device", "health", "newest table", "age", "deferred", "because"), devices, left=3)

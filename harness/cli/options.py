@@ -1,9 +1,10 @@
-"""Arguments and options that several commands share, and what their texts mean."""
+"""Arguments and options that several commands share, and the parsers of their texts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from harness.text import duration_s
 MODELS_HELP = "ONNX files, or builtin:NAME (builtin:resnet50, builtin:mobilenetv2, …)."
 
 OptionalModels = Annotated[
-    list[str] | None, typer.Argument(metavar="[MODEL.onnx …]", help=MODELS_HELP + " None: the built-in networks.")
+    list[str] | None, typer.Argument(metavar="[MODEL.onnx …]", help=MODELS_HELP + " Default: the built-in networks.")
 ]
 Models = Annotated[list[str], typer.Argument(metavar="MODEL.onnx …", help=MODELS_HELP)]
 DeviceName = Annotated[str, typer.Option("--device", "-d", help="Name of the device; see `harness devices list`.")]
@@ -25,33 +26,49 @@ DeviceNames = Annotated[
     typer.Option("--device", "-d", metavar="NAME[,NAME…]", help=f"Names of devices (default {DEFAULT_DEVICE})."),
 ]
 Groups = Annotated[
-    list[str] | None, typer.Option("--group", help="All devices of a group of devices.toml; may be repeated.")
+    list[str] | None, typer.Option("--group", help="All devices of this group in devices.toml; may be repeated.")
 ]
 Everything = Annotated[
-    bool, typer.Option("--all", help="All devices of devices.toml, or the built-in ones where it lists none.")
+    bool, typer.Option("--all", help="All devices in devices.toml, or the built-in devices if it lists none.")
 ]
 OptionalDevice = Annotated[
     str | None,
     typer.Option("--device", "-d", help=f"Device whose newest table is used (default {DEFAULT_DEVICE})."),
 ]
 LutFolder = Annotated[
-    Path | None, typer.Option("--lut", help="Folder of a table, in place of the newest one of --device.")
+    Path | None, typer.Option("--lut", help="Folder of a table, instead of the newest table of --device.")
 ]
+
+
+@dataclass(frozen=True)
+class TableChoice:
+    """A table by its folder, or the newest one of a device."""
+
+    device: OptionalDevice = None
+    lut: LutFolder = None
+
+
 WorkspaceFolder = Annotated[
-    Path | None, typer.Option("--workspace", help="Folder of journal, tables and reports (default: found from here).")
+    Path | None,
+    typer.Option(
+        "--workspace",
+        help="Folder of journal, tables and reports (default: the current one, or a parent with harness.toml).",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Dims = Annotated[
     list[str] | None,
     typer.Option("--dim", help="Value of a symbolic dimension, NAME=N or INPUT.AXIS=N; may be repeated."),
 ]
-Budget = Annotated[str | None, typer.Option("--budget", help="Bound on time on the device, like 90s, 10m or 2h.")]
+Budget = Annotated[
+    str | None, typer.Option("--budget", help="Limit on the time on the device, such as 90s, 10m or 2h.")
+]
 
 _NUMBER = re.compile(r"[0-9]{1,12}\Z")
 
 
 def parse_dims(words: Sequence[str] | None) -> dict[str, int]:
-    """`NAME=N` words as a mapping; raises UsageError."""
+    """Return `NAME=N` words as a mapping; raises UsageError."""
     dims: dict[str, int] = {}
     for word in words or ():
         name, separator, value = word.rpartition("=")
@@ -66,12 +83,12 @@ def parse_dims(words: Sequence[str] | None) -> dict[str, int]:
 
 
 def parse_names(text: str | None) -> tuple[str, ...]:
-    """Names between commas, each once."""
+    """Return the names between commas, each once."""
     return () if text is None else tuple(dict.fromkeys(text.split(",")))
 
 
 def parse_budget(text: str | None) -> float | None:
-    """A duration in seconds; raises UsageError."""
+    """Return a duration in seconds; raises UsageError."""
     if text is None:
         return None
     try:
@@ -81,7 +98,7 @@ def parse_budget(text: str | None) -> float | None:
 
 
 def parse_runs(text: str) -> int | None:
-    """`auto` as None, else a positive number of runs; raises UsageError."""
+    """Return None for `auto`, else a positive number of runs; raises UsageError."""
     if text == "auto":
         return None
     if not _NUMBER.match(text) or not 1 <= int(text) <= 100_000:

@@ -1,4 +1,4 @@
-"""Progress of a campaign: a bar on a terminal, plain lines elsewhere; and Ctrl-C, which asks it to stop."""
+"""Progress of a campaign as a bar on a terminal or as plain lines, and Ctrl-C, which requests a stop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINE_EVERY_S = 5.0
 
 @contextlib.contextmanager
 def stop_on_interrupt() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets; the second raises at once."""
+    """Yield an event that the first Ctrl-C sets; the second Ctrl-C raises Interrupted at once."""
     stop = threading.Event()
 
     def ask(_signal: int, _frame: FrameType | None) -> None:
@@ -38,7 +38,7 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def show_progress(label: str) -> Iterator[Observer]:
-    """An observer that draws on stderr."""
+    """Yield an observer that draws on stderr."""
     if not sys.stderr.isatty():
         yield show_lines(label)
         return
@@ -65,12 +65,12 @@ def show_progress(label: str) -> Iterator[Observer]:
 
 
 def show_lines(label: str) -> Observer:
-    """An observer that writes a line on stderr now and then."""
+    """Return an observer that writes a line to stderr every few seconds."""
     return _PlainLines(label)
 
 
 class _PlainLines:
-    """One line at once, then one every few seconds."""
+    """Writes the first line at once, then one every few seconds."""
 
     def __init__(self, label: str) -> None:
         self._label = label

@@ -1,14 +1,15 @@
-"""`harness validate`: whole networks measured on the device beside their estimates."""
+"""`harness validate`: whole networks measured on the device, compared with their estimates."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli import options
+from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.cli.progress import show_progress, stop_on_interrupt
 from harness.settings import DEFAULT_DEVICE
@@ -22,46 +23,61 @@ if TYPE_CHECKING:
     from harness.validation.oracle_comparison import OracleReport
 
 
+@dataclass(frozen=True)
+class Extent:
+    """What is measured beside each network, and how often."""
+
+    naive: Annotated[bool, typer.Option("--naive", help="Also time every layer alone, and show the sum.")] = False
+    layers: Annotated[bool, typer.Option("--layers", help="Also compare layers with the runtime's own profile.")] = (
+        False
+    )
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, help="Number of processes that measure each network.")
+    ] = 3
+
+
+@spread
 def validate(
     models: options.Models,
     device: options.DeviceName = DEFAULT_DEVICE,
     lut: options.LutFolder = None,
-    naive: Annotated[
-        bool, typer.Option("--naive", help="Time every layer alone as well, and show the plain sum.")
-    ] = False,
-    layers: Annotated[
-        bool, typer.Option("--layers", help="Compare layers with the runtime's own profile as well.")
-    ] = False,
-    processes: Annotated[
-        int, typer.Option("--processes", min=1, help="Separate processes that measure each network.")
-    ] = 3,
+    *,
+    extent: Extent,
     html: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
     dim: options.Dims = None,
-    workspace: options.WorkspaceFolder = None,
+    directory: options.WorkspaceFolder = None,
     json: options.Json = False,
 ) -> None:
-    """Measure whole networks on the device and compare with the table's estimates.
+    """Measure whole networks on the device and compare them with the table's estimates.
 
-    An emulated device also tells the truth: overhead and layers are then compared with it.
+    An emulated device also reports the true overhead and layer latencies, which are then compared, too.
 
     Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
     """
-    place, dims = find_workspace(workspace), options.parse_dims(dim)
+    workspace, dims = find_workspace(directory), options.parse_dims(dim)
 
     from harness.estimation import network_estimate as networks
     from harness.validation import network_validation as validation
 
     with show_progress(device) as observe, stop_on_interrupt() as stop:
         result = validation.validate(
-            models, device=device, lut=lut, workspace=place, processes=processes, naive=naive, layers=layers, dims=dims,
-            observe=observe, stop=stop,
-        )  # fmt: skip
+            models,
+            device=device,
+            lut=lut,
+            workspace=workspace,
+            processes=extent.processes,
+            naive=extent.naive,
+            layers=extent.layers,
+            dims=dims,
+            observe=observe,
+            stop=stop,
+        )
     if html is not None:
         from harness.lut.table_files import open_table
         from harness.network.models import load_networks
         from harness.report.html import write_report
 
-        table = open_table(device, place.lut / result.lut if lut is None else lut, place)
+        table = open_table(device, workspace.lut / result.lut if lut is None else lut, workspace)
         estimates = [networks.estimate_network(network, table) for network in load_networks(models, dims)]
         write_report(html, table, estimates, result)
     if json:
@@ -71,7 +87,7 @@ def validate(
 
 
 def show_validation(result: Validation) -> None:
-    """The table of errors and their summary."""
+    """Print the table of errors and their summary."""
     naive = any(network.naive_s is not None for network in result.networks)
     header = ("network", "estimated ms", "95 % interval", "measured ms", "± 95 %", "error", "floor")
     rows = []
@@ -101,13 +117,11 @@ def show_validation(result: Validation) -> None:
     if result.oracle is not None:
         _show_oracle(result.oracle)
     if result.fingerprint_changes:
-        note(
-            f"The device is not as it was when the table was measured: {', '.join(result.fingerprint_changes)} changed"
-        )
+        note(f"The device has changed since the table was measured: {', '.join(result.fingerprint_changes)}")
 
 
 def _show_oracle(report: OracleReport) -> None:
-    """Fitted overhead beside the true one, and the layers that are furthest off."""
+    """Print the fitted overhead beside the true one, and the layers with the largest errors."""
     from harness.validation.oracle_comparison import COUNTED_SHARE
 
     print()
@@ -126,9 +140,9 @@ def _show_oracle(report: OracleReport) -> None:
         f"{report.counted} layers of more than {COUNTED_SHARE:.0%} of their network:"
         f" median error {report.median_error:.1%}, 95 % are within {report.p95_error:.1%}; the worst:"
     )
-    worst = [
-        (network, layer.name, layer.op, milliseconds(layer.true_s), milliseconds(layer.estimated_s),
-         "" if layer.error is None else percent(layer.error))
-        for network, layer in report.worst(WORST_LAYERS)
-    ]  # fmt: skip
+    worst = []
+    for network, layer in report.worst(WORST_LAYERS):
+        error = "" if layer.error is None else percent(layer.error)
+        times = milliseconds(layer.true_s), milliseconds(layer.estimated_s)
+        worst.append((network, layer.name, layer.op, *times, error))
     print_table(("network", "layer", "operators", "true ms", "table ms", "error"), worst, left=3)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from harness.latency.joint import JointFit, Place, fit_joint
 from harness.latency.layer_latency import RESOLUTION_SIGMAS, CampaignData, Latency, slope_over_copies, subtracted
+from harness.latency.methods import LatencyMethod
 from harness.latency.overhead import Overhead
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
-Method = Literal["joint", "chain", "difference", "regression"]
-METHODS: tuple[Method, ...] = get_args(Method)
 DISAGREEMENT_Z = 3.0
 RELEVANT_SHARE = 0.05
 LEAST_LATENCY_S = 1e-12
@@ -40,7 +39,7 @@ class LayerLatencies:
     sum_error: float
 
 
-def estimate_layers(data: CampaignData, method: Method, overhead: Overhead) -> LayerLatencies:
+def estimate_layers(data: CampaignData, method: LatencyMethod, overhead: Overhead) -> LayerLatencies:
     """Return the layers of a campaign by one estimator, without those that it cannot determine.
 
     `overhead` is the fit to the campaign's null probes. Raises IllConditionedDesign.

@@ -12,9 +12,10 @@ import numpy as np
 
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import CampaignIncomplete, LutNotFound
-from harness.latency.estimators import LayerLatencies, Method, estimate_layers
+from harness.latency.estimators import LayerLatencies, estimate_layers
 from harness.latency.joint import Place
 from harness.latency.layer_latency import CampaignData
+from harness.latency.methods import DEFAULT_METHOD, LatencyMethod
 from harness.latency.overhead import Overhead, overhead_of_samples
 from harness.lut.correlation import pack
 from harness.lut.learning import learn_predictor
@@ -30,14 +31,12 @@ from harness.workspace import AnyWorkspace, Workspace, as_workspace
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[np.float64]]
 
-DEFAULT_METHOD: Method = "joint"
-
 
 def build_lut(
     device: str = DEFAULT_DEVICE,
     *,
     workspace: AnyWorkspace = None,
-    method: Method = DEFAULT_METHOD,
+    method: LatencyMethod = DEFAULT_METHOD,
     note: Callable[[str], None] = lambda _: None,
 ) -> Lut:
     """Build and publish a table from all complete campaigns with the newest one's fingerprint.
@@ -152,7 +151,7 @@ class _Source:
     latencies: LayerLatencies
 
     @classmethod
-    def read(cls, journal: Journal, campaign: Campaign, method: Method) -> _Source:
+    def read(cls, journal: Journal, campaign: Campaign, method: LatencyMethod) -> _Source:
         measured, overhead = read_campaign(journal, campaign)
         latencies = estimate_layers(measured, method, overhead)
         windows = {place: (chain.alone, chain.alone_null) for chain in measured.chains for place in chain.places}
@@ -160,7 +159,7 @@ class _Source:
         return cls(campaign, known, windows, measured.visits, overhead, latencies)
 
 
-def _entries(sources: Sequence[_Source], method: Method) -> tuple[tuple[Entry, ...], Array]:
+def _entries(sources: Sequence[_Source], method: LatencyMethod) -> tuple[tuple[Entry, ...], Array]:
     """Return the newest campaign's entry for each place, sorted, and their covariance: campaigns err independently."""
     newest = {place: number for number, source in enumerate(sources) for place in source.latencies.latencies}
     places = sorted(newest)
@@ -173,7 +172,7 @@ def _entries(sources: Sequence[_Source], method: Method) -> tuple[tuple[Entry, .
     return tuple(_entry(sources, sources[newest[place]], place, method) for place in places), covariance
 
 
-def _entry(sources: Sequence[_Source], source: _Source, place: Place, method: Method) -> Entry:
+def _entry(sources: Sequence[_Source], source: _Source, place: Place, method: LatencyMethod) -> Entry:
     key, context = place
     plain = (key, context.partition("@")[0])
     layer, latency = source.layers[plain], source.latencies.latencies[place]
@@ -197,7 +196,7 @@ def _entry(sources: Sequence[_Source], source: _Source, place: Place, method: Me
     )
 
 
-def _probes_of(layer: LayerProbes, method: Method) -> tuple[str, str]:
+def _probes_of(layer: LayerProbes, method: LatencyMethod) -> tuple[str, str]:
     """Return the probe that holds the layer, and the probe it is compared with."""
     if method == "joint":
         return layer.in_context, layer.null

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from harness.latency.estimators import Method
+from harness.latency.methods import LatencyMethod
 from harness.latency.overhead import Overhead
 from harness.lut.correlation import unpack, variance
 from harness.measure.summary import Z_95
@@ -69,7 +69,7 @@ class Lut:
     device: str
     created: str
     clock: str
-    method: Method
+    method: LatencyMethod
     fingerprint: Mapping[str, str]
     overhead: Overhead
     rules: tuple[FusionRule, ...]

@@ -25,7 +25,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, reason_of
 from harness.files import csv_text, read_file, sync_folder, write_synced
-from harness.latency.estimators import Method
+from harness.latency.methods import LatencyMethod
 from harness.latency.overhead import COLUMNS, Overhead
 from harness.lut.correlation import unpack
 from harness.lut.table import Entry, Lut
@@ -54,7 +54,7 @@ class _Manifest(StrictModel):
     device: str
     created: str
     clock: Literal["cpu", "wall", "device"]
-    method: Method
+    method: LatencyMethod
     additivity: _Amount | None
     sum_error: _Amount
     fingerprint: dict[str, str]

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from harness.errors import CampaignIncomplete, UnsupportedNetwork
 from harness.latency.estimators import estimate_layers
 from harness.latency.layer_latency import Latency
-from harness.lut.build import DEFAULT_METHOD, read_campaign
+from harness.latency.methods import DEFAULT_METHOD
+from harness.lut.build import read_campaign
 from harness.measure.campaign import CampaignRun, device_s
 from harness.measure.cutting import cut_as_reported
 from harness.measure.device_run import DeviceRun

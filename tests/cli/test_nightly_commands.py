@@ -64,7 +64,7 @@ def test_run_reports_and_a_second_run_says_the_same(nightly: Run, place: Workspa
     assert not [path for path in place.reports.iterdir() if path.name.startswith(".")]
 
     second = nightly("run", "--night", "2026-11-19")
-    assert second.code == 0 and "Nothing was left to measure" in second.stderr and "done" in second.stdout
+    assert second.code == 0 and "Nothing is left to measure" in second.stderr and "done" in second.stdout
 
     status = nightly("status", "--json").json
     assert status["running"] is None and [one["night"] for one in status["nights"]] == ["2026-11-19"]
@@ -79,12 +79,12 @@ def test_failed_night_exits_with_its_gravest_code(nightly: Run, place: Workspace
     for _ in range(2):
         found = nightly("run", "--night", "2026-11-19")
         assert found.code == 3 and found.stderr.count("error:") == 1 and "nightly-2026-11-19.md" in found.stderr
-        assert "needs a hand: bench:" in found.stdout
+        assert "needs attention: bench:" in found.stdout
     assert nightly("status", "--json").json["nights"][0]["exit_code"] == 3
 
 
 def test_interrupted_night_is_reported(nightly: Run, place: Workspace) -> None:
-    """Ctrl-C ends a night with exit 130 and a report of what there is; what was not reached is told in it."""
+    """Ctrl-C ends a night with exit 130 and a report, which names the sets that were not reached."""
     path = place.root / "nightly.toml"
     path.write_text(path.read_text().replace("runs = 4", "runs = 100000"))
 
@@ -98,10 +98,10 @@ def test_interrupted_night_is_reported(nightly: Run, place: Workspace) -> None:
     thread.start()
     found = nightly("run", "--night", "2026-11-19", "--json")
     thread.join()
-    told = json.loads(found.stdout)
-    assert (found.code, told["exit_code"], told["stopped"]) == (130, 130, True)
-    assert [row["reason"] for row in told["devices"][0]["sets"]] == ["the night was stopped"]
-    assert "goes on from here" in found.stderr and (place.reports / "nightly-2026-11-19.xml").exists()
+    report = json.loads(found.stdout)
+    assert (found.code, report["exit_code"], report["stopped"]) == (130, 130, True)
+    assert [row["reason"] for row in report["devices"][0]["sets"]] == ["the night was stopped"]
+    assert "it continues" in found.stderr and (place.reports / "nightly-2026-11-19.xml").exists()
     assert [one["exit_code"] for one in nightly("status", "--json").json["nights"]] == [130]
 
 
@@ -120,7 +120,7 @@ def test_dry_run_measures_nothing(nightly: Run, place: Workspace) -> None:
 
 def test_status_of_an_empty_workspace(nightly: Run, place: Workspace) -> None:
     """Before the first night status says so, and writes nothing."""
-    assert "No night was reported yet" in nightly("status").stderr
+    assert "No night has been reported yet" in nightly("status").stderr
     assert not (place.root / ".harness").exists()
 
 
@@ -134,7 +134,7 @@ def test_status_of_an_empty_workspace(nightly: Run, place: Workspace) -> None:
         (("run", "--plan", "absent.toml"), 3, "There is no plan"),
         (("install", "--systemd", "--cron"), 2, "given together"),
         (("install", "--user", "--output", "x"), 2, "given together"),
-        (("install", "--cron", "--enable"), 2, "--enable goes with"),
+        (("install", "--cron", "--enable"), 2, "--enable needs"),
         (("install", "--time", "25:00"), 2, "time of day"),
         (("install", "--randomised-delay", "13h"), 2, "longer than a night"),
         (("install", "--time", "11:50"), 2, "would not all be of one night"),
@@ -144,7 +144,7 @@ def test_status_of_an_empty_workspace(nightly: Run, place: Workspace) -> None:
 def test_wrong_options_are_refused(
     words: tuple[str, ...], code: int, said: str, nightly: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What makes no sense is told in one error, and nothing is done."""
+    """Options that contradict each other or are malformed end with one error, and nothing is done."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     found = nightly(*words)
     assert (found.code, found.stdout) == (code, "") and said in found.stderr and found.stderr.count("error:") == 1
@@ -153,7 +153,7 @@ def test_wrong_options_are_refused(
 def test_install_writes_units_and_enables_nothing(
     nightly: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Units go into the user's folder or one of choice; how to enable them is told, and not done."""
+    """Units go into the user's folder or a given one; the commands that enable them are printed, not run."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("PATH", str(tmp_path / "no programs here"))
     found = nightly("install", "--time", "03:05", "--randomised-delay", "10m")

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from nullbench import Bench
 
 from harness.errors import MeasurementError
-from harness.latency.estimators import METHODS, Method, estimate_layers
+from harness.latency.estimators import estimate_layers
 from harness.latency.layer_latency import CampaignData, Latency
+from harness.latency.methods import METHODS, LatencyMethod
 from harness.latency.overhead import Overhead, fit_overhead, row_of
 from harness.measure.policy import RepeatPolicy
 from harness.measure.summary import Measurement
@@ -27,7 +28,7 @@ from harness.probe.probe_plan import LayerProbes
 
 LAYER = LayerProbes(LayerKey("k"), "chip", "Conv", "conv", "whole", "alone", "within", "without", ("x1", "x2", "x4"))
 PLACE = (LAYER.key.digest, LAYER.context)
-PROBES: dict[Method, tuple[str, ...]] = {
+PROBES: dict[LatencyMethod, tuple[str, ...]] = {
     "joint": ("within", "without"), "difference": ("whole", "alone"), "regression": ("whole",),
     "chain": ("x4", "x1", "x2"),
 }  # fmt: skip
@@ -64,7 +65,7 @@ def overhead() -> Overhead:
     return fit_overhead(list(nulls().values()))
 
 
-def estimated(method: Method, taken: Mapping[str, Measurement]) -> Latency | None:
+def estimated(method: LatencyMethod, taken: Mapping[str, Measurement]) -> Latency | None:
     """The layer by one method from these measurements and the calibration probes."""
     calibration = nulls()
     summaries = {**{name: one for name, (_, one) in calibration.items()}, **taken}
@@ -80,7 +81,7 @@ def measured(latency_s: float, stderr_s: float) -> Measurement:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_estimator_finds_the_true_latency_of_each_layer(bench: Bench, method: Method) -> None:
+def test_every_estimator_finds_the_true_latency_of_each_layer(bench: Bench, method: LatencyMethod) -> None:
     """CampaignData end to end, each entry lies within four standard errors of weights times their cost (S1.5, S1.7)."""
     bench.profile(policy=RepeatPolicy(runs=20))
     table = bench.build(method=method)
@@ -109,7 +110,7 @@ def test_layers_below_resolution_are_positive_and_flagged(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_without_noise_the_estimate_is_the_truth(bench: Bench, method: Method) -> None:
+def test_without_noise_the_estimate_is_the_truth(bench: Bench, method: LatencyMethod) -> None:
     """On a device that repeats itself exactly, layers come out to a tenth of a microsecond."""
     bench.set_device(dataclasses.replace(bench.truth, noise=0.0))
     bench.profile(policy=RepeatPolicy(runs=3))
@@ -119,7 +120,7 @@ def test_without_noise_the_estimate_is_the_truth(bench: Bench, method: Method) -
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_device_without_transfers_is_measured_too(bench: Bench, method: Method) -> None:
+def test_a_device_without_transfers_is_measured_too(bench: Bench, method: LatencyMethod) -> None:
     """Where the overhead is the same for any size, layers are found as well."""
     bench.set_device(dataclasses.replace(bench.truth, noise=0.0, a_s_per_byte=0.0, b_s_per_byte=0.0))
     bench.profile(policy=RepeatPolicy(runs=3))
@@ -129,7 +130,7 @@ def test_a_device_without_transfers_is_measured_too(bench: Bench, method: Method
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_single_run_gives_finite_latencies(bench: Bench, method: Method) -> None:
+def test_a_single_run_gives_finite_latencies(bench: Bench, method: LatencyMethod) -> None:
     """Of one run per probe comes a table of finite numbers, however uncertain, or a MeasurementError and no table."""
     bench.profile(policy=RepeatPolicy(runs=1))
     try:
@@ -143,7 +144,7 @@ def test_a_single_run_gives_finite_latencies(bench: Bench, method: Method) -> No
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(METHODS), SECONDS, SECONDS, st.one_of(SECONDS, st.just(0.0)), st.one_of(SECONDS, st.just(0.0)))
 def test_no_estimator_ever_returns_zero_or_less(
-    method: Method, with_s: float, without_s: float, error_s: float, other_error_s: float
+    method: LatencyMethod, with_s: float, without_s: float, error_s: float, other_error_s: float
 ) -> None:
     """For any totals and errors a latency is positive and finite, and only a clear one is resolved."""
     probe, *others = PROBES[method]
@@ -157,7 +158,7 @@ def test_no_estimator_ever_returns_zero_or_less(
 
 @settings(deadline=None)
 @given(st.sampled_from(METHODS), st.floats(1e-6, 1e-2))
-def test_a_clear_layer_is_the_difference_and_no_more(method: Method, layer_s: float) -> None:
+def test_a_clear_layer_is_the_difference_and_no_more(method: LatencyMethod, layer_s: float) -> None:
     """Totals made by the overhead model plus a layer give that layer, resolved."""
     model = overhead()
     copies = {"x1": 1, "x2": 2, "x4": 4, "whole": 1, "within": 1}
