@@ -137,7 +137,7 @@ def test_status_of_an_empty_workspace(nightly: Run, place: Workspace) -> None:
         (("install", "--cron", "--enable"), 2, "--enable needs"),
         (("install", "--time", "25:00"), 2, "time of day"),
         (("install", "--randomised-delay", "13h"), 2, "longer than a night"),
-        (("install", "--time", "11:50"), 2, "would not all be of one night"),
+        (("install", "--time", "11:50"), 2, "would belong to different nights"),
         (("install", "--plan", "absent.toml"), 3, "There is no plan"),
     ],
 )
