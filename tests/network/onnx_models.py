@@ -1,4 +1,4 @@
-"""Small ONNX models for the tests of this folder, and ONNX Runtime to run them."""
+"""Small ONNX models for the tests of this folder, and functions that run them on ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def model_of(
     types: Mapping[str, int] | None = None,
     listed: Sequence[str] = (),
 ) -> ModelProto:
-    """A model; tensors are float32 unless `types` says otherwise, `listed` initializers are inputs as well."""
+    """Return a model; tensors are float32 unless `types` has another type, `listed` initializers are also inputs."""
     known = types or {}
     arrays_of = {name: np.asarray(value) for name, value in (constants or {}).items()}
     values = [helper.make_tensor_value_info(name, known.get(name, FLOAT), shape) for name, shape in inputs.items()]
@@ -49,17 +49,17 @@ def model_of(
 
 
 def prepared(model: ModelProto, dims: Mapping[str, int] | None = None) -> Network:
-    """The model as harness reads it."""
+    """Return the model as harness reads it."""
     return prepare(check_model("file", model, model.SerializeToString()), dims or {})
 
 
 def network_of(*args: Any, dims: Mapping[str, int] | None = None, **options: Any) -> Network:
-    """`model_of`, prepared."""
+    """Return the network of `model_of`, prepared."""
     return prepared(model_of(*args, **options), dims)
 
 
 def run_plain(model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-    """Values of any tensors of a model, computed by ONNX Runtime without optimisation."""
+    """Return values of tensors of a model, computed by ONNX Runtime without optimisation."""
     import onnxruntime
 
     copy = ModelProto()
@@ -73,7 +73,7 @@ def run_plain(model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str
 
 
 def run_assembled(model: AssembledModel, level: str = "DISABLE_ALL") -> tuple[list[Any], list[Any]]:
-    """Inputs and outputs of an assembled model, run with the weights and inputs that a device makes."""
+    """Return inputs and outputs of an assembled model, run with weights and inputs that a device generates."""
     import onnxruntime
 
     options = _options(level)
@@ -101,7 +101,7 @@ BINARY = ("Add", "Mul", "Sub")
 
 @st.composite
 def random_dags(draw: st.DrawFn, operators: Sequence[str] = (*UNARY, *BINARY, "Conv", "Split")) -> ModelProto:
-    """Networks of up to a dozen nodes on one shape, with shared results, dead ends and several outputs."""
+    """Draw networks of up to a dozen nodes on one shape, with shared results, dead ends and several outputs."""
     tensors = ["in0", "in1"]
     written: list[str] = []
     nodes = []

@@ -1,4 +1,4 @@
-"""Whole networks put together again without their weights: same structure, same values where all weights travel."""
+"""Assembled networks have the structure of the file, and its values if all weights are sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.network.network import Network
 
 
 def structure(network: Network, nodes: Iterable[Any], inputs: Iterable[str], fixed: Iterable[str]) -> list[Any]:
-    """Operators with who reads whose results; constants are one letter."""
+    """Return operators with the positions of the operators that they read from; constants are one letter."""
     labels = {"": "absent", **dict.fromkeys(fixed, "c")}
     labels.update((name, f"in{index}") for index, name in enumerate(inputs))
     found = []
@@ -30,7 +30,7 @@ def structure(network: Network, nodes: Iterable[Any], inputs: Iterable[str], fix
 
 
 def same_structure(network: Network, model: AssembledModel) -> bool:
-    """Whether the assembled model has the network's nodes, in order and wired alike."""
+    """Return whether the assembled model has the network's nodes, in order and with the same connections."""
     graph = onnx.load_model_from_string(model.content).graph
     copied = [(node.op_type, node.input, node.output) for node in graph.node]
     original = [(node.op, node.inputs, node.outputs) for node in network.nodes]
@@ -41,7 +41,7 @@ def same_structure(network: Network, model: AssembledModel) -> bool:
 
 
 def assert_same_values(model: ModelProto) -> None:
-    """The network assembled from a file gives, bit for bit, what the file gives."""
+    """Assert that the assembled network computes bit for bit what the file computes."""
     network = prepared(model)
     assembled = assemble_network(network)
     assert assembled.weights == ()
@@ -56,19 +56,19 @@ def assert_same_values(model: ModelProto) -> None:
 @given(random_dags())
 @settings(max_examples=60)
 def test_values_are_those_of_the_file(model: ModelProto) -> None:
-    """Where all weights travel, ONNX Runtime computes the same from the assembled network as from the file."""
+    """If all weights are sent, ONNX Runtime computes the same from the assembled network as from the file."""
     assert_same_values(model)
 
 
 @given(random_dags())
 def test_structure_is_that_of_the_network(model: ModelProto) -> None:
-    """Every node is there, in order, wired as in the network."""
+    """The model has every node, in order and with the network's connections."""
     network = prepared(model)
     assert same_structure(network, assemble_network(network))
 
 
 def test_values_with_shape_subgraphs_absent_operands_and_functions() -> None:
-    """Folded constants, absent operands and old-style inputs leave the values as they are."""
+    """Folded constants, absent operands and inputs of old IR versions do not change the values."""
     nodes = [
         helper.make_node("Shape", ["x"], ["s"], start=0, end=1),
         helper.make_node("Concat", ["s", "minus"], ["target"], axis=0),
@@ -84,7 +84,7 @@ def test_values_with_shape_subgraphs_absent_operands_and_functions() -> None:
 
 @pytest.mark.parametrize("name", BUILTIN_NAMES)
 def test_built_in_networks_run_without_their_weights(name: str) -> None:
-    """Each built-in network has its structure, and with weights made on the device gives finite numbers."""
+    """Each built-in network keeps its structure and gives finite numbers with weights generated on the device."""
     network = load_network(f"builtin:{name}")
     model = assemble_network(network)
     assert same_structure(network, model)
@@ -94,7 +94,7 @@ def test_built_in_networks_run_without_their_weights(name: str) -> None:
 
 
 def test_weights_above_the_limit_stay_behind() -> None:
-    """A convolution's kernel is described by name, type, shape, seed and distribution, one element fewer travels."""
+    """A kernel above the limit is only described (name, type, shape, seed, distribution); one at the limit is sent."""
     for elements in (MAX_TRAVELLING_ELEMENTS, MAX_TRAVELLING_ELEMENTS + 1):
         kernel = np.full((elements, 4, 1, 1), 0.125, np.float32)[: elements // 4 + elements % 4]
         network = network_of([helper.make_node("Conv", ["x", "w"], ["y"])], {"x": IMAGE}, constants={"w": kernel})
@@ -104,7 +104,7 @@ def test_weights_above_the_limit_stay_behind() -> None:
 
 
 def test_batch_norm_travels_at_any_size() -> None:
-    """Scales and variances are kept whole, as made-up ones would change values to infinity or zero."""
+    """Scales and variances are sent at any size, because random ones could make values infinite or zero."""
     constants = {name: np.linspace(1, 2, 2048, dtype=np.float32) for name in "sbmv"}
     network = network_of(
         [helper.make_node("BatchNormalization", ["x", *"sbmv"], ["y"])], {"x": (1, 2048, 1, 1)}, constants=constants
@@ -115,7 +115,7 @@ def test_batch_norm_travels_at_any_size() -> None:
 
 
 def test_seeds_change_weights_and_nothing_else() -> None:
-    """Another seed gives other weights of the same shapes and distributions."""
+    """Another seed changes the weights but not their shapes and distributions."""
     network = load_network("builtin:dscnn")
     first, second = assemble_network(network, 0), assemble_network(network, 1)
     assert first.content == second.content
@@ -125,7 +125,7 @@ def test_seeds_change_weights_and_nothing_else() -> None:
 
 
 def embedding(rows: list[int]) -> ModelProto:
-    """Looks the same indices up in several tables and adds what it finds."""
+    """Return a model that looks the same indices up in several tables and adds the results."""
     nodes, previous = [], ""
     for index, _ in enumerate(rows):
         nodes.append(helper.make_node("Gather", [f"table{index}", "ids"], [f"row{index}"]))
@@ -138,7 +138,7 @@ def embedding(rows: list[int]) -> ModelProto:
 
 @pytest.mark.parametrize("rows", [[50], [50, 3], [3, 50]])
 def test_indices_lie_within_every_table_they_are_used_for(rows: list[int]) -> None:
-    """Inputs used as indices stay below the size of the smallest table, so that the network runs."""
+    """Inputs used as indices are below the size of the smallest table, so that the network runs."""
     model = assemble_network(prepared(embedding(rows)))
     inputs, outputs = run_assembled(model)
     assert 0 < inputs[0].max() < min(rows)
@@ -160,7 +160,7 @@ def test_no_name_of_the_file_reaches_the_model() -> None:
 
 
 def test_no_documentation_of_attributes_reaches_the_model() -> None:
-    """Attributes carry free text of their own, which stays on the host as well."""
+    """The documentation text of attributes stays on the host as well."""
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
     node.attribute[0].doc_string = "SECRET"
     assembled = assemble_network(network_of([node], {"x": IMAGE}, constants={"w": WEIGHT}))
@@ -168,7 +168,7 @@ def test_no_documentation_of_attributes_reaches_the_model() -> None:
 
 
 def test_emitted_names_lead_back_to_the_network() -> None:
-    """For every node and result of the model the network's own is known, which is how fusion is read."""
+    """Every node and result of the model maps to the network's own, from which fusion is read."""
     network = load_network("builtin:dscnn")
     model = assemble_network(network)
     graph = onnx.load_model_from_string(model.content).graph

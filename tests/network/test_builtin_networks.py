@@ -1,4 +1,4 @@
-"""The built-in networks, cut into layers by default rules and by what ONNX Runtime tells of them."""
+"""The built-in networks, cut into layers by default rules and by the fusion that ONNX Runtime reports."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.network.runtime_graph.reported import RuntimeGraph
 
 every_network = pytest.mark.parametrize("name", BUILTIN_NAMES)
-TOLD = ("resnet50", "mobilenetv2", "squeezenet", "resnet18", "bert_mini", "dscnn")
+REPORTED = ("resnet50", "mobilenetv2", "squeezenet", "resnet18", "bert_mini", "dscnn")
 
 
 @functools.cache
 def network_called(name: str) -> Network:
-    """The network, read once; tests do not change it."""
+    """Return the network, read once; tests do not change it."""
     return load_network(f"builtin:{name}")
 
 
 @pytest.fixture
-def told(
+def reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> tuple[Network, RuntimeGraph]:
-    """A network, and what a real ONNX Runtime made of it."""
+    """Return a network and the graph that a real ONNX Runtime reports for it."""
     from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
 
     monkeypatch.chdir(tmp_path)
@@ -48,7 +48,7 @@ def told(
 
 @every_network
 def test_every_node_is_in_one_layer_or_free(name: str) -> None:
-    """The layers and the free nodes together are the nodes of the file, each once, and free ones have a reason."""
+    """Each node of the file is in one layer or is free, and free nodes have a reason."""
     network = network_called(name)
     layers = cut(network, DEFAULT_RULES)
     members = Counter(node.index for layer in layers for node in layer.graph.nodes)
@@ -61,7 +61,7 @@ def test_every_node_is_in_one_layer_or_free(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in BUILTIN_NAMES if name not in ("vit_tiny", "bert_mini")])
 def test_light_and_built_files_lose_no_node(name: str) -> None:
-    """As many nodes are timed or free as the file has."""
+    """The timed and the free nodes are as many as the file has."""
     import onnx.backend.test
 
     from harness.network import zoo
@@ -78,7 +78,7 @@ def test_light_and_built_files_lose_no_node(name: str) -> None:
 
 @every_network
 def test_layers_of_a_network_share_keys(name: str) -> None:
-    """Keys repeat in deep networks, which is what makes a lookup table worth having."""
+    """Deep networks have fewer keys than layers, which is why a lookup table pays off."""
     layers = cut(network_called(name), DEFAULT_RULES)
     assert 1 < len({layer.key for layer in layers}) <= len(layers)
     assert all(len(layer.key.text) < 4000 for layer in layers)
@@ -86,14 +86,14 @@ def test_layers_of_a_network_share_keys(name: str) -> None:
 
 @every_network
 def test_constants_take_no_layer(name: str) -> None:
-    """No layer consists of constants: each reads something that depends on the network's input."""
+    """No layer consists of constants: each reads a tensor that depends on the network's input."""
     assert all(layer.graph.inputs for layer in cut(network_called(name), DEFAULT_RULES))
 
 
-@pytest.mark.parametrize("told", TOLD, indirect=True)
-def test_told_groups_cover_every_node_once(told: tuple[Network, RuntimeGraph]) -> None:
-    """What ONNX Runtime executes as one is read without losing or doubling a node, and something is fused."""
-    network, graph = told
+@pytest.mark.parametrize("reported", REPORTED, indirect=True)
+def test_reported_groups_cover_every_node_once(reported: tuple[Network, RuntimeGraph]) -> None:
+    """The groups that ONNX Runtime reports have every node once, and some nodes are fused."""
+    network, graph = reported
     members = Counter(index for group in graph.groups for index in group)
     assert set(members.values()) == {1}
     assert set(members) == {node.index for node in network.nodes}
@@ -101,18 +101,18 @@ def test_told_groups_cover_every_node_once(told: tuple[Network, RuntimeGraph]) -
     assert graph.blocked <= set(network.types)
 
 
-@pytest.mark.parametrize("told", TOLD, indirect=True)
-def test_cutting_by_learnt_rules_is_what_was_told(told: tuple[Network, RuntimeGraph]) -> None:
-    """Rules learnt from what ONNX Runtime tells of a network cut it exactly as ONNX Runtime does."""
-    network, graph = told
+@pytest.mark.parametrize("reported", REPORTED, indirect=True)
+def test_cutting_by_learnt_rules_gives_the_reported_groups(reported: tuple[Network, RuntimeGraph]) -> None:
+    """Rules learnt from the graph that ONNX Runtime reports cut the network exactly as ONNX Runtime does."""
+    network, graph = reported
     layers = cut(network, learn_rules([(network, graph.groups)], "onnxruntime"))
     assert {frozenset(node.index for node in layer.graph.nodes) for layer in layers} == set(graph.groups)
 
 
-@pytest.mark.parametrize("told", ["resnet50"], indirect=True)
-def test_resnet_is_fused_as_known(told: tuple[Network, RuntimeGraph]) -> None:
-    """In ResNet-50 no batch norm, activation or residual add is left to itself."""
-    network, graph = told
+@pytest.mark.parametrize("reported", ["resnet50"], indirect=True)
+def test_resnet_is_fused_as_known(reported: tuple[Network, RuntimeGraph]) -> None:
+    """In ResNet-50 every batch norm, activation and residual add is fused into a convolution."""
+    network, graph = reported
     layers = cut(network, learn_rules([(network, graph.groups)], "onnxruntime"))
     alone = {layer.op for layer in layers if len(layer.graph.nodes) == 1}
     assert not alone & {"BatchNormalization", "Relu", "Sum", "Add"}
@@ -120,7 +120,7 @@ def test_resnet_is_fused_as_known(told: tuple[Network, RuntimeGraph]) -> None:
 
 
 def test_unknown_formats_and_garbage_are_protocol_errors() -> None:
-    """A device that tells its fusion in another form, or in damaged bytes, is refused by name."""
+    """A report in an unknown format or of damaged bytes raises ProtocolError."""
     network = network_called("dscnn")
     names = assemble_network(network).names
     for form, content in (("vendor", b""), ("onnxruntime", b"\xff\xff\xff")):
@@ -128,15 +128,15 @@ def test_unknown_formats_and_garbage_are_protocol_errors() -> None:
             read_runtime_graph(network, names, form, content)
 
 
-def test_nothing_told_leaves_each_group_whole() -> None:
-    """Whatever a device tells, even an empty graph, every node is in one group."""
+def test_an_empty_report_covers_every_node() -> None:
+    """Every node is in one group, even if the reported graph is empty."""
     network = network_called("dscnn")
     graph = read_runtime_graph(network, assemble_network(network).names, "onnxruntime", b"")
     assert sorted(index for group in graph.groups for index in group) == [node.index for node in network.nodes]
 
 
 def test_an_unknown_built_in_lists_the_known() -> None:
-    """A misspelt built-in network is answered with the names there are."""
+    """The error for an unknown built-in network lists the built-in names."""
     with pytest.raises(InvalidNetwork, match="resnet51") as caught:
         load_network("builtin:resnet51")
     assert all(name in str(caught.value) for name in BUILTIN_NAMES)

@@ -1,4 +1,4 @@
-"""Fusion rules: written and read, matched without overlap, and learnt from what a device tells."""
+"""Fusion rules: written and read, matched without overlap, and learnt from the groups that a device reports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NOT_OVERLAPPING_THEMSELVES = [
 
 @st.composite
 def patterns(draw: st.DrawFn) -> str:
-    """Well-formed patterns of up to six operators."""
+    """Draw well-formed patterns of up to six operators."""
     parts = []
     for position in range(draw(st.integers(1, 6))):
         inside = [str(earlier) for earlier in range(position)]
@@ -49,19 +49,19 @@ def patterns(draw: st.DrawFn) -> str:
 
 
 def written(text: str) -> str:
-    """A pattern read and written again."""
+    """Return a pattern read and written again."""
     return ";".join(f"{node.op}({','.join(node.reads)})" for node in parse_pattern(text))
 
 
 @given(patterns())
 def test_patterns_survive_reading_and_writing(text: str) -> None:
-    """Whatever is well formed is read without loss."""
+    """Every well-formed pattern is read without loss."""
     assert written(text) == text
 
 
 @given(st.text() | st.text("Conv()x01,;/* ", max_size=30) | patterns().map(lambda text: text + "x"))
 def test_malformed_patterns_are_refused(text: str) -> None:
-    """Any text, as a manifest may hold it, is read without loss or refused with ValueError."""
+    """Any text is either read without loss or raises ValueError."""
     try:
         again = written(text)
     except ValueError:
@@ -73,19 +73,19 @@ def test_malformed_patterns_are_refused(text: str) -> None:
     "text", ["", "Conv", "Conv(0)", "Conv(x0);Relu(1)", "Conv(x0);", "Conv(x)", "Conv(x0,)", "Co nv(x0)"]
 )
 def test_patterns_that_read_nothing_before_them_are_refused(text: str) -> None:
-    """Forward references, missing parentheses and empty parts are no patterns."""
+    """Forward references, missing parentheses and empty parts raise ValueError."""
     with pytest.raises(ValueError, match=r"pattern|before"):
         parse_pattern(text)
 
 
 def test_default_rules_are_well_formed() -> None:
-    """Every default rule can be read, and none is there twice."""
+    """Every default rule can be parsed, and no two are equal."""
     assert all(written(rule.pattern) == rule.pattern for rule in DEFAULT_RULES)
     assert len({rule.pattern for rule in DEFAULT_RULES}) == len(DEFAULT_RULES)
 
 
 def assert_closed(network: Network, group: Sequence[Node]) -> None:
-    """No result of the group but that of its last node is read outside or handed back."""
+    """Assert that only the last node's result is read outside the group or is an output."""
     inside = {node.index for node in group}
     sink = max(inside)
     for node in group:
@@ -97,7 +97,7 @@ def assert_closed(network: Network, group: Sequence[Node]) -> None:
 
 @given(random_dags(), st.lists(st.sampled_from(RULES), unique=True))
 def test_matches_are_disjoint_and_closed(model: ModelProto, chosen: list[str]) -> None:
-    """Groups share no node, have as many as their pattern, and nothing inside them is read from outside."""
+    """Groups share no node, have as many nodes as their pattern, and none of their inner results is read outside."""
     network = prepared(model)
     rules = [*DEFAULT_RULES, *(FusionRule(text) for text in chosen)]
     groups = match_all(network, rules)
@@ -110,7 +110,7 @@ def test_matches_are_disjoint_and_closed(model: ModelProto, chosen: list[str]) -
 
 @given(random_dags(), st.lists(st.sampled_from(RULES), unique=True))
 def test_cutting_covers_every_node_once(model: ModelProto, chosen: list[str]) -> None:
-    """Whatever the rules, each node is in exactly one layer, and layers follow each other in order."""
+    """For any rules, each node is in exactly one layer, and layers are in topological order."""
     network = prepared(model)
     layers = cut(network, [FusionRule(text) for text in chosen])
     members = [node.index for layer in layers for node in layer.graph.nodes]
@@ -122,21 +122,21 @@ def test_cutting_covers_every_node_once(model: ModelProto, chosen: list[str]) ->
 
 
 @given(random_dags(), st.sampled_from(NOT_OVERLAPPING_THEMSELVES))
-def test_learnt_rules_reproduce_what_was_told(model: ModelProto, text: str) -> None:
-    """A device that fuses every place of one pattern is cut as it tells."""
+def test_learnt_rules_reproduce_the_reported_groups(model: ModelProto, text: str) -> None:
+    """Rules learnt from a device that fuses every place of one pattern reproduce its groups."""
     network = prepared(model)
     groups = [frozenset(node.index for node in group) for group in match_all(network, [FusionRule(text)])]
     fused = frozenset(itertools.chain.from_iterable(groups))
-    told = [*groups, *(frozenset({node.index}) for node in network.nodes if node.index not in fused)]
-    rules = learn_rules([(network, told)], "tester")
-    assert {frozenset(node.index for node in layer.graph.nodes) for layer in cut(network, rules)} == set(told)
+    reported = [*groups, *(frozenset({node.index}) for node in network.nodes if node.index not in fused)]
+    rules = learn_rules([(network, reported)], "tester")
+    assert {frozenset(node.index for node in layer.graph.nodes) for layer in cut(network, rules)} == set(reported)
     assert sum(rule.fused for rule in rules) == sum(rule.matched for rule in rules) == len(groups)
     assert {rule.source for rule in rules} <= {"tester"}
 
 
 @given(random_dags())
 def test_patterns_match_where_they_were_taken_from(model: ModelProto) -> None:
-    """The pattern of a matched group is well formed and finds as large a group again."""
+    """The pattern of a matched group is well formed and matches a group of the same size."""
     network = prepared(model)
     for group in match_all(network, [FusionRule(text) for text in RULES]):
         text = pattern_of(network, group)
@@ -147,7 +147,7 @@ def test_patterns_match_where_they_were_taken_from(model: ModelProto) -> None:
 
 
 def blocks(count: int) -> Network:
-    """A chain of convolutions, each with its activation."""
+    """Return a chain of convolutions, each with its activation."""
     nodes = []
     for index in range(count):
         nodes.append(helper.make_node("Conv", [f"r{index}", "w"], [f"c{index}"], pads=[1] * 4))
@@ -159,24 +159,24 @@ def blocks(count: int) -> Network:
 def test_a_pattern_becomes_a_rule_by_majority(fused: int, is_rule: bool) -> None:
     """A pattern fused in at least half of its places is a rule that holds, with both numbers as evidence."""
     network = blocks(4)
-    told = [frozenset({2 * at, 2 * at + 1}) for at in range(fused)]
-    told += [frozenset({index}) for index in range(2 * fused, 8)]
-    rules = learn_rules([(network, told)], "tester")
+    reported = [frozenset({2 * at, 2 * at + 1}) for at in range(fused)]
+    reported += [frozenset({index}) for index in range(2 * fused, 8)]
+    rules = learn_rules([(network, reported)], "tester")
     assert rules == ((FusionRule("Conv/dense/4(x0);Relu(0)", 4, fused, "tester"),) if fused else ())
     assert any(rule.holds for rule in rules) == is_rule
     assert len(cut(network, rules)) == (4 if is_rule else 8)
 
 
 def test_evidence_is_taken_over_all_networks() -> None:
-    """What one network shows fused and another does not is weighed together."""
+    """Evidence for and against a rule is summed over all networks."""
     fused, plain = blocks(1), blocks(3)
-    told = [(fused, [frozenset({0, 1})]), (plain, [frozenset({index}) for index in range(6)])]
-    (rule,) = learn_rules(told, "tester")
+    reported = [(fused, [frozenset({0, 1})]), (plain, [frozenset({index}) for index in range(6)])]
+    (rule,) = learn_rules(reported, "tester")
     assert (rule.matched, rule.fused, rule.holds) == (4, 1, False)
 
 
 def test_longer_patterns_are_matched_first() -> None:
-    """A place that a longer rule takes is not cut by a shorter one, whatever the order of the rules."""
+    """A place that a longer rule matches is not cut by a shorter one, in any order of the rules."""
     network = blocks(2)
     rules = [FusionRule("Conv(x0);Relu(0)"), FusionRule("Conv(x0);Relu(0);Conv(1);Relu(2)")]
     for order in (rules, rules[::-1]):
@@ -184,7 +184,7 @@ def test_longer_patterns_are_matched_first() -> None:
 
 
 def residual(swapped: bool = False, handed_back: bool = False) -> Network:
-    """A convolution and a residual add."""
+    """Return a convolution and a residual add."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
         helper.make_node("Add", ["x", "a"] if swapped else ["a", "x"], ["b"]),
@@ -198,7 +198,7 @@ def residual(swapped: bool = False, handed_back: bool = False) -> Network:
     "pattern", ["Conv(x0);Add(0,x0);Relu(1)", "Conv(x0);Add(x0,0);Relu(1)", "Conv(x0);Add(x1,0);Relu(1)"]
 )
 def test_operands_of_commutative_operators_match_in_any_order(swapped: bool, pattern: str) -> None:
-    """An add fuses whichever side the exporter put the residual on."""
+    """An add fuses with the residual on either side."""
     assert [len(layer.graph.nodes) for layer in cut(residual(swapped), [FusionRule(pattern)])] == [3]
 
 
@@ -241,7 +241,7 @@ def test_convolutions_carry_kind_and_alignment(variant: str) -> None:
 
 
 def test_default_rules_fold_what_most_devices_fold() -> None:
-    """Convolution, batch norm and activation are one layer, so are a product with its bias and a decomposed Gelu."""
+    """Default rules fuse convolution, batch norm and activation; a product and its bias; and a decomposed Gelu."""
     ones = np.ones(4, np.float32)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
@@ -272,5 +272,5 @@ def test_default_rules_fold_what_most_devices_fold() -> None:
     ],
 )
 def test_what_probes_found_holds_where_it_is_significant(rule: FusionRule, holds: bool) -> None:
-    """A rule holds where most places, or shapes, were fused; one with a p-value where that is small, too."""
+    """A rule holds if most places were fused and its p-value, if it has one, is small."""
     assert rule.holds == holds

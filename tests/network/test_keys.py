@@ -1,4 +1,4 @@
-"""Layer keys: equal where a device does the same work, different where it does not, and free of names."""
+"""Layer keys are equal for the same work on a device, different for other work, and contain no names."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ Pair = tuple[dict[str, Any], dict[str, Any]]
 
 
 def keys_of(model: ModelProto) -> list[str]:
-    """The keys of all layers, sorted."""
+    """Return the keys of all layers, sorted."""
     return sorted(layer.key.text for layer in cut(prepared(model), DEFAULT_RULES))
 
 
 def key_of(nodes: list[NodeProto], shape: tuple[int, ...] = IMAGE, **options: Any) -> str:
-    """The key of a network of one layer on input `x`."""
+    """Return the key of a network of one layer on input `x`."""
     (layer,) = cut(network_of(nodes, {"x": shape}, **options), DEFAULT_RULES)
     return layer.key.text
 
 
 def one(op: str, shape: tuple[int, ...] = IMAGE, opset: int = 17, **attributes: Any) -> str:
-    """The key of one operator; those with weights get a 3x3 kernel of four channels."""
+    """Return the key of one operator; those with weights get a 3x3 kernel of four channels."""
     weights = {"w": WEIGHT} if op.startswith("Conv") else {}
     return key_of([helper.make_node(op, ["x", *weights], ["y"], **attributes)], shape, constants=weights, opset=opset)
 
 
 def renamed(model: ModelProto) -> ModelProto:
-    """The model with every tensor and node named anew."""
+    """Return the model with new names for every tensor and node."""
     copy = ModelProto()
     copy.CopyFrom(model)
     fresh: dict[str, str] = {"": ""}
@@ -60,7 +60,7 @@ def renamed(model: ModelProto) -> ModelProto:
 
 
 def reordered(model: ModelProto, seed: int) -> ModelProto:
-    """The model with its nodes in another topological order."""
+    """Return the model with its nodes in another topological order."""
     copy = ModelProto()
     copy.CopyFrom(model)
     waiting = list(copy.graph.node)
@@ -95,16 +95,24 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "auto pad valid": ("Conv", {"auto_pad": "VALID"}, {"pads": [0] * 4}),
     "auto pad same": ("Conv", {"auto_pad": "SAME_UPPER"}, {"pads": [1] * 4}),
     "auto pad same dilated": (
-        "Conv", {"auto_pad": "SAME_UPPER", "dilations": [2, 2]}, {"pads": [2] * 4, "dilations": [2, 2]}
+        "Conv",
+        {"auto_pad": "SAME_UPPER", "dilations": [2, 2]},
+        {"pads": [2] * 4, "dilations": [2, 2]},
     ),
     "auto pad same upper strided": (
-        "Conv", {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, {"pads": [0, 0, 1, 1], "strides": [2, 2]}
+        "Conv",
+        {"auto_pad": "SAME_UPPER", "strides": [2, 2]},
+        {"pads": [0, 0, 1, 1], "strides": [2, 2]},
     ),
     "auto pad same lower strided": (
-        "Conv", {"auto_pad": "SAME_LOWER", "strides": [2, 2]}, {"pads": [1, 1, 0, 0], "strides": [2, 2]}
+        "Conv",
+        {"auto_pad": "SAME_LOWER", "strides": [2, 2]},
+        {"pads": [1, 1, 0, 0], "strides": [2, 2]},
     ),
     "pooling with auto pad": (
-        "MaxPool", {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER"}, {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1]}
+        "MaxPool",
+        {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER"},
+        {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1]},
     ),
     "pooling defaults": (
         "AveragePool",
@@ -112,7 +120,9 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"kernel_shape": [2, 2], "strides": [1, 1], "pads": [0] * 4, "ceil_mode": 0, "count_include_pad": 0},
     ),
     "max pooling defaults": (
-        "MaxPool", {"kernel_shape": [2, 2]}, {"kernel_shape": [2, 2], "dilations": [1, 1], "storage_order": 0}
+        "MaxPool",
+        {"kernel_shape": [2, 2]},
+        {"kernel_shape": [2, 2], "dilations": [1, 1], "storage_order": 0},
     ),
     "transposed convolution": ("ConvTranspose", {}, {"group": 1, "strides": [1, 1], "kernel_shape": [3, 3]}),
     "transposed convolution output padding": ("ConvTranspose", {}, {"output_padding": [0, 0]}),
@@ -123,7 +133,7 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "flatten axis": ("Flatten", {}, {"axis": 1}),
     "leaky slope": ("LeakyRelu", {}, {"alpha": 0.01}),
     "normalisation over channels": ("LRN", {"size": 3}, {"size": 3, "alpha": 0.0001, "beta": 0.75, "bias": 1.0}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", SAME)
@@ -138,30 +148,31 @@ DIFFERENT: dict[str, Pair] = {
     "rank": ({"op": "Relu"}, {"op": "Relu", "shape": (4, 8, 8)}),
     "stride": ({"op": "Conv", "pads": [1] * 4}, {"op": "Conv", "pads": [1] * 4, "strides": [2, 2]}),
     "pads at equal shapes": ({"op": "Conv", "pads": [1, 1, 1, 1]}, {"op": "Conv", "pads": [0, 0, 2, 2]}),
-    "dilation at equal shapes": (
-        {"op": "Conv", "pads": [1] * 4}, {"op": "Conv", "pads": [2] * 4, "dilations": [2, 2]}
-    ),
+    "dilation at equal shapes": ({"op": "Conv", "pads": [1] * 4}, {"op": "Conv", "pads": [2] * 4, "dilations": [2, 2]}),
     "permutation at equal shapes": (
-        {"op": "Transpose", "perm": [0, 1, 2, 3]}, {"op": "Transpose", "perm": [0, 1, 3, 2]}
+        {"op": "Transpose", "perm": [0, 1, 2, 3]},
+        {"op": "Transpose", "perm": [0, 1, 3, 2]},
     ),
     "softmax over other axes": ({"op": "Softmax", "axis": 1}, {"op": "Softmax", "axis": 2}),
     "softmax before and after opset 13": (
-        {"op": "Softmax", "axis": 1, "opset": 12}, {"op": "Softmax", "axis": 1, "opset": 13}
+        {"op": "Softmax", "axis": 1, "opset": 12},
+        {"op": "Softmax", "axis": 1, "opset": 13},
     ),
     "log softmax before and after opset 13": (
-        {"op": "LogSoftmax", "axis": 1, "opset": 12}, {"op": "LogSoftmax", "axis": 1, "opset": 13}
+        {"op": "LogSoftmax", "axis": 1, "opset": 12},
+        {"op": "LogSoftmax", "axis": 1, "opset": 13},
     ),
     "softmax defaults before and after opset 13": ({"op": "Softmax", "opset": 12}, {"op": "Softmax", "opset": 13}),
     "padding counted": (
         {"op": "AveragePool", "kernel_shape": [3, 3], "pads": [1] * 4},
         {"op": "AveragePool", "kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", DIFFERENT)
 def test_other_work_has_another_key(case: str) -> None:
-    """Operators that do other work have other keys, also where all shapes agree."""
+    """Operators that do different work have different keys, even if all shapes are equal."""
     first, second = DIFFERENT[case]
     assert one(**first) != one(**second)
 
@@ -189,7 +200,7 @@ def test_types_make_a_difference() -> None:
 
 
 def test_constant_and_activation_operands_differ() -> None:
-    """A product with weights is another layer than a product of two activations."""
+    """A product with weights and a product of two activations have different keys."""
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     weights = cut(network_of([node], {"x": (1, 4)}, constants={"w": np.ones((4, 4), np.float32)}), ())
     activations = cut(network_of([node], {"x": (1, 4), "w": (4, 4)}), ())
@@ -197,7 +208,7 @@ def test_constant_and_activation_operands_differ() -> None:
 
 
 def test_residual_wiring_makes_a_difference() -> None:
-    """Adding a layer's own input is not adding another tensor, nor adding the result to itself."""
+    """Adding a layer's own input, another tensor, or the result to itself give three keys."""
     keys = set()
     for second in ("x", "z", "a"):
         nodes = [
@@ -234,7 +245,7 @@ VALUES: dict[str, tuple[NodeProto, dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", VALUES)
 def test_constants_that_say_what_to_do_count_by_value(case: str) -> None:
-    """Bounds, shapes, paddings and exponents are part of the work."""
+    """Values of bounds, shapes, paddings and exponents are part of a key."""
     node, first, second = VALUES[case]
     assert key_of([node], constants=first) != key_of([node], constants=second)
     assert key_of([node], constants=first) == key_of([node], constants=dict(first))
@@ -242,7 +253,7 @@ def test_constants_that_say_what_to_do_count_by_value(case: str) -> None:
 
 @pytest.mark.parametrize("channels", [1, 4])
 def test_weights_do_not_count_by_value(channels: int) -> None:
-    """Trained twice, a network has the same keys, also where a bias or a kernel has a single element."""
+    """Values of weights are not part of a key, even for a bias or a kernel of one element."""
 
     def trained(value: float) -> str:
         node = helper.make_node("Conv", ["x", "w", "b"], ["y"])
@@ -254,7 +265,7 @@ def test_weights_do_not_count_by_value(channels: int) -> None:
 
 @pytest.mark.parametrize("attributes", [{}, {"auto_pad": "SAME_UPPER"}, {"pads": [1] * 4}])
 def test_quantised_convolutions_find_their_kernel(attributes: dict[str, Any]) -> None:
-    """The kernel of a quantised convolution is its fourth input, so that leaving kernel_shape out changes nothing."""
+    """A quantised convolution has the same key with and without kernel_shape."""
     constants = {"s": np.float32(0.1), "z": np.uint8(0), "w": np.ones((4, 4, 3, 3), np.uint8)}
     types = {"x": TensorProto.UINT8, "y": TensorProto.UINT8}
     keys = [
@@ -281,7 +292,7 @@ def test_batch_norm_constants_do_not_count() -> None:
 
 
 def test_a_tensor_read_twice_is_one_input() -> None:
-    """A square is not a product of two tensors."""
+    """A tensor times itself and a product of two tensors have different keys."""
     square = cut(network_of([helper.make_node("Mul", ["x", "x"], ["y"])], {"x": IMAGE}), ())
     product = cut(network_of([helper.make_node("Mul", ["x", "z"], ["y"])], {"x": IMAGE, "z": IMAGE}), ())
     assert square[0].key != product[0].key
@@ -289,7 +300,7 @@ def test_a_tensor_read_twice_is_one_input() -> None:
 
 
 def test_which_results_are_used_counts() -> None:
-    """A split of which the first part is used is not one of which the second is."""
+    """A split of which the first part is used and one of which the second is used have different keys."""
     split = helper.make_node("Split", ["x", "n"], ["a", "b"], axis=1)
     keys = {
         cut(
@@ -304,7 +315,7 @@ def test_which_results_are_used_counts() -> None:
 
 
 def test_digest_is_short_and_stands_for_the_text() -> None:
-    """Tables hold sixteen hexadecimal digits, other ones for another text."""
+    """A digest has sixteen hexadecimal digits and differs for different texts."""
     (first,), (second,) = (
         cut(network_of([helper.make_node(op, ["x"], ["y"])], {"x": IMAGE}), ()) for op in ("Abs", "Neg")
     )
@@ -327,7 +338,7 @@ print(*(layer.key for layer in layers), plan.id)
 
 
 def test_keys_and_plans_are_the_same_in_every_process() -> None:
-    """Hash randomisation reaches neither keys nor probe ids nor the id of a plan, by which campaigns resume."""
+    """Keys, probe ids and plan ids do not depend on hash randomisation."""
     printed = set()
     for seed in ("0", "1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(REPOSITORY)}
@@ -337,6 +348,6 @@ def test_keys_and_plans_are_the_same_in_every_process() -> None:
 
 
 def test_model_of_is_deterministic() -> None:
-    """The models of these tests are the same at every call, or equality of keys would prove little."""
+    """The model generators of these tests return the same model for the same draw."""
     node = helper.make_node("Relu", ["x"], ["y"])
     assert model_of([node], {"x": IMAGE}) == model_of([node], {"x": IMAGE})

@@ -1,4 +1,4 @@
-"""The device's own reading and writing of ONNX, beside the onnx package."""
+"""The device's own ONNX reader and writer agree with the onnx package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.network.assemble import assemble_network
 
 @given(random_dags())
 def test_nodes_are_those_of_the_model(model: ModelProto) -> None:
-    """Names, operators, inputs and outputs are what the onnx package reads."""
+    """Names, operators, inputs and outputs are equal to those that the onnx package reads."""
     content = assemble_network(prepared(model)).content
     expected = [
         (node.name, node.op_type, tuple(node.input), tuple(node.output))
@@ -27,7 +27,7 @@ def test_nodes_are_those_of_the_model(model: ModelProto) -> None:
 
 
 def test_absent_inputs_keep_their_place() -> None:
-    """An optional input that is left out is an empty name, as in the file."""
+    """An absent optional input has an empty name, as in the file."""
     node = helper.make_node("Clip", ["x", "", "most"], ["y"], "clip")
     model = helper.make_model(helper.make_graph([node], "g", [], []))
     assert [one.inputs for one in read_nodes(model.SerializeToString())] == [("x", "", "most")]
@@ -35,7 +35,7 @@ def test_absent_inputs_keep_their_place() -> None:
 
 @given(random_dags())
 def test_weights_take_their_places(model: ModelProto) -> None:
-    """Every weight is in the model with the values that the device makes, all else is as it was."""
+    """Every weight is in the model with the values that the device generates; the rest is unchanged."""
     sent = assemble_network(prepared(model))
     values = {spec.name: arrays.make(spec.wire()) for spec in sent.weights}
     filled = onnx.load_model_from_string(with_weights(sent.content, values))
@@ -52,7 +52,7 @@ def test_weights_take_their_places(model: ModelProto) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "int8", "uint8", "bool"])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3, 4)])
 def test_every_type_and_shape_arrives(dtype: str, shape: tuple[int, ...]) -> None:
-    """Scalars and empty arrays too, in every type that a weight may have."""
+    """Arrays of every type and shape, including scalars and empty arrays, are written without loss."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     absent = TensorProto(name="w", data_type=kind, dims=shape, data_location=TensorProto.EXTERNAL)
     absent.external_data.add(key="location", value="weights")
@@ -64,7 +64,7 @@ def test_every_type_and_shape_arrives(dtype: str, shape: tuple[int, ...]) -> Non
 
 @pytest.mark.parametrize("length", [1, 200])
 def test_chain_is_a_valid_model(length: int) -> None:
-    """The chain passes the checker with types inferred, and has as many operators as asked for."""
+    """The generated chain passes the checker with type inference and has the requested number of operators."""
     model = onnx.load_model_from_string(chain_model(length))
     onnx.checker.check_model(model, full_check=True)
     assert [len(node.input) for node in model.graph.node] == [3] * length
@@ -76,7 +76,7 @@ WHOLE = chain_model(3)
 
 @given(st.one_of(st.binary(max_size=40), st.integers(0, len(WHOLE) - 1).map(lambda end: WHOLE[:end])))
 def test_what_is_no_model_is_refused(content: bytes) -> None:
-    """Bytes that end too early or mean nothing raise ValueError, or hold no more nodes than the whole."""
+    """Truncated or damaged bytes raise ValueError, or give no more nodes than the whole model."""
     try:
         nodes = read_nodes(content)
     except ValueError:

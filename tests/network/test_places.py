@@ -1,4 +1,4 @@
-"""The place of a layer: its context, and a digest of its neighbours that is the same wherever they are the same."""
+"""The place of a layer is its context and a digest that depends only on its neighbours."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ NAMES = ("dscnn", "squeezenet")
 
 @functools.cache
 def layers_of(name: str) -> tuple[Network, tuple[Layer, ...]]:
-    """A built-in network and its layers."""
+    """Return a built-in network and its layers."""
     network = load_network(f"builtin:{name}")
     return network, cut(network, DEFAULT_RULES)
 
 
 def places(network: Network, layers: tuple[Layer, ...]) -> list[str]:
-    """The places of all layers."""
+    """Return the places of all layers."""
     return [place_of(network, layers, at) for at in range(len(layers))]
 
 
 def test_a_place_begins_with_its_context() -> None:
-    """Behind it eight hexadecimal digits, as a table takes them."""
+    """A place is the context, an at sign and eight hexadecimal digits."""
     for name in NAMES:
         network, layers = layers_of(name)
         for layer, place in zip(layers, places(network, layers), strict=True):
@@ -42,7 +42,7 @@ def test_a_place_begins_with_its_context() -> None:
 
 
 def test_names_have_no_part_in_it() -> None:
-    """The same layers under other names are in the same places."""
+    """Names do not change places."""
     for name in NAMES:
         network, layers = layers_of(name)
         renamed = tuple(replace(layer, name=f"other {at}") for at, layer in enumerate(layers))
@@ -51,8 +51,8 @@ def test_names_have_no_part_in_it() -> None:
 
 @settings(deadline=None)
 @given(st.data())
-def test_neighbours_tell_and_others_do_not(data: st.DataObject) -> None:
-    """Without a layer the places of its neighbours on either side are others, those further away stay as they are."""
+def test_a_layer_changes_the_places_of_its_neighbours_only(data: st.DataObject) -> None:
+    """Removing a layer changes the places of its neighbours on either side and of no other layers."""
     network, layers = layers_of("squeezenet")
     removed = data.draw(st.integers(0, len(layers) - 1))
     before = places(network, layers)
@@ -64,7 +64,7 @@ def test_neighbours_tell_and_others_do_not(data: st.DataObject) -> None:
 
 
 def test_equal_layers_in_different_neighbourhoods_are_in_different_places() -> None:
-    """A layer that occurs twice with the same neighbours all around is one place, else two."""
+    """Equal layers in the same place have equal neighbours."""
     network, layers = layers_of("dscnn")
     found: dict[tuple[LayerKey, str], tuple[LayerKey, ...]] = {}
     for at, place in enumerate(places(network, layers)):

@@ -60,13 +60,13 @@ every_network = pytest.mark.parametrize("name", zoo.NAMES)
 
 @functools.cache
 def built(name: str) -> ModelProto:
-    """The network with the default seed, built once; tests do not change it."""
+    """Return the network with the default seed, built once; tests do not change it."""
     return zoo.build(name)
 
 
 @functools.cache
 def session(name: str) -> Any:
-    """A single-threaded ONNX Runtime session of the network."""
+    """Return a single-threaded ONNX Runtime session of the network."""
     onnxruntime = importlib.import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -74,7 +74,7 @@ def session(name: str) -> Any:
 
 
 def inputs(name: str, seed: int) -> Arrays:
-    """Random inputs that fit the network; no token is padding."""
+    """Return random inputs of the network; no token is padding."""
     random = np.random.default_rng(seed)
     if name == "bert_mini":
         ids = random.integers(0, VOCABULARY, (1, 128))
@@ -83,30 +83,30 @@ def inputs(name: str, seed: int) -> Arrays:
 
 
 def run(name: str, feed: Arrays) -> Arrays:
-    """The network's outputs by name."""
+    """Return the network's outputs by name."""
     names = [output.name for output in session(name).get_outputs()]
     return dict(zip(names, session(name).run(names, feed), strict=True))
 
 
 def shape_of(value: onnx.ValueInfoProto) -> tuple[int, ...]:
-    """The fixed shape of a tensor; an open dimension counts as 0."""
+    """Return the shape of a tensor; an open dimension is 0."""
     return tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)
 
 
 def inferred_shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
-    """Shapes of all inputs, weights and intermediate tensors whose shape onnx can infer."""
+    """Return the shapes of all tensors whose shape onnx can infer."""
     graph = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
     shapes = {value.name: shape_of(value) for value in (*graph.input, *graph.value_info, *graph.output)}
     return shapes | {weight.name: tuple(weight.dims) for weight in graph.initializer}
 
 
 def is_running_statistic(name: str) -> bool:
-    """Whether a weight is a running mean or variance of batch norm, which training does not learn."""
+    """Return whether a weight is a running mean or variance of batch norm, which is not trainable."""
     return name.endswith((".running_mean", ".running_var"))
 
 
 def multiply_adds(model: ModelProto) -> int:
-    """Multiply-adds of convolutions and matrix products."""
+    """Return the multiply-adds of convolutions and matrix products."""
     shapes, total = inferred_shapes(model), 0
     for node in model.graph.node:
         if node.op_type == "Conv":
@@ -124,7 +124,7 @@ def test_passes_the_checker(name: str) -> None:
 
 @every_network
 def test_has_opset_17_and_ir_8(name: str) -> None:
-    """Every network declares the default domain at opset 17 and IR version 8, and is named like itself."""
+    """Every network has opset 17 of the default domain, IR version 8 and its own name."""
     model = built(name)
     assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 17)]
     assert model.ir_version == 8
@@ -141,7 +141,7 @@ def test_inputs_are_data_only(name: str) -> None:
 
 @every_network
 def test_every_weight_is_used_and_every_node_has_its_own_name(name: str) -> None:
-    """No initializer is dead, and no two nodes share a name."""
+    """Every initializer is read, and no two nodes share a name."""
     graph = built(name).graph
     used = {tensor for node in graph.node for tensor in node.input}
     assert {weight.name for weight in graph.initializer} <= used
@@ -158,7 +158,7 @@ def test_every_shape_can_be_inferred(name: str) -> None:
 
 @every_network
 def test_parameter_count_is_the_published_one(name: str) -> None:
-    """The trainable parameters, running statistics left out as torchvision does, are exactly as many as published."""
+    """The number of trainable parameters, without running statistics, is exactly the published one."""
     weights = built(name).graph.initializer
     assert (
         sum(math.prod(weight.dims) for weight in weights if not is_running_statistic(weight.name)) == PARAMETERS[name]
@@ -167,7 +167,7 @@ def test_parameter_count_is_the_published_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", MULTIPLY_ADDS)
 def test_multiply_adds_are_the_published_ones(name: str) -> None:
-    """Strides and paddings are right: the multiply-adds agree with the published figure within its rounding."""
+    """The multiply-adds agree with the published figure within its rounding."""
     assert multiply_adds(built(name)) == pytest.approx(MULTIPLY_ADDS[name], rel=0.02)
 
 
@@ -202,7 +202,7 @@ def test_output_depends_on_the_input(name: str) -> None:
 
 
 def test_bert_ignores_padding() -> None:
-    """What stands under a zero of the attention mask does not change the other tokens' states."""
+    """Tokens that the attention mask excludes do not change the states of the other tokens."""
     feed, other = inputs("bert_mini", seed=1), inputs("bert_mini", seed=2)
     feed["attention_mask"][:, 100:] = 0
     changed = {**feed, "input_ids": np.concatenate([feed["input_ids"][:, :100], other["input_ids"][:, 100:]], axis=1)}
@@ -211,7 +211,7 @@ def test_bert_ignores_padding() -> None:
 
 
 def test_both_forms_of_layer_norm_occur() -> None:
-    """The vision transformer has layer norm as one operator, BERT decomposed, so that both forms are met."""
+    """The vision transformer has layer norm as one operator, BERT has it decomposed."""
     operators = {name: [node.op_type for node in built(name).graph.node] for name in ("vit_tiny", "bert_mini")}
     assert operators["vit_tiny"].count("LayerNormalization") == 2 * 12 + 1
     assert "LayerNormalization" not in operators["bert_mini"]
@@ -219,7 +219,7 @@ def test_both_forms_of_layer_norm_occur() -> None:
 
 
 def test_batch_norm_is_not_folded() -> None:
-    """Batch norm stays a node of its own, as often as the published networks have it."""
+    """The number of batch norm nodes is that of the published networks."""
     for name, count in (("mobilenetv2", 52), ("resnet18", 20), ("efficientnet_b0", 49), ("dscnn", 9)):
         operators = [node.op_type for node in built(name).graph.node]
         assert operators.count("BatchNormalization") == count
@@ -243,13 +243,13 @@ def test_different_seed_different_weights_same_structure(name: str) -> None:
 
 
 def test_unknown_name_lists_the_names() -> None:
-    """An unknown name is a ValueError that says which names there are."""
+    """An unknown name raises a ValueError that lists the names."""
     with pytest.raises(ValueError, match=", ".join(zoo.NAMES)):
         zoo.build("resnet19")
 
 
 def test_importing_the_zoo_does_not_import_onnx() -> None:
-    """Importing the package stays cheap: onnx is loaded by the first build only."""
+    """Importing the package does not import onnx."""
     program = "import sys, harness.network.zoo; sys.exit('onnx' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 0

@@ -24,7 +24,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 @functools.cache
 def cut_network(name: str) -> CutNetwork:
-    """A built-in network, cut by default rules, as for a device that tells nothing."""
+    """Return a built-in network, cut by default rules as for a device that reports no graph."""
     network = load_network(f"builtin:{name}")
     blocked = frozenset(tensor for tensor, kind in network.types.items() if len(kind.shape) == 4)
     return CutNetwork(network, cut(network, DEFAULT_RULES), blocked)
@@ -32,17 +32,17 @@ def cut_network(name: str) -> CutNetwork:
 
 @functools.cache
 def plan_of(name: str, auxiliary: AuxiliaryKind) -> ProbePlan:
-    """The probe plan of one network."""
+    """Return the probe plan of one network."""
     return plan_probes([cut_network(name)], DEFAULT_RULES, auxiliary)
 
 
 def graph_of(model: AssembledModel) -> GraphProto:
-    """The graph that travels."""
+    """Return the graph that is sent."""
     return onnx.load_model_from_string(model.content).graph
 
 
 def checkable(model: AssembledModel) -> ModelProto:
-    """The model with its absent weights as inputs, so that the checker needs no file."""
+    """Return the model with its absent weights as inputs, so that the checker needs no file."""
     copy = onnx.load_model_from_string(model.content)
     absent = {spec.name for spec in model.weights}
     weights = [tensor for tensor in copy.graph.initializer if tensor.name in absent]
@@ -54,7 +54,7 @@ def checkable(model: AssembledModel) -> ModelProto:
 
 
 def bytes_of(values: Sequence[ValueInfoProto]) -> int:
-    """Size of graph inputs or outputs."""
+    """Return the size of graph inputs or outputs in bytes."""
     return sum(
         math.prod(dim.dim_value for dim in value.type.tensor_type.shape.dim)
         * helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).itemsize
@@ -63,7 +63,7 @@ def bytes_of(values: Sequence[ValueInfoProto]) -> int:
 
 
 def run_on_onnxruntime(model: AssembledModel, optimised: str | None = None) -> list[Any]:
-    """The outputs of a model with the weights and inputs that a device makes; `optimised` takes the runtime's graph."""
+    """Return a model's outputs for generated weights and inputs; the runtime writes its graph to `optimised`."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from probe_models import graph_of, run_on_onnxruntime
 
 from harness.network.assemble import ModelBuilder
 from harness.network.network import TensorType
-from harness.probe.auxiliary import OUTPUT_CHANNELS, AuxiliaryKind, attach, slice_leading
+from harness.probe.auxiliary import OUTPUT_CHANNELS, AuxiliaryChoice, AuxiliaryKind, attach, chosen_kind, slice_leading
 from harness.probe.overhead_terms import TERM_NAMES, OverheadTerms
 from harness.probe.probe import null_probe
 from harness.probe.producer import ProducerKind, produce
@@ -24,7 +25,7 @@ OPSETS = (7, 9, 10, 12, 13, 17)
 @every_kind
 @pytest.mark.parametrize("rank", range(7))
 def test_every_rank_has_an_auxiliary_layer(kind: AuxiliaryKind, rank: int) -> None:
-    """From scalars to six dimensions, as window transformers have them, the result is float and runs."""
+    """An auxiliary layer runs on tensors of zero to six dimensions and returns floats."""
     probe = null_probe([TensorType("float32", (2, 3, 4, 5, 2, 3)[:rank])], ["outside"], kind, 13, "auxiliary")
     (output,) = run_on_onnxruntime(probe.model)
     assert output.dtype == np.float32
@@ -39,7 +40,7 @@ def test_every_rank_has_an_auxiliary_layer(kind: AuxiliaryKind, rank: int) -> No
 )
 @settings(max_examples=80)
 def test_every_type_and_opset_has_one_too(kind: AuxiliaryKind, shape: list[int], dtype: str, opset: int) -> None:
-    """Whatever a layer writes, in whichever opset, its auxiliary layer is valid, small and of known size."""
+    """For every type, shape and opset the auxiliary layer is valid, and its result is small and of known size."""
     builder = ModelBuilder(opset)
     tensor = builder.input(TensorType(dtype, tuple(shape)))
     result, terms = attach(builder, tensor, kind)
@@ -48,10 +49,10 @@ def test_every_type_and_opset_has_one_too(kind: AuxiliaryKind, shape: list[int],
     assert (
         output.nbytes
         == model.output_bytes
-        == (terms.stored_bytes if kind == AuxiliaryKind.ROWPOOL else terms.auxiliary_output_bytes)
+        == (terms.stored_bytes if kind.layer.device_memory else terms.auxiliary_output_bytes)
     )
     assert output.dtype == np.float32
-    if kind == AuxiliaryKind.ROWPOOL:
+    if kind.layer.device_memory:
         assert terms.auxiliary_input_bytes == output.nbytes
     elif dtype == "float32":
         assert terms.auxiliary_input_bytes == 4 * math.prod(shape)
@@ -62,7 +63,7 @@ def test_every_type_and_opset_has_one_too(kind: AuxiliaryKind, shape: list[int],
 
 @pytest.mark.parametrize("shape", [(1, 16, 20, 30), (2, 7, 9), (1, 3, 4, 5, 6)])
 def test_pooling_leaves_one_value_a_channel(shape: tuple[int, ...]) -> None:
-    """The default auxiliary layer hands back the first value of every channel, whatever the extent."""
+    """The default auxiliary layer returns one value per channel."""
     probe = null_probe([TensorType("float32", shape)], ["outside"], AuxiliaryKind.AVGPOOL, 13, "auxiliary")
     (output,) = run_on_onnxruntime(probe.model)
     assert output.shape == (*shape[:2], *[1] * (len(shape) - 2))
@@ -78,29 +79,40 @@ def test_pooling_leaves_one_value_a_channel(shape: tuple[int, ...]) -> None:
     ],
 )
 def test_pooling_by_rows_keeps_every_row(shape: tuple[int, ...], left: tuple[int, ...]) -> None:
-    """No row of a layer's result can be left out, and the auxiliary layer can follow the layer row by row."""
+    """Pooling by rows reads every row of a layer's result."""
     probe = null_probe([TensorType("float32", shape)], ["outside"], AuxiliaryKind.ROWPOOL, 13, "auxiliary")
     (output,) = run_on_onnxruntime(probe.model)
     assert output.shape == left
 
 
-@every_kind
+@pytest.mark.parametrize(
+    ("kind", "operator", "size"),
+    [
+        (AuxiliaryKind.AVGPOOL, "AveragePool", 1),
+        (AuxiliaryKind.ROWPOOL, "AveragePool", 1),
+        (AuxiliaryKind.CONV1X1, "Conv", 1),
+        (AuxiliaryKind.CONV3X3, "Conv", 3),
+    ],
+)
 @pytest.mark.parametrize("shape", [(1, 16, 20, 30), (2, 7, 9)])
-def test_auxiliary_layers_are_the_ones_named(kind: AuxiliaryKind, shape: tuple[int, ...]) -> None:
-    """Average pooling pools, conv1x1 looks at one position (a matrix product at rank 3), conv3x3 at three each way."""
+def test_auxiliary_layers_are_the_ones_named(
+    kind: AuxiliaryKind, operator: str, size: int, shape: tuple[int, ...]
+) -> None:
+    """Each kind is the operator that its name says; conv1x1 is a matrix product at rank 3."""
     probe = null_probe([TensorType("float32", shape)], ["outside"], kind, 13, "auxiliary")
     (node,) = graph_of(probe.model).node
     window = next((list(item.ints) for item in node.attribute if item.name == "kernel_shape"), [])
-    wanted = {
-        AuxiliaryKind.AVGPOOL: ("AveragePool", 1),
-        AuxiliaryKind.ROWPOOL: ("AveragePool", 1),
-        AuxiliaryKind.CONV1X1: ("Conv", 1),
-        AuxiliaryKind.CONV3X3: ("Conv", 3),
-    }[kind]
     if kind == AuxiliaryKind.CONV1X1 and len(shape) == 3:
         assert node.op_type == "MatMul"
     else:
-        assert (node.op_type, window) == (wanted[0], [wanted[1]] * (len(shape) - 2))
+        assert (node.op_type, window) == (operator, [size] * (len(shape) - 2))
+
+
+def test_a_choice_selects_a_kind_or_leaves_it_to_the_device() -> None:
+    """The choices of an option are `auto` and the names of all kinds."""
+    assert [chosen_kind(kind.value) for kind in AuxiliaryKind] == list(AuxiliaryKind)
+    assert chosen_kind("auto") is None
+    assert get_args(AuxiliaryChoice) == ("auto", *map(str, AuxiliaryKind))
 
 
 PRODUCERS: list[tuple[ProducerKind, TensorType]] = [
@@ -117,7 +129,7 @@ PRODUCERS: list[tuple[ProducerKind, TensorType]] = [
 @pytest.mark.parametrize(("producer", "kind"), PRODUCERS, ids=str)
 @pytest.mark.parametrize("opset", [7, 13, 17])
 def test_producers_write_the_type_asked_for(producer: ProducerKind, kind: TensorType, opset: int) -> None:
-    """A producer's result has the type of the tensor it stands for, and its input is one of the model's."""
+    """A producer's result has the type of the tensor that it replaces."""
     builder = ModelBuilder(opset)
     result = produce(builder, kind, producer)
     assert builder.type_of(result) == kind
@@ -128,7 +140,7 @@ def test_producers_write_the_type_asked_for(producer: ProducerKind, kind: Tensor
 
 @pytest.mark.parametrize("opset", OPSETS)
 def test_leading_parts_are_cut_off_in_every_opset(opset: int) -> None:
-    """Slices before and after opset 10 take the same leading part."""
+    """Slices take the same leading part in every opset."""
     builder = ModelBuilder(opset)
     result = slice_leading(builder, builder.input(TensorType("float32", (4, 6, 3))), (2, 6, 1))
     (output,) = run_on_onnxruntime(builder.build([result]))
@@ -140,7 +152,27 @@ amounts = st.builds(OverheadTerms, *[st.integers(0, 10**9)] * len(TERM_NAMES))
 
 @given(amounts, amounts, amounts)
 def test_terms_add_up(first: OverheadTerms, second: OverheadTerms, third: OverheadTerms) -> None:
-    """OverheadTerms are amounts: their sum is associative, commutative, and nothing added changes nothing."""
+    """Terms add up as amounts: the sum is associative and commutative, and empty terms are its zero."""
     assert (first + second) + third == first + (second + third)
     assert first + second == second + first
     assert first + OverheadTerms() == first
+
+
+def test_the_identity_of_terms_is_that_of_existing_journals() -> None:
+    """Probe ids are hashed from this text, so that a campaign begun by an earlier version resumes."""
+    others = (
+        "auxiliaries",
+        "auxiliary_input_bytes",
+        "auxiliary_output_bytes",
+        "slices",
+        "slice_bytes",
+        "views",
+        "loaded_bytes",
+        "stored_bytes",
+        "accesses",
+        "stacks",
+        "stacked_rows",
+        "last_bytes",
+    )
+    text = ", ".join(("input_bytes=1", "output_bytes=2", *(f"{name}=0" for name in others)))
+    assert OverheadTerms(input_bytes=1, output_bytes=2).identity == f"Terms({text})"

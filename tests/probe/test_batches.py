@@ -1,4 +1,4 @@
-"""Batches: every probe is visited, what is compared stays together, and a pool touches about what its network does."""
+"""Batches visit every probe, keep compared probes together, and have about the footprint of their network."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Group = tuple[tuple[Probe, ...], int]
 
 
 def probe(name: str, weight_bytes: int) -> Probe:
-    """A probe with so many bytes of weights."""
+    """Return a probe with this many bytes of weights."""
     weights = (ArraySpec("w", "uint8", (weight_bytes,), 0, "uniform"),)
     return Probe(name, "context", name, AssembledModel(b"", weights, (), (), EmittedNames({}, {})), OverheadTerms())
 
 
 def groups_of(sizes: Sequence[tuple[int, int]]) -> list[Group]:
-    """A layer's two probes and how often it occurs, of each size and count."""
+    """Return a group for each size and count: two probes of a layer, and how often the layer occurs."""
     return [
         ((probe(f"layer{at}", size), probe(f"null{at}", size // 8)), count) for at, (size, count) in enumerate(sizes)
     ]
@@ -46,7 +46,7 @@ NETWORK_BYTES = st.integers(SESSION_BYTES, 256 << 20)
 
 
 def bytes_of(batch: Batch, groups: Sequence[Group]) -> int:
-    """What one round of a batch touches."""
+    """Return the bytes that one round of a batch touches."""
     known = {one.id: one for probes, _ in groups for one in probes}
     return footprint_bytes([known[probe_of(load)] for load in batch.loads])
 
@@ -54,7 +54,7 @@ def bytes_of(batch: Batch, groups: Sequence[Group]) -> int:
 @settings(deadline=None)
 @given(GROUPS, NETWORK_BYTES)
 def test_every_probe_is_in_a_pool_and_no_load_twice(groups: list[Group], network_bytes: int) -> None:
-    """The probes themselves, whatever copies there are; a load is in one batch, once."""
+    """Every probe is loaded, and each load is in one batch, once."""
     loads = [load for batch in pools(groups, network_bytes) for load in batch.loads]
     assert len(loads) == len(set(loads))
     assert {one.id for probes, _ in groups for one in probes} <= set(loads)
@@ -63,7 +63,7 @@ def test_every_probe_is_in_a_pool_and_no_load_twice(groups: list[Group], network
 @settings(deadline=None)
 @given(GROUPS, NETWORK_BYTES)
 def test_what_is_subtracted_from_each_other_is_visited_together(groups: list[Group], network_bytes: int) -> None:
-    """All probes of a group, and all its copies, lie side by side in one batch, in the network's order."""
+    """All probes of a group and their copies are consecutive in one batch, in the network's order."""
     batches = pools(groups, network_bytes)
     first = [probes[0].id for probes, _ in groups]
     order = list(dict.fromkeys(probe_of(load) for batch in batches for load in batch.loads if probe_of(load) in first))
@@ -80,7 +80,7 @@ def test_what_is_subtracted_from_each_other_is_visited_together(groups: list[Gro
 @settings(deadline=None)
 @given(GROUPS, NETWORK_BYTES)
 def test_a_pool_touches_about_what_the_network_does(groups: list[Group], network_bytes: int) -> None:
-    """No more than half as much again and one group, and in the mean two thirds where there are layers enough."""
+    """A batch touches at most about 1.5 times the network's bytes, and on average two thirds if probes suffice."""
     batches = pools(groups, network_bytes)
     touched = [bytes_of(batch, groups) for batch in batches]
     largest = max(footprint_bytes(probes) * count for probes, count in groups)
@@ -93,7 +93,7 @@ def test_a_pool_touches_about_what_the_network_does(groups: list[Group], network
 @settings(deadline=None)
 @given(GROUPS, NETWORK_BYTES)
 def test_nothing_is_copied_in_vain(groups: list[Group], network_bytes: int) -> None:
-    """Probes that touch as much as the network are loaded once; else there is at most one group too many."""
+    """Copies are loaded only while the probes touch less than the network."""
     batches = pools(groups, network_bytes)
     alone = sum(footprint_bytes(probes) for probes, _ in groups)
     touched = sum(bytes_of(batch, groups) for batch in batches)
@@ -106,7 +106,7 @@ def test_nothing_is_copied_in_vain(groups: list[Group], network_bytes: int) -> N
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 700), st.integers(1, 3), st.integers(SESSION_BYTES, 1 << 30))
 def test_the_number_of_loads_is_bounded(layers: int, count: int, network_bytes: int) -> None:
-    """A batch has at most as many as a device holds and what its last group brings, all together no more than occur."""
+    """A batch has at most the loads that a device holds plus one group, and no more copies than the layer occurs."""
     groups = groups_of([(0, count)] * layers)
     batches = pools(groups, network_bytes)
     assert max(len(batch.loads) for batch in batches) < MAX_BATCH_LOADS + 2 * count
@@ -114,7 +114,7 @@ def test_the_number_of_loads_is_bounded(layers: int, count: int, network_bytes: 
 
 
 def test_pools_by_hand() -> None:
-    """Two groups of 100 kB: copies of what repeats until the network's size is reached."""
+    """Groups are copied until the network's size is reached, and divided if they are larger."""
     size = 100_000 - 2 * SESSION_BYTES
     groups = [((probe("a", size), probe("b", 0)), 3), ((probe("c", size), probe("d", 0)), 1)]
     (one,) = pools(groups, 200_000)
@@ -129,7 +129,7 @@ def test_pools_by_hand() -> None:
 
 
 def test_probes_that_groups_share_are_loaded_once_in_a_pool() -> None:
-    """Two layers behind the same producer have one null probe."""
+    """A null probe that two layers share is loaded once."""
     null = probe("null", 0)
     (batch,) = pools([((probe("a", 0), null), 1), ((probe("b", 0), null), 1)], 1 << 20)
     assert batch.loads == ("a", "null", "b")
@@ -137,14 +137,14 @@ def test_probes_that_groups_share_are_loaded_once_in_a_pool() -> None:
 
 @pytest.mark.parametrize(("visits", "warmup"), [("cold", 0), ("pool", 0), ("warm", 1)])
 def test_only_warm_visits_begin_with_an_untimed_run(visits: Visits, warmup: int) -> None:
-    """Whatever the number of timed ones."""
+    """Only warm visits have an untimed run."""
     assert Batch(("a",), visits).warmup == Batch(("a",), visits, 3).warmup == warmup
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, MAX_BATCH_WEIGHT_BYTES + 1), max_size=40), st.sampled_from(["cold", "warm"]))
 def test_batches_hold_what_a_device_can(sizes: list[int], visits: Visits) -> None:
-    """All probes once and in their order; a batch beyond the limit holds a single probe; no two could be one."""
+    """Batches have all probes once, in order; only a single probe exceeds the limit; no two batches could be one."""
     probes = [probe(f"p{at}", size) for at, size in enumerate(sizes)]
     batches = list(batched(probes, visits))
     assert [load for batch in batches for load in batch.loads] == [one.id for one in probes]
@@ -156,6 +156,6 @@ def test_batches_hold_what_a_device_can(sizes: list[int], visits: Visits) -> Non
 
 
 def test_many_small_probes_are_several_batches() -> None:
-    """At the limit of loads a new batch begins."""
+    """A new batch begins at the limit of loads."""
     batches = list(batched([probe(f"p{at}", 0) for at in range(2 * MAX_BATCH_LOADS + 1)], "cold"))
     assert [len(batch.loads) for batch in batches] == [MAX_BATCH_LOADS, MAX_BATCH_LOADS, 1]

@@ -1,4 +1,4 @@
-"""Windows of chains on the emulated NPU: borders where the network has them, and sums that are the network's time."""
+"""Windows of chains on the emulated NPU have the network's borders, and their sum is the network's latency."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ from harness.probe.probe_plan import ProbePlan
 
 @dataclass
 class Npu:
-    """An NPU without noise, in this process, and what it was asked."""
+    """An NPU without noise, in this process, with its reports and latencies by probe."""
 
     backend: EmulatedNpuBackend = field(default_factory=lambda: EmulatedNpuBackend({"noise": 0}))
-    told: dict[str, bytes] = field(default_factory=dict)
+    reports: dict[str, bytes] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def content(self, probe: Probe) -> bytes:
-        """What it tells of a probe."""
-        if probe.id not in self.told:
+        """Return the report on a probe."""
+        if probe.id not in self.reports:
             inputs = [spec.wire() for spec in probe.model.inputs]
             request = LoadRequest(probe.id, probe.model.content, [], inputs, probe.model.output_bytes, reveal=True)
             revealed = self.backend.load(request)
             assert revealed is not None
-            self.told[probe.id] = revealed.content
+            self.reports[probe.id] = revealed.content
             self.seconds[probe.id] = self.backend.oracle(probe.id).makespan_s
-        return self.told[probe.id]
+        return self.reports[probe.id]
 
     def ask(self, probe: Probe) -> RuntimeGraph:
-        """How it chains a probe."""
+        """Return the chains of a probe."""
         return read_runtime_chains(probe.model.names, "emulated-npu", self.content(probe))
 
     def time_s(self, probe: Probe) -> float:
-        """What a probe takes on chip."""
+        """Return the latency of a probe on chip, in seconds."""
         self.content(probe)
         return self.seconds[probe.id]
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A network, planned on an NPU; `windows` are all that were asked of it."""
+    """A network planned on an NPU; `windows` are all probes whose chains were asked for."""
 
     npu: Npu
     network: Network
@@ -76,22 +76,22 @@ class Planned:
 
 
 def planned(network: Network) -> Planned:
-    """Cuts a network as told and plans its windows."""
+    """Cut a network as the NPU reports and plan its windows."""
     npu, whole, asked = Npu(), network_probe(network), []
-    told = read_runtime_graph(network, whole.model.names, "emulated-npu", npu.content(whole))
-    layers = cut(network, learn_rules([(network, told.groups)], "emulated-npu"))
+    graph = read_runtime_graph(network, whole.model.names, "emulated-npu", npu.content(whole))
+    layers = cut(network, learn_rules([(network, graph.groups)], "emulated-npu"))
 
     def ask(probe: Probe) -> RuntimeGraph:
         asked.append(probe)
         return npu.ask(probe)
 
-    chains, probes = plan_chains(network, layers, told, lambda place: f"place {place}", ask)
+    chains, probes = plan_chains(network, layers, graph, lambda place: f"place {place}", ask)
     found = {probe.id: probe for probe in probes}
-    return Planned(npu, network, layers, told, npu.time_s(whole), chains, found, tuple(asked))
+    return Planned(npu, network, layers, graph, npu.time_s(whole), chains, found, tuple(asked))
 
 
 def branched(path: Path) -> Path:
-    """Convolutions with a sum over two of them and a transpose on the way to a matrix product."""
+    """Write a network of convolutions, a sum of two of them, and a transpose in front of a matrix product."""
     shape, weights, nodes = (1, 16, 24, 24), [], []
 
     def convolution(source: str, name: str) -> str:
@@ -119,19 +119,19 @@ def branched(path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Planned, ...]:
-    """Networks that take little time to compile."""
+    """Return networks that compile quickly."""
     folder = tmp_path_factory.mktemp("networks")
     references = (str(branched(folder / "branched.onnx")), "builtin:dscnn", "builtin:squeezenet")
     return tuple(planned(load_network(reference)) for reference in references)
 
 
 def _ops(probe: Probe) -> list[tuple[str, str]]:
-    """Names and operators of the nodes of a probe."""
+    """Return names and operators of the nodes of a probe."""
     return [(node.name, node.op_type) for node in onnx.load_model_from_string(probe.model.content).graph.node]
 
 
 def _crossings(probe: Probe) -> list[tuple[str, str]]:
-    """Writer and reader of each tensor that goes from a producer on, into the window or out of it."""
+    """Return writer and reader of each tensor behind a producer that crosses the window's border."""
     graph, inside = onnx.load_model_from_string(probe.model.content).graph, probe.model.names.nodes
     writer = {tensor: node.name for node in graph.node for tensor in node.output}
     edges = [(writer[tensor], node) for node in graph.node for tensor in node.input if tensor in writer]
@@ -145,12 +145,17 @@ def _crossings(probe: Probe) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("shape", "picked"),
     [
-        ((1, 8, 6, 5), (1, 8, 1, 5)), ((2, 7, 3), (2, 1, 3)), ((4, 9), (4, 1)), ((70,), (1,)),
-        ((1, 96, 1, 1), (1, 1, 1, 1)), ((80, 1), (1, 1)), ((1, 2, 3, 4, 5), (1, 2, 1, 4, 5)),
+        ((1, 8, 6, 5), (1, 8, 1, 5)),
+        ((2, 7, 3), (2, 1, 3)),
+        ((4, 9), (4, 1)),
+        ((70,), (1,)),
+        ((1, 96, 1, 1), (1, 1, 1, 1)),
+        ((80, 1), (1, 1)),
+        ((1, 2, 3, 4, 5), (1, 2, 1, 4, 5)),
     ],
-)  # fmt: skip
+)
 def test_a_materialiser_reads_one_slice(shape: tuple[int, ...], picked: tuple[int, ...]) -> None:
-    """One row of a picture, one step of a sequence; the longest axis where that one has size 1."""
+    """It reads one row of a picture or one step of a sequence, or along the longest axis if that has size 1."""
     builder = ModelBuilder(13)
     result = materialise(builder, builder.input(TensorType("float32", shape)))
     assert builder.type_of(result).shape == picked
@@ -160,7 +165,7 @@ def test_a_materialiser_reads_one_slice(shape: tuple[int, ...], picked: tuple[in
 
 
 def test_windows_begin_and_end_in_materialisers(small: Sequence[Planned]) -> None:
-    """Every result of a window is a Gather's, or the network's own, or too small to matter."""
+    """Every result of a window is that of a Gather, an output of the network, or too small to matter."""
     for plan in small:
         for probe in plan.windows:
             graph = onnx.load_model_from_string(probe.model.content).graph
@@ -175,8 +180,9 @@ def test_no_chain_spans_the_border_of_a_window(small: Sequence[Planned]) -> None
     crossings = 0
     for plan in small:
         for probe in plan.windows:
-            told = json.loads(plan.npu.content(probe))
-            chains = [{name for layer in chain for name in told["layers"][layer]["nodes"]} for chain in told["chains"]]
+            report = json.loads(plan.npu.content(probe))
+            layers = report["layers"]
+            chains = [{name for layer in chain for name in layers[layer]["nodes"]} for chain in report["chains"]]
             for writer, reader in _crossings(probe):
                 crossings += 1
                 assert not any({writer, reader} <= chain for chain in chains), f"{plan.network.name}: {probe.label}"
@@ -184,7 +190,7 @@ def test_no_chain_spans_the_border_of_a_window(small: Sequence[Planned]) -> None
 
 
 def test_nulls_are_the_windows_without_their_layers(small: Sequence[Planned]) -> None:
-    """What stands in front of a window's layers is its null, node by node; without producers there is none."""
+    """The nodes in front of a window's layers are those of its null window; without producers there is none."""
     compared = 0
     for plan in small:
         for chain in plan.chains:
@@ -199,7 +205,7 @@ def test_nulls_are_the_windows_without_their_layers(small: Sequence[Planned]) ->
 
 
 def test_chains_and_meetings_add_up_to_the_network(small: Sequence[Planned]) -> None:
-    """Without noise the sum is the makespan but for 2 %, each layer that takes time in one chain."""
+    """Without noise the sum is the makespan within 2 %, and each layer that takes time is in one chain."""
     for plan in small:
         time_s = {probe.id: plan.npu.time_s(probe) for probe in plan.probes.values()} | {"": 0.0}
         alone = [time_s[chain.alone] - time_s[chain.alone_null] for chain in plan.chains]
@@ -220,7 +226,7 @@ def test_chains_and_meetings_add_up_to_the_network(small: Sequence[Planned]) -> 
 
 
 def test_what_costs_nothing_goes_with_its_reader(small: Sequence[Planned]) -> None:
-    """A layer of views is no border: the window of its reader holds it, and it is in no chain by itself."""
+    """A layer of views is in the window of its reader and in no chain of its own."""
     network = small[0].network
     layers = cut(network, ())
     places = {layer.name: place for place, layer in enumerate(layers)}
@@ -243,31 +249,31 @@ Answer = Callable[[Probe], RuntimeGraph | None]
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> tuple[Network, tuple[Layer, ...]]:
-    """Three convolutions with activations, pooling and a classifier, every node a layer."""
+    """Return three convolutions with activations, pooling and a classifier, cut into one layer per node."""
     network = load_network(str(build_network(tmp_path_factory.mktemp("line") / "line.onnx")))
     return network, cut(network, ())
 
 
-def _told(*chains: set[int]) -> RuntimeGraph:
+def _chained(*chains: set[int]) -> RuntimeGraph:
     return RuntimeGraph((), frozenset(), tuple(frozenset(chain) for chain in chains))
 
 
-def _as_told(told: RuntimeGraph, torn: Sequence[frozenset[int]] = ()) -> Answer:
-    """A device that chains windows as the network, but in windows that are torn every layer by itself."""
+def _as_reported(graph: RuntimeGraph, torn: Sequence[frozenset[int]] = ()) -> Answer:
+    """Return a device that chains windows as the network, but in `torn` windows has no chains."""
 
     def answer(probe: Probe) -> RuntimeGraph:
         held = frozenset(probe.model.names.nodes.values())
         if held in torn:
-            return _told(*({index} for index in held))
-        return _told(*(set(chain & held) for chain in told.chains if chain & held))
+            return _chained(*({index} for index in held))
+        return _chained(*(set(chain & held) for chain in graph.chains if chain & held))
 
     return answer
 
 
 def test_a_meeting_that_the_network_does_not_have_is_dropped(line: tuple[Network, tuple[Layer, ...]]) -> None:
-    """Pairs run otherwise than in the network are left out, but where a chain by itself is run otherwise, too."""
+    """Pairs that run otherwise than in the network are left out, unless one of their chains alone does so too."""
     network, layers = line
-    told = _told({0, 1}, {2, 3, 4}, {5, 6, 7, 8})
+    graph = _chained({0, 1}, {2, 3, 4}, {5, 6, 7, 8})
     pairs = [frozenset({0, 1, 2, 3, 4}), frozenset({2, 3, 4, 5, 6, 7, 8})]
     cases: list[tuple[Sequence[frozenset[int]], tuple[bool, ...]]] = [
         ((), (True, True, True)),
@@ -276,16 +282,11 @@ def test_a_meeting_that_the_network_does_not_have_is_dropped(line: tuple[Network
         ((pairs[1], frozenset({0, 1})), (True, False, True)),
     ]
     for torn, agrees in cases:
-        chains, probes = plan_chains(network, layers, told, str, _as_told(told, torn))
+        chains, probes = plan_chains(network, layers, graph, str, _as_reported(graph, torn))
         assert tuple(chain.agrees for chain in chains) == agrees
         assert [chain.meeting != "" for chain in chains] == [agrees[0], agrees[1], False]
-        named = {
-            name
-            for chain in chains
-            for name in (
-                chain.alone, chain.alone_null, chain.meeting, chain.meeting_null, chain.check, chain.check_null
-            )
-        }  # fmt: skip
+        roles = ("alone", "alone_null", "meeting", "meeting_null", "check", "check_null")
+        named = {getattr(chain, role) for chain in chains for role in roles}
         assert [chain.check != "" for chain in chains] == [all(agrees), False, False]
         assert named - {""} == {probe.id for probe in probes}
         assert [len(chain.places) for chain in chains] == [2, 3, 4]
@@ -294,37 +295,39 @@ def test_a_meeting_that_the_network_does_not_have_is_dropped(line: tuple[Network
 
 
 def test_chains_that_share_a_layer_are_one_group(line: tuple[Network, tuple[Layer, ...]]) -> None:
-    """A layer whose parts run in two chains holds these together; a layer in no chain is a group by itself."""
+    """Chains that share a layer form one group; a layer in no chain is a group of its own."""
     network, layers = line
-    told = _told({0, 1, 2}, {2, 3}, {4, 5})
-    chains, _ = plan_chains(network, layers, told, str, _as_told(told))
+    graph = _chained({0, 1, 2}, {2, 3}, {4, 5})
+    chains, _ = plan_chains(network, layers, graph, str, _as_reported(graph))
     assert [[int(label) for _, label in chain.places] for chain in chains] == [[0, 1, 2, 3], [4, 5], [6], [7], [8]]
 
 
 def test_chains_know_what_crosses_their_borders(small: Sequence[Planned]) -> None:
-    """Inputs, results and weights of each layer by hand; a tensor goes through layers that cost nothing."""
+    """Border and weight sizes are those computed by hand; tensors pass through layers that take no time."""
     network = small[0].network
     layers = cut(network, ())
     # x, and what each convolution and the sum write: 16 x 24 x 24 floats; pooled and turned 16 x 12 x 12 floats.
     large, pooled, result = 4 * 16 * 24 * 24, 4 * 16 * 12 * 12, 4 * 144 * 32
     views = frozenset({10, 11})
-    told = RuntimeGraph((), frozenset(), tuple(map(frozenset, ({0, 1}, {2, 3, 4, 5, 6}, {7, 8}, {9}, {12}))), views)
-    chains, _ = plan_chains(network, layers, told, str, _as_told(told))
+    graph = RuntimeGraph((), frozenset(), tuple(map(frozenset, ({0, 1}, {2, 3, 4, 5, 6}, {7, 8}, {9}, {12}))), views)
+    chains, _ = plan_chains(network, layers, graph, str, _as_reported(graph))
     assert [chain.borders for chain in chains] == [
-        ((large,), (large,)), ((large,), (), (), (), (large, large)), ((large,), (large,)), ((large, pooled),),
+        ((large,), (large,)),
+        ((large,), (), (), (), (large, large)),
+        ((large,), (large,)),
+        ((large, pooled),),
         ((pooled, result),),
-    ]  # fmt: skip
+    ]
     window = 4 * 16 * 16 * 9
-    assert [chain.weight_bytes for chain in chains] == [
-        (window, 0), (window, 0, window, 0, 0), (window, 0), (0,), (4 * 16 * 32,)
-    ]  # fmt: skip
-    told = RuntimeGraph((), frozenset(), (frozenset({9, 12}),), views)
-    chains, _ = plan_chains(network, layers, told, str, _as_told(told))
+    weights = [(window, 0), (window, 0, window, 0, 0), (window, 0), (0,), (4 * 16 * 32,)]
+    assert [chain.weight_bytes for chain in chains] == weights
+    graph = RuntimeGraph((), frozenset(), (frozenset({9, 12}),), views)
+    chains, _ = plan_chains(network, layers, graph, str, _as_reported(graph))
     assert chains[-1].borders == ((large,), (result,))
 
 
 def test_chains_are_in_the_journal_as_planned(small: Sequence[Planned], tmp_path: Path) -> None:
-    """Places, windows, borders and weights of every chain are read back equal, in order."""
+    """The journal returns places, windows, borders and weights of every chain unchanged and in order."""
     chains = tuple(chain for plan in small for chain in plan.chains)
     plan = ProbePlan({}, (), (Batch(()),), "r", (), AuxiliaryKind.AVGPOOL, chains=chains)
     with Journal(tmp_path / "journal.sqlite") as journal:
@@ -332,18 +335,18 @@ def test_chains_are_in_the_journal_as_planned(small: Sequence[Planned], tmp_path
 
 
 def test_a_device_without_chains_needs_no_windows(line: tuple[Network, tuple[Layer, ...]]) -> None:
-    """Nothing is planned and nothing asked where no chains are told."""
+    """If no chains are reported, no windows are planned and no questions asked."""
     network, layers = line
-    assert plan_chains(network, layers, _told(), str, lambda _: pytest.fail("asked")) == ((), ())
+    assert plan_chains(network, layers, _chained(), str, lambda _: pytest.fail("asked")) == ((), ())
 
 
-def test_what_is_told_of_a_part_leaves_the_rest_out() -> None:
-    """Producers and materialisers are in no chain that is read, nor are chains of nothing else, and views are told."""
+def test_chains_of_a_part_leave_other_nodes_out() -> None:
+    """Nodes outside the network are left out of chains and views, and chains of such nodes alone are left out."""
     names = EmittedNames({}, {"n2": 7, "n3": 8, "n4": 9})
     layers = [{"name": node, "nodes": [node]} for node in ("n0", "n1", "n2", "n3", "n5")]
     content = json.dumps({"layers": layers, "free_nodes": ["n4", "n6"], "chains": [[0], [1, 2], [3, 4]]}).encode()
-    told = read_runtime_chains(names, "emulated-npu", content)
-    assert (told.chains, told.views) == ((frozenset({7}), frozenset({8})), frozenset({9}))
+    graph = read_runtime_chains(names, "emulated-npu", content)
+    assert (graph.chains, graph.views) == ((frozenset({7}), frozenset({8})), frozenset({9}))
     assert read_runtime_chains(names, "openvino", b"").chains == ()
     with pytest.raises(ProtocolError, match="cannot be read"):
         read_runtime_chains(names, "emulated-npu", content.replace(b"[3, 4]", b"[3, 5]"))

@@ -1,4 +1,4 @@
-"""In its context probe a layer is executed by ONNX Runtime as in its network."""
+"""ONNX Runtime executes a layer in its context probe as in its network."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Which convolutions get the blocked layout depends on the block: 16 channels with
 
 @functools.cache
 def backend() -> Any:
-    """One real backend, as in a worker process."""
+    """Return a real backend, as in a worker process."""
     from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
 
     return OnnxRuntimeBackend({})
 
 
 def revealed(model: AssembledModel) -> bytes:
-    """The runtime's graph of a model; writes into the current folder."""
+    """Return the runtime's graph of a model; writes into the current folder."""
     weights, inputs = ([spec.wire() for spec in specs] for specs in (model.weights, model.inputs))
     answer = backend().load(LoadRequest("probe", model.content, weights, inputs, model.output_bytes, reveal=True))
     backend().unload("probe")
@@ -50,23 +50,23 @@ def revealed(model: AssembledModel) -> bytes:
 
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ProbePlan:
-    """The plan of a network that was cut as ONNX Runtime tells."""
+    """Return the plan of a network that is cut as ONNX Runtime reports."""
     monkeypatch.chdir(tmp_path)
-    return told_plan(request.param)
+    return reported_plan(request.param)
 
 
 @functools.cache
-def told_plan(name: str) -> ProbePlan:
-    """The plan of a network; made once, in a folder that may be written to."""
+def reported_plan(name: str) -> ProbePlan:
+    """Return the plan of a network, made once in a folder that may be written to."""
     network = load_network(f"builtin:{name}")
     model = network_probe(network).model
-    told = read_runtime_graph(network, model.names, "onnxruntime", revealed(model))
-    rules = learn_rules([(network, told.groups)], "onnxruntime")
-    return plan_probes([CutNetwork(network, cut(network, rules), told.blocked)], rules, AuxiliaryKind.AVGPOOL)
+    graph = read_runtime_graph(network, model.names, "onnxruntime", revealed(model))
+    rules = learn_rules([(network, graph.groups)], "onnxruntime")
+    return plan_probes([CutNetwork(network, cut(network, rules), graph.blocked)], rules, AuxiliaryKind.AVGPOOL)
 
 
 def executed(plan: ProbePlan, probe: str) -> list[NodeProto]:
-    """The nodes that the runtime executes for a probe, without reordering of memory, each by its usual name."""
+    """Return the operators that the runtime executes for a probe, by their usual names, without reorders."""
     graph = onnx.load_model_from_string(revealed(plan.probes[probe].model)).graph
     nodes = [node for node in graph.node if not node.op_type.startswith("Reorder")]
     for node in nodes:
@@ -75,7 +75,7 @@ def executed(plan: ProbePlan, probe: str) -> list[NodeProto]:
 
 
 def own(plan: ProbePlan, layer: LayerProbes) -> list[str]:
-    """Operators that the context probe executes for the layer: neither producers nor auxiliary layers."""
+    """Return the operators of the context probe without producers and auxiliary layers."""
     ops = [node.op_type for node in executed(plan, layer.in_context)]
     for taken in [node.op_type for node in executed(plan, layer.null)]:
         if taken in ops:
@@ -85,7 +85,7 @@ def own(plan: ProbePlan, layer: LayerProbes) -> list[str]:
 
 @pytest.mark.parametrize("plan", NETWORKS, indirect=True)
 def test_convolutions_are_fused_with_what_follows_as_in_the_network(plan: ProbePlan) -> None:
-    """Batch norm, activation and residual add of a layer are one operator in the probe, as they are in the network."""
+    """A layer of batch norm, activation and residual add is one operator in the probe, as in the network."""
     apart = {
         f"{layer.op} {layer.key.text}": own(plan, layer)
         for layer in plan.layers
@@ -107,7 +107,7 @@ def test_a_residual_add_is_drawn_into_its_convolution(plan: ProbePlan) -> None:
 
 @pytest.mark.parametrize("plan", ["resnet18", "dscnn"], indirect=True)
 def test_producers_are_left_standing(plan: ProbePlan) -> None:
-    """No producer is optimised away or drawn into the layer: the null probe executes the producers too."""
+    """The runtime keeps every producer: it is neither removed nor fused into the layer."""
     for layer in plan.layers:
         chip = layer.context.split(",").count("chip")
         null = [node.op_type for node in executed(plan, layer.null)]
@@ -119,7 +119,7 @@ def test_producers_are_left_standing(plan: ProbePlan) -> None:
 
 @pytest.mark.parametrize("plan", ["resnet18"], indirect=True)
 def test_context_probes_run(plan: ProbePlan) -> None:
-    """Each context probe gives one small result."""
+    """Each context probe returns one small result."""
     for layer in plan.layers:
         (output,) = run_on_onnxruntime(plan.probes[layer.in_context].model)
         assert output.nbytes <= 4 * 1024
@@ -127,7 +127,7 @@ def test_context_probes_run(plan: ProbePlan) -> None:
 
 @pytest.mark.parametrize("plan", ["bert_mini"], indirect=True)
 def test_auxiliary_layers_reorder_nothing_where_the_network_does_not(plan: ProbePlan) -> None:
-    """A network without blocked layouts has none in its probes, or the reordering would be taken for the layer."""
+    """The probes of a network without blocked layouts have none, so that no reorder is charged to a layer."""
     reordered = set()
     for layer in plan.layers:
         for probe in (layer.layer, layer.in_context):

@@ -1,4 +1,4 @@
-"""On a real runtime, the layer in a context probe is executed as one, apart from producer and auxiliary layer."""
+"""On a real runtime, the layer of a context probe is fused, separate from producer and auxiliary layer."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def _reveal(backend: OnnxRuntimeBackend, model: AssembledModel) -> Revealed:
 
 
 def _executed_apart(backend: OnnxRuntimeBackend, model: AssembledModel, layer: Layer) -> bool:
-    """Whether the layer's nodes form one group of the probe.
+    """Return whether the layer's nodes form one group of the probe.
 
-    Views are moved together by the runtime, a reshape with the auxiliary layer's unsqueeze: that costs nothing.
+    The runtime may merge views, such as a reshape and the auxiliary layer's unsqueeze; that takes no time.
     """
     probe = prepare(ModelFile("probe", onnx.load_model_from_string(model.content), ""), {})
     names = EmittedNames(
@@ -55,18 +55,18 @@ def _executed_apart(backend: OnnxRuntimeBackend, model: AssembledModel, layer: L
 @pytest.mark.long
 @pytest.mark.parametrize("name", BUILTIN_NAMES)
 def test_probe_runs_the_layer_as_the_network_does(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ONNX Runtime fuses the layer of every context probe as in the network, and nothing else with it."""
+    """ONNX Runtime fuses the layer of every context probe as in the network, and fuses nothing else into it."""
     monkeypatch.chdir(tmp_path)
     backend = OnnxRuntimeBackend({})
     network = load_network(f"builtin:{name}")
     model = assemble_network(network)
     revealed = _reveal(backend, model)
-    told = read_runtime_graph(network, model.names, revealed.format, revealed.content)
-    layers = {layer.key: layer for layer in cut(network, learn_rules([(network, told.groups)], "onnxruntime"))}
+    graph = read_runtime_graph(network, model.names, revealed.format, revealed.content)
+    layers = {layer.key: layer for layer in cut(network, learn_rules([(network, graph.groups)], "onnxruntime"))}
     wrong = []
     for layer in layers.values():
-        producers = producers_of(network, layer, told.blocked)
-        plain = layer.graph.outputs[0] not in told.blocked
+        producers = producers_of(network, layer, graph.blocked)
+        plain = layer.graph.outputs[0] not in graph.blocked
         probe = layer_probe(network, layer, producers, DEFAULT_AUXILIARY, "context", plain)
         if probe.model.weight_bytes <= LARGEST_WEIGHT_BYTES and not _executed_apart(backend, probe.model, layer):
             wrong.append(layer.op)

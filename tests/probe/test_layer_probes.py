@@ -1,4 +1,4 @@
-"""Probes of layers: valid, holding the same layer, with one edge to the auxiliary layer and the right sizes."""
+"""Probes of layers are valid, have the layer and one edge to the auxiliary layer, and have the right sizes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from harness.probe.probe_plan import CutNetwork, LayerProbes, plan_probes
 
 NETWORKS = ("mobilenetv2", "vit_tiny", "bert_mini", "shufflenet", "dscnn")
 EVERY = 7
-"""One layer in so many is run for real behind a convolution, every second one behind pooling."""
+"""Every seventh layer is run with a convolution as auxiliary layer, every second one with pooling."""
 
 every_network = pytest.mark.parametrize("name", NETWORKS)
 every_kind = pytest.mark.parametrize("kind", AuxiliaryKind)
 
 
 def planned(name: str, kind: AuxiliaryKind) -> Iterator[tuple[Layer, LayerProbes, Probe]]:
-    """Each layer of a plan with its probe of S1.1 and its context probe."""
+    """Yield each layer of a plan with its probe of S1.1 and its context probe."""
     plan, place = plan_of(name, kind), cut_network(name)
     layers = {(layer.key, context_of(place.network, layer)): layer for layer in place.layers[::-1]}
     for probes in plan.layers:
@@ -39,7 +39,7 @@ def planned(name: str, kind: AuxiliaryKind) -> Iterator[tuple[Layer, LayerProbes
 
 
 def nodes_of_layer(probe: Probe) -> set[str]:
-    """Names of the probe's nodes that are the layer's."""
+    """Return the names of the probe's nodes that belong to the layer."""
     return set(probe.model.names.nodes)
 
 
@@ -54,7 +54,7 @@ def test_probes_are_valid_onnx(name: str, kind: AuxiliaryKind) -> None:
 @every_network
 @every_kind
 def test_one_edge_leads_from_the_layer_to_the_auxiliary_layer(name: str, kind: AuxiliaryKind) -> None:
-    """Of all results of the layer one operator behind it reads one, and the rest are handed back."""
+    """One operator reads one result of the layer; the other results are outputs."""
     for layer, _, probe in planned(name, kind):
         graph, inside = graph_of(probe.model), nodes_of_layer(probe)
         results = {output for node in graph.node if node.name in inside for output in node.output}
@@ -79,7 +79,7 @@ def test_the_probe_holds_the_same_layer(name: str, kind: AuxiliaryKind) -> None:
 @every_network
 @every_kind
 def test_little_comes_back(name: str, kind: AuxiliaryKind) -> None:
-    """Pooling leaves one value a channel, a convolution eight values a position, for layers of one result."""
+    """Pooling returns one value per channel, a convolution eight values per position, for layers of one result."""
     for layer, _, probe in planned(name, kind):
         if len(layer.graph.outputs) > 1:
             continue
@@ -107,7 +107,7 @@ def test_null_probes_hold_no_layer(name: str, kind: AuxiliaryKind) -> None:
 @every_network
 @every_kind
 def test_transfers_are_those_of_the_model(name: str, kind: AuxiliaryKind) -> None:
-    """Input and output bytes of the overhead regression are what goes in and out of the ONNX model."""
+    """Input and output bytes in the terms are those of the ONNX model."""
     for probe in plan_of(name, kind).probes.values():
         graph = graph_of(probe.model)
         assert probe.terms.input_bytes == bytes_of(graph.input) == probe.model.input_bytes
@@ -117,9 +117,9 @@ def test_transfers_are_those_of_the_model(name: str, kind: AuxiliaryKind) -> Non
 @every_network
 @every_kind
 def test_a_layer_adds_nothing_but_itself(name: str, kind: AuxiliaryKind) -> None:
-    """A layer's probe has one auxiliary layer, which reads what the auxiliary probe's one reads.
+    """A layer's probe has the same auxiliary layer as its auxiliary probe.
 
-    Where the device keeps the result in a layout of its own, reading it costs nothing that grows with its size.
+    In a private layout, the cost of reading the result does not grow with its size.
     """
     plan = plan_of(name, kind)
     for layer in plan.layers:
@@ -134,7 +134,7 @@ def test_a_layer_adds_nothing_but_itself(name: str, kind: AuxiliaryKind) -> None
 @every_network
 @every_kind
 def test_probes_run_on_onnxruntime(name: str, kind: AuxiliaryKind) -> None:
-    """A sample of the probes runs, with finite results of the size that the overhead regression is told."""
+    """A sample of the probes runs, with finite results of the size in their terms."""
     plan = plan_of(name, kind)
     sample = plan.layers[:: 2 if kind == AuxiliaryKind.AVGPOOL else EVERY]
     ids = {probe for at in sample for probe in (at.layer, at.auxiliary, at.in_context, at.null)}
@@ -145,7 +145,7 @@ def test_probes_run_on_onnxruntime(name: str, kind: AuxiliaryKind) -> None:
 
 
 def test_context_probes_have_a_producer_in_front_of_every_chip_input() -> None:
-    """Where the layer reads what a neighbour wrote, its probe reads what a producer wrote."""
+    """A layer that reads a neighbour's result reads a producer's result in its probe."""
     plan = plan_of("mobilenetv2", AuxiliaryKind.AVGPOOL)
     for layer in plan.layers:
         probe = plan.probes[layer.in_context]
@@ -156,7 +156,7 @@ def test_context_probes_have_a_producer_in_front_of_every_chip_input() -> None:
 
 
 def test_single_probes_hold_the_layer_alone() -> None:
-    """The probe of people who time layers by themselves has the layer's operators and hands all results back."""
+    """The probe of a single layer has the layer's operators and returns all its results."""
     place = cut_network("dscnn")
     for layer in place.layers:
         probe = single_probe(place.network, layer)
@@ -167,7 +167,7 @@ def test_single_probes_hold_the_layer_alone() -> None:
 
 
 def test_the_reference_probe_and_the_network_probe_run() -> None:
-    """The probe that tracks drift, and a whole network as a probe, run and have the sizes they tell."""
+    """The reference probe and the probe of a whole network run, with outputs of the stated size."""
     for probe in (reference_probe(), network_probe(cut_network("dscnn").network)):
         outputs = run_on_onnxruntime(probe.model)
         assert sum(value.nbytes for value in outputs) == probe.terms.output_bytes
@@ -175,7 +175,7 @@ def test_the_reference_probe_and_the_network_probe_run() -> None:
 
 
 def secretive() -> CutNetwork:
-    """A small network whose every name is a secret."""
+    """Return a small network in which every name is a secret."""
     kernel = np.ones((4, 4, 3, 3), np.float32)
     nodes = [
         helper.make_node("Conv", ["SECRETx", "SECRETw"], ["SECRETa"], "SECRETconv", pads=[1] * 4),
@@ -191,7 +191,7 @@ def secretive() -> CutNetwork:
 
 @every_kind
 def test_no_name_of_the_file_reaches_a_probe(kind: AuxiliaryKind) -> None:
-    """Neither the model's bytes nor what is told of weights and inputs holds a name of the file."""
+    """Neither a model's bytes nor its descriptions of weights and inputs have a name of the file."""
     place = secretive()
     plan = plan_probes([place], (), kind)
     alone = [single_probe(place.network, layer) for layer in place.layers]
@@ -203,7 +203,7 @@ def test_no_name_of_the_file_reaches_a_probe(kind: AuxiliaryKind) -> None:
 
 @every_kind
 def test_plans_cover_every_layer_and_load_every_probe_once(kind: AuxiliaryKind) -> None:
-    """Each layer in each context has its four probes, and each probe is in one batch, the reference in none."""
+    """Each layer in each context has four probes; each probe is in one batch, the reference probe in none."""
     places = [cut_network("dscnn"), cut_network("mobilenetv2")]
     plan = plan_probes(places, DEFAULT_RULES, kind)
     wanted = {(layer.key, context_of(place.network, layer)) for place in places for layer in place.layers}
@@ -217,7 +217,7 @@ def test_plans_cover_every_layer_and_load_every_probe_once(kind: AuxiliaryKind) 
 
 
 def test_equal_plans_have_one_id() -> None:
-    """The same networks give the same plan, by which a campaign is resumed; another auxiliary layer another."""
+    """Equal networks give equal plan ids; another auxiliary layer gives another id."""
     plans = [
         plan_probes([cut_network("dscnn")], DEFAULT_RULES, kind)
         for kind in (AuxiliaryKind.AVGPOOL, AuxiliaryKind.AVGPOOL, AuxiliaryKind.CONV1X1)
@@ -226,7 +226,7 @@ def test_equal_plans_have_one_id() -> None:
 
 
 def test_a_network_planned_twice_adds_nothing() -> None:
-    """Layers that a network shares with another are probed once."""
+    """Layers that two networks share are probed once."""
     once, twice = (
         plan_probes([cut_network("dscnn")] * count, DEFAULT_RULES, AuxiliaryKind.AVGPOOL) for count in (1, 2)
     )

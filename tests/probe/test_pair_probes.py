@@ -1,4 +1,4 @@
-"""Pair probes: candidates, shapes, and models of which everything but the operators cancels."""
+"""Pair probes: candidates, shapes, and models in which everything but the operators cancels."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ NAMES = ("mobilenetv2", "squeezenet", "efficientnet_b0")
 
 @functools.cache
 def network_called(name: str) -> Network:
-    """A built-in network."""
+    """Return a built-in network."""
     return load_network(f"builtin:{name}")
 
 
 @functools.cache
 def chosen(name: str) -> tuple[NodePair, ...]:
-    """The pairs of a network in the shapes to be probed."""
+    """Return the pairs of a network in the shapes to be probed."""
     return tuple(pair for pairs in neighbours([network_called(name)], ()).values() for pair in shapes(pairs)[:3])
 
 
 def contents(content: bytes) -> Counter[tuple[str, tuple[tuple[int, ...], ...]]]:
-    """Operators of a model with the shapes that they write, and how often."""
+    """Return how often each operator occurs in a model, with the shape that it writes."""
     graph = onnx.shape_inference.infer_shapes(onnx.load_model_from_string(content)).graph
     values = {value.name: value.type.tensor_type.shape for value in (*graph.value_info, *graph.output)}
     return Counter(
@@ -44,7 +44,7 @@ def contents(content: bytes) -> Counter[tuple[str, tuple[tuple[int, ...], ...]]]
 @pytest.mark.parametrize("auxiliary", [AuxiliaryKind.AVGPOOL, AuxiliaryKind.ROWPOOL])
 @pytest.mark.parametrize("name", NAMES)
 def test_all_but_a_saving_cancels(name: str, auxiliary: AuxiliaryKind) -> None:
-    """`first` and `second` together hold exactly the operators of `both` and `between`, auxiliary layers included."""
+    """`first` and `second` together have exactly the operators of `both` and `between`, with auxiliary layers."""
     pairs = [(pair, hand_over) for pair in chosen(name) for hand_over in hand_overs(pair, auxiliary)]
     plan, planned = plan_pairs(pairs, auxiliary)
     for pair in planned:
@@ -58,7 +58,7 @@ def test_all_but_a_saving_cancels(name: str, auxiliary: AuxiliaryKind) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_pairs_are_neighbours_that_nobody_else_reads(name: str) -> None:
-    """The second group alone reads the first, and both together match their pattern."""
+    """Only the second group reads the first, and both together match their pattern."""
     network = network_called(name)
     for pattern, pairs in neighbours([network], ()).items():
         places = [{node.index for node in group} for group in match_all(network, [FusionRule(pattern)])]
@@ -71,7 +71,7 @@ def test_pairs_are_neighbours_that_nobody_else_reads(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shapes_are_distinct_and_of_one_pattern(name: str) -> None:
-    """What is probed for a pattern differs in shape and in nothing else."""
+    """The pairs probed for a pattern differ only in shape."""
     for pattern, pairs in neighbours([network_called(name)], ()).items():
         variants = shapes(pairs)
         assert 1 <= len(variants) <= 4
@@ -81,7 +81,7 @@ def test_shapes_are_distinct_and_of_one_pattern(name: str) -> None:
 
 
 def test_patterns_grow_from_what_is_fused_and_stop_where_it_is_not() -> None:
-    """With a fused pair its neighbours are tried with it; a convolution found apart is not tried again."""
+    """A fused pair is tried with its neighbours; a convolution found not to fuse is not tried again."""
     network = network_called("mobilenetv2")
     pair = FusionRule("Conv/dense/16(x0);BatchNormalization/16(0)")
     apart = FusionRule("Clip(x0);Conv/dense/16(0)", 4, 0)
@@ -101,13 +101,13 @@ def test_patterns_grow_from_what_is_fused_and_stop_where_it_is_not() -> None:
     ],
 )
 def test_normal_form(pattern: str, normal: str) -> None:
-    """Operands of sums and products stand in one order, those of differences where they were."""
+    """The normal form orders operands of sums and products, but not those of differences."""
     assert normal_form(pattern) == normal
     assert normal_form(normal) == normal
 
 
 def test_equal_probes_are_there_once() -> None:
-    """A pair planned twice adds nothing, and every probe is in one batch."""
+    """A pair planned twice adds no probe, and every probe is in one batch."""
     pairs = [(pair, hand_overs(pair, AuxiliaryKind.AVGPOOL)[0]) for pair in chosen("squeezenet")]
     once, _ = plan_pairs(pairs, AuxiliaryKind.AVGPOOL)
     twice, planned = plan_pairs([*pairs, *((replace(pair), kind) for pair, kind in pairs)], AuxiliaryKind.AVGPOOL)
