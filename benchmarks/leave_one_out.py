@@ -28,8 +28,8 @@ from harness.network.zoo import NAMES
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
 from harness.predictor.fit import fit_predictor
-from harness.predictor.sums import stderr_of_sum
 from harness.predictor.uncertainty.intervals import LEVEL, NORMAL_90
+from harness.predictor.uncertainty.network_errors import stderr_of_sum
 from harness.probe.overhead_terms import OverheadTerms
 
 

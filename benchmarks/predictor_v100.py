@@ -25,7 +25,6 @@ from v100_convolutions import split  # noqa: E402
 from harness.predictor.features.layer_arrays import Floats, LayerArrays, index_of, layer_arrays  # noqa: E402
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample  # noqa: E402
 from harness.predictor.fit import fit_predictor  # noqa: E402
-from harness.predictor.predictor import LayerPrediction  # noqa: E402
 from harness.predictor.roofline.device_tiling import DeviceTiling  # noqa: E402
 from harness.predictor.roofline.feature_matrix import feature_matrix  # noqa: E402
 from harness.predictor.roofline.tiling_search import find_tiling  # noqa: E402
@@ -33,6 +32,7 @@ from harness.predictor.training import WAYS, Training  # noqa: E402
 from harness.predictor.trees import VotingTrees  # noqa: E402
 from harness.predictor.uncertainty.coverage import Coverage  # noqa: E402
 from harness.predictor.uncertainty.intervals import LEVEL  # noqa: E402
+from harness.predictor.uncertainty.network_errors import LayerPrediction  # noqa: E402
 
 TEST_ROWS = 15_000
 POOLED_DRAWS = 1_000
@@ -71,7 +71,7 @@ def accuracy(rows: int) -> None:
             f"| {seed} | {shares[-1]:.1%} | {np.median(error):.2%} | {held_shares[-1]:.1%} "
             f"| {draws_p:.2g} | {calibration_p(sum(held), rows):.2g} "
             f"| ±{width(found, Coverage.INSIDE):.1%}, ±{width(found, Coverage.EDGE):.1%} "
-            f"| {predictor.steps.units} | {len(predictor.model) / 1e6:.1f} | {elapsed_s:.0f} |",
+            f"| {predictor.tiling.units} | {len(predictor.model) / 1e6:.1f} | {elapsed_s:.0f} |",
             flush=True,
         )
     spread = statistics.stdev(shares)

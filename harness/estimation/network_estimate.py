@@ -18,10 +18,9 @@ from harness.network.models import Models, load_networks
 from harness.network.network import FreeNode, Network
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import LayerFeatures
-from harness.predictor.predictor import LayerPrediction
-from harness.predictor.sums import stderr_of_sum
 from harness.predictor.uncertainty.coverage import Coverage
 from harness.predictor.uncertainty.intervals import NORMAL_90
+from harness.predictor.uncertainty.network_errors import LayerPrediction, stderr_of_sum
 from harness.probe.overhead_terms import OverheadTerms
 from harness.workspace import AnyWorkspace, as_workspace
 

@@ -1,1 +1,1 @@
-"""Latencies of layers that were never measured, predicted from those that were, each with an interval."""
+"""Predict layers that were never measured: a roofline, corrected by trees, with intervals."""

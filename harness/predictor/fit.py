@@ -1,4 +1,4 @@
-"""Training: steps, roofline, corrections chosen on held-out layers, intervals calibrated on the same."""
+"""Train a predictor: tiling, roofline, corrections chosen on held-out layers, intervals calibrated on the same."""
 
 from __future__ import annotations
 
@@ -24,43 +24,45 @@ from harness.predictor.uncertainty.network_errors import HeldOutTogether, shares
 LEAST_SAMPLES = 20
 _STORED_DIFFERENCE = 1e-4
 _STRAY = 10.0
-"""Scores are cut here before they are correlated."""
+"""Scores are clipped here before they are correlated."""
 
 
-def fit_predictor(samples: Sequence[TrainingExample], *, seed: int = 0) -> Predictor:
-    """Learns from measured layers of one device; the same samples and seed give the same predictor.
+def fit_predictor(examples: Sequence[TrainingExample], *, seed: int = 0) -> Predictor:
+    """Learn from measured layers of one device; the same examples and seed give the same predictor.
 
     A layer measured several times counts once, with its median. Raises UsageError below `LEAST_SAMPLES` layers.
     """
     repeats: dict[LayerFeatures, list[TrainingExample]] = defaultdict(list)
-    for sample in samples:
-        repeats[sample.layer].append(sample)
+    for example in examples:
+        repeats[example.layer].append(example)
     if len(repeats) < LEAST_SAMPLES:
         raise UsageError(
             f"{len(repeats)} measured layers are too few for a predictor",
-            why=f"it needs at least {LEAST_SAMPLES}",
+            why=f"It needs at least {LEAST_SAMPLES}",
             next_step="Measure more layers",
         )
-    work = layer_arrays(list(repeats))
-    latency_s = np.array([np.median([sample.latency_s for sample in part]) for part in repeats.values()])
-    noise = np.array([np.median([sample.stderr_s / sample.latency_s for sample in part]) for part in repeats.values()])
-    sources = tuple(frozenset[str]().union(*(sample.sources for sample in part)) for part in repeats.values())
-    import sklearn.ensemble  # noqa: F401 - what is limited is what is loaded already
+    arrays = layer_arrays(list(repeats))
+    latency_s = np.array([np.median([example.latency_s for example in part]) for part in repeats.values()])
+    noise = np.array(
+        [np.median([example.stderr_s / example.latency_s for example in part]) for part in repeats.values()]
+    )
+    sources = tuple(frozenset[str]().union(*(example.sources for example in part)) for part in repeats.values())
+    import sklearn.ensemble  # noqa: F401 - only loaded libraries are limited
     from threadpoolctl import threadpool_limits
 
-    # Threads of small systems wait for each other by spinning, which takes many times as long as one thread.
+    # On small systems threads wait for each other by spinning, which takes many times as long as one thread.
     with threadpool_limits(1):
-        training = Training(work, latency_s, noise, sources, find_tiling(work, latency_s, seed, noise), seed)
+        training = Training(arrays, latency_s, noise, sources, find_tiling(arrays, latency_s, seed, noise), seed)
         return _stored(training, *_judge(training))
 
 
 def _judge(training: Training) -> tuple[dict[str, str], Calibration, dict[str, float]]:
-    """How each operator is corrected, intervals, and shares of errors, all from layers left out of training.
+    """Return how each operator is corrected, intervals, and shares of errors, all from held-out layers.
 
-    Networks are held out whole. Layers of no network are held out at random; intervals then learn extrapolation
-    from the extreme layers that were outside the hull of the others.
+    Networks are held out whole. Without networks, layers are held out at random, and intervals learn extrapolation
+    from the extreme layers that are outside the hull of the others.
     """
-    networks, folds, operators = training.networks(), training.folds(), sorted(set(training.work.operators))
+    networks, folds, operators = training.networks(), training.folds(), sorted(set(training.arrays.operators))
     everything = dict.fromkeys(operators, tuple(WAYS))
     held_out = [training.held_out(part, everything) for part in [*networks, *folds[:JUDGED_FOLDS]]]
     ways = {operator: best_way(held_out, operator) for operator in operators}
@@ -74,7 +76,7 @@ def _judge(training: Training) -> tuple[dict[str, str], Calibration, dict[str, f
 
 
 def _together(held_out: Sequence[HeldOut], ways: Mapping[str, str], calibration: Calibration) -> HeldOutTogether:
-    """Normalised errors of the parts that are networks."""
+    """Return the normalised errors of the parts that are networks."""
     parts = [part for part in held_out if part.source]
     scores = []
     for part in parts:
@@ -82,7 +84,7 @@ def _together(held_out: Sequence[HeldOut], ways: Mapping[str, str], calibration:
         scale = calibration.scales(known.operators, known.spread, known.beyond, known.predicted_s)
         scores.append(np.clip(part.signed(ways) / scale, -_STRAY, _STRAY))
     return HeldOutTogether(
-        tuple(operator for part in parts for operator in part.work.operators),
+        tuple(operator for part in parts for operator in part.arrays.operators),
         tuple(part.source for part in parts for _ in part.index),
         np.concatenate([np.zeros(0), *scores]),
     )
@@ -91,14 +93,14 @@ def _together(held_out: Sequence[HeldOut], ways: Mapping[str, str], calibration:
 def _stored(
     training: Training, ways: Mapping[str, str], calibration: Calibration, shares: Mapping[str, float]
 ) -> Predictor:
-    """Trains on all layers and writes the result down."""
+    """Train on all layers and return the stored form."""
     operators = tuple(ways)
     roofline, columns, log_ratio = training.roofline()
     trees = []
     for operator in operators:
-        own = index_of(training.work, operator)
+        own = index_of(training.arrays, operator)
         trees.append(WAYS[ways[operator]](columns[own], log_ratio[own], training.seed))
-    parameters = Parameters(roofline, hull_of(training.work, operators), calibration, shares)
+    parameters = Parameters(roofline, hull_of(training.arrays, operators), calibration, shares)
     model = model_of(trees, columns.shape[1], {METADATA_KEY: text_of(parameters)})
     predictor = Predictor(model.SerializeToString())
     for operator, grown in zip(operators, trees, strict=True):
@@ -107,13 +109,13 @@ def _stored(
 
 
 def _compare(predictor: Predictor, training: Training, operator: str, grown: Corrector, columns: FeatureMatrix) -> None:
-    """The stored trees say what the grown ones say, whatever version of scikit-learn grew them."""
-    own = index_of(training.work, operator)
-    stored = predictor.corrections(training.work.take(own), columns[own])
+    """Check that the stored trees predict what the grown ones do, in any version of scikit-learn."""
+    own = index_of(training.arrays, operator)
+    stored = predictor.corrections(training.arrays.take(own), columns[own])
     difference = float(np.max(np.abs(grown.correct(columns[own]).log_ratio - stored.log_ratio)))
     if difference > _STORED_DIFFERENCE:
         raise HarnessError(
-            "The stored predictor is not the one that was trained",
-            why=f"their logarithms of latency differ by up to {difference:.2g} for {operator}",
-            next_step="Use the version of scikit-learn in constraints.txt and report this",
+            "The stored predictor differs from the trained one",
+            why=f"Their logarithms of latency differ by up to {difference:.2g} for {operator}",
+            next_step="Use the version of scikit-learn in constraints.txt, and report this error",
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,35 +16,19 @@ from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.feature_matrix import FeatureMatrix, feature_matrix
 from harness.predictor.stored_parameters import METADATA_KEY, parameters_from
 from harness.predictor.trees import Corrections
-from harness.predictor.uncertainty.coverage import Coverage, operator_index
-from harness.predictor.uncertainty.network_errors import share_of
+from harness.predictor.uncertainty.coverage import operator_index
+from harness.predictor.uncertainty.network_errors import LayerPrediction, share_of
 
 _OPERATORS = frozenset({"Add", "Gather", "Mul", "ReduceMean", "Split", "Sub", "TopK", "TreeEnsemble"})
-"""What predictors are made of; nothing in it loops or reads files."""
-
-
-@dataclass(frozen=True)
-class LayerPrediction:
-    """A latency, the interval that holds it with probability `intervals.LEVEL`, and how far it had to reach.
-
-    `operator` is the class that was learnt together, `shared` the share of the error's variance that all layers
-    of that class in one network have in common, see `shared.stderr_of_sum`.
-    """
-
-    latency_s: float
-    low_s: float
-    high_s: float
-    coverage: Coverage
-    operator: str
-    shared: float
+"""The operators of stored predictors; none loops or reads files."""
 
 
 class Predictor:
-    """A predictor in its stored form, which is the form that it predicts with."""
+    """A predictor in its stored form, which it predicts with."""
 
     def __init__(self, model: bytes) -> None:
-        """Takes the bytes of the ONNX file; raises LutCorrupt where they are no predictor."""
-        os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # the wheels report to their vendor unless told before import
+        """Load the bytes of the ONNX file; raises LutCorrupt if they are not a predictor."""
+        os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before the import
         import onnxruntime
 
         _check_operators(model)
@@ -61,35 +44,35 @@ class Predictor:
             if METADATA_KEY not in metadata:
                 raise _corrupt(f"it has no metadata {METADATA_KEY!r}")
             self._parameters = parameters_from(metadata[METADATA_KEY])
-        except ValueError as error:  # not as it should be, or no UTF-8
+        except ValueError as error:  # malformed, or not UTF-8
             raise _corrupt(f"its metadata {METADATA_KEY!r} cannot be read ({error})") from error
         self.model = model
 
     @classmethod
     def load(cls, path: Path) -> Predictor:
-        """Reads a stored predictor; raises OSError or LutCorrupt."""
+        """Read a stored predictor; raises OSError or LutCorrupt."""
         return cls(path.read_bytes())
 
     def save(self, path: Path) -> None:
-        """Writes the stored form."""
+        """Write the stored form."""
         path.write_bytes(self.model)
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Operators that were learnt."""
+        """The learnt operators."""
         return self._parameters.hull.operators
 
     @property
-    def steps(self) -> DeviceTiling:
-        """Where the device's latency steps up, as far as the data showed."""
-        return self._parameters.roofline.steps
+    def tiling(self) -> DeviceTiling:
+        """The device's tiling, as found from the data."""
+        return self._parameters.roofline.tiling
 
     def predict(self, layer: LayerFeatures) -> LayerPrediction:
-        """The latency of one layer."""
+        """Predict the latency of one layer."""
         return self.predict_all([layer])[0]
 
     def predict_all(self, layers: Sequence[LayerFeatures]) -> tuple[LayerPrediction, ...]:
-        """The latencies of many layers, much faster than one by one."""
+        """Predict the latencies of many layers, much faster than one by one."""
         if not layers:
             return ()
         try:
@@ -99,27 +82,27 @@ class Predictor:
             raise _corrupt(f"its parts do not fit each other ({type(error).__name__})") from error
         # An interval may reach to infinity.
         if not all(math.isfinite(one.latency_s) and one.low_s <= one.latency_s <= one.high_s for one in found):
-            raise _corrupt("what it predicts is no latency")
+            raise _corrupt("it predicts a value that is not a latency")
         return found
 
     def _predictions(self, layers: Sequence[LayerFeatures]) -> tuple[LayerPrediction, ...]:
-        work, known = layer_arrays(layers), self._parameters
-        columns, roofline = feature_matrix(work, known.roofline)
-        fix = self.corrections(work, columns)
-        classes, beyond = known.hull.locate(work)
+        arrays, known = layer_arrays(layers), self._parameters
+        columns, roofline = feature_matrix(arrays, known.roofline)
+        fix = self.corrections(arrays, columns)
+        classes, beyond = known.hull.locate(arrays)
         log_latency = roofline + fix.log_ratio
-        half_width = known.calibration.half_widths(work.operators, classes, fix.spread, beyond, np.exp(log_latency))
+        half_width = known.calibration.half_widths(arrays.operators, classes, fix.spread, beyond, np.exp(log_latency))
         bounds = np.exp(np.stack([log_latency, log_latency - half_width, log_latency + half_width]))
         return tuple(
             LayerPrediction(latency_s, low_s, high_s, place, operator, share_of(known.shares, operator))
             for (latency_s, low_s, high_s), place, operator in zip(
-                bounds.T.tolist(), classes, work.operators, strict=True
+                bounds.T.tolist(), classes, arrays.operators, strict=True
             )
         )
 
-    def corrections(self, work: LayerArrays, columns: FeatureMatrix) -> Corrections:
-        """What the stored trees say of layers with these features."""
-        operator = operator_index(self.operators, work)
+    def corrections(self, arrays: LayerArrays, columns: FeatureMatrix) -> Corrections:
+        """Return the stored trees' corrections for layers with these features."""
+        operator = operator_index(self.operators, arrays)
         features = np.hstack([operator[:, None].astype(np.float32), columns])
         try:
             log_ratio, spread = self._session.run(["log_ratio", "spread"], {"features": features})
@@ -135,7 +118,7 @@ def _corrupt(why: str) -> LutCorrupt:
 
 
 def _check_operators(model: bytes) -> None:
-    """Raises LutCorrupt for a model that is none, or holds what no predictor does."""
+    """Raise LutCorrupt for a model with anything that a predictor does not hold, or for other bytes."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -145,4 +128,4 @@ def _check_operators(model: bytes) -> None:
         raise _corrupt("it is not an ONNX model") from error
     strange = sorted({node.op_type for node in graph.node} - _OPERATORS)
     if strange or any(tensor.external_data for tensor in graph.initializer):
-        raise _corrupt(f"it holds {strange[0][:40]!r}, which no predictor does" if strange else "it refers to files")
+        raise _corrupt(f"it holds the operator {strange[0][:40]!r}" if strange else "it refers to files")

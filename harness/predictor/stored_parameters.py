@@ -1,11 +1,11 @@
-"""Everything of a predictor that is not a tree, as JSON in the metadata of its ONNX file."""
+"""A predictor's parameters other than its trees, as JSON in the metadata of its ONNX file."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import numpy as np
@@ -73,7 +73,7 @@ class _Content(StrictModel):
 
 @dataclass(frozen=True)
 class Parameters:
-    """How features, coverage and intervals of a predictor are computed; `shares` is that of `shares_of`."""
+    """Parameters of features, coverage and intervals; `shares` are those of `shares_of`."""
 
     roofline: Roofline
     hull: Hull
@@ -82,12 +82,12 @@ class Parameters:
 
 
 def text_of(parameters: Parameters) -> str:
-    """One line of JSON; floats come back to the last bit."""
+    """Return one line of JSON; floats are read back to the last bit."""
     roofline, hull, calibration = parameters.roofline, parameters.hull, parameters.calibration
-    steps = roofline.steps
+    tiling = roofline.tiling
     content = {
         "schema_version": _VERSION,
-        "steps": {"units": steps.units, "depth": steps.depth, "channels": steps.channels, "tiles": steps.tiles},
+        "steps": asdict(tiling),
         "roofline": {"names": roofline.names, "table": roofline.table.tolist(), "overlap": roofline.overlap},
         "hull": {
             "operators": hull.operators,
@@ -111,16 +111,16 @@ def text_of(parameters: Parameters) -> str:
 
 
 def parameters_from(text: str) -> Parameters:
-    """Reads what `text_of` wrote; raises ValueError where it is something else."""
+    """Read the text of `text_of`; raises ValueError for any other."""
     try:
         content = _Content.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]) from None
-    steps, roofline, hull, calibration = content.steps, content.roofline, content.hull, content.calibration
+    roofline, hull, calibration = content.roofline, content.hull, content.calibration
     return Parameters(
         Roofline(
-            DeviceTiling(steps.units, steps.depth, steps.channels, steps.tiles),
+            DeviceTiling(**content.steps.model_dump()),
             roofline.names,
             np.array(roofline.table, dtype=np.float64),
             roofline.overlap,

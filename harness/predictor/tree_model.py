@@ -1,9 +1,9 @@
 """The stored form of a predictor: one ONNX file with its trees as a graph and everything else as metadata.
 
-The graph has one `TreeEnsemble` (ai.onnx.ml, version 5) with `VOTES` + 1 targets: one for each voting tree and
-one for the sum of boosted trees. Each tree starts with branches on feature 0, the operator's index, so that
-every operator has trees of its own; an unknown operator, -1, gets zeros. Median and quartiles of the votes are
-standard operators (TopK, Gather). Nothing is pickled.
+The graph has one `TreeEnsemble` (ai.onnx.ml, version 5) with `VOTES` + 1 targets: one for each voting tree and one for
+the sum of boosted trees. Each tree begins with branches on feature 0, the operator's index, so that every operator has
+its own trees; an unknown operator, -1, gets zeros. Standard operators (TopK, Gather) compute the median and quartiles
+of the votes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPSET, _ML_OPSET, _IR = 21, 5, 10
 
 @dataclass
 class _Nodes:
-    """Attributes of a `TreeEnsemble` while it is put together."""
+    """Attributes of a `TreeEnsemble` under construction."""
 
     feature: list[int] = field(default_factory=list)
     split: list[float] = field(default_factory=list)
@@ -49,7 +49,7 @@ class _Nodes:
         return len(self.feature) - 1
 
     def add(self, tree: Tree, target: int) -> tuple[int, bool]:
-        """A tree without a dispatch; returns where it starts."""
+        """Add a tree and return its root."""
         inner = tree.left >= 0
         node = np.cumsum(inner) - 1 + len(self.feature)
         leaf = np.cumsum(~inner) - 1 + len(self.target)
@@ -64,7 +64,7 @@ class _Nodes:
 
 
 def model_of(corrections: Sequence[Corrector], features: int, metadata: dict[str, str]) -> ModelProto:
-    """The model of the corrections of all operators, in order of their indices."""
+    """Return the model of the corrections of all operators, in the order of their indices."""
     from onnx import TensorProto, checker, helper
 
     nodes = _Nodes()
@@ -109,7 +109,7 @@ def model_of(corrections: Sequence[Corrector], features: int, metadata: dict[str
 
 
 def _dispatch(nodes: _Nodes, trees: Sequence[Tree | None], target: int) -> None:
-    """One tree that leads each operator's layers to that operator's own."""
+    """Add a tree that passes each operator's layers to the operator's own tree."""
     root = nodes.branch(0, -0.5)
     nodes.roots.append(root)
     nodes.true[root] = nodes.leaf(target, 0.0)

@@ -1,4 +1,4 @@
-"""Regression trees as arrays, and the two ways they are grown: by vote and by boosting."""
+"""Regression trees as arrays, grown in two ways: by vote and by boosting."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Corrections:
-    """Logarithms of latency over roofline: the correction and the spread of opinions about it, (layers,)."""
+    """Logarithms of latency over roofline: the correction and the spread of the votes for it, (layers,)."""
 
     log_ratio: Floats
     spread: Floats
@@ -44,12 +44,12 @@ class Corrections:
 
 @dataclass(frozen=True)
 class NoTrees:
-    """The roofline as it is."""
+    """The roofline without correction."""
 
     trees: tuple[Tree, ...] = ()
 
     def correct(self, columns: FeatureMatrix) -> Corrections:
-        """No correction, and no spread."""
+        """Return corrections and spreads of zero."""
         return Corrections(np.zeros(len(columns)), np.zeros(len(columns)))
 
 
@@ -57,15 +57,15 @@ class NoTrees:
 class VotingTrees:
     """Trees grown with random thresholds down to single layers; the median of their votes is the correction.
 
-    Latency jumps where a device changes its kernel. A mean over trees lands between the sides of a jump, the
-    median lands on one of them.
+    Latency jumps where a device changes its kernel. The mean over trees is between the sides of a jump, the median on
+    one of them.
     """
 
     trees: tuple[Tree, ...]
     forest: Any
 
     def correct(self, columns: FeatureMatrix) -> Corrections:
-        """Median of the votes; the spread is half the distance between their quartiles."""
+        """Return the median of the votes, and half the distance between their quartiles."""
         return corrections_of(np.stack([tree.predict(columns) for tree in self.forest.estimators_], axis=1))
 
 
@@ -77,7 +77,7 @@ class BoostedTrees:
     model: Any
 
     def correct(self, columns: FeatureMatrix) -> Corrections:
-        """The sum of the trees."""
+        """Return the sum of the trees."""
         return Corrections(self.model.predict(columns.astype(np.float64)), np.zeros(len(columns)))
 
 
@@ -85,20 +85,20 @@ Corrector = NoTrees | VotingTrees | BoostedTrees
 
 
 def corrections_of(votes: Floats) -> Corrections:
-    """Median and half the quartile distance of `VOTES` votes for each layer, (layers, VOTES)."""
+    """Return median and half the quartile distance of `VOTES` votes for each layer, (layers, VOTES)."""
     ordered = np.sort(votes, axis=1)
     middle = (ordered[:, VOTES // 2 - 1] + ordered[:, VOTES // 2]) / 2.0
     low, high = _QUARTERS
     return Corrections(middle, (ordered[:, high] - ordered[:, low]) / 2.0)
 
 
-def no_trees(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> NoTrees:  # noqa: ARG001 - grown like the others
-    """No trees, for operators with few layers or a perfect roofline."""
+def no_trees(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> NoTrees:  # noqa: ARG001 - the signature of the others
+    """Return no trees, for operators with few layers or an exact roofline."""
     return NoTrees()
 
 
 def grow_voting(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> VotingTrees:
-    """Voting trees on logarithms of latency over roofline."""
+    """Grow voting trees on logarithms of latency over roofline."""
     from sklearn.ensemble import ExtraTreesRegressor
 
     forest = ExtraTreesRegressor(VOTES, max_features=_FEATURES_TRIED, random_state=seed).fit(columns, log_ratio)
@@ -106,7 +106,7 @@ def grow_voting(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> VotingT
 
 
 def grow_boosted(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> BoostedTrees:
-    """Boosted trees on logarithms of latency over roofline, rising where physics says so."""
+    """Grow boosted trees on logarithms of latency over roofline, monotonic in `rising_columns`."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     model = HistGradientBoostingRegressor(
@@ -121,7 +121,7 @@ def grow_boosted(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> Booste
         random_state=seed,
     )
     model.fit(columns.astype(np.float64), log_ratio)
-    # scikit-learn has no public view of these trees; `fit` compares what is stored with the model.
+    # scikit-learn has no public view of these trees; `fit` compares the stored trees with the model.
     base = float(np.ravel(model._baseline_prediction)[0])
     nodes = [step[0].nodes for step in model._predictors]
     return BoostedTrees((_constant(base), *(_from_boosting(part) for part in nodes)), model)
@@ -155,7 +155,7 @@ def _constant(value: float) -> Tree:
 
 
 def _rounded_down(threshold: Sequence[float] | Floats) -> NDArray[np.float32]:
-    """The largest single below or at each threshold: the same singles are at most this as at most the double."""
+    """Return the largest single at or below each threshold: singles compare with it as with the double."""
     exact = np.clip(np.asarray(threshold, dtype=np.float64), np.finfo(np.float32).min, np.finfo(np.float32).max)
     single = exact.astype(np.float32)
     return np.where(single > exact, np.nextafter(single, np.float32(-np.inf)), single).astype(np.float32)

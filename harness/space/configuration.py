@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.predictor.features.layer_features import LayerFeatures, Pair, convolution, matrix_product, window
+from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise, convolution, matrix_product
 
 NO_ACTIVATION = "none"
 
@@ -29,20 +29,17 @@ class Convolution:
         """What the predictor knows of it; raises UsageError where the groups do not divide the channels."""
         padding = padding_of(self.kernel, self.stride)
         kind = "dense" if self.groups == 1 else "depthwise" if self.groups == self.channels_in else "grouped"
-        return _named(
-            f"mac/conv/{kind}/{_suffix(self.activation)}",
-            convolution(
-                batch=self.batch,
-                in_channels=self.channels_in,
-                out_channels=self.channels_out,
-                size=self.size,
-                kernel=(self.kernel, self.kernel),
-                stride=(self.stride, self.stride),
-                padding=(padding, padding),
-                groups=self.groups,
-                extra_operands=int(self.residual),
-            ),
+        found = convolution(
+            batch=self.batch,
+            in_channels=self.channels_in,
+            out_channels=self.channels_out,
+            size=self.size,
+            kernel=(self.kernel, self.kernel),
+            stride=(self.stride, self.stride),
+            padding=(padding, padding),
+            groups=self.groups,
         )
+        return replace(_named(f"mac/conv/{kind}/{_suffix(self.activation)}", found), extra_operands=int(self.residual))
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ class Pooling:
             for edge, pad, taps, step in zip(self.size, paddings, self.kernel, self.stride, strict=True)
         ]
         group = "reduce" if self.op.startswith("Global") else "window"
-        return window(
+        return channelwise(
             f"move/{group}/{self.op}",
             batch=self.batch,
             channels=self.channels,
@@ -108,10 +105,10 @@ class Elementwise:
     @property
     def features(self) -> LayerFeatures:
         """What the predictor knows of it."""
-        return window(
-            f"move/map/{self.op}", batch=self.batch, channels=self.channels, in_size=self.size, out_size=self.size,
-            extra_operands=self.operands - 1,
-        )  # fmt: skip
+        found = channelwise(
+            f"move/map/{self.op}", batch=self.batch, channels=self.channels, in_size=self.size, out_size=self.size
+        )
+        return replace(found, extra_operands=self.operands - 1)
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ class Rowwise:
     def features(self) -> LayerFeatures:
         """What the predictor knows of it."""
         plane = (self.rows, 1)
-        return window(f"move/norm/{self.op}", batch=1, channels=self.columns, in_size=plane, out_size=plane)
+        return channelwise(f"move/norm/{self.op}", batch=1, channels=self.columns, in_size=plane, out_size=plane)
 
 
 Configuration = Convolution | Product | Pooling | Elementwise | Rowwise

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from harness.errors import UsageError
-from harness.predictor.features.layer_features import TrainingExample, convolution, matrix_product, window
+from harness.predictor.features.layer_features import TrainingExample, channelwise, convolution, matrix_product
 
 
 def test_a_convolution_by_hand() -> None:
@@ -30,8 +32,8 @@ def test_depthwise_convolutions_are_an_operator_of_their_own() -> None:
 
 def test_an_extra_operand_is_read_once_more() -> None:
     """A fused residual addition reads one more tensor of the output's size."""
-    plain = window("Relu", batch=1, channels=3, in_size=(5, 5), out_size=(5, 5))
-    fused = window("Relu", batch=1, channels=3, in_size=(5, 5), out_size=(5, 5), extra_operands=1)
+    plain = channelwise("Relu", batch=1, channels=3, in_size=(5, 5), out_size=(5, 5))
+    fused = replace(plain, extra_operands=1)
     assert fused.moved_bytes - plain.moved_bytes == 3 * 25 * 4
 
 
@@ -44,16 +46,18 @@ def test_batched_products_are_groups() -> None:
     assert many.moved_bytes == 12 * one.moved_bytes
 
 
-@pytest.mark.parametrize("wrong", [{"batch": 0}, {"groups": 3}, {"size": (1, 1)}, {"extra_operands": -1}])
+@pytest.mark.parametrize("wrong", [{"batch": 0}, {"groups": 3}, {"size": (1, 1)}])
 def test_impossible_layers_are_refused(wrong: dict[str, object]) -> None:
     """Sizes below 1, negative counts and groups that do not divide the channels are the caller's mistake."""
     given: dict[str, object] = {"batch": 1, "in_channels": 8, "out_channels": 4, "size": (8, 8), "kernel": (3, 3)}
     with pytest.raises(UsageError):
         convolution(**(given | wrong))  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        replace(matrix_product(rows=1, depth=1, columns=1), extra_operands=-1)
 
 
 @pytest.mark.parametrize("latency_s", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_sample_needs_a_time(latency_s: float) -> None:
     """What was not measured is no sample."""
-    with pytest.raises(UsageError, match="no time"):
+    with pytest.raises(UsageError, match="finite time"):
         TrainingExample(matrix_product(rows=1, depth=1, columns=1), latency_s)

@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 
 from harness.predictor.features.layer_features import matrix_product
-from harness.predictor.predictor import LayerPrediction
-from harness.predictor.sums import stderr_of_sum
 from harness.predictor.uncertainty.coverage import Coverage
 from harness.predictor.uncertainty.intervals import ANY, NORMAL_90
-from harness.predictor.uncertainty.network_errors import UNKNOWN_SHARE, HeldOutTogether, share_of, shares_of
+from harness.predictor.uncertainty.network_errors import (
+    UNKNOWN_SHARE,
+    HeldOutTogether,
+    LayerPrediction,
+    share_of,
+    shares_of,
+    stderr_of_sum,
+)
 
 ONE = LayerPrediction(1.0, np.exp(-0.1 * NORMAL_90), np.exp(0.1 * NORMAL_90), Coverage.INSIDE, "Conv", 0.0)
 LAYERS = [matrix_product(rows=rows, depth=8, columns=8) for rows in (1, 2, 3, 4)]

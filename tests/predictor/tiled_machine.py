@@ -9,9 +9,9 @@ import numpy as np
 from harness.predictor.features.layer_features import (
     LayerFeatures,
     TrainingExample,
+    channelwise,
     convolution,
     matrix_product,
-    window,
 )
 
 UNITS, TILE, DEPTH = 12, 64, 16
@@ -42,7 +42,7 @@ def random_layers(count: int, seed: int) -> list[LayerFeatures]:
             )  # fmt: skip
         elif kind < 0.8:
             size = (2 * edge, 2 * edge)
-            layer = window(
+            layer = channelwise(
                 "MaxPool", batch=1, channels=channels, in_size=size, out_size=(edge, edge), kernel=(2, 2), stride=(2, 2)
             )
         else:

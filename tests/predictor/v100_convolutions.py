@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -42,7 +43,6 @@ def _sample(text: str, milliseconds: float) -> TrainingExample:
         stride=(stride, stride),
         padding=(kernel // 2, kernel // 2),
         groups=in_channels if kind == "Depthwise" else 1,
-        extra_operands=elementwise,
-        element_bytes=_HALF_BYTES,
     )
+    layer = replace(layer, extra_operands=elementwise, element_bytes=_HALF_BYTES)
     return TrainingExample(layer, milliseconds / 1e3)

@@ -1,14 +1,15 @@
-"""What a layer's key says of it: operators, sizes and bytes, as the features that predictors learn from.
+"""The features of a layer from its key.
 
-A key holds everything that bears on latency, so the entries of a table are enough to train on, and any layer
-of a network can be predicted. Classes of operators are paths, `mac/conv/dense/Relu`: layers of one path run
-the same code, layers that share only the front of it run similar code.
+A key holds everything that affects latency, so the entries of a table are enough to train on, and any layer of a
+network can be predicted. Classes of operators are paths, `mac/conv/dense/Relu`: layers of one path run the same code,
+layers that share only its beginning run similar code.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.network.network import ITEM_BYTES
 from harness.predictor.features.key_parser import (
@@ -17,15 +18,14 @@ from harness.predictor.features.key_parser import (
     VIEWS,
     WEIGHT_SLOT,
     WINDOWS,
+    KeyOperator,
+    ParsedKey,
     Shape,
-    Signature,
-    Step,
     Tensor,
-    parse_signature,
+    parse_key,
     windowed,
 )
-from harness.predictor.features.layer_features import LayerFeatures, Pair
-from harness.predictor.features.layer_features import window as window_layer
+from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm"})
 _FOLDED = frozenset({"BatchNormalization", "Affine"})
@@ -33,7 +33,7 @@ _ALONG_AN_AXIS = frozenset(
     {"Softmax", "Softmax-12", "LogSoftmax", "LayerNormalization", "LRN", "InstanceNormalization"}
 )
 _PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
-# Chains that exporters write out and devices run as one operator, longest first.
+# Chains of operators that exporters write and devices run as one operator, longest first.
 _IDIOMS = (
     (("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "Add"), "LayerNormalization"),
     (("Div", "Erf", "Add", "Mul", "Mul"), "Gelu"),
@@ -45,20 +45,20 @@ _IDIOMS = (
 
 
 def describe(signature: str) -> LayerFeatures | None:
-    """The features of the layer with this key (`LayerKey.text`); None where the text is not a key of this version.
+    """Return the features of the layer with this key (`LayerKey.text`); None if it is not a key of this version.
 
-    Every operator gets features: products of matrices and convolutions as such, fused ones with their
-    activation in the class and further inputs as extra operands, anything else as a mover of bytes.
+    Every operator has features: convolutions and matrix products are loop nests, with a fused activation in the class
+    and further inputs as extra operands; anything else moves bytes.
     """
-    parsed = parse_signature(signature)
+    parsed = parse_key(signature)
     if parsed is None:
         return None
-    for place, step in enumerate(parsed.steps):
-        weight = WEIGHT_SLOT.get(step.op, 1)
-        if step.op in CONVOLUTIONS and len(step.tensors) > weight:
-            found = _convolution(parsed, place, step.tensors[weight])
-        elif step.op in _MATRIX_OPERATORS and len(step.tensors) > weight:
-            found = _product(parsed, place, step.tensors[weight])
+    for place, operator in enumerate(parsed.operators):
+        weight = WEIGHT_SLOT.get(operator.op, 1)
+        if operator.op in CONVOLUTIONS and len(operator.tensors) > weight:
+            found = _convolution(parsed, place, operator.tensors[weight])
+        elif operator.op in _MATRIX_OPERATORS and len(operator.tensors) > weight:
+            found = _product(parsed, place, operator.tensors[weight])
         else:
             continue
         if found is not None:
@@ -66,14 +66,14 @@ def describe(signature: str) -> LayerFeatures | None:
     return _mover(parsed)
 
 
-def _convolution(layer: Signature, place: int, weight: Tensor) -> LayerFeatures | None:
-    step = layer.steps[place]
-    data, result = step.tensors[0], layer.outputs[0]
-    transposed = step.op == "ConvTranspose"
+def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures | None:
+    operator = layer.operators[place]
+    data, result = operator.tensors[0], layer.outputs[0]
+    transposed = operator.op == "ConvTranspose"
     if data.shape is None or weight.shape is None or min(len(data.shape), len(weight.shape)) < 3:
         return None
-    out = windowed(step, data.shape) or result.shape
-    groups = step.numbers("group", (1,))[0]
+    out = windowed(operator, data.shape) or result.shape
+    groups = operator.numbers("group", (1,))[0]
     if out is None or len(out) != len(data.shape) or data.shape[1] % groups:
         return None
     in_channels, out_channels = data.shape[1], weight.shape[1] * groups if transposed else weight.shape[0]
@@ -81,9 +81,9 @@ def _convolution(layer: Signature, place: int, weight: Tensor) -> LayerFeatures 
     kind = "depthwise" if 1 < groups == in_channels and not transposed else kind
     spatial = len(data.shape) - 2
     in_size, out_size = _plane(data.shape[2:]), _plane(out[2:])
-    # A transposed convolution does its kernel once per input pixel: as a loop nest, one kernel of 1/stride a side
-    # per output pixel.
-    kernel, stride = _plane(weight.shape[2:]), _plane(step.numbers("strides", (1,) * spatial))
+    # A transposed convolution applies its kernel once per input pixel: per output pixel, that is a kernel smaller by
+    # the stride on each side.
+    kernel, stride = _plane(weight.shape[2:]), _plane(operator.numbers("strides", (1,) * spatial))
     if transposed:
         kernel = (-(-kernel[0] // stride[0]), -(-kernel[1] // stride[1]))
     return LayerFeatures(
@@ -102,18 +102,18 @@ def _convolution(layer: Signature, place: int, weight: Tensor) -> LayerFeatures 
     )
 
 
-def _product(layer: Signature, place: int, right: Tensor) -> LayerFeatures | None:
-    step = layer.steps[place]
-    left = step.tensors[0]
+def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | None:
+    operator = layer.operators[place]
+    left = operator.tensors[0]
     if not left.shape or not right.shape or len(right.shape) < 2:
         return None
-    depth, columns = right.shape[-2:] if step.attributes.get("transB", "0") != "1" else right.shape[:-3:-1]
+    depth, columns = right.shape[-2:] if operator.attributes.get("transB", "0") != "1" else right.shape[:-3:-1]
     rows = math.prod(left.shape) // depth
     batch = math.prod(right.shape[:-2])
     if rows % batch:
         return None
     elements = math.prod(right.shape)
-    # A right-hand side that comes from another layer lies where activations lie, and is read like them.
+    # A right-hand side from another layer is in the memory of activations, and is read like them.
     operands = 0 if right.constant else -(-elements // (rows * columns))
     return LayerFeatures(
         operator="/".join(("mac", "product", "weights" if right.constant else "activations", _suffix(layer, place))),
@@ -129,40 +129,42 @@ def _product(layer: Signature, place: int, right: Tensor) -> LayerFeatures | Non
     )
 
 
-def _suffix(layer: Signature, place: int) -> str:
-    """What is done beside the products, apart from what is folded into the weights; copies of data come last."""
-    others = [step for position, step in enumerate(layer.steps) if position != place and step.op not in VIEWS]
-    computed = [step for step in others if step.op not in COPIES and not _is_sum(step)]
-    copied = sorted({step.op for step in others if step.op in COPIES})
+def _suffix(layer: ParsedKey, place: int) -> str:
+    """Return the finest levels of a class: operators beside the product that no weights absorb, then copies."""
+    others = [
+        operator for position, operator in enumerate(layer.operators) if position != place and operator.op not in VIEWS
+    ]
+    computed = [operator for operator in others if operator.op not in COPIES and not _is_sum(operator)]
+    copied = sorted({operator.op for operator in others if operator.op in COPIES})
     names = [name for name in _names(computed) if name not in _FOLDED]
     return "/".join(["+".join(names) or "plain", *(["+".join(copied)] if copied else [])])
 
 
-def _is_affine(step: Step) -> bool:
-    """A factor, summand or divisor that is known beforehand."""
-    return step.op in ("Add", "Mul", "Sub", "Div") and any(tensor.constant for tensor in step.tensors)
+def _is_affine(operator: KeyOperator) -> bool:
+    """Whether an operator only applies a constant factor, summand or divisor."""
+    return operator.op in ("Add", "Mul", "Sub", "Div") and any(tensor.constant for tensor in operator.tensors)
 
 
-def _is_sum(step: Step) -> bool:
-    return step.op in ("Add", "Sum") and not any(tensor.constant for tensor in step.tensors)
+def _is_sum(operator: KeyOperator) -> bool:
+    return operator.op in ("Add", "Sum") and not any(tensor.constant for tensor in operator.tensors)
 
 
-def _extra_operands(layer: Signature, place: int, elements: int) -> int:
-    """Further tensors of the result's size that operators behind the products read from outside."""
-    behind = layer.steps[place + 1 :]
-    reads = {read for step in behind for read in step.reads if read.startswith("x")}
+def _extra_operands(layer: ParsedKey, place: int, elements: int) -> int:
+    """Count the further tensors of the result's size that operators behind the product read from outside."""
+    behind = layer.operators[place + 1 :]
+    reads = {read for operator in behind for read in operator.reads if read.startswith("x")}
     return sum(math.prod(layer.inputs[int(read[1:])].shape or ()) >= elements for read in sorted(reads))
 
 
-def _mover(layer: Signature) -> LayerFeatures:
-    """A layer without products: what it reads and writes, and the window it looks through."""
+def _mover(layer: ParsedKey) -> LayerFeatures:
+    """Return the features of a layer without products: the bytes it reads and writes, and its window."""
     read = max(layer.inputs, key=lambda tensor: tensor.bytes, default=layer.outputs[0])
     written = max(layer.outputs, key=lambda tensor: tensor.bytes)
     item = ITEM_BYTES.get(written.dtype, 4)
     out_shape = written.shape or (1,)
-    names = _names(layer.steps)
+    names = _names(layer.operators)
     group = _group(names)
-    window = next((step for step in layer.steps if step.op in WINDOWS), None)
+    window = next((operator for operator in layer.operators if operator.op in WINDOWS), None)
     kernel = stride = (1, 1)
     in_shape = read.shape or (1,)
     extra = 0
@@ -170,20 +172,20 @@ def _mover(layer: Signature) -> LayerFeatures:
         spatial = len(in_shape) - 2
         kernel = _plane(window.numbers("kernel_shape", (1,) * spatial))
         stride = _plane(window.numbers("strides", (1,) * spatial))
-    elif group == "copy" or any(step.op in _PARTIAL_READS for step in layer.steps):
-        # Joined inputs and split outputs count together, and only what is picked of a larger tensor is read.
+    elif group == "copy" or any(operator.op in _PARTIAL_READS for operator in layer.operators):
+        # Joined inputs and split outputs count together; of a larger tensor, only the part that is picked is read.
         in_shape = out_shape = max(_joined(layer), out_shape, key=math.prod)
     elif math.prod(in_shape) > math.prod(out_shape):
         kernel = _plane((math.prod(in_shape) // max(1, math.prod(out_shape)),))
     else:
         in_shape = out_shape
-        constants = [tensor for step in layer.steps for tensor in step.tensors if tensor.constant]
+        constants = [tensor for operator in layer.operators for tensor in operator.tensors if tensor.constant]
         operands = [math.prod(tensor.shape or ()) for tensor in [*layer.inputs, *constants]]
         extra = sum(elements >= math.prod(out_shape) for elements in operands) - 1
     (batch, channels, in_size), (_, out_channels, out_size) = _image(in_shape), _image(out_shape)
     if out_channels != channels:
         channels, in_size = out_channels, (max(1, math.prod(in_shape) // (batch * out_channels)), 1)
-    return window_layer(
+    found = channelwise(
         "/".join(("move", group, "+".join(names))),
         batch=batch,
         channels=channels,
@@ -191,13 +193,12 @@ def _mover(layer: Signature) -> LayerFeatures:
         out_size=out_size,
         kernel=kernel,
         stride=stride,
-        extra_operands=max(0, extra),
-        element_bytes=item,
     )
+    return replace(found, extra_operands=max(0, extra), element_bytes=item)
 
 
-def _joined(layer: Signature) -> Shape:
-    """All outputs as if they were one."""
+def _joined(layer: ParsedKey) -> Shape:
+    """Return the shape of all outputs as if they were one tensor."""
     if len(layer.outputs) == 1:
         return layer.outputs[0].shape or (1,)
     first = layer.outputs[0].shape or (1,)
@@ -206,7 +207,7 @@ def _joined(layer: Signature) -> Shape:
 
 
 def _group(names: Sequence[str]) -> str:
-    """What kind of work a layer without products is."""
+    """Return the class of a layer without products."""
     kinds = set(names)
     if kinds <= VIEWS:
         return "view"
@@ -221,10 +222,10 @@ def _group(names: Sequence[str]) -> str:
     return "reduce" if reduces else "map"
 
 
-def _names(steps: Sequence[Step]) -> list[str]:
-    """The operators of a chain, well-known spellings of one operator replaced by its name."""
-    ops = [step.op for step in steps]
-    names = ["Affine" if _is_affine(step) else step.op for step in steps]
+def _names(operators: Sequence[KeyOperator]) -> list[str]:
+    """Return the names of operators, with known chains of them replaced by the operator that they compute."""
+    ops = [operator.op for operator in operators]
+    names = ["Affine" if _is_affine(operator) else operator.op for operator in operators]
     for chain, name in _IDIOMS:
         for place in range(len(ops) - len(chain) + 1):
             if tuple(ops[place : place + len(chain)]) == chain:
@@ -233,7 +234,7 @@ def _names(steps: Sequence[Step]) -> list[str]:
 
 
 def _image(shape: Shape) -> tuple[int, int, Pair]:
-    """Batch, channels and plane of a tensor; without spatial axes the last one is the channels'."""
+    """Return batch, channels and plane of a tensor; without spatial axes, the last axis is the channels."""
     if len(shape) < 4:
         *rest, channels = shape or (1,)
         return 1, channels, (math.prod(rest), 1)
@@ -241,5 +242,5 @@ def _image(shape: Shape) -> tuple[int, int, Pair]:
 
 
 def _plane(sizes: Sequence[int]) -> Pair:
-    """Any number of spatial sizes as height and width."""
+    """Return any number of spatial sizes as height and width."""
     return (math.prod(sizes[:-1]), sizes[-1]) if len(sizes) > 1 else (sizes[0] if sizes else 1, 1)

@@ -1,4 +1,4 @@
-"""Layers as columns of numbers: the quantities that every part of the predictor computes from."""
+"""Layers as arrays: the sizes that every part of the predictor computes from."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ Ints = NDArray[np.int64]
 Variant = tuple[str, int, int, int, int]
 """Operator, kernel and stride: layers that may run different code."""
 
-_SIZES = (
-    "batch", "in_channels", "out_channels", "in_height", "in_width", "out_height", "out_width",
-    "kernel_height", "kernel_width", "stride_height", "stride_width", "groups", "extra_operands", "element_bytes",
-)  # fmt: skip
+_PLAIN = ("batch", "in_channels", "out_channels", "groups", "extra_operands", "element_bytes")
+_PAIRS = {"in": "in_size", "out": "out_size", "kernel": "kernel", "stride": "stride"}
+_DERIVED = ("rows", "columns", "macs", "in_bytes", "out_bytes", "weight_bytes", "moved_bytes")
 
 
 @dataclass(frozen=True)
 class LayerArrays:
     """Layers by column; every array has one entry per layer.
 
-    `operators` are the classes that name the layers' code, `paths` their finest ones.
-    `sizes` holds the columns of `_SIZES`; `rows`, `columns`, `depth` and `groups` are the matrix products that
-    the layer comes to: `groups` products of (rows, depth) and (depth, columns).
+    `operators` are the classes that name the layers' code, `paths` their finest ones. `sizes` holds the plain sizes of
+    `LayerFeatures` by name, and its pairs as for instance `in_height` and `in_width`. `rows`, `columns` and `groups`
+    describe the layer as `groups` matrix products of (rows, depth) and (depth, columns).
     """
 
     operators: tuple[str, ...]
@@ -61,51 +60,34 @@ class LayerArrays:
         return self.sizes["in_channels"] / self.sizes["groups"]
 
     def take(self, index: Ints) -> LayerArrays:
-        """The layers at these positions."""
+        """Return the layers at these positions."""
         return LayerArrays(
-            tuple(self.operators[place] for place in index),
-            tuple(self.paths[place] for place in index),
-            tuple(self.variants[place] for place in index),
+            tuple(self.operators[at] for at in index),
+            tuple(self.paths[at] for at in index),
+            tuple(self.variants[at] for at in index),
             {name: column[index] for name, column in self.sizes.items()},
-            self.rows[index],
-            self.columns[index],
-            self.macs[index],
-            self.in_bytes[index],
-            self.out_bytes[index],
-            self.weight_bytes[index],
-            self.moved_bytes[index],
+            *(getattr(self, name)[index] for name in _DERIVED),
         )
 
 
 def layer_arrays(layers: Sequence[LayerFeatures]) -> LayerArrays:
-    """The columns of some layers."""
-    table = np.array([_sizes(layer) for layer in layers], dtype=np.float64).reshape(len(layers), len(_SIZES))
+    """Return the arrays of some layers."""
 
     def column(name: str) -> Floats:
         return np.array([getattr(layer, name) for layer in layers], dtype=np.float64)
 
+    sizes = {name: column(name) for name in _PLAIN}
+    for name, pair in _PAIRS.items():
+        sizes[f"{name}_height"], sizes[f"{name}_width"] = column(pair).reshape(-1, 2).T.copy()
     return LayerArrays(
-        operators=tuple(code_of(layer.operator) for layer in layers),
-        paths=tuple(layer.operator for layer in layers),
-        variants=tuple((layer.operator, *layer.kernel, *layer.stride) for layer in layers),
-        sizes={name: np.ascontiguousarray(table[:, place]) for place, name in enumerate(_SIZES)},
-        rows=column("rows"),
-        columns=column("columns"),
-        macs=column("macs"),
-        in_bytes=column("in_bytes"),
-        out_bytes=column("out_bytes"),
-        weight_bytes=column("weight_bytes"),
-        moved_bytes=column("moved_bytes"),
+        tuple(code_of(layer.operator) for layer in layers),
+        tuple(layer.operator for layer in layers),
+        tuple((layer.operator, *layer.kernel, *layer.stride) for layer in layers),
+        sizes,
+        *(column(name) for name in _DERIVED),
     )
 
 
-def _sizes(layer: LayerFeatures) -> tuple[int, ...]:
-    return (
-        layer.batch, layer.in_channels, layer.out_channels, *layer.in_size, *layer.out_size,
-        *layer.kernel, *layer.stride, layer.groups, layer.extra_operands, layer.element_bytes,
-    )  # fmt: skip
-
-
-def index_of(work: LayerArrays, operator: str) -> Ints:
-    """Positions of an operator's layers."""
-    return np.flatnonzero(np.array(work.operators) == operator)
+def index_of(layers: LayerArrays, operator: str) -> Ints:
+    """Return the positions of an operator's layers."""
+    return np.flatnonzero(np.array(layers.operators) == operator)

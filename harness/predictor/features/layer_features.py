@@ -1,4 +1,4 @@
-"""Descriptions of layers that a predictor learns from: operator, shapes, window, groups; and what follows from them."""
+"""The features of a layer that a predictor learns from: operator, shapes, window, groups, and derived sizes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from harness.errors import UsageError
 Pair = tuple[int, int]
 """Height and width."""
 CODE_LEVELS = 3
-"""So many levels of a class name the code that a device runs; finer ones only what is fused to it."""
+"""The first levels of a class name the code that a device runs; finer ones name only what is fused to it."""
 
 
 @dataclass(frozen=True)
 class LayerFeatures:
     """One layer as a loop nest over batch, groups, channels, output pixels and kernel taps.
 
-    `operator` is any name that tells layers apart that run different code, for instance "Conv" and "MaxPool", or
-    a path of ever finer classes such as "mac/conv/dense/Relu": what is rare is learnt with its coarser classes.
-    Sizes of layers without a batch, pixels or a window are 1. `weight_elements` is 0 for operators without
-    weights, `extra_operands` counts further tensors of the output's shape that are read, such as the other
-    summand of a residual addition fused into the layer.
+    `operator` is any name that distinguishes layers that run different code, for instance "Conv" and "MaxPool", or a
+    path of ever finer classes such as "mac/conv/dense/Relu": a rare class is learnt with its coarser classes. Sizes of
+    layers without a batch, pixels or a window are 1. `weight_elements` is 0 for operators without weights.
+    `extra_operands` counts further tensors of the output's shape that the layer reads, such as the other summand of a
+    fused residual addition.
     """
 
     operator: str
@@ -68,7 +68,7 @@ class LayerFeatures:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds, padding counted, or the operations of the same loop nest without weights."""
+        """Multiply-adds including padding, or the operations of the same loop nest without weights."""
         return self.rows * self.out_channels * (self.in_channels // self.groups) * self.taps
 
     @property
@@ -94,10 +94,10 @@ class LayerFeatures:
 
 @dataclass(frozen=True)
 class TrainingExample:
-    """A measured layer.
+    """A measured layer to train on.
 
-    `stderr_s` is the standard error of its latency. `sources` names the networks that it occurs in: layers of
-    one network are held out together, as those of a network that was never measured will be.
+    `stderr_s` is the standard error of its latency. `sources` names the networks with this layer: the layers of one
+    network are held out together, because a new network brings all of its layers at once.
     """
 
     layer: LayerFeatures
@@ -108,20 +108,20 @@ class TrainingExample:
     def __post_init__(self) -> None:
         if not 0.0 < self.latency_s < float("inf"):
             raise UsageError(
-                f"Latency {self.latency_s!r} s of {self.layer.operator} is no time",
-                why="a predictor learns from logarithms of positive, finite latencies",
-                next_step="Leave layers out that were not measured",
+                f"Latency {self.latency_s!r} s of {self.layer.operator} is not a positive, finite time",
+                why="A predictor learns from logarithms of latencies",
+                next_step="Leave out layers that were not measured",
             )
 
 
 def classes_of(operator: str) -> tuple[str, ...]:
-    """The classes of an operator, coarse to fine, itself last."""
+    """Return the classes of an operator from coarse to fine, itself last."""
     parts = operator.split("/")
     return tuple("/".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
 def code_of(operator: str) -> str:
-    """The class that names the code of an operator."""
+    """Return the class that names the code of an operator."""
     return classes_of(operator)[:CODE_LEVELS][-1]
 
 
@@ -135,12 +135,10 @@ def convolution(
     stride: Pair = (1, 1),
     padding: Pair = (0, 0),
     groups: int = 1,
-    extra_operands: int = 0,
-    element_bytes: int = 4,
 ) -> LayerFeatures:
-    """A convolution of an image of `size`, padded by `padding` on either side of each axis.
+    """Return a float32 convolution of an image of `size`, padded by `padding` on both sides of each axis.
 
-    Depthwise ones (as many groups as channels) count as an operator of their own: they run other kernels.
+    A depthwise one (as many groups as channels) has an operator of its own: it runs other kernels.
     """
     out_size = tuple(
         (edge + 2 * pad - taps) // step + 1 for edge, pad, taps, step in zip(size, padding, kernel, stride, strict=True)
@@ -157,15 +155,11 @@ def convolution(
         stride=stride,
         groups=groups,
         weight_elements=out_channels * in_channels // max(groups, 1) * kernel[0] * kernel[1],
-        extra_operands=extra_operands,
-        element_bytes=element_bytes,
     )
 
 
-def matrix_product(
-    *, rows: int, depth: int, columns: int, batch: int = 1, extra_operands: int = 0, element_bytes: int = 4
-) -> LayerFeatures:
-    """`batch` products of matrices (rows, depth) and (depth, columns), each with a right-hand side of its own."""
+def matrix_product(*, rows: int, depth: int, columns: int, batch: int = 1) -> LayerFeatures:
+    """Return `batch` float32 products of shapes (rows, depth) and (depth, columns), each with its own right side."""
     return LayerFeatures(
         operator="MatMul",
         batch=1,
@@ -175,12 +169,10 @@ def matrix_product(
         out_size=(rows, 1),
         groups=batch,
         weight_elements=batch * depth * columns,
-        extra_operands=extra_operands,
-        element_bytes=element_bytes,
     )
 
 
-def window(
+def channelwise(
     operator: str,
     *,
     batch: int,
@@ -189,13 +181,8 @@ def window(
     out_size: Pair,
     kernel: Pair = (1, 1),
     stride: Pair = (1, 1),
-    extra_operands: int = 0,
-    element_bytes: int = 4,
 ) -> LayerFeatures:
-    """An operator without weights that treats channels alike: pooling, activations, additions.
-
-    An addition of two tensors has one extra operand.
-    """
+    """Return a float32 operator without weights on each channel alone: pooling, activations, additions."""
     return LayerFeatures(
         operator=operator,
         batch=batch,
@@ -206,6 +193,4 @@ def window(
         kernel=kernel,
         stride=stride,
         groups=channels,
-        extra_operands=extra_operands,
-        element_bytes=element_bytes,
     )

@@ -1,4 +1,4 @@
-"""DeviceTiling in latency: work is done in whole tiles, and tiles in whole waves over the units of a device."""
+"""Steps in latency: a device works in whole tiles, and on tiles in whole waves over its parallel units."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.predictor.features.layer_arrays import Floats, LayerArrays
 WIDTHS = (32, 64, 128, 256)
 _LARGEST_TILE = 32768
 Tile = tuple[int, int, int]
-"""Rows and columns of an output tile, and how many tiles a unit works on at a time."""
+"""Rows and columns of an output tile, and the number of tiles that a unit works on at a time."""
 ALL_TILES: tuple[Tile, ...] = tuple(
     (rows, columns, together)
     for together in (1, 2)
@@ -23,12 +23,12 @@ ALL_TILES: tuple[Tile, ...] = tuple(
 
 @dataclass(frozen=True)
 class DeviceTiling:
-    """Where a device's latency steps up, found from its data.
+    """The tiling of a device's kernels, found from its latencies.
 
     units: parallel units that share the tiles of a layer
-    depth: how many products of a sum are taken at a time
-    channels: what input channels are padded to
-    tiles: output tiles that its kernels use
+    depth: products of a sum computed at a time
+    channels: input channels are padded to a multiple of this
+    tiles: output tiles of its kernels
     """
 
     units: int
@@ -36,22 +36,22 @@ class DeviceTiling:
     channels: int
     tiles: tuple[Tile, ...] = ALL_TILES
 
-    def waves(self, work: LayerArrays) -> Floats:
-        """How often all units are filled, (layers, tiles)."""
-        waves = [_tiles(work, rows, columns) / (self.units * together) for rows, columns, together in self.tiles]
+    def waves(self, arrays: LayerArrays) -> Floats:
+        """Return how often all units are filled, (layers, tiles)."""
+        waves = [_tiles(arrays, rows, columns) / (self.units * together) for rows, columns, together in self.tiles]
         return np.ceil(np.stack(waves, axis=1))
 
-    def turns(self, work: LayerArrays) -> Floats:
-        """Depth steps of one tile, (layers,)."""
-        padded = work.taps * np.ceil(work.group_channels / self.channels) * self.channels
+    def turns(self, arrays: LayerArrays) -> Floats:
+        """Return the depth steps of one tile, (layers,)."""
+        padded = arrays.taps * np.ceil(arrays.group_channels / self.channels) * self.channels
         return np.ceil(padded / self.depth)
 
-    def padded_work(self, work: LayerArrays) -> Floats:
-        """Logarithm of the work done over the work asked for, (layers, tiles)."""
+    def padded_work(self, arrays: LayerArrays) -> Floats:
+        """Return the logarithm of work done, padding included, over useful work, (layers, tiles)."""
         area = np.array([rows * columns * together * self.units for rows, columns, together in self.tiles])
-        done = self.waves(work) * area * (self.turns(work) * self.depth)[:, None]
-        return np.asarray(np.log(done / work.macs[:, None]))
+        done = self.waves(arrays) * area * (self.turns(arrays) * self.depth)[:, None]
+        return np.asarray(np.log(done / arrays.macs[:, None]))
 
 
-def _tiles(work: LayerArrays, rows: int, columns: int) -> Floats:
-    return np.asarray(work.groups * np.ceil(work.rows / rows) * np.ceil(work.columns / columns))
+def _tiles(arrays: LayerArrays, rows: int, columns: int) -> Floats:
+    return np.asarray(arrays.groups * np.ceil(arrays.rows / rows) * np.ceil(arrays.columns / columns))

@@ -1,4 +1,4 @@
-"""Features that corrections are learnt from: sizes, work, bytes, steps and the terms of the roofline."""
+"""The feature matrix that corrections are learnt from: sizes, work, bytes, tiling and terms of the roofline."""
 
 from __future__ import annotations
 
@@ -15,59 +15,59 @@ _HARDLY = -10.0
 _PLAIN = ("kernel_height", "kernel_width", "stride_height", "stride_width", "extra_operands", "element_bytes")
 
 FeatureMatrix = NDArray[np.float32]
-"""Single precision, (layers, features): thresholds then mean the same here and in the stored form."""
+"""Single precision, (layers, features), so that thresholds compare the same here and in the stored form."""
 
 
-def feature_matrix(work: LayerArrays, roofline: Roofline) -> tuple[FeatureMatrix, Floats]:
-    """Features of layers, and the logarithm of their roofline in seconds.
+def feature_matrix(arrays: LayerArrays, roofline: Roofline) -> tuple[FeatureMatrix, Floats]:
+    """Return the features of layers, and the logarithm of their roofline in seconds.
 
     RooflineTerms of the roofline enter relative to the roofline. FeatureMatrix that increase latency by the laws of
     physics when nothing else changes come last, see `rising_columns`.
     """
-    terms = roofline.terms(work)
-    sizes = work.sizes
-    depth = work.group_channels * work.taps
+    terms = roofline.terms(arrays)
+    sizes = arrays.sizes
+    depth = arrays.group_channels * arrays.taps
     columns = [
         *(np.log(sizes[name]) for name in _LOGARITHMS),
         *(sizes[name] for name in _PLAIN[:4]),
-        *(np.log(value) for value in (work.macs, work.rows, depth, work.groups, work.moved_bytes)),
-        *(np.log(value) for value in (work.in_bytes, work.out_bytes, 1.0 + work.weight_bytes)),
-        np.log(work.macs / work.moved_bytes),
+        *(np.log(value) for value in (arrays.macs, arrays.rows, depth, arrays.groups, arrays.moved_bytes)),
+        *(np.log(value) for value in (arrays.in_bytes, arrays.out_bytes, 1.0 + arrays.weight_bytes)),
+        np.log(arrays.macs / arrays.moved_bytes),
         sizes["kernel_height"] / sizes["in_height"],
         sizes["kernel_width"] / sizes["in_width"],
-        _share_inside(work, "height") * _share_inside(work, "width"),
+        _share_inside(arrays, "height") * _share_inside(arrays, "width"),
         sizes["in_channels"] % 8,
         *(_filled(sizes["out_channels"], width) for width in _CHANNEL_WIDTHS),
         *(_filled(sizes["in_channels"], width) for width in _CHANNEL_WIDTHS),
         *(_filled(sizes["out_height"], width) * _filled(sizes["out_width"], width) for width in _PIXEL_WIDTHS),
-        *np.log(roofline.steps.waves(work)).T,
+        *np.log(roofline.tiling.waves(arrays)).T,
         *(terms.tiles - terms.latency[:, None]).T,
         terms.kernel - terms.latency,
         terms.memory - terms.latency,
         np.maximum(terms.weights - terms.latency, _HARDLY),
         terms.latency,
-        *roofline.steps.padded_work(work).T,
+        *roofline.tiling.padded_work(arrays).T,
         *(sizes[name] for name in _PLAIN[4:]),
     ]
     return np.stack(columns, axis=1).astype(np.float32), terms.latency
 
 
 def rising_columns(count: int) -> list[int]:
-    """1 for the features, out of `count`, that cannot make a layer faster: more operands, more bytes an element."""
+    """Return 1 for each of `count` features that cannot make a layer faster, else 0: operands and element bytes."""
     return [0] * (count - 2) + [1, 1]
 
 
 def _filled(size: Floats, width: int) -> Floats:
-    """Useful share of tiles of `width`."""
+    """Return the useful share of tiles of `width`."""
     return np.asarray(size / (np.ceil(size / width) * width))
 
 
-def _share_inside(work: LayerArrays, axis: str) -> Floats:
-    """Share of kernel positions that lie on the image and not on its padding, along one axis."""
-    size, taps = work.sizes[f"in_{axis}"], work.sizes[f"kernel_{axis}"]
-    count, stride = work.sizes[f"out_{axis}"], work.sizes[f"stride_{axis}"]
+def _share_inside(arrays: LayerArrays, axis: str) -> Floats:
+    """Return the share of kernel positions on the image rather than on its padding, along one axis."""
+    size, taps = arrays.sizes[f"in_{axis}"], arrays.sizes[f"kernel_{axis}"]
+    count, stride = arrays.sizes[f"out_{axis}"], arrays.sizes[f"stride_{axis}"]
     padding = np.maximum((count - 1) * stride + taps - size, 0.0)
-    # All positions but those over the edges: with p of padding at an end, windows overhang by p, p - s, ...
+    # All positions except those over the edges: with padding p and stride s, windows overhang by p, p - s, ...
     share = 1.0 - (_overhang(padding // 2, stride) + _overhang(padding - padding // 2, stride)) / (count * taps)
     return np.asarray(np.clip(share, 0.0, 1.0))
 

@@ -1,4 +1,4 @@
-"""Which steps a device has: units, depth, channel padding and tiles, chosen by rooflines on held-out layers."""
+"""Search for a device's tiling: units, depth, channel padding and tiles, judged by rooflines on held-out layers."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ _MOST_FOLDS = 4
 _HALF_LOSS = 0.1
 
 
-def find_tiling(work: LayerArrays, latency_s: Floats, seed: int, noise: Floats | None = None) -> DeviceTiling:
-    """The steps whose roofline is nearest to layers that it was not fitted to.
+def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats | None = None) -> DeviceTiling:
+    """Return the tiling whose roofline is nearest to layers that it was not fitted to.
 
-    Units are searched on a grid of quarter octaves, then finer and with better fits about the best; depth and
-    channel padding one after the other; tiles that are hardly ever the fastest are dropped. A device of n units
-    that hold two tiles each may be found as 2 n units, which predicts the same. Units that take pixel after
-    pixel, with no tiles of rows, are judged beside.
+    Searches units on a grid of quarter octaves, then finer and with better fits about the best; then depth and channel
+    padding in turn; then drops tiles that are rarely the fastest. A device of n units with two tiles each may be found
+    as 2 n units, which predicts the same. Tilings that process one pixel at a time are judged in addition.
     """
-    order = np.random.default_rng(seed).permutation(len(work))[:_MOST_SAMPLES]
-    judge, strict = (_Judge(work, latency_s, order, count, noise) for count in (_ITERATIONS, _STRICT_ITERATIONS))
+    order = np.random.default_rng(seed).permutation(len(arrays))[:_MOST_SAMPLES]
+    judge, strict = (_Judge(arrays, latency_s, order, count, noise) for count in (_ITERATIONS, _STRICT_ITERATIONS))
     exponents = range(int(_PER_OCTAVE * np.log2(_MOST_UNITS)) + 1)
     coarse = sorted({round(2 ** (exponent / _PER_OCTAVE)) for exponent in exponents})
     best = judge.best([DeviceTiling(units, 32, 8, _SEARCHED_TILES) for units in coarse])
@@ -48,53 +47,53 @@ def find_tiling(work: LayerArrays, latency_s: Floats, seed: int, noise: Floats |
 
 
 def _streamed() -> list[DeviceTiling]:
-    """One unit that takes pixel after pixel: vector units and systolic arrays."""
+    """Return tilings of one unit that processes one pixel at a time: vector units and systolic arrays."""
     sizes = itertools.product(_STREAMED_DEPTHS, _STREAMED_COLUMNS)
     return [DeviceTiling(1, depth, 1, ((1, columns, 1),)) for depth, columns in sizes]
 
 
 class _Judge:
-    """Errors of rooflines on held-out layers, each candidate judged once.
+    """Errors of rooflines on held-out layers; judges each candidate once.
 
-    Few layers are judged by cross-validation over all of them, many by a part of them: the cost is the same.
+    Uses cross-validation over all layers if there are few, one part of them if there are many, at the same cost.
     """
 
     def __init__(
-        self, work: LayerArrays, latency_s: Floats, order: Ints, iterations: int, noise: Floats | None = None
+        self, arrays: LayerArrays, latency_s: Floats, order: Ints, iterations: int, noise: Floats | None = None
     ) -> None:
         count = max(1, min(_MOST_FOLDS, _MOST_SAMPLES // order.size))
         parts = [order[place :: max(count, 2)] for place in range(count)]
         self._folds = [(np.setdiff1d(order, part), part) for part in parts]
-        self._work, self._latency_s, self._iterations = work, latency_s, iterations
-        self._noise = np.zeros(len(work)) if noise is None else noise
+        self._arrays, self._latency_s, self._iterations = arrays, latency_s, iterations
+        self._noise = np.zeros(len(arrays)) if noise is None else noise
         self._errors: dict[DeviceTiling, float] = {}
 
     def best(self, candidates: list[DeviceTiling]) -> DeviceTiling:
-        """The candidate with the least mean loss."""
+        """Return the candidate with the least mean loss."""
         return min(candidates, key=self._loss)
 
-    def pruned(self, steps: DeviceTiling) -> DeviceTiling:
-        """Without the tiles that are hardly ever the fastest."""
+    def pruned(self, tiling: DeviceTiling) -> DeviceTiling:
+        """Return the tiling without the tiles that are rarely the fastest."""
         fastest = []
         for fitted, held_out in self._folds:
-            roofline = self._fit(steps, fitted)
-            fastest.append(np.argmin(roofline.terms(self._work.take(held_out)).tiles, axis=1))
-        count = np.bincount(np.concatenate(fastest), minlength=len(steps.tiles))
+            roofline = self._fit(tiling, fitted)
+            fastest.append(np.argmin(roofline.terms(self._arrays.take(held_out)).tiles, axis=1))
+        count = np.bincount(np.concatenate(fastest), minlength=len(tiling.tiles))
         share = count / count.sum()
-        kept = tuple(tile for tile, part in zip(steps.tiles, share, strict=True) if part >= _LEAST_SHARE)
-        return replace(steps, tiles=kept)
+        kept = tuple(tile for tile, part in zip(tiling.tiles, share, strict=True) if part >= _LEAST_SHARE)
+        return replace(tiling, tiles=kept)
 
-    def _loss(self, steps: DeviceTiling) -> float:
-        if steps not in self._errors:
-            self._errors[steps] = float(np.mean(np.concatenate([self._losses(steps, *fold) for fold in self._folds])))
-        return self._errors[steps]
+    def _loss(self, tiling: DeviceTiling) -> float:
+        if tiling not in self._errors:
+            self._errors[tiling] = float(np.mean(np.concatenate([self._losses(tiling, *fold) for fold in self._folds])))
+        return self._errors[tiling]
 
-    def _losses(self, steps: DeviceTiling, fitted: Ints, held_out: Ints) -> Floats:
-        """Between 0 and 1, half at an error of `_HALF_LOSS`: strays say nothing about steps."""
-        predicted = self._fit(steps, fitted).terms(self._work.take(held_out)).latency
+    def _losses(self, tiling: DeviceTiling, fitted: Ints, held_out: Ints) -> Floats:
+        """Return losses from 0 to 1, half at an error of `_HALF_LOSS`: outliers do not depend on the tiling."""
+        predicted = self._fit(tiling, fitted).terms(self._arrays.take(held_out)).latency
         error = np.abs(predicted - np.log(self._latency_s[held_out]))
         return np.asarray(error / (error + np.hypot(_HALF_LOSS, self._noise[held_out])))
 
-    def _fit(self, steps: DeviceTiling, index: Ints) -> Roofline:
-        work, latency_s, noise = self._work.take(index), self._latency_s[index], self._noise[index]
-        return fit_roofline(work, latency_s, steps, noise=noise, iterations=self._iterations)
+    def _fit(self, tiling: DeviceTiling, index: Ints) -> Roofline:
+        arrays, latency_s, noise = self._arrays.take(index), self._latency_s[index], self._noise[index]
+        return fit_roofline(arrays, latency_s, tiling, noise=noise, iterations=self._iterations)

@@ -1,4 +1,4 @@
-"""Where a layer lies among the layers that a predictor has learnt from."""
+"""Where a layer is among the layers that a predictor has learnt from."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SAME = 1e-4
 
 
 class Coverage(StrEnum):
-    """How far a prediction had to reach.
+    """Whether a prediction interpolates or extrapolates.
 
-    inside: all sizes between those learnt from, and a learnt layer near
-    edge: all sizes between those learnt from, but the nearest learnt layer is further than is usual among them
-    outside: a size smaller or larger than any learnt one, or an operator never learnt
+    inside: all sizes are within the learnt range, and a learnt layer is near
+    edge: all sizes are within the learnt range, but the nearest learnt layer is further than usual among them
+    outside: a size is smaller or larger than any learnt one, or the operator was never learnt
     """
 
     INSIDE = "inside"
@@ -31,13 +31,13 @@ class Coverage(StrEnum):
 
 @dataclass(frozen=True)
 class Hull:
-    """The learnt layers of all operators in doublings of their sizes.
+    """The learnt layers of all operators, on axes in doublings of their sizes.
 
     operators: the order in which arrays list operators
     places: one row per learnt layer, (layers, axes)
     owner: index of each learnt layer's operator
     low, high: the range of every axis per operator, (operators, axes)
-    near: up to which distance to a learnt layer a place counts as inside, per operator
+    near: the distance to a learnt layer up to which a layer counts as inside, per operator
     """
 
     operators: tuple[str, ...]
@@ -47,11 +47,11 @@ class Hull:
     high: Floats
     near: Floats
 
-    def locate(self, work: LayerArrays) -> tuple[list[Coverage], Floats]:
-        """Coverage of each layer, and by how many doublings it lies beyond the hull, (layers,)."""
-        operator = operator_index(self.operators, work)
+    def locate(self, arrays: LayerArrays) -> tuple[list[Coverage], Floats]:
+        """Return the coverage of each layer, and the doublings by which it is beyond the hull, (layers,)."""
+        operator = operator_index(self.operators, arrays)
         known = operator >= 0
-        place = places_of(work)
+        place = places_of(arrays)
         beyond = np.maximum(np.maximum(self.low[operator] - place, place - self.high[operator]), 0.0).max(axis=1)
         beyond = np.where(known, np.where(beyond > _SAME, beyond, 0.0), 1.0)
         far = nearest(place, operator, self.places, self.owner) > self.near[operator] + _SAME
@@ -59,9 +59,9 @@ class Hull:
         return [Coverage(name) for name in classes], beyond
 
 
-def hull_of(work: LayerArrays, operators: tuple[str, ...]) -> Hull:
-    """The hull of learnt layers; `operators` must name all of theirs."""
-    place, owner = places_of(work), operator_index(operators, work)
+def hull_of(arrays: LayerArrays, operators: tuple[str, ...]) -> Hull:
+    """Return the hull of learnt layers; `operators` must name all of theirs."""
+    place, owner = places_of(arrays), operator_index(operators, arrays)
     own = [place[owner == index] for index in range(len(operators))]
     distance = nearest(place, owner, place, owner, itself=True)
     near = [float(np.quantile(distance[owner == index], _EDGE_QUANTILE)) for index in range(len(operators))]
@@ -70,15 +70,15 @@ def hull_of(work: LayerArrays, operators: tuple[str, ...]) -> Hull:
     return Hull(operators, place, owner, low, high, np.minimum(near, _APART / 2))
 
 
-def operator_index(operators: tuple[str, ...], work: LayerArrays) -> Ints:
-    """Index of each layer's operator, -1 where it is none of `operators`."""
+def operator_index(operators: tuple[str, ...], arrays: LayerArrays) -> Ints:
+    """Return the index of each layer's operator, -1 where it is none of `operators`."""
     known = {name: index for index, name in enumerate(operators)}
-    return np.array([known.get(name, -1) for name in work.operators], dtype=np.int64)
+    return np.array([known.get(name, -1) for name in arrays.operators], dtype=np.int64)
 
 
-def places_of(work: LayerArrays) -> Floats:
-    """Layers as places whose axes are doublings, window axes counting more, (layers, axes)."""
-    sizes = work.sizes
+def places_of(arrays: LayerArrays) -> Floats:
+    """Return layers as points on axes in doublings, with more weight on window axes, (layers, axes)."""
+    sizes = arrays.sizes
     axes = [sizes["batch"], sizes["in_channels"], sizes["out_channels"], sizes["groups"]]
     axes += [sizes["in_height"], sizes["in_width"]]
     window = [sizes["kernel_height"], sizes["kernel_width"], sizes["stride_height"], sizes["stride_width"]]
@@ -88,7 +88,10 @@ def places_of(work: LayerArrays) -> Floats:
 
 
 def nearest(place: Floats, operator: Ints, learnt: Floats, owner: Ints, *, itself: bool = False) -> Floats:
-    """Distance to the nearest learnt layer of the same operator; with `itself` the places are the learnt ones."""
+    """Return the distance to the nearest other learnt layer of the same operator.
+
+    `itself` states that the places are the learnt layers.
+    """
     found = np.empty(len(place))
     for start in range(0, len(place), _BLOCK):
         part = slice(start, start + _BLOCK)

@@ -13,7 +13,7 @@ from harness.predictor.features.layer_arrays import Floats
 from harness.predictor.uncertainty.coverage import Coverage
 
 LEVEL = 0.9
-"""Share of latencies that lie in their intervals."""
+"""Share of latencies within their intervals."""
 NORMAL_90 = 1.6448536269514722
 """Half the width of an interval of LEVEL, in standard errors."""
 ANY = ""
@@ -27,8 +27,8 @@ _SHORTEST = 0.25
 class Residuals:
     """Held-out layers, one entry each.
 
-    `errors` are |log latency - log prediction|; `spread` is that of the trees' votes, `beyond` the doublings
-    outside the hull, `predicted_s` the prediction.
+    `errors` are |log latency - log prediction|, `spread` that of the trees' votes, `beyond` the doublings outside the
+    hull, `predicted_s` the prediction.
     """
 
     operators: tuple[str, ...]
@@ -39,7 +39,7 @@ class Residuals:
     predicted_s: Floats
 
     def only(self, coverage: Coverage) -> Residuals:
-        """Those of one class."""
+        """Return the layers of one coverage class."""
         kept = [place for place, found in enumerate(self.classes) if found is coverage]
         operators = tuple(self.operators[place] for place in kept)
         arrays = (self.errors, self.spread, self.beyond, self.predicted_s)
@@ -50,9 +50,9 @@ class Residuals:
 class Calibration:
     """Half widths of intervals in units of a scale.
 
-    `floors` is the scale of a layer that all trees agree on, by operator, `quantiles` the half width by
-    operator and coverage; `ANY` is for operators that were never learnt. `least_s` is what the shortest layers
-    are off by: latencies about as long are known that much worse.
+    `floors` is the scale of a layer that all trees agree on, by operator, and `quantiles` the half width by operator
+    and coverage; `ANY` is for operators that were never learnt. `least_s` is the absolute error of the shortest
+    layers, which widens the intervals of latencies about as short.
     """
 
     floors: dict[str, float]
@@ -62,18 +62,18 @@ class Calibration:
     def half_widths(
         self, operators: Sequence[str], classes: Sequence[Coverage], spread: Floats, beyond: Floats, predicted_s: Floats
     ) -> Floats:
-        """Half widths of intervals in logarithms of latency."""
+        """Return the half widths of intervals in logarithms of latency."""
         known = self.quantiles
         quantile = [known.get((name, where), known[ANY, where]) for name, where in zip(operators, classes, strict=True)]
         return np.array(quantile) * self.scales(operators, spread, beyond, predicted_s)
 
     def scales(self, operators: Sequence[str], spread: Floats, beyond: Floats, predicted_s: Floats) -> Floats:
-        """How far off predictions may be expected to be: more with disagreement and with each doubling outside."""
+        """Return the expected errors, larger with disagreement of the trees and with each doubling outside."""
         return _scales(self.floors, self.least_s, operators, spread, beyond, predicted_s)
 
 
 def joined(parts: Sequence[Residuals]) -> Residuals:
-    """All of them."""
+    """Return the residuals of all parts as one."""
     return Residuals(
         tuple(name for part in parts for name in part.operators),
         tuple(name for part in parts for name in part.classes),
@@ -85,10 +85,10 @@ def joined(parts: Sequence[Residuals]) -> Residuals:
 
 
 def calibrate(residuals: Residuals) -> Calibration:
-    """Quantiles of scores, errors in units of their scale, by operator and coverage.
+    """Return quantiles of scores, which are errors in units of their scale, by operator and coverage.
 
-    A class with few layers of an operator gets the quantile of all operators, of classes further out as well
-    where these are few, too; one further out is never narrower.
+    A class with few layers of an operator gets the quantile of all operators, and of classes further out if these are
+    few, too. A class further out is never narrower.
     """
     errors: dict[str, list[float]] = defaultdict(list)
     for operator, error in zip(residuals.operators, residuals.errors.tolist(), strict=True):
@@ -116,7 +116,7 @@ def calibrate(residuals: Residuals) -> Calibration:
 
 
 def _least(residuals: Residuals) -> float:
-    """What the shortest quarter is off by in seconds, beyond the relative error that the others have."""
+    """Return the error of the shortest quarter in seconds, beyond the relative error of the others."""
     short = residuals.predicted_s <= np.quantile(residuals.predicted_s, _SHORTEST)
     if short.all():
         return 0.0
@@ -129,7 +129,7 @@ def _floor(errors: Sequence[float] | Floats) -> float:
 
 
 def conformal_quantile(scores: Sequence[float] | Floats) -> float:
-    """The score that a further one stays below with probability LEVEL; infinite where too few are known."""
+    """Return the score that another one stays below with probability LEVEL; infinite where there are too few."""
     rank = math.ceil(LEVEL * (len(scores) + 1))
     return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else math.inf
 

@@ -1,29 +1,49 @@
-"""Which part of their errors the layers of one network share.
+"""Errors that the layers of a network share, and the standard error of a sum of predictions.
 
-What a predictor gets wrong about one layer of a network it gets wrong about the next of the same operator: a
-size that was never seen, a fused activation, a layout. Adding such errors as if they were independent makes the
+A predictor that is wrong about one layer of a network is wrong about the next of the same operator for the same
+reason: a size it never saw, a fused activation, a layout. Adding such errors as if they were independent makes the
 interval of a network far too narrow.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from harness.predictor.features.layer_arrays import Floats
-from harness.predictor.uncertainty.intervals import ANY
+from harness.predictor.features.layer_features import LayerFeatures
+from harness.predictor.uncertainty.coverage import Coverage
+from harness.predictor.uncertainty.intervals import ANY, NORMAL_90
 
-_LEAST_PAIRS = 100
+_FEWEST_PAIRS = 100
+_WIDEST = 1.0
 UNKNOWN_SHARE = 1.0
-"""Where no two layers were held out together, errors of one operator count as one error."""
+"""Where no two layers were held out together, the errors of one operator count as one error."""
+
+
+@dataclass(frozen=True)
+class LayerPrediction:
+    """A latency, the interval that holds it with probability `intervals.LEVEL`, and its coverage.
+
+    `operator` is the class that was learnt together; `shared` is the share of the error's variance that all layers of
+    that class in one network have in common.
+    """
+
+    latency_s: float
+    low_s: float
+    high_s: float
+    coverage: Coverage
+    operator: str
+    shared: float
 
 
 @dataclass(frozen=True)
 class HeldOutTogether:
-    """Normalised residuals of layers that were held out with all others of their network, (layers,)."""
+    """Normalised residuals of layers held out with all others of their network, (layers,)."""
 
     operators: tuple[str, ...]
     sources: tuple[str, ...]
@@ -31,7 +51,7 @@ class HeldOutTogether:
 
 
 def shares_of(held_out: HeldOutTogether) -> dict[str, float]:
-    """By operator the correlation of errors within a network, between 0 and 1; `ANY` pools all operators."""
+    """Return the correlation of errors within a network by operator, from 0 to 1; `ANY` pools all operators."""
     groups: dict[tuple[str, str], list[float]] = defaultdict(list)
     for operator, source, score in zip(held_out.operators, held_out.sources, held_out.scores.tolist(), strict=True):
         groups[operator, source].append(score)
@@ -39,7 +59,7 @@ def shares_of(held_out: HeldOutTogether) -> dict[str, float]:
     for (operator, _), scores in groups.items():
         by_operator[operator].append(scores)
         by_operator[ANY].append(scores)
-    return {operator: _correlation(parts) for operator, parts in by_operator.items() if _pairs(parts) >= _LEAST_PAIRS}
+    return {operator: _correlation(parts) for operator, parts in by_operator.items() if _pairs(parts) >= _FEWEST_PAIRS}
 
 
 def _pairs(groups: Sequence[Sequence[float]]) -> int:
@@ -47,7 +67,7 @@ def _pairs(groups: Sequence[Sequence[float]]) -> int:
 
 
 def _correlation(groups: Sequence[Sequence[float]]) -> float:
-    """Mean product of two scores of a group over the mean square; a group counts by its number of layers."""
+    """Return the mean product of two scores of a group over the mean square; groups weigh by their layers."""
     several = [np.array(scores) for scores in groups if len(scores) > 1]
     products = sum((part.sum() ** 2 - part @ part) / (part.size - 1) for part in several)
     squares = sum(float(part @ part) for part in several)
@@ -55,5 +75,26 @@ def _correlation(groups: Sequence[Sequence[float]]) -> float:
 
 
 def share_of(shares: Mapping[str, float], operator: str) -> float:
-    """What is known of an operator, or else of all."""
+    """Return the share of an operator, or else that of all operators."""
     return shares.get(operator, shares.get(ANY, UNKNOWN_SHARE))
+
+
+def stderr_of_sum(layers: Sequence[LayerFeatures], predictions: Sequence[LayerPrediction]) -> float:
+    """Return the standard error in seconds of the sum of predictions for the layers of one network.
+
+    A repeated layer has the same error each time; different layers of an operator share `LayerPrediction.shared` of
+    their variance. An interval wider than a factor of e on either side counts as that.
+    """
+    counts = Counter(layers)
+    shared_s: dict[str, float] = defaultdict(float)
+    own = 0.0
+    for layer, found in dict(zip(layers, predictions, strict=True)).items():
+        total_s = counts[layer] * _stderr_s(found)
+        shared_s[found.operator] += math.sqrt(found.shared) * total_s
+        own += (1.0 - found.shared) * total_s**2
+    return math.sqrt(own + sum(value**2 for value in shared_s.values()))
+
+
+def _stderr_s(found: LayerPrediction) -> float:
+    half_width = math.log(found.high_s / found.low_s) / 2.0 if found.low_s > 0.0 else math.inf
+    return found.latency_s * min(half_width, _WIDEST) / NORMAL_90
