@@ -1,4 +1,4 @@
-"""How the addresses of operands move through the loops around them, and what a loop nest needs at hand."""
+"""How the addresses of operands advance in loops, and the registers and slots that a loop nest needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from device_agents.emulated_npu.unit_commands import Command, Descriptor, Item, 
 
 
 class LoopStrides(NamedTuple):
-    """How an address moves: bytes for each iteration of these loops (by number), outermost first.
+    """The strides of an address: bytes per iteration of these loops (by number), outermost first.
 
-    The first and the last step are not zero: it stands still in all other loops.
+    The first and the last step are not zero. In all other loops the address is constant.
     """
 
     loops: tuple[int, ...]
@@ -23,7 +23,7 @@ class LoopStrides(NamedTuple):
 
 
 Address = tuple[LoopStrides | None, int]
-"""An address that moves on a course from its value in the first iteration of every loop; None: it stands still."""
+"""The strides of an address (None: constant), and its value in the first iteration of every loop."""
 
 ZERO: Address = (None, 0)
 """The address that register 0 always holds."""
@@ -32,7 +32,7 @@ Words = tuple[int, ...]
 
 
 class CodeItem(NamedTuple):
-    """An item and, for a command, what it needs: the addresses of its operands and the words of its settings."""
+    """An item and, for a command, the addresses of its operands and the words of its settings."""
 
     item: Item
     target: Address = ZERO
@@ -42,7 +42,7 @@ class CodeItem(NamedTuple):
 
 @dataclass(frozen=True)
 class LoopNest:
-    """A loop with what is used in it and in the loops inside it, each kind in the order of appearance."""
+    """A loop, and what it and its inner loops use, in the order of appearance."""
 
     number: int
     node: Loop
@@ -58,7 +58,7 @@ class LoopNest:
 
     @property
     def own(self) -> dict[LoopStrides, list[int]]:
-        """The courses that begin to move in this loop, each with the addresses that they start from."""
+        """The strides whose outermost loop is this one, each with the start addresses."""
         found: dict[LoopStrides, list[int]] = {}
         for course, start in self.addresses:
             if course is not None and course.loops[0] == self.number:
@@ -67,22 +67,22 @@ class LoopNest:
 
     @property
     def still(self) -> list[Address]:
-        """The addresses that do not move while this loop runs."""
+        """The addresses that are constant while this loop runs."""
         numbers = set(self.numbers())
         return [address for address in self.addresses if address[0] is None or numbers.isdisjoint(address[0].loops)]
 
     @property
     def least_registers(self) -> int:
-        """Registers that the nest holds at one time if every course has one, without operands."""
+        """Registers that the nest holds at one time with one register for each stride, without operands."""
         return 1 + len(self.own) + max((part.least_registers for part in self.inner), default=0)
 
     @property
     def most_registers(self) -> int:
-        """Registers that the nest holds at one time if every moving address has one."""
+        """Registers that the nest holds at one time with one register for each advancing address."""
         return 1 + sum(map(len, self.own.values())) + max((part.most_registers for part in self.inner), default=0)
 
     def numbers(self) -> Iterator[int]:
-        """Numbers of this loop and all inside it."""
+        """Yield the numbers of this loop and all inside it."""
         yield self.number
         for part in self.inner:
             yield from part.numbers()
@@ -92,14 +92,14 @@ _STANDING: tuple[tuple[int, ...], ...] = ((),) * 5
 
 
 class Addressing:
-    """Numbers the loops of a program and tells the courses of the addresses in them."""
+    """Numbers the loops of a program and finds the strides of the addresses in them."""
 
     def __init__(self) -> None:
         self._numbers = count()
         self._words: dict[int, tuple[Settings, Words]] = {}
 
     def parts(self, nodes: Sequence[CodePart], path: tuple[int, ...] = ()) -> Iterator[LoopNest | CodeItem]:
-        """The nodes inside the loops of `path`, as nests and uses."""
+        """Yield the nodes inside the loops of `path`, as loop nests and code items."""
         for node in nodes:
             if isinstance(node, Loop):
                 yield self._nest(node, path)

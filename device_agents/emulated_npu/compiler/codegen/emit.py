@@ -1,9 +1,9 @@
-"""Code generation: items to binary instructions, with loops, registers and slots (S2.4, S2.5).
+"""The code generation stage: from items to binary instructions, with loops, registers and slots (S2.4, S2.5).
 
-In a loop an address has a register that ADD_IMMEDIATE advances at the end of the body; operands on the same course
-share it. If registers are scarce, addresses of equal course share a register with the distance covered so far and
-are made from it by ADD_IMMEDIATE before use. What stands still in a loop is set before it as far as there is room;
-of anything else nothing is assumed at the beginning of a body, since that must hold in every iteration.
+In a loop, an address has a register that ADD_IMMEDIATE advances at the end of the body; operands with the same address
+and strides share it. If registers are scarce, addresses with equal strides share a register with the distance covered
+so far, and ADD_IMMEDIATE computes each from it before use. Constants of a loop are set before it as far as there is
+room. The contents of all other registers are unknown at the beginning of a body, because it runs several times.
 """
 
 from __future__ import annotations
@@ -37,15 +37,17 @@ from device_agents.emulated_npu.isa.settings_words import settings_words
 from device_agents.emulated_npu.unit_commands import MAX_RANK, Command, Descriptor, Fence, Item, Operand, Settings, Wait
 
 _PLAIN_WORDS = settings_words(Settings())  # always in settings slot 0
-# Places that no loop pins, so that the five operands of a command find room.
+# Registers and slots that no loop pins, so that there is room for the five operands of a command.
 _WORKING_REGISTERS, _WORKING_DESCRIPTORS, _WORKING_SETTINGS = 8, 8, 2
 
 
 def emit(items: Sequence[Item]) -> tuple[bytes, tuple[int, ...]]:
-    """Code that issues exactly these items, and the hardware layer of every instruction.
+    """Return code that issues exactly these items, and the hardware layer of every instruction.
 
-    CONTROL and CONFIG instructions belong to the layer of the item behind them in the code; the end of a loop to that
-    of its body's first item, HALT to that of the last item. Raises InvalidProgram for what has no encoding.
+    Requires: items in the order in which a core issues them.
+    Ensures: the decoded code, with its loops unrolled, issues the same items. CONTROL and CONFIG instructions belong to
+    the layer of the next item in the code, the end of a loop to the layer of its body's first item, and HALT to the
+    layer of the last item. Raises InvalidProgram for an item that has no encoding.
     """
     generator = _Generator()
     generator.generate(generator.addressing.parts(roll(items)))
@@ -84,7 +86,7 @@ class _Generator:
         self._counts: dict[int, int] = {}
 
     def generate(self, parts: Iterable[LoopNest | CodeItem]) -> None:
-        """Code for loops and items in order."""
+        """Generate code for loops and items in order."""
         for part in parts:
             if isinstance(part, CodeItem):
                 self._item(part)
@@ -92,7 +94,7 @@ class _Generator:
                 self._loop(part)
 
     def label(self, layer: int) -> None:
-        """The instructions since the last label belong to this layer."""
+        """Assign the instructions since the last label to a layer."""
         self.layers += [layer] * (len(self.code) - len(self.layers))
 
     def _item(self, use: CodeItem) -> None:
@@ -118,7 +120,7 @@ class _Generator:
         return None if operand is None or address is None else self._reference(operand, address)
 
     def _register(self, address: Address) -> int:
-        """The register that holds an address, after setting it if need be."""
+        """Return the register that holds an address; set it if necessary."""
         if address == ZERO:
             return 0
         found = self._registers.find(address)
@@ -154,16 +156,16 @@ class _Generator:
         self._registers.release(counting[1])
 
     def _unrolled(self, nest: LoopNest) -> None:
-        """An outermost loop on so many courses that no register would be left: its iterations one by one.
+        """Generate the iterations one by one, for an outermost loop with more strides than registers.
 
-        Loops inside others always fit: the outermost one left them the registers that they need at least.
+        Inner loops always fit, because the outermost loop leaves them the registers that they need.
         """
         for iteration in range(nest.node.count):
             nodes = [advance(node, 0, iteration) for node in nest.node.body]
             self.generate(self.addressing.parts(nodes))
 
     def _enter_registers(self, nest: LoopNest, own: dict[LoopStrides, list[int]]) -> list[Address]:
-        """Sets what begins to move in a loop, and pins what stands still as far as there is room: returned."""
+        """Set the addresses that begin to advance in a loop; pin and return constant ones while there is room."""
         free = self._registers.capacity - _WORKING_REGISTERS - 1
         least = max((part.least_registers for part in nest.inner), default=0)
         most = max((part.most_registers for part in nest.inner), default=0)
@@ -184,7 +186,7 @@ class _Generator:
         return still
 
     def _leave_registers(self, nest: LoopNest, own: dict[LoopStrides, list[int]]) -> None:
-        """Nothing moves with this loop any more: what began to move in it has come to a constant address."""
+        """End the strides of a loop: their addresses are constant after it."""
         for course, starts in own.items():
             del self._moving[course]
             if course in self._distances:
@@ -200,7 +202,7 @@ class _Generator:
         return register
 
     def _counter(self, nest: LoopNest) -> tuple[int | None, int]:
-        """What ends a loop: a register that grows with it and one with its limit, or None and a counter."""
+        """Return the registers that end a loop: one that grows and its limit, or None and a counter."""
         for course, registers in self._moving.items():
             step = _step(course, nest.number)
             if step > 0:
@@ -210,7 +212,7 @@ class _Generator:
         return None, self._set(nest.node.count)
 
     def _close(self, nest: LoopNest, counting: tuple[int | None, int], begin: int) -> None:
-        """The end of a body: addresses to those of the next iteration, and back to the beginning."""
+        """Generate the end of a body: advance the addresses and branch back to the beginning."""
         for course, registers in self._moving.items():
             step = self._net_step(course, nest.number)
             for register in registers if step else ():
@@ -224,7 +226,7 @@ class _Generator:
         self.label(self.layers[begin])
 
     def _net_step(self, course: LoopStrides, number: int) -> int:
-        """What an iteration still lacks at its end, after the loop inside has moved the address through its own."""
+        """Return the step left at the end of an iteration, after the inner loop has advanced the address."""
         if number not in course.loops:
             return 0
         inside = course.loops[course.loops.index(number) + 1 :]
@@ -237,7 +239,7 @@ def _step(course: LoopStrides, number: int) -> int:
 
 
 def _descriptor_words(descriptor: Descriptor) -> tuple[Any, ...]:
-    """The header and the axes, each as the fields of its instruction."""
+    """Return the header and the axes, each as the fields of its instruction."""
     axes = zip(range(MAX_RANK), descriptor.dims, descriptor.strides, strict=False)
     return (descriptor.space, descriptor.dtype, len(descriptor.dims)), *axes
 

@@ -1,4 +1,4 @@
-"""What registers and slots hold while code is generated."""
+"""The contents of registers and slots during code generation."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Residency(Generic[Key]):
-    """Numbered places, and what is known to be in them at the present point of the code.
+    """Numbered places, and their known contents at the current point of the code.
 
     A place is free, holds a key that may be evicted (the least recently used first), holds a pinned key that stays
-    until it is unpinned, or is reserved and of no concern to others.
+    until it is unpinned, or is reserved by a caller.
     """
 
     def __init__(self, places: Iterable[int]) -> None:
@@ -33,60 +33,61 @@ class Residency(Generic[Key]):
         return self._pinned.values()
 
     def find(self, key: Key) -> int | None:
-        """Where a key is; counts as a use."""
+        """Return the place of a key; counts as a use."""
         place = self._pinned.get(key)
         if place is None and (place := self._recent.pop(key, None)) is not None:
             self._recent[key] = place
         return place
 
     def is_pinned(self, key: Key) -> bool:
-        """Whether a key stays where it is."""
+        """Return whether a key is pinned."""
         return key in self._pinned
 
     def place(self, key: Key) -> int:
-        """A place for a key that is nowhere yet."""
+        """Return a place for a key that has none."""
         place = self._recent[key] = self.reserve()
         return place
 
     def reserve(self) -> int:
-        """A place for the caller alone."""
+        """Reserve a place for the caller."""
         return self._free.pop() if self._free else self._recent.pop(next(iter(self._recent)))
 
     def release(self, place: int, key: Key | None = None) -> None:
-        """A reserved place may be used by others again; it holds `key`, if one is given."""
+        """Release a reserved place; it holds `key`, if one is given."""
         if key is None or self.find(key) is not None:
             self._free.append(place)
         else:
             self._recent[key] = place
 
     def pin_at(self, key: Key, place: int) -> None:
-        """A reserved place holds a key from now on, pinned."""
+        """Put a pinned key into a reserved place."""
         self._pinned[key] = place
 
     def withdraw(self, key: Key) -> int:
-        """The place of a pinned key, reserved again."""
+        """Remove a pinned key; return its place, which stays reserved."""
         return self._pinned.pop(key)
 
     def pin(self, key: Key) -> None:
-        """A key that may be evicted stays from now on."""
+        """Pin a key that may be evicted."""
         self._pinned[key] = self._recent.pop(key)
 
     def unpin(self, keys: Iterable[Key]) -> None:
-        """Pinned keys may be evicted again."""
+        """Unpin keys, so that they may be evicted."""
         for key in keys:
             self._recent[key] = self._pinned.pop(key)
 
     def forget(self) -> None:
-        """Evicts all that is not pinned."""
+        """Evict all keys that are not pinned."""
         self._free += self._recent.values()
         self._recent.clear()
 
 
 class Slots(Generic[Key]):
-    """Slots of several words each, written word by word, and only the words that differ from what a slot holds.
+    """Slots of several words; only words that differ from the contents of a slot are written.
 
-    `words` are those of a key, `initial` those of a slot at the start (None: not known), and `instruction` writes
-    word `index` of a slot. `working` slots are never pinned. Instructions are appended to `code`.
+    `words` returns the words of a key, `initial` are the words of a slot at the start (None: unknown), and
+    `instruction` returns what writes word `index` of a slot. `working` slots are never pinned. Instructions are
+    appended to `code`.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Slots(Generic[Key]):
         self._words, self._instruction, self._working, self._code = words, instruction, working, code
 
     def slot(self, key: Key) -> int:
-        """The slot that holds a key, after writing it if need be."""
+        """Return the slot that holds a key; write it if necessary."""
         found = self._residency.find(key)
         if found is not None:
             return found
@@ -116,10 +117,10 @@ class Slots(Generic[Key]):
         return place
 
     def enter(self, keys: Collection[Key], inner: int) -> list[Key]:
-        """Before a loop that uses these keys: writes and pins what there is room for, and returns it for `leave`.
+        """Enter a loop that uses these keys: write, pin and return those for which there is room.
 
-        Where not all have room, as many as `inner`, the most that a loop inside uses, is left to be pinned there, and
-        nothing is assumed of the slots that are not pinned.
+        If there is not room for all, `inner` slots, the most that an inner loop uses, stay unpinned for it, and the
+        contents of all unpinned slots count as unknown.
         """
         missing = [key for key in keys if not self._residency.is_pinned(key)]
         room = self._residency.capacity - self._working
@@ -132,7 +133,7 @@ class Slots(Generic[Key]):
         return held
 
     def leave(self, held: Iterable[Key]) -> None:
-        """After the loop."""
+        """Leave a loop: unpin the keys that `enter` returned."""
         self._residency.unpin(held)
 
     def _forget(self) -> None:

@@ -1,7 +1,7 @@
-"""Loops found in a list of items: bodies that repeat with addresses that advance by constants (S2.5).
+"""Finds loops in a list of items: bodies that repeat with addresses that advance by constants (S2.5).
 
-From the outside in: in a range of items the repetitions that save most are chosen, then the body of each is
-searched in the same way. Within a body, items count as equal only if the enclosing loops advance them equally.
+The search goes from the outside in: it chooses the repetitions in a range of items that save most, then searches the
+body of each. Within a body, items are equal only if the enclosing loops advance them equally.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ OPERANDS = ("target", "first", "second", "third", "fourth")
 
 @dataclass(frozen=True)
 class RolledItem:
-    """An item in its place: as it is in the first iteration of all loops around it, and how they advance it.
+    """An item as in the first iteration of its enclosing loops, and how they advance it.
 
     `steps` has for every enclosing loop, outermost first, the bytes that an iteration adds to the address of each
-    operand (in the order of OPERANDS; 0 where there is none).
+    operand (in the order of OPERANDS; 0 if there is none).
     """
 
     item: Item
@@ -37,7 +37,7 @@ class RolledItem:
 
 @dataclass(frozen=True)
 class Straight:
-    """Items one after the other."""
+    """Items in sequence."""
 
     entries: tuple[RolledItem, ...]
 
@@ -54,7 +54,7 @@ CodePart = Straight | Loop
 
 
 def roll(items: Sequence[Item]) -> tuple[CodePart, ...]:
-    """The items with their repetitions as loops, chosen greedily for the least code: `unroll` is the inverse."""
+    """Return the items with repetitions as loops, chosen greedily for the least code; `unroll` is the inverse."""
     if not items:
         return ()
     signatures, addresses = _interned(items)
@@ -62,12 +62,12 @@ def roll(items: Sequence[Item]) -> tuple[CodePart, ...]:
 
 
 def unroll(nodes: Sequence[CodePart]) -> list[Item]:
-    """The items that the nodes stand for, in the order of execution."""
+    """Return the items of the nodes, in the order of execution."""
     return [_advanced(entry, indices) for entry, indices in _walk(nodes, ())]
 
 
 def advance(node: CodePart, level: int, iterations: int) -> CodePart:
-    """A node in the body of the loop at `level` (0 is the outermost) after some iterations, without that loop."""
+    """Return a node of the body of the loop at `level` (0 is the outermost) after some iterations, without the loop."""
     if isinstance(node, Loop):
         return Loop(node.count, tuple(advance(inner, level, iterations) for inner in node.body))
     entries = []
@@ -99,14 +99,14 @@ def _advanced(entry: RolledItem, indices: Sequence[int]) -> Item:
 
 
 def _interned(items: Sequence[Item]) -> tuple[_Array, _Array]:
-    """A number for all but the addresses of every item, equal for equal ones (n), and the addresses (n, 5)."""
+    """Return a number (n) for each item without its addresses, equal for equal items, and the addresses (n, 5)."""
     numbers: dict[Any, int] = {}
     known: dict[int, int] = {}
 
     def number(part: Descriptor | Settings) -> int:
         found = known.get(id(part))
         if found is None:
-            # By its words: as values 0.0 and -0.0 are equal.
+            # Settings are compared by words, because the values 0.0 and -0.0 are equal.
             key = settings_words(part) if isinstance(part, Settings) else part
             found = known[id(part)] = numbers.setdefault(key, len(numbers))
         return found
@@ -132,7 +132,7 @@ class _Roller:
         self._fingerprints = addresses.astype(np.uint64) @ _MULTIPLIERS
 
     def nodes(self, start: int, signatures: _Array, steps: tuple[_Array, ...]) -> tuple[CodePart, ...]:
-        """The items from `start` on, as many as there are signatures, in loops that advance them by `steps`."""
+        """Return the items from `start` on, one per signature, in loops that advance them by `steps`."""
         size = len(signatures)
         addresses = self._addresses[start : start + size]
         found: list[CodePart] = []
@@ -165,13 +165,13 @@ _MULTIPLIERS = np.array(
 
 
 def _numbered(rows: _Array) -> _Array:
-    """A number for each row, equal for equal rows."""
+    """Return a number for each row, equal for equal rows."""
     numbers: _Array = np.unique(rows, axis=0, return_inverse=True)[1]
     return numbers.reshape(-1)
 
 
 class _Region(NamedTuple):
-    """A range in which every item equals the one `period` before, and (unless `pair`) advances by constants."""
+    """A range where every item equals the one `period` before it and, unless `pair`, advances by constants."""
 
     start: int
     end: int
@@ -180,7 +180,7 @@ class _Region(NamedTuple):
 
     @property
     def fitting(self) -> int:
-        """How often the body fits."""
+        """How often the body fits into the range."""
         return min((self.end - self.start) // self.period, 2 if self.pair else self.end)
 
     @property
@@ -190,15 +190,15 @@ class _Region(NamedTuple):
 
 
 _LOOP_INSTRUCTIONS = 3  # setting, counting, branching
-# Saving less code than this is not worth the time of counting and branching in every iteration.
+# Smaller savings are not worth the time of counting and branching in every iteration.
 _LEAST_GAIN = 6
 _LEAST_GAIN_OF_PAIR = 16
-# Any two bodies advance by constants, if only each address by its own: two that repeat have few steps among them.
+# Any two bodies advance by constants. They count as a repetition only if they have few different steps.
 _PAIR_ITEMS_PER_STEP = 4
 
 
 def _repetitions(signatures: _Array, addresses: _Array, fingerprints: _Array) -> list[tuple[int, int, int]]:
-    """Disjoint repetitions (start, period, count) in order, those that save most first choice."""
+    """Return disjoint repetitions (start, period, count) in order; those that save most are chosen first."""
     regions = _all_regions(signatures, fingerprints)
     inner = np.array([region[:3] for region in regions if not region.pair], np.int64).reshape(-1, 3)
     heap = [(-region.gain, region) for region in regions if region.gain > 0]
@@ -222,7 +222,7 @@ def _repetitions(signatures: _Array, addresses: _Array, fingerprints: _Array) ->
 
 
 def _pays(addresses: _Array, period: int) -> bool:
-    """Whether bodies really advance by constants, and a loop is less code than setting every new address once."""
+    """Return whether bodies advance by constants, and a loop is less code than setting every new address once."""
     bodies = addresses.reshape(-1, period * addresses.shape[1])
     steps = np.diff(bodies, axis=0)
     if not (steps == steps[0]).all():
@@ -239,7 +239,7 @@ def _pays(addresses: _Array, period: int) -> bool:
 
 
 def _aligned(region: _Region, inner: _Array) -> int:
-    """The first place at which the body can begin without cutting a repetition of a shorter period in two."""
+    """Return the first place where the body can begin without dividing a repetition of a shorter period."""
     slack = region.end - region.start - region.fitting * region.period
     if region.pair or not slack:
         return region.start
@@ -253,7 +253,7 @@ def _aligned(region: _Region, inner: _Array) -> int:
 
 
 class _Taken:
-    """Disjoint ranges that are spoken for."""
+    """Disjoint ranges that are already taken."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -265,7 +265,7 @@ class _Taken:
         self._ends.insert(index, end)
 
     def free(self, start: int, end: int) -> list[tuple[int, int]]:
-        """What is left of a range."""
+        """Return the parts of a range that are not taken."""
         left = []
         index = bisect_right(self._ends, start)
         while index < len(self._starts) and self._starts[index] < end:
@@ -284,7 +284,7 @@ _MOST_PERIODS = 256
 
 
 def _all_regions(signatures: _Array, fingerprints: _Array) -> list[_Region]:
-    """The repetitions of every period worth trying; where repetitions themselves recur is worth trying, too."""
+    """Return the repetitions of every promising period, including the distances at which repetitions recur."""
     regions: list[_Region] = []
     tried: set[int] = set()
     periods = _periods(signatures, fingerprints)
@@ -300,7 +300,7 @@ def _all_regions(signatures: _Array, fingerprints: _Array) -> list[_Region]:
 
 
 def _periods(signatures: _Array, fingerprints: _Array) -> list[int]:
-    """Distances worth trying: the short ones, and how far apart equal items and equal neighbours lie."""
+    """Return promising periods: the short ones, and the distances between equal items and equal neighbours."""
     size = len(signatures)
     order = np.argsort(signatures, kind="stable")
     step = np.diff(fingerprints)
@@ -311,13 +311,13 @@ def _periods(signatures: _Array, fingerprints: _Array) -> list[int]:
 
 
 def _distances(places: _Array, values: _Array) -> _Array:
-    """How far the next few places with the same value lie behind each place; equal values lie together, in order."""
+    """Return the distances from each place to the next few with the same value; `values` must be sorted."""
     found = [(places[k:] - places[:-k])[values[k:] == values[:-k]] for k in range(1, _OCCURRENCES + 1)]
     return np.concatenate(found)
 
 
 def _commonest(distances: _Array, size: int) -> list[int]:
-    """The distances that occur most, of those that fit twice."""
+    """Return the most frequent distances, of those that fit twice."""
     found, counts = np.unique(distances, return_counts=True)
     fitting = 2 * found <= size
     found, counts = found[fitting], counts[fitting]
@@ -326,7 +326,7 @@ def _commonest(distances: _Array, size: int) -> list[int]:
 
 
 def _regions(signatures: _Array, fingerprints: _Array, period: int) -> Iterator[_Region]:
-    """Maximal ranges of at least three repetitions that advance by constants, and of two however they advance."""
+    """Yield maximal ranges of three or more repetitions that advance by constants, and of two with any steps."""
     same = signatures[:-period] == signatures[period:]
     if np.count_nonzero(same) < period:
         return
@@ -339,7 +339,7 @@ def _regions(signatures: _Array, fingerprints: _Array, period: int) -> Iterator[
 
 
 def _runs(mask: _Array, least: int) -> list[tuple[int, int]]:
-    """The ranges of at least `least` true elements."""
+    """Return the ranges of at least `least` true elements."""
     edges = np.concatenate(([-1], np.flatnonzero(~mask), [len(mask)]))
     long = np.flatnonzero(np.diff(edges) > least)
     return [(int(edges[index]) + 1, int(edges[index + 1])) for index in long]

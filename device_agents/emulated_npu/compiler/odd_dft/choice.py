@@ -1,4 +1,4 @@
-"""Which convolutions are computed by DFT of odd blocks, by predicted time (S4.1, S4.7)."""
+"""The odd-DFT stage: chooses the convolutions to compute by DFT of odd blocks, by predicted time (S4.1, S4.7)."""
 
 from __future__ import annotations
 
@@ -21,46 +21,48 @@ from device_agents.emulated_npu.unit_commands import DataType
 
 
 class Predictions(Protocol):
-    """What the compiler makes of a graph whose convolutions are direct."""
+    """Predictions that the choice of convolution algorithms needs."""
 
     def time_ps(self, graph: Graph) -> int:
-        """The time that it is predicted to take, in picoseconds; raises DoesNotFit."""
+        """Return the predicted time of a graph in picoseconds; raises DoesNotFit."""
 
     def chains(self, graph: Graph) -> Sequence[tuple[int, int]]:
-        """First layer and end of every chain; raises DoesNotFit."""
+        """Return the first layer and the end of every chain of a graph; raises DoesNotFit."""
 
 
 MOST_GROUPS = 64
-"""Groups of several channels of a convolution that is tried by DFT without being told: each is a layer of its own."""
+"""Unless the DFT is forced, it is tried only for at most this many groups of several channels: each is a layer."""
 
 LONGEST_BLOCK = 63
-"""Blocks beyond this gain nothing: transforms cost more than they save."""
+"""Longer blocks gain nothing: their transforms cost more than they save."""
 
 _PLANNED = 3
-"""Ways to cut a convolution that are planned, the most promising ones."""
+"""Number of the most promising candidates that are planned."""
 
 _FAR = 2
-"""What is estimated to take that many times as long as the direct convolution is not looked at."""
+"""Candidates whose estimate exceeds that of the direct convolution by this factor are ignored."""
 
 _HOPE = 0.8
 _FAINT_HOPE = 0.6
-"""A way is planned if this part of its estimate is less than what the direct convolution is predicted to take.
+"""A candidate is planned if its estimate times this factor is below the predicted time of the direct convolution.
 
-Estimates are less certain where NB does not hold a line of all blocks from its DFT to its inverse.
+Estimates are less certain if NB does not hold a line of all blocks from its DFT to its inverse.
 """
 
 _GAIN = 0.97
-"""What is predicted to take more than this part of the direct convolution is no gain: predictions are not exact."""
+"""A DFT must be predicted to take less than this part of the direct convolution: predictions are not exact."""
 
 
 def choose_convolutions(graph: Graph, machine: Machine, options: Options, predictions: Predictions) -> Graph:
-    """The graph with every convolution that is to be computed by DFT written out as the layers for it.
+    """Return the graph with some convolutions replaced by the layers that compute them by DFT.
 
-    Spectra need float32: on machines of other types all stays direct. So it does where the user forces how layers are
-    cut and chained but not how they are computed: those experiments are about the network's own layers. Where the DFT
-    is forced, convolutions that cannot be computed by it stay direct (`direct_convolutions`).
-    Raises NoDft where a forced way is impossible: a machine of another type, a block that is even, larger than what
-    the buffers hold, or smaller than a kernel; DoesNotFit where the memory that is to keep the kernel DFTs has no room.
+    Requires: `predictions` for the same machine and options.
+    Ensures: a graph that computes the same values; `graph.dft` lists the replaced convolutions, `graph.setup` computes
+    the DFTs of their kernels. Convolutions stay direct where the DFT is impossible (`direct_convolutions`) or, unless
+    it is forced, predicted to be slower. All stay direct on machines of other types than float32, and if the user fixes
+    how layers are cut and chained but not how they are computed: such experiments are about the network's own layers.
+    Raises NoDft for a forced DFT that is impossible: on a machine of another type, or with a block that is even, larger
+    than the buffers, or smaller than a kernel; DoesNotFit if the chosen memory has no room for the kernel DFTs.
     """
     limit = min(LONGEST_BLOCK, largest_length(machine))
     check_options(options, machine, limit)
@@ -77,7 +79,7 @@ def choose_convolutions(graph: Graph, machine: Machine, options: Options, predic
 
 @dataclass
 class _AlgorithmChoice:
-    """Chooses layer by layer; equal layers are looked at once. kernel DFTs in the cache take room for good."""
+    """Chooses layer by layer; equal layers are examined once. Kernel DFTs in the cache take room permanently."""
 
     graph: Graph
     machine: Machine
@@ -91,7 +93,7 @@ class _AlgorithmChoice:
         self._kernel_bytes = 0
 
     def plan(self, layer: HardwareLayer) -> DftPlan | None:
-        """How a layer is computed by DFT; None for directly."""
+        """Return how a layer is computed by DFT; None if directly."""
         if not is_convolution(layer) or obstacle(layer, self.graph):
             return None
         key = _key(layer, self.graph, self.machine), self._kernel_bytes
@@ -119,7 +121,7 @@ class _AlgorithmChoice:
         return plans[0][1]
 
     def _no_room(self, layer: HardwareLayer, shortest: int) -> DoesNotFit:
-        """Of the last-level cache for kernel DFTs that are to lie there."""
+        """Return the error for kernel DFTs that do not fit the last-level cache."""
         least = DftSizes.of(blocks_of(layer, self.options.dft_block or shortest), self.machine)
         free = max(0, self.machine.llc.bytes - self._kernel_bytes)
         what = f"The kernel DFTs of {layer.name} do not fit the last-level cache of {self.machine.name}"
@@ -143,7 +145,7 @@ class _AlgorithmChoice:
         return _HOPE if self._estimates.fetches_once(blocks_of(layer, plan.length)) else _FAINT_HOPE
 
     def in_chains(self, plans: Mapping[int, DftPlan]) -> dict[int, DftPlan]:
-        """Those of the plans that are faster than the chains of direct convolutions which they break up."""
+        """Return the plans that are faster than the chains of direct convolutions that they break up."""
         kept = dict(plans)
         for start, end in self.predictions.chains(self.graph):
             layers = self.graph.layers[start:end]
@@ -163,7 +165,7 @@ class _AlgorithmChoice:
         return kept
 
     def _candidates(self, layer: HardwareLayer) -> Iterator[tuple[int, DftPlan]]:
-        """Every way with its estimate; a block longer than the whole input is none but the shortest such."""
+        """Yield every candidate with its estimate; of blocks longer than the whole input, only the shortest."""
         kernel = max(layer.fixed_weights.shape[2:])
         lengths: Iterator[int] = iter(range(max(3, kernel | 1), self.limit + 1, 2))
         if self.options.dft_block is not None:
@@ -177,7 +179,7 @@ class _AlgorithmChoice:
                 break
 
     def _planned(self, layer: HardwareLayer, candidates: list[tuple[int, DftPlan]]) -> list[tuple[int, DftPlan]]:
-        """The most promising of the candidates by predicted time, the fastest first."""
+        """Return the most promising candidates with predicted times, the fastest first."""
         found: list[tuple[int, DftPlan]] = []
         alone = _part(self.graph, (layer,), self.machine)
         for _, plan in sorted(candidates, key=lambda candidate: candidate[0]):
@@ -189,7 +191,7 @@ class _AlgorithmChoice:
 
 
 def _key(layer: HardwareLayer, graph: Graph, machine: Machine) -> object:
-    """Layers with equal keys take about the same time, directly as well as by DFT."""
+    """Return a key; layers with equal keys take about the same time, both directly and by DFT."""
 
     def place(view: View) -> object:
         value = graph.values[view.value]
@@ -201,7 +203,7 @@ def _key(layer: HardwareLayer, graph: Graph, machine: Machine) -> object:
 
 
 def _part(graph: Graph, layers: Sequence[HardwareLayer], machine: Machine) -> Graph:
-    """A network of these layers alone; what they read from others lies where it would in the whole network."""
+    """Return a network of these layers only; their inputs lie in the same memories as in the whole network."""
     written = {layer.output.value for layer in layers}
     outside = {view.value for layer in graph.layers if layer not in layers for view in layer.reads}
     values = {view.value: graph.values[view.value] for layer in layers for view in (*layer.reads, layer.output)}

@@ -1,11 +1,11 @@
-"""A convolution as the hardware layers of an odd-length DFT, its inverse and the product between them (S4).
+"""The hardware layers of a convolution by odd-length DFT: transform, product and inverse (S4).
 
 For a picture, with L the block length, N = L // 2, S the valid outputs of a block, TH x TW blocks:
 
 ==============  ===============================  ===================================================================
-value           shape                            what it is
+value           shape                            meaning
 ==============  ===============================  ===================================================================
-blocks          (height, width, C)               the input with its padding up to whole blocks: the high-level buffer
+blocks          (height, width, C)               the input padded to whole blocks: the high-level buffer
 lines           (2 (N + 1), height, TW C)        row DFT: lines 0 .. N of every row of blocks, parts side by side
 transform       (lines, L, 2, TH, TW C)          DFT across the lines: line 0 and lines 1 .. N are two values
 product         (lines, bins, 2, TH, TW, 2 M)    parts of the transform by parts of the kernel DFT
@@ -13,9 +13,9 @@ spectrum        (lines, bins, 2, TH, TW M)       the complex product
 columns         (N, 2, TH S, TW M)               inverse across the lines; line 0 is real: (TH S, TW M)
 ==============  ===============================  ===================================================================
 
-The last layer makes the outputs of lines 1 .. N; line 0 with the shift of the channels is added at its end, so are the
-residual and the activation; the scale of the channels is in the kernels. Lines follow each other from the transform to
-the columns, so that a chain that is cut along them holds all between in NB and fetches every kernel DFT once.
+The last layer computes the outputs from lines 1 .. N. At its end it adds line 0 with the shift of the channels and the
+residual, and applies the activation; the scale of the channels is in the kernels. From the transform to the columns,
+lines are independent: a chain that is cut along lines holds these values in NB and fetches every kernel DFT once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from device_agents.emulated_npu.unit_commands import PLAIN, Binary, Function, Se
 
 
 def transform(layer: HardwareLayer, blocks: OddBlocks) -> Rewriting:
-    """The layers of a convolution of stride and dilation 1 in two dimensions; the last stands for its nodes."""
+    """Return the layers of a 2D convolution of stride and dilation 1; the last one has the names of its nodes."""
     made = Rewriting(layer, blocks)
     length = blocks.length
     kernels = made.value("kernel DFT", kernel_shape(blocks), "kernels")
@@ -54,12 +54,12 @@ def transform(layer: HardwareLayer, blocks: OddBlocks) -> Rewriting:
 
 
 def kernel_shape(blocks: OddBlocks) -> tuple[int, int, int, int, int]:
-    """(lines, results, groups, input channels, 2 outputs): all real parts of a row, then all imaginary ones."""
+    """Return (lines, results, groups, input channels, 2 outputs): the real parts of a row, then the imaginary ones."""
     return blocks.half + 1, blocks.length, blocks.groups, blocks.channels, 2 * blocks.outputs
 
 
 def _padded(made: Rewriting, index: int, of: str) -> str:
-    """The map with its padding and up to whole blocks; every element is written once (S4.2)."""
+    """Add the map padded to whole blocks; every element is written once (S4.2)."""
     blocks, settings = made.blocks, made.layer.settings
     source = picture_of(made.layer.inputs[0], index)
     shape = (*blocks.padded, blocks.groups * blocks.channels)
@@ -78,7 +78,7 @@ def _padded(made: Rewriting, index: int, of: str) -> str:
 
 
 def _row_transform(made: Rewriting, high: str, of: str) -> str:
-    """Row DFT: N + 1 results of every row of every block; rows that two blocks share are transformed once (S4.3)."""
+    """Add the row DFT: N + 1 results of every row of a block; rows that blocks share are transformed once (S4.3)."""
     blocks = made.blocks
     height, _ = blocks.padded
     columns, channels, length = blocks.counts[1], blocks.groups * blocks.channels, blocks.length
@@ -92,13 +92,13 @@ def _row_transform(made: Rewriting, high: str, of: str) -> str:
         (ViewAxis(height, 1), ViewAxis(columns, 2, channels), ViewAxis(channels, 2), ViewAxis(results, 0)),
     )
     weights = made.matrix("lines", matrices.lines(length, length))
-    made.add(f"row DFT{of}", Function.CONVOLVE, [source], target, weights=weights, matrix=True)
+    made.multiply(f"row DFT{of}", [source], target, weights)
     return name
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What happens to `lines` lines from `first` on, of which `bins` results are independent: line 0, or all others."""
+    """The steps for `lines` lines from `first` on, with `bins` independent results: line 0, or all others."""
 
     made: Rewriting
     what: str
@@ -107,7 +107,7 @@ class _Part:
     bins: int
 
     def transform(self, lines: str) -> str:
-        """DFT across the lines (S4.4); (lines, L, 2, TH, TW C)."""
+        """Add the DFT across the lines (S4.4); (lines, L, 2, TH, TW C)."""
         blocks, made = self.made.blocks, self.made
         length, (rows, columns) = blocks.length, blocks.counts
         across = columns * blocks.groups * blocks.channels
@@ -134,7 +134,7 @@ class _Part:
         return name
 
     def spectrum(self, transform: str, kernels: str) -> str:
-        """The product of every independent bin, summed over the channels (S4.6); (lines, bins, 2, TH, TW M)."""
+        """Add the product of every independent bin, summed over channels (S4.6); (lines, bins, 2, TH, TW M)."""
         blocks, made = self.made.blocks, self.made
         rows, columns = blocks.counts
         channels, outputs, groups = blocks.channels, blocks.outputs, blocks.groups
@@ -168,11 +168,11 @@ class _Part:
                 (*bins, ViewAxis(2, 2), ViewAxis(rows, 3), ViewAxis(columns, 4), ViewAxis(2 * outputs, 5)),
             )
             made.products.append(len(made.layers))
-            made.add(f"product of {self.what}", Function.CONVOLVE, [first, second], target, matrix=True)
+            made.multiply(f"product of {self.what}", [first, second], target)
         return self._complex(products)
 
     def _products_of_one(self, transform: str, kernels: str, products: str) -> None:
-        """Where groups have one channel there is nothing to sum up: each part of the map times both of the kernel."""
+        """Add the products of groups of one channel, which need no sum: each map part times both kernel parts."""
         blocks, made = self.made.blocks, self.made
         rows, columns = blocks.counts
         groups, both = blocks.groups, ViewAxis(2 * blocks.outputs, 5)
@@ -197,7 +197,7 @@ class _Part:
             made.add(f"product of {self.what}", Function.BINARY, [first, second], target, multiply)
 
     def _complex(self, products: str) -> str:
-        """Of the products of parts the parts of the product."""
+        """Add the parts of the complex product, from the products of parts."""
         blocks, made = self.made.blocks, self.made
         rows, columns = blocks.counts
         outputs, groups = blocks.outputs, blocks.groups
@@ -229,7 +229,7 @@ class _Part:
         )
 
     def inverse_line_0(self, spectrum: str) -> str:
-        """Inverse across line 0, which is real, with the shift of the channels; (TH S, TW M)."""
+        """Add the inverse across line 0, which is real, with the shift of the channels; (TH S, TW M)."""
         blocks, made = self.made.blocks, self.made
         (valid, _), (rows, columns) = blocks.valid, blocks.counts
         across = columns * blocks.groups * blocks.outputs
@@ -242,7 +242,7 @@ class _Part:
         return name
 
     def _shift(self, pair: LazyConstant) -> View:
-        """The shift of every channel, for every column of blocks, as it is added to all rows."""
+        """Return the shift of every channel for every column of blocks, repeated over all rows."""
         blocks, columns = self.made.blocks, self.made.blocks.counts[1]
         across = columns * pair.shape[1]
         shift = derived(
@@ -253,14 +253,13 @@ class _Part:
         return replace(view, axes=(*repeated, ViewAxis(across, 0), UNIT))
 
     def inverse(self, spectrum: str) -> str:
-        """Inverse across the lines from 1 on: complex, the valid positions alone; (N, 2, TH S, TW M)."""
+        """Add the inverse across the lines from 1 on: complex, valid positions only; (N, 2, TH S, TW M)."""
         blocks, made = self.made.blocks, self.made
         (valid, _), (rows, columns) = blocks.valid, blocks.counts
         across = columns * blocks.groups * blocks.outputs
         name = made.value(f"columns of {self.what}", (self.lines, 2, rows * valid, across), "columns")
-        axes = (
-            ViewAxis(self.lines, 0), ViewAxis(valid, 2), ViewAxis(rows, 2, valid), ViewAxis(across, 3), UNIT
-        )  # fmt: skip
+        positions = (ViewAxis(valid, 2), ViewAxis(rows, 2, valid))
+        axes = (ViewAxis(self.lines, 0), *positions, ViewAxis(across, 3), UNIT)
         for part, (kind, make) in enumerate(
             (("real", matrices.inverse_real), ("imaginary", matrices.inverse_imaginary))
         ):

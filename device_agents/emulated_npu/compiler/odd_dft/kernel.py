@@ -16,13 +16,13 @@ from device_agents.emulated_npu.compiler.odd_dft.rewriting import PARTS, Rewriti
 from device_agents.emulated_npu.unit_commands import Function
 
 _CONJUGATE = 1
-"""The sign of the exponent: ONNX's convolution is a correlation, which multiplies by conjugates."""
+"""The sign of the exponent. ONNX's convolution is a correlation, which multiplies by conjugates."""
 
 
 def transform_kernels(layer: HardwareLayer, blocks: OddBlocks, kernels: Value) -> Rewriting:
-    """The layers that write `kernels`: the rows and columns that a kernel has, by the same two directions.
+    """Return the layers that write `kernels`, in the same two directions as for a block.
 
-    Kernels are zero beyond their own size, so that only as many columns of the matrices are used.
+    Kernels are zero beyond their size, so that the layers use only as many columns of the matrices.
     """
     made = Rewriting(layer, blocks)
     made.values[kernels.name] = replace(kernels, kind="activation", is_output=True)
@@ -32,19 +32,17 @@ def transform_kernels(layer: HardwareLayer, blocks: OddBlocks, kernels: Value) -
     channels, outputs, length, lines = blocks.channels, blocks.outputs, blocks.length, blocks.half + 1
     every = blocks.groups * outputs
     rows = made.value("kernel row DFT", (2 * lines, height, channels, every))
-    made.add(
+    made.multiply(
         "kernel row DFT",
-        Function.CONVOLVE,
         [replace(source, axes=tuple(source.axes[axis] for axis in (2, 1, 0, 3)))],
         View(
             rows,
             (0,) * 4,
             (ViewAxis(height, 1), ViewAxis(channels, 2), ViewAxis(every, 3), ViewAxis(2 * lines, 0)),
         ),
-        weights=made.matrix("lines/conjugate", matrices.lines(length, width, _CONJUGATE)),
-        matrix=True,
+        made.matrix("lines/conjugate", matrices.lines(length, width, _CONJUGATE)),
     )
-    # Groups of one channel are transformed together, in the place of the channels.
+    # Groups of one channel take the place of the channels and are transformed together.
     together = blocks.is_depthwise
     across, axis = (ViewAxis(blocks.groups, 3, outputs), 2) if together else (ViewAxis(channels, 2), 3)
     for group in range(1 if together else blocks.groups):
@@ -68,7 +66,7 @@ def transform_kernels(layer: HardwareLayer, blocks: OddBlocks, kernels: Value) -
 
 
 def _scaled(layer: HardwareLayer) -> LazyConstant:
-    """The kernels (M, C, height, width), the scale of the channels in them."""
+    """Return the kernels (M, C, height, width) times the scale of the channels."""
     weights = layer.fixed_weights
     parents: Sequence[LazyConstant] = [weights]
     if layer.scale_shift is not None:

@@ -1,4 +1,4 @@
-"""Which memory holds what a DFT convolution leaves between its steps: the levels of the hierarchy (S4.1, S4.2)."""
+"""The memories that hold the values between the steps of a DFT convolution (S4.1, S4.2)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DftSizes:
 
     @classmethod
     def of(cls, blocks: OddBlocks, machine: Machine) -> DftSizes:
-        """Those of a convolution in the machine's data type."""
+        """Return the sizes for a convolution in the machine's data type."""
         item = machine.data_type.bytes
         (height, width), (rows, across) = blocks.padded, blocks.counts
         channels, outputs = blocks.groups * blocks.channels, blocks.groups * blocks.outputs
@@ -51,15 +51,16 @@ class CacheLevels:
 
     @property
     def cached(self) -> tuple[Role, ...]:
-        """What lies in the last-level cache."""
+        """The values in the last-level cache."""
         return tuple(role for role in ROLES if getattr(self, role))
 
 
 def levels(blocks: OddBlocks, machine: Machine, taken_bytes: int = 0) -> Iterator[CacheLevels]:
-    """What can lie in the last-level cache together: with the kernel DFTs, and without them.
+    """Yield the best set of values for the last-level cache, with the kernel DFTs and without them.
 
-    The blocks do wherever they fit; of the rest, what saves most traffic. Blocks and lines are needed at the same
-    time, lines and columns, and the kernel DFTs always; `taken_bytes` are other convolutions' kernel DFTs.
+    The blocks are cached if they fit, then the values that save most traffic. Blocks and lines are live at the same
+    time, so are lines and columns; the kernel DFTs are always live. `taken_bytes` counts the kernel DFTs of other
+    convolutions.
     """
     sizes = DftSizes.of(blocks, machine)
     for kernels in (True, False):
@@ -79,7 +80,7 @@ def levels(blocks: OddBlocks, machine: Machine, taken_bytes: int = 0) -> Iterato
 
 
 def largest_length(machine: Machine) -> int:
-    """The longest odd block of one channel that the buffers hold: the block, its lines, and both matrices of a DFT."""
+    """Return the longest odd block of one channel for which the buffers hold block, lines and both DFT matrices."""
     item = machine.data_type.bytes
     half_nb, half_sb = (machine.nb_bytes - machine.halo_bytes) // 2, machine.sb_bytes // 4
     if machine.shared_buffer:

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def _angles(length: int, positions: int) -> Array:
-    """The angle of frequency 0 .. N at every position, by rows."""
+    """Return the angle of frequencies 0 .. N at every position, one row per frequency."""
     turns = np.outer(np.arange(length // 2 + 1), np.arange(positions)) % length
     return np.asarray(2 * np.pi / length * turns, np.float64)
 
@@ -24,19 +24,19 @@ def _angles(length: int, positions: int) -> Array:
 def lines(length: int, positions: int, sign: int = -1) -> Array:
     """(positions, 2 (N + 1)): real row -> lines 0 .. N, the real and the imaginary part of each side by side.
 
-    `sign` is that of the exponent: +1 gives the conjugate, which a correlation takes of its kernel.
+    `sign` is the sign of the exponent: +1 yields the conjugate, which a correlation needs of its kernel.
     """
     angles = _angles(length, positions)
     return np.stack([np.cos(angles), sign * np.sin(angles)], axis=1).reshape(-1, positions).T
 
 
 def _directions(length: int) -> Array:
-    """+1 for the results of line u, -1 for those of line -u."""
+    """Return +1 for the results of line u, -1 for those of line -u."""
     return np.where(np.arange(length) <= length // 2, 1.0, -1.0)[:, None]
 
 
 def _across(length: int, positions: int) -> tuple[Array, Array]:
-    """Cosine and sine of result v at every position: 0 .. N, then 1 .. N."""
+    """Return cosine and sine of result v at every position: 0 .. N, then 1 .. N."""
     angles = _angles(length, positions)
     both = np.concatenate([angles, angles[1:]])
     return np.cos(both), np.sin(both)

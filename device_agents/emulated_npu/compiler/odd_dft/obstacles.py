@@ -1,4 +1,4 @@
-"""What keeps a convolution, or all of them, from being computed by DFT (S4.1)."""
+"""Reasons why a convolution, or all of them, cannot be computed by DFT (S4.1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ONES = (1, 1, 1)
 
 
 class NoDft(UnsupportedOperator):
-    """A DFT that is forced cannot be, for the machine, the block or the kernel; names the value and the limit."""
+    """A forced DFT is impossible for the machine, the block or the kernel; the message names value and limit."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class DirectConvolution:
 
 
 def obstacle(layer: HardwareLayer, graph: Graph) -> str:
-    """Why a convolution cannot be computed by DFT, in a few words; empty where it can."""
+    """Return why a convolution cannot be computed by DFT, in a few words; "" if it can."""
     settings, axes = layer.settings, len(layer.output.axes) - 2
     if layer.weights is None:
         return "its kernel is not constant"
@@ -46,12 +46,12 @@ def _pair(sizes: tuple[int, int, int]) -> str:
 
 
 def is_convolution(layer: HardwareLayer) -> bool:
-    """Whether a layer is a convolution, with groups or without, and no matrix product."""
+    """Return whether a layer is a convolution, with or without groups, and no matrix product."""
     return layer.function in (Function.CONVOLVE, Function.DEPTHWISE) and not layer.matrix
 
 
 def direct_convolutions(graph: Graph) -> tuple[DirectConvolution, ...]:
-    """The convolutions of a graph that cannot be computed by DFT, each with the reason, in its order."""
+    """Return the convolutions of a graph that cannot be computed by DFT, with reasons, in its order."""
     of_dft = {index for one in graph.dft for index in one.layers}
     found = [layer for layer in graph.layers if is_convolution(layer) and layer.index not in of_dft]
     return tuple(DirectConvolution(layer.name, reason) for layer in found if (reason := obstacle(layer, graph)))

@@ -1,4 +1,4 @@
-"""The last step of a convolution by DFT: the inverse along the rows, and what is done to the outputs (S4.6)."""
+"""The last step of a convolution by DFT: the inverse along the rows, and the epilogue on the outputs (S4.6)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from device_agents.emulated_npu.unit_commands import Binary, Function, Settings
 
 
 def picture_of(view: View, index: int) -> View:
-    """One picture of a map (N, C, H, W) as (H, W, C)."""
+    """Return one picture of a map (N, C, H, W) as (H, W, C)."""
     one = views.sliced(view, 0, index, 1)
     return View(one.value, one.start, (one.axes[2], one.axes[3], one.axes[1]))
 
 
 def inverse_rows(made: Rewriting, columns: str, constant: str, index: int, of: str) -> None:
-    """Inverse along the rows: real outputs, the valid positions alone, in the blocks' columns and a ragged last one."""
+    """Add the inverse along the rows: real outputs at valid positions, for full columns of blocks and a ragged one."""
     blocks, layer = made.blocks, made.layer
     height, outputs = blocks.map_size[0], blocks.groups * blocks.outputs
     for first, count, wide in _columns_of_blocks(blocks):
@@ -52,7 +52,7 @@ def inverse_rows(made: Rewriting, columns: str, constant: str, index: int, of: s
 
 
 def _columns_of_blocks(blocks: OddBlocks) -> Iterator[tuple[int, int, int]]:
-    """First column of blocks, number of columns, outputs of each: those that are full, and the last if it is not."""
+    """Yield first column of blocks, number of columns, and outputs of each: full columns, then a ragged one."""
     full, rest = divmod(blocks.map_size[1], blocks.valid[1])
     if full:
         yield 0, full, blocks.valid[1]
@@ -61,7 +61,7 @@ def _columns_of_blocks(blocks: OddBlocks) -> Iterator[tuple[int, int, int]]:
 
 
 def _in_blocks(view: View, index: int, start: int, count: int, wide: int) -> View:
-    """Columns from `start` on of one picture of a map as (blocks, columns of a block, H, C, 1)."""
+    """Return the columns of a picture from `start` on as (blocks, columns of a block, H, C, 1)."""
     height, width, channels = views.sliced(picture_of(view, index), 1, start, count * wide).axes
     part = views.sliced(picture_of(view, index), 1, start, count * wide)
     of_blocks = ViewAxis(count, width.base, width.step * wide)
@@ -69,7 +69,7 @@ def _in_blocks(view: View, index: int, start: int, count: int, wide: int) -> Vie
 
 
 def _with_residual(made: Rewriting, line_0: View, residual: View, of: str) -> View:
-    """Line 0 and the residual in one value, which the last layer adds."""
+    """Return the sum of line 0 and the residual, which the last layer adds."""
     count, wide, height, channels, _ = line_0.shape
     name = made.value(f"residual{of}", (height, count * wide, channels))
     view = View(

@@ -1,4 +1,4 @@
-"""What a convolution takes directly and by DFT, from the machine's parameters alone: the hopeless is not planned."""
+"""Quick estimates of a convolution's time, directly and by DFT, which rule out slow candidates before planning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from device_agents.emulated_npu.unit_commands import PLAIN, Command, Descriptor,
 
 @dataclass(frozen=True)
 class DftEstimates:
-    """Times in picoseconds on one machine, each step as one command of each unit."""
+    """Estimates times on one machine in picoseconds: each step counts as one command of each unit."""
 
     costs: CostModel
 
@@ -26,7 +26,7 @@ class DftEstimates:
         return self.costs.machine
 
     def direct_ps(self, layer: HardwareLayer) -> int:
-        """The convolution directly, moving everything once through DDR and overlapping nothing: it takes about that."""
+        """Return the time of the direct convolution if everything moves once through DDR without overlap."""
         outputs, channels, *kernel = layer.fixed_weights.shape
         pixels = math.prod(layer.output.shape) // outputs
         settings = Settings(kernel=(1, kernel[0], kernel[1]))
@@ -40,7 +40,7 @@ class DftEstimates:
         return compute_ps + self._move_ps((moved + math.prod(layer.fixed_weights.shape)), Space.DDR)
 
     def transform_ps(self, blocks: OddBlocks, levels: CacheLevels) -> int:
-        """The convolution by DFT, the loads of long steps overlapping their computing."""
+        """Return the time of the convolution by DFT; long steps overlap their loads with computing."""
         sizes = DftSizes.of(blocks, self.machine)
         item = self.machine.data_type.bytes
         channels, outputs = blocks.groups * blocks.channels, blocks.groups * blocks.outputs
@@ -62,7 +62,7 @@ class DftEstimates:
         )
 
     def _step_ps(self, compute_ps: int, move_ps: int, held_bytes: int) -> int:
-        """A step that computes while it loads and stores; half as well where it is one pass, as NB holds it all."""
+        """Return the time of a step that overlaps computing and moving; only half overlaps if NB holds the step."""
         longer_ps, shorter_ps = max(compute_ps, move_ps), min(compute_ps, move_ps)
         return longer_ps + (shorter_ps // 2 if held_bytes <= self.machine.nb_bytes else 0)
 
@@ -70,23 +70,23 @@ class DftEstimates:
         return (blocks.half + 1) * blocks.counts[0] * self._row_bytes(blocks)
 
     def fetches_once(self, blocks: OddBlocks) -> bool:
-        """Whether NB holds one line of all blocks from its DFT to its inverse: kernel DFTs are fetched once then."""
+        """Return whether NB holds a line of all blocks from DFT to inverse, so that kernel DFTs are fetched once."""
         return blocks.counts[0] * self._row_bytes(blocks) <= self.machine.nb_bytes
 
     def _row_bytes(self, blocks: OddBlocks) -> int:
-        """What one line of one row of blocks takes in NB from its DFT to its inverse, what comes and goes twice."""
+        """Return the bytes in NB for one line of a row of blocks, from DFT to inverse, with two buffers for moves."""
         channels, outputs = blocks.groups * blocks.channels, blocks.groups * blocks.outputs
         moved = 4 * (blocks.padded[0] * channels // blocks.counts[0] + blocks.valid[0] * outputs)
         held = blocks.length * (4 * outputs + 2 * max(channels, outputs))
         return blocks.counts[1] * (moved + held) * self.machine.data_type.bytes
 
     def _passes(self, blocks: OddBlocks) -> int:
-        """How often the kernel DFTs are fetched for a picture: for as many rows of blocks as NB holds at a time."""
+        """Return how often a picture fetches the kernel DFTs: once for as many rows of blocks as NB holds."""
         rows = max(1, self.machine.nb_bytes // self._row_bytes(blocks))
         return ceil_div(blocks.counts[0], rows)
 
     def _spilled_ps(self, blocks: OddBlocks) -> int:
-        """Moving the transforms and the products, too, where NB does not hold one row of blocks."""
+        """Return the time to move transforms and products as well, if NB does not hold one row of blocks."""
         if self._row_bytes(blocks) <= self.machine.nb_bytes:
             return 0
         both = blocks.groups * (blocks.channels + blocks.outputs)
@@ -97,7 +97,7 @@ class DftEstimates:
         return self._matrix_ps(rows, (1, 1, 1, blocks.length, 2 * (blocks.half + 1)))
 
     def _lines_ps(self, blocks: OddBlocks) -> int:
-        """DFT across the lines, product, inverse across the lines."""
+        """Return the time of the DFT across the lines, the product, and the inverse across the lines."""
         number, lines = math.prod(blocks.counts), blocks.half + 1
         length, pair = blocks.length, Settings(kernel=(1, 1, 2))
         forward = self._matrix_ps(lines * number * blocks.groups * blocks.channels, (1, 1, 2, length, length), pair)
@@ -116,13 +116,13 @@ class DftEstimates:
         return self._matrix_ps(pixels, (1, 1, 2, blocks.half, blocks.valid[1]), Settings(kernel=(1, 1, 2)))
 
     def _between_ps(self, size_bytes: int, cached: bool) -> int:
-        """One way of a value between two steps; what is small stays in NB."""
+        """Return the time to move a value once between two steps; small values stay in NB."""
         if 4 * size_bytes <= self.machine.nb_bytes:
             return 0
         return self._move_ps(size_bytes // self.machine.data_type.bytes, _space(cached))
 
     def _matrix_ps(self, pixels: int, dims: tuple[int, ...], settings: Settings = PLAIN) -> int:
-        """Products of so many windows by weights (kd, kh, kw, C, M)."""
+        """Return the time to multiply `pixels` windows by weights (kd, kh, kw, C, M)."""
         command = Command(
             Function.CONVOLVE,
             self._operand(Space.NB, (1, 1, pixels, dims[-1])),

@@ -1,9 +1,9 @@
-"""Layers and values that stand for a convolution by DFT, as they are written down (S4)."""
+"""Collects the layers and values that replace a convolution (S4)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from device_agents.emulated_npu.compiler.graph import views
@@ -15,15 +15,15 @@ from device_agents.emulated_npu.compiler.odd_dft.matrices import Array
 from device_agents.emulated_npu.unit_commands import PLAIN, DataType, Function, Settings
 
 PARTS = Settings(kernel=(1, 1, 2))
-"""A window over the real and the imaginary part, which the matrix unit sums up."""
+"""A window over the real and the imaginary part, which the matrix unit sums."""
 
 
 @dataclass
 class Rewriting:
-    """Layers and values that stand for one convolution, as they are written down.
+    """The layers and values that replace one convolution; methods add to them.
 
-    `roles` name the values that lie off chip; `transforms` and `products` are the places of layers, as in
-    `Transformed`.
+    `roles` lists the values that lie off chip. `transforms` and `products` are places of layers, as in
+    `TransformedConvolution`.
     """
 
     layer: HardwareLayer
@@ -35,7 +35,7 @@ class Rewriting:
     products: list[int] = field(default_factory=list)
 
     def value(self, what: str, shape: Sequence[int], role: Role | None = None) -> str:
-        """A new value of our own; its axes lie in their order."""
+        """Add a value, with its axes in memory in their order; return its name."""
         name = f"{self.layer.name}/{what}"
         kind: Literal["setup", "activation"] = "setup" if role == "kernels" else "activation"
         self.values[name] = Value(name, tuple(shape), DataType.FLOAT32, tuple(range(len(shape))), kind)
@@ -44,7 +44,7 @@ class Rewriting:
         return name
 
     def constant(self, constant: LazyConstant) -> View:
-        """A constant that is read as any other value."""
+        """Add a constant as a value; return its view."""
         order = tuple(range(len(constant.shape)))
         self.values[constant.name] = Value(
             constant.name, constant.shape, constant.dtype, order, "constant", False, constant
@@ -60,21 +60,23 @@ class Rewriting:
         settings: Settings = PLAIN,
         weights: LazyConstant | None = None,
         residual: View | None = None,
-        matrix: bool = False,
     ) -> None:
-        """A layer named after the convolution and its own part in it; its index is given later."""
+        """Add a layer, named after the convolution and its own part in it; the caller numbers the layers."""
         name = f"{self.layer.name} ({what})"
         self.layers.append(
-            HardwareLayer(
-                -1, name, (), function, tuple(inputs), output, settings, weights, matrix=matrix, residual=residual
-            )
+            HardwareLayer(-1, name, (), function, tuple(inputs), output, settings, weights, residual=residual)
         )
 
+    def multiply(self, what: str, inputs: Sequence[View], output: View, weights: LazyConstant | None = None) -> None:
+        """Add a matrix product of one input and weights, or of two inputs."""
+        self.add(what, Function.CONVOLVE, inputs, output, weights=weights)
+        self.layers[-1] = replace(self.layers[-1], matrix=True)
+
     def matrix(self, what: str, array: Array) -> LazyConstant:
-        """A matrix of the transform, rounded once."""
+        """Return a matrix of the transform as a constant, rounded once."""
         length = self.blocks.length
         return known(f"dft{length}/{what}/{'x'.join(map(str, array.shape))}", array, DataType.FLOAT32)
 
     def window(self, what: str, array: Array) -> LazyConstant:
-        """A matrix (results, positions, parts) as weights of a window over the parts."""
+        """Return a matrix (results, positions, parts) as weights of a window over the parts."""
         return self.matrix(what, array.reshape(*array.shape[:2], 1, 1, array.shape[2]))

@@ -1,4 +1,4 @@
-"""A graph with some of its convolutions written out as the layers of their DFTs (S4)."""
+"""Replaces convolutions of a graph by the layers of their DFTs (S4)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from device_agents.emulated_npu.compiler.odd_dft.levels import CacheLevels
 
 @dataclass(frozen=True)
 class DftPlan:
-    """How one convolution is computed: the length of its blocks, and what lies in the last-level cache."""
+    """How one convolution is computed: the length of its blocks, and the values that lie in the last-level cache."""
 
     length: int
     levels: CacheLevels
 
 
 def blocks_of(layer: HardwareLayer, length: int) -> OddBlocks:
-    """The blocks of a convolution for a length."""
+    """Return the blocks of a convolution for a length."""
     outputs, channels, *kernel = layer.fixed_weights.shape
     pictures, _, *size = layer.output.shape
     return OddBlocks(
@@ -30,7 +30,7 @@ def blocks_of(layer: HardwareLayer, length: int) -> OddBlocks:
 
 
 def rewritten(graph: Graph, plans: Mapping[int, DftPlan]) -> Graph:
-    """The graph with the layers of these indices computed by DFT; their kernels are transformed in its setup."""
+    """Return the graph with the layers of these indices computed by DFT; its setup transforms their kernels."""
     if not plans:
         return graph
     values: dict[str, Value] = dict(graph.values)

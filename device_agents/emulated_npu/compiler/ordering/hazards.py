@@ -1,11 +1,11 @@
-"""Which earlier commands a command depends on, by the bytes that both touch (S2.5, the ground of re-ordering).
+"""Dependences between commands, by the bytes that they access (S2.5).
 
-Commands conflict when they touch the same bytes of a memory and one of them writes. Views are compared by their
-bounding ranges and, where these overlap, by their residues: two channel slices of one map interleave in memory
-without a common byte. What is found may be too much, never too little.
+Commands conflict if they access the same bytes of a memory and one of them writes. Views are compared by their bounding
+ranges and, if these overlap, by their residues: two channel slices of one map interleave in memory without a common
+byte. The result may contain false conflicts, but it misses none.
 
-Three streams keep their order wherever this is used (loads, stores, computes), so of each stream only the
-latest conflicting command is of interest.
+Loads, stores and computes are three streams, and each keeps its order. So only the latest conflicting command of each
+stream matters.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _STREAM = {
     function: LOAD if function in (Function.LOAD, Function.GATHER) else STORE if function < 0x30 else COMPUTE
     for function in Function
 }
-# A range shared by more accesses than this is kept as if each touched all of it: bounded work, a few false conflicts.
+# If more accesses than this share a range, each counts as touching all of it: bounded work, a few false conflicts.
 _MOST_ACCESSES = 24
 _BOTTOM, _TOP = -(1 << 62), 1 << 62
 
 
 class Conflicts(NamedTuple):
-    """Positions of the latest earlier load, store and compute that a command must follow; -1 where there is none.
+    """Positions of the latest earlier load, store and compute that a command must follow; -1 if there is none.
 
-    Earlier conflicts not named are implied: by the order within a stream, or through the conflicts of those named.
+    These imply all other conflicts, by the order within a stream or through their own conflicts.
     """
 
     load: int
@@ -37,26 +37,25 @@ class Conflicts(NamedTuple):
     compute: int
 
 
-# Of one command's operand: position, stream, whether it writes, number of its residues (0: may touch every byte).
+# The access of an operand: position, stream, whether it writes, number of its residues (0: may touch every byte).
 _Access = tuple[int, int, bool, int]
 _State = tuple[_Access, ...]
-# A view touches only bytes whose address modulo the first number lies in as many bytes as the third says from the
-# second on.
+# (modulus, phase, span): a view touches only bytes whose address modulo `modulus` lies in [phase, phase + span).
 _Residue = tuple[int, int, int]
 
 
 def stream_of(command: Command) -> int:
-    """LOAD (also GATHER), STORE or COMPUTE."""
+    """Return the stream of a command: LOAD (also GATHER), STORE or COMPUTE."""
     return _STREAM[command.function]
 
 
 SEPARATE = tuple(Space)
 ONE_BUFFER = (Space.DDR, Space.LLC, Space.NB, Space.NB, Space.HALO)
-"""Which memory a space lies in: each in its own, or SB at the same addresses of the same buffer as NB."""
+"""The memory of each space: in SEPARATE each has its own; in ONE_BUFFER, SB and NB are the same memory."""
 
 
 def dependencies(commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE) -> list[Conflicts]:
-    """What every command of a sequential program must follow: read after write, write after read, write after write."""
+    """Return the conflicts of every command of a sequential program: read after write, write after read or write."""
     ranges = _Ranges()
     kept = [_Memory(ranges) for _ in Space]
     memories = [kept[memory] for memory in memory_of]
@@ -80,7 +79,7 @@ def dependencies(commands: Sequence[Command], memory_of: Sequence[int] = SEPARAT
 
 
 class _Ranges:
-    """The bytes that views touch: a bounding range, and residues numbered so that comparing two is done once."""
+    """The bytes that views touch: a bounding range, and numbered residues, so that two are compared only once."""
 
     def __init__(self) -> None:
         self._shapes: dict[Descriptor, tuple[int, int, tuple[_Residue, ...], int]] = {}
@@ -89,7 +88,7 @@ class _Ranges:
         self._relations: dict[tuple[int, int], int] = {}
 
     def of(self, operand: Operand) -> tuple[int, int, int, int]:
-        """First byte, one past the last, number of the residues and the largest modulus among them."""
+        """Return first byte, one past the last, number of the residues, and their largest modulus."""
         descriptor, address = operand.descriptor, operand.address
         shape = self._shapes.get(descriptor)
         if shape is None:
@@ -107,7 +106,7 @@ class _Ranges:
         return address + low, address + high, number, largest
 
     def relation(self, later: int, earlier: int) -> int:
-        """How views with these residues, whose ranges overlap, lie to each other: _APART, _OVERLAP or _COVERS."""
+        """Return how views with overlapping ranges and these residues relate: _APART, _OVERLAP or _COVERS."""
         key = (later, earlier)
         found = self._relations.get(key)
         if found is None:
@@ -121,7 +120,7 @@ _APART, _OVERLAP, _COVERS = range(3)
 
 
 class _Memory:
-    """One memory cut into segments; each knows the accesses that a later one may have to follow."""
+    """One memory, divided into segments with the accesses that a later access may have to follow."""
 
     def __init__(self, ranges: _Ranges) -> None:
         self._relation = ranges.relation
@@ -155,10 +154,10 @@ class _Memory:
         states[start] = (access,)
 
     def _segments(self, low: int, high: int, modulus: int) -> tuple[int, int]:
-        """Which segments make up a range: first, and one past the last.
+        """Return the segments of a range: first, and one past the last.
 
-        The range of a view with gaps may grow by less than a modulus, to bounds that exist or that its neighbours
-        will have too: otherwise many interleaved views would cut the memory between each other into as many pieces.
+        The range of a view with gaps may grow by less than a modulus, to bounds that exist or that its neighbours will
+        share. Otherwise many interleaved views would divide the memory into as many segments.
         """
         starts = self._starts
         start = bisect_left(starts, low)
@@ -181,7 +180,7 @@ class _Memory:
         self._states.insert(index, self._states[index - 1])
 
     def _after_read(self, state: _State, access: _Access, latest: list[int]) -> _State:
-        """The accesses of a segment after a read. Of the reads of a stream the last stands for those that it covers."""
+        """Return the accesses of a segment after a read; a read replaces earlier reads of its stream that it covers."""
         kept = []
         position, stream, _, residues = access
         for known in state:
@@ -198,7 +197,7 @@ class _Memory:
         return tuple(kept) if len(kept) <= _MOST_ACCESSES else _coalesced(kept)
 
     def _after_write(self, state: _State, access: _Access, latest: list[int]) -> _State:
-        """The accesses of a segment after a write: what conflicts with one that it covers conflicts with it as well."""
+        """Return the accesses of a segment after a write, which replaces all accesses that it covers."""
         kept = []
         position, _, _, residues = access
         for known in state:
@@ -212,7 +211,7 @@ class _Memory:
 
 
 def _coalesced(accesses: Sequence[_Access]) -> _State:
-    """One access for each stream, its last, taken to touch everything and to write if any did."""
+    """Return one access for each stream, at its last position, that touches everything and writes if any did."""
     last: dict[int, _Access] = {}
     for position, stream, writes, _ in accesses:
         known = last.get(stream, (position, stream, writes, 0))
@@ -221,7 +220,7 @@ def _coalesced(accesses: Sequence[_Access]) -> _State:
 
 
 def _apart(one: tuple[_Residue, ...], other: tuple[_Residue, ...]) -> bool:
-    """Whether two views whose ranges overlap interleave: with the same modulus their residues are disjoint."""
+    """Return whether two views with overlapping ranges interleave: with one modulus, their residues are disjoint."""
     for modulus, phase, span in one:
         for other_modulus, other_phase, other_span in other:
             if modulus == other_modulus:
@@ -232,7 +231,7 @@ def _apart(one: tuple[_Residue, ...], other: tuple[_Residue, ...]) -> bool:
 
 
 def _covers(later: tuple[_Residue, ...], earlier: tuple[_Residue, ...]) -> bool:
-    """Whether every view apart from the later one is also apart from the earlier one."""
+    """Return whether every view that interleaves with the later one also interleaves with the earlier one."""
     for modulus, phase, span in later:
         for earlier_modulus, earlier_phase, earlier_span in earlier:
             if modulus == earlier_modulus and (earlier_phase - phase) % modulus + earlier_span <= span:
@@ -243,7 +242,7 @@ def _covers(later: tuple[_Residue, ...], earlier: tuple[_Residue, ...]) -> bool:
 
 
 def _residues(descriptor: Descriptor) -> tuple[_Residue, ...]:
-    """For every stride that divides all larger ones: the span of what lies inside, if it leaves gaps."""
+    """Return the residue of every stride that divides all larger strides, if the axes inside it leave gaps."""
     axes = sorted(
         (abs(stride), size, stride)
         for size, stride in zip(descriptor.dims, descriptor.strides, strict=True)

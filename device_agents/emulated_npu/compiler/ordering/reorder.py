@@ -1,8 +1,8 @@
-"""Re-ordering: loads move up over earlier computes and stores (S2.5).
+"""Hoists loads over earlier computes and stores (S2.5).
 
-Both queues are in order. In `L0 C0 S0 L1 C1 S1` the store S0 waits at the head of the IO queue for C0 and keeps L1
-from running beside C0; `L0 L1 C0 S0 L2 C1 S1 ...` does not. Loads keep their order among themselves, and all other
-commands keep theirs, so this is a merge of two streams.
+Both queues are in order. In `L0 C0 S0 L1 C1 S1` the store S0 waits at the head of the IO queue for C0, so that L1
+cannot run beside C0; in `L0 L1 C0 S0 L2 C1 S1 ...` it can. Loads keep their order, and so do all other commands: the
+result is a merge of two streams.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from device_agents.emulated_npu.unit_commands import Command, Function
 
 
 def hoist_loads(commands: Sequence[Command], *, window: int, memory_of: Sequence[int] = SEPARATE) -> list[Command]:
-    """The same commands, every load as early as what it depends on lets it, over at most `window` computes.
+    """Return the commands with every load as early as its dependences allow, over at most `window` computes.
 
-    A load does not pass a store that can start no later than the load itself: that would only delay the store.
+    A load does not pass a store that can start no later than the load: that would only delay the store.
     """
     streams = [stream_of(command) for command in commands]
     conflicts = dependencies(commands, memory_of)
@@ -44,11 +44,11 @@ def hoist_loads(commands: Sequence[Command], *, window: int, memory_of: Sequence
 
 
 def _is_store(commands: Sequence[Command], position: int) -> bool:
-    """Whether it is a store that starts as soon as it can: when a message is there, RECEIVE does not say."""
+    """Return whether a command is a store; a RECEIVE is none, because its start depends on another core."""
     function = commands[position].function
     return function is not Function.RECEIVE and stream_of(commands[position]) == STORE
 
 
 def _starts_no_later(conflicts: Sequence[tuple[int, int, int]], store: int, load: int) -> bool:
-    """Whether the last compute that the store awaits is not behind the last one that the load awaits."""
+    """Return whether the last compute that the store needs is not after the last one that the load needs."""
     return conflicts[store][COMPUTE] <= conflicts[load][COMPUTE]

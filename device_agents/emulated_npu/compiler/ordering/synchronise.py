@@ -1,7 +1,7 @@
-"""Synchronisation of the two queues by counting semaphores, and fences between layers.
+"""Synchronises the two queues by counting semaphores, and puts fences between layers.
 
-A queue is in order and has one server, so a command's dependences on its own queue hold by themselves. On the
-other queue it suffices to wait for the latest command that it depends on: that one posts when it has finished.
+A queue is in order and has one server, so dependences within a queue need no synchronisation. For the other queue it
+suffices to wait for the latest command that a command depends on, which posts when it has finished.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from device_agents.emulated_npu.compiler.ordering.hazards import SEPARATE, depen
 from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait
 
 SEMAPHORE_OF_POSTER = {Queue.IO: 0, Queue.CP: 1}
-"""Which semaphore a queue posts to, for the other one to wait on."""
+"""The semaphore to which a queue posts and on which the other queue waits."""
 
 _OTHER = {Queue.IO: Queue.CP, Queue.CP: Queue.IO}
 
 
 def synchronise(commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE) -> list[Item]:
-    """The commands in their order, with a post behind and a wait before the ends of every needed dependence.
+    """Return the commands in order, with a post after the source and a wait before the target of each dependence.
 
-    A dependence on a command no later than one that the queue has already waited for is not needed. Hence every
-    post has exactly one wait, later in the program, and the n-th wait on a semaphore belongs to its n-th post.
+    A dependence is dropped if the queue has already waited for the same or a later command. Hence every post has
+    exactly one wait, later in the program, and the n-th wait on a semaphore belongs to its n-th post.
     """
     awaited = {Queue.IO: -1, Queue.CP: -1}
     waits: dict[int, Queue] = {}
@@ -46,9 +46,9 @@ def synchronise(commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE
 
 
 def fence_between_layers(items: Sequence[Item]) -> list[Item]:
-    """A fence wherever the next item is of another layer, and no post and wait that a fence between them replaces.
+    """Return items of `synchronise` with a fence between layers, without posts and waits that a fence replaces.
 
-    `items` are what `synchronise` returns. A fence belongs to the layer that it ends.
+    A fence belongs to the layer that it ends.
     """
     section = 0
     sections: list[int] = []
@@ -66,7 +66,7 @@ def fence_between_layers(items: Sequence[Item]) -> list[Item]:
 
 
 def _crossing_pairs(items: Sequence[Item], sections: Sequence[int]) -> set[int]:
-    """Indices of the posts and waits, matched in order on each semaphore, that stand in different sections."""
+    """Return the indices of posts and waits in different sections, matched in order on each semaphore."""
     posts: dict[int, list[int]] = {}
     taken: dict[int, int] = {}
     crossing: set[int] = set()

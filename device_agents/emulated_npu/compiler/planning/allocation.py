@@ -1,4 +1,4 @@
-"""Addresses for things that live for a while: none that live at the same time overlap."""
+"""Assigns addresses by lifetime: buffers that live at the same time do not overlap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ALIGNMENT_BYTES = 64
 
 @dataclass(frozen=True)
 class Lifetime:
-    """Something of `bytes` that lives from step `first` to step `last`, both included."""
+    """A buffer of `bytes` that lives from step `first` to step `last`, both included."""
 
     name: str
     bytes: int
@@ -19,12 +19,12 @@ class Lifetime:
 
 
 def aligned(size: int) -> int:
-    """The next multiple of the alignment."""
+    """Return the size rounded up to the alignment."""
     return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def allocate(items: Iterable[Lifetime]) -> tuple[Mapping[str, int], int]:
-    """Addresses by name and the bytes used altogether; the largest are placed first, each as low as it fits."""
+    """Return addresses by name and the total bytes; the largest buffers are placed first, each as low as it fits."""
     placed: list[tuple[int, int, Lifetime]] = []
     addresses: dict[str, int] = {}
     top = 0

@@ -1,7 +1,7 @@
-"""One chain with everything decided: tiles, buffers, weights; and the time that this is predicted to take.
+"""The plan of one chain: its tiles, buffers and weights.
 
-A chain plan is the execution tree of its layers: loops over tiles around the layers, and over blocks of
-weights inside each (S2.5). Lowering only writes it out.
+A chain plan is the execution tree of its layers: loops over tiles around the layers, and loops over blocks of weights
+inside each layer (S2.5). Lowering writes it out as commands.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import DataType, Function
 
 _LOAD_BYTES = 128 << 10
-"""Resident weights are fetched in parts of about this size, so that computing begins before all have come."""
+"""Resident weights are fetched in parts of about this size, so that computing begins before all have arrived."""
 
 
 _FACTOR_BYTES = 32 << 10
-"""Small second factors of products are fetched together, in loads of at most about this size."""
+"""Small second factors of products are fetched together, in loads of up to about this size."""
 
 _FACTOR_SLOTS = 8
-"""Loads of second factors that may be in SB at once, so that they come in while other layers compute."""
+"""Loads of second factors that SB holds at once, so that they arrive while other layers compute."""
 
 MAX_PASSES = 1 << 16
 
@@ -42,7 +42,7 @@ MAX_PASSES = 1 << 16
 class Room:
     """Bytes that a chain may use of each memory.
 
-    The halo buffer is carved out of `nb_bytes`: what a chain needs of it, and at least `reserved_bytes`.
+    The halo buffer is carved out of `nb_bytes`: as much as the chain needs, and at least `reserved_bytes`.
     """
 
     nb_bytes: int
@@ -55,8 +55,8 @@ class Room:
 class WeightPlan:
     """How the second operand of a layer reaches SB.
 
-    Resident weights lie at `addresses[0]` and are fetched in the first pass; otherwise every pass fetches them,
-    load after load, into `addresses` in turn. Of second factors of a product, `together` are fetched at once.
+    Resident weights lie at `addresses[0]` and are fetched in the first pass. Other weights are fetched in every pass,
+    load after load, into `addresses` in turn. `together` is the number of second factors of a product per load.
     """
 
     resident: bool
@@ -67,7 +67,7 @@ class WeightPlan:
 
 @dataclass(frozen=True)
 class Slab:
-    """Halo of a value across one cut: where it lies in the auxiliary buffer."""
+    """The halo of a value across one cut, and its place in the auxiliary buffer."""
 
     address: int
     extents: tuple[int, ...]
@@ -76,7 +76,7 @@ class Slab:
 
 @dataclass(frozen=True)
 class ChainPlan:
-    """A chain as it will run. `buffers` are addresses in NB by value: two, where passes alternate."""
+    """A chain with everything decided. `buffers` has the addresses in NB by value: two if passes alternate."""
 
     geometry: Geometry
     extents: Mapping[str, tuple[int, ...]]
@@ -90,16 +90,16 @@ class ChainPlan:
 
     @property
     def layers(self) -> tuple[HardwareLayer, ...]:
-        """Its layers in order."""
+        """The layers in order."""
         return self.geometry.layers
 
     @property
     def passes(self) -> int:
-        """Number of passes."""
+        """The number of passes."""
         return math.prod(self.geometry.counts)
 
     def fits(self, room: Room) -> bool:
-        """Whether its buffers have room."""
+        """Return whether the buffers fit the room."""
         reserved_bytes = max(self.halo_bytes, room.reserved_bytes)
         return (
             self.halo_bytes <= room.halo_bytes
@@ -116,7 +116,7 @@ def plan_chain(
     machine: Machine,
     room: Room,
 ) -> ChainPlan:
-    """Decides buffers and weights for these cuts; raises NotTileable, or DoesNotFit with demand and limit."""
+    """Decide buffers and weights for these cuts; raises NotTileable, or DoesNotFit with demand and limit."""
     _count_passes(layers, cuts)
     geometry = cut_chain(layers, cuts, stored)
     extents = {name: _extents(geometry, name) for name in geometry.regions}
@@ -139,12 +139,12 @@ def _count_passes(layers: Sequence[HardwareLayer], cuts: Sequence[Cut]) -> None:
 
 
 def element_type(value: Value | LazyConstant, machine: Machine) -> DataType:
-    """The type of a value in the machine's memories: its data type stands for float32."""
+    """Return the type of a value in the machine's memories: the machine's data type replaces float32."""
     return machine.data_type if value.dtype is DataType.FLOAT32 else value.dtype
 
 
 def in_buffer(geometry: Geometry, name: str) -> bool:
-    """Whether a value lies in NB: tables that are gathered from and second factors of products do not."""
+    """Return whether a value lies in NB; tables of gathers and second factors of products do not."""
     if name not in geometry.loaded:
         return True
     return any(
@@ -155,7 +155,7 @@ def in_buffer(geometry: Geometry, name: str) -> bool:
 
 
 def reads_outside(layer: HardwareLayer, place: int) -> bool:
-    """Whether a layer reads this operand from DDR or LLC, or through SB, and not from NB."""
+    """Return whether a layer reads this operand from DDR or LLC, or through SB, instead of NB."""
     if layer.function is Function.GATHER:
         return place == 0
     return layer.matrix and layer.weights is None and place == 1
@@ -211,7 +211,7 @@ def _slabs(
 def _buffers(
     geometry: Geometry, values: Mapping[str, Value], extents: Mapping[str, tuple[int, ...]], machine: Machine
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, int], int]:
-    """Addresses in NB of values (one or two each) and of constants of depthwise layers."""
+    """Return the addresses in NB of values (one or two each) and of constants of depthwise layers, and the end."""
     passes = math.prod(geometry.counts)
     end = len(geometry.layers)
     items: list[Lifetime] = []
@@ -232,7 +232,7 @@ def _buffers(
 
 
 def depthwise_bytes(layer: HardwareLayer, machine: Machine) -> dict[str, int]:
-    """Sizes in NB of the weights and scales of a depthwise layer; scales are float32 on every machine."""
+    """Return the bytes in NB of weights and scales of a depthwise layer; scales are float32 on every machine."""
     if layer.function is not Function.DEPTHWISE or layer.weights is None:
         return {}
     weights, scales = depthwise_constants(layer)
@@ -243,7 +243,7 @@ def depthwise_bytes(layer: HardwareLayer, machine: Machine) -> dict[str, int]:
 
 
 def _life(geometry: Geometry, name: str, passes: int) -> tuple[int, int]:
-    """First and last position of the layers between which a buffer is in use; the whole pass where passes overlap."""
+    """Return the first and last layer between which a buffer is in use: the whole pass if passes overlap."""
     end = len(geometry.layers)
     readers = [place for place, layer in enumerate(geometry.layers) if any(view.value == name for view in layer.reads)]
     writers = [place for place, layer in enumerate(geometry.layers) if layer.output.value == name]
@@ -280,7 +280,7 @@ def _weights(geometry: Geometry, machine: Machine, sb_bytes: int) -> tuple[dict[
             top += aligned(sizes[layer.index])
     try:
         slots = {layer.index: _streamed(layer, machine, slot_bytes) for layer in layers if layer.index in streamed}
-    except DoesNotFit:  # all that there is, so that the chains before and behind cannot fetch ahead
+    except DoesNotFit:  # use all of SB, at the cost that neighbouring chains cannot fetch ahead
         slot_bytes = (sb_bytes - top) // 2 // ALIGNMENT_BYTES * ALIGNMENT_BYTES
         slots = {layer.index: _streamed(layer, machine, slot_bytes) for layer in layers if layer.index in streamed}
     together = {layer.index: _together(layer, slots[layer.index]) for layer in layers if layer.index in streamed}
@@ -295,7 +295,7 @@ def _weights(geometry: Geometry, machine: Machine, sb_bytes: int) -> tuple[dict[
 
 
 def _together(layer: HardwareLayer, loads: Sequence[WeightLoad]) -> int:
-    """How many second factors of a product are fetched at once: as many as make a load worth its latency."""
+    """Return how many second factors of a product are fetched at once, to make a load worth its latency."""
     if layer.weights is not None or len(loads) > 1 or loads[0].blocks[0].vector_bytes:
         return 1
     axes = factor_axes(layer.inputs[1])
@@ -303,11 +303,11 @@ def _together(layer: HardwareLayer, loads: Sequence[WeightLoad]) -> int:
 
 
 def _streamed(layer: HardwareLayer, machine: Machine, slot_bytes: int) -> tuple[WeightLoad, ...]:
-    """Loads that fit a slot; the second factor of a product comes block by block."""
+    """Return loads that fit a slot; the second factor of a product is loaded block by block."""
     return gather_loads(cut_weights(layer, machine, slot_bytes), slot_bytes if layer.weights else 0)
 
 
 def packed_bytes(layer: HardwareLayer, machine: Machine) -> int:
-    """Size of a layer's weights in one block per group, with scales."""
+    """Return the size of a layer's weights in one block per group, with scales."""
     blocks = cut_weights(layer, machine, 1 << 40)
     return blocks[-1].offset + blocks[-1].bytes

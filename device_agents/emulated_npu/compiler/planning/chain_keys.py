@@ -1,6 +1,6 @@
-"""Keys of chains: two with equal keys differ in names and constants alone, and take the same time.
+"""Keys of chains: chains with equal keys differ only in names and constants, and take the same time.
 
-Networks repeat their blocks, so that most chains which are considered have been seen before.
+Networks repeat their blocks, so that the search has seen most chains before.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from device_agents.emulated_npu.compiler.planning.lowering import Externals
 
 
 class ChainKeys:
-    """Makes keys for the chains of a graph; `externals` tell where a value lies when it leaves its chain."""
+    """Computes keys for the chains of a graph; `externals` has the places of values outside their chain."""
 
     def __init__(self, graph: Graph, externals: Externals) -> None:
         self._graph = graph
@@ -28,7 +28,7 @@ class ChainKeys:
                 self._last_use[view.value] = place
 
     def key(self, start: int, end: int) -> object:
-        """The key of the chain of layers [start, end)."""
+        """Return the key of the chain of layers [start, end)."""
         seen: dict[str, int] = {}
         parts: list[int] = []
         for place in range(start, end):
@@ -47,7 +47,7 @@ class ChainKeys:
 
 
 def _places(name: str, graph: Graph, externals: Externals) -> object:
-    """The memories that a value goes to, and whether others write some of it."""
+    """Return the memories that a value goes to, and whether other cores write some of it."""
     own = externals.values.get(name)
     sends = [(len(one.cores), one.buffer, one.region) for one in externals.sends.get(name, ())]
     return own and own.space, name in graph.foreign, tuple(sends)

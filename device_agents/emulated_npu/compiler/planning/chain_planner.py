@@ -28,15 +28,15 @@ from device_agents.emulated_npu.machine import Machine
 
 MAX_CHAIN = 12
 _PATIENCE = 3
-"""Chains that begin this many layers earlier without a gain end the search for still longer ones."""
+"""The search for longer chains ends after this many starts without a gain."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was chosen for the layers from `start` to before `end`, and what else was considered.
+    """The way chosen to run layers [start, end), and the other ways that were considered.
 
-    `singly_ps` is what several layers are predicted to take one by one, the halo fetched again (S3.8); None for one
-    layer, where the end of the chain was forced, or where one of them alone has no room.
+    `singly_ps` is the predicted time of the layers one by one, with the halo fetched again (S3.8). It is None for one
+    layer, if the end of the chain was forced, or if a layer does not fit alone.
     """
 
     start: int
@@ -47,26 +47,26 @@ class Decision:
 
     @property
     def chains(self) -> tuple[ChainPlan, ...]:
-        """The chains to run, one after the other."""
+        """The chains, in the order in which they run."""
         return self.chosen.chains
 
 
 @dataclass(frozen=True)
 class ChainOutline:
-    """Where chains end, before anything is decided about them, with the time and the halo buffer they are to take."""
+    """The ends of chains before their plans are decided, with their estimated time and halo buffer."""
 
     predicted_ps: int
     halo_bytes: int
     ends: tuple[int, ...]
 
     def extended(self, estimate: ChainEstimate, end: int) -> ChainOutline:
-        """With one more chain, up to `end`."""
+        """Return the outline with one more chain, up to `end`."""
         halo_bytes = max(self.halo_bytes, estimate.halo_bytes)
         return ChainOutline(self.predicted_ps + estimate.predicted_ps, halo_bytes, (*self.ends, end))
 
 
 class Planner:
-    """Plans a network on a machine; every chain takes the best of `rooms`."""
+    """Plans a network on a machine; every chain uses the best of `rooms`."""
 
     def __init__(
         self, graph: Graph, machine: Machine, options: Options, externals: Externals, rooms: tuple[Room, ...]
@@ -85,27 +85,27 @@ class Planner:
             self._writers.setdefault(layer.output.value, []).append(place)
 
     def within(self, halo_bytes: int) -> Planner:
-        """A planner with that much taken for the halo buffer, which remembers what this does not change."""
+        """Return a planner with that many bytes reserved for the halo buffer; it shares estimates that stay valid."""
         other = copy.copy(self)
         other._rooms = tuple(replace(room, halo_bytes=halo_bytes, reserved_bytes=halo_bytes) for room in self._rooms)
         other._wider, other._known = self._known, {}
         return other
 
     def plan(self) -> tuple[Decision, ...]:
-        """The cheapest sequence of chains over the layers in topological order; raises DoesNotFit."""
+        """Return the fastest sequence of chains over the layers in topological order; raises DoesNotFit."""
         if self._options.chains == "whole":
             return (self._whole(len(self._graph.layers)),)
         return self.decide_all(self.outline())
 
     def outline(self) -> ChainOutline:
-        """Where chains end in the cheapest sequence; raises DoesNotFit."""
+        """Return the ends of chains in the fastest sequence; raises DoesNotFit."""
         best = [ChainOutline(0, 0, (0,))]
         for end in range(1, len(self._graph.layers) + 1):
             best.append(self._cheapest(end, best))
         return best[-1]
 
     def outlined(self, ends: Sequence[int]) -> ChainOutline | None:
-        """What chains with these ends take in the room of this planner; None where one does not fit."""
+        """Return the outline of chains with these ends in the room of this planner; None if one does not fit."""
         result = ChainOutline(0, 0, (0,))
         for start, end in itertools.pairwise(ends):
             try:
@@ -118,16 +118,16 @@ class Planner:
         return result
 
     def estimated_ps(self, start: int, end: int) -> int | None:
-        """What layers [start, end) are predicted to take as one chain; None where they cannot be, or do not fit."""
+        """Return the predicted time of layers [start, end) as one chain; None if they cannot be one, or do not fit."""
         estimate = self._estimated(start, end) if self._chainable(start, end) else None
         return None if estimate is None else estimate.predicted_ps
 
     def decide_all(self, outline: ChainOutline) -> tuple[Decision, ...]:
-        """The best way to run every chain of an outline; raises DoesNotFit."""
+        """Return the best way to run every chain of an outline; raises DoesNotFit."""
         return tuple(self.decide(start, end) for start, end in itertools.pairwise(outline.ends))
 
     def decide(self, start: int, end: int) -> Decision:
-        """The best way to run layers [start, end) as one chain; raises DoesNotFit where there is none."""
+        """Return the best way to run layers [start, end) as one chain; raises DoesNotFit if there is none."""
         layers, stored = self._chain(start, end)
         choices: list[Choice] = []
         problem: DoesNotFit | None = None
@@ -162,7 +162,7 @@ class Planner:
         raise DoesNotFit("The network cannot run as one chain", why, "Let the compiler choose where chains end")
 
     def _cheapest(self, end: int, best: Sequence[ChainOutline]) -> ChainOutline:
-        """The cheapest chains for the layers before `end`, from the cheapest for all before a place before it."""
+        """Return the fastest chains for the layers before `end`, from the fastest for every earlier end."""
         found: ChainOutline | None = None
         idle = 0
         for start in self.starts(end):
@@ -182,7 +182,7 @@ class Planner:
         return found
 
     def _estimated(self, start: int, end: int) -> ChainEstimate | None:
-        """Layers [start, end) as one chain, None where they do not fit; equal chains are looked at once."""
+        """Return the estimate of layers [start, end) as one chain, None if they do not fit; equal chains share it."""
         key = self._keys.key(start, end)
         if key not in self._known:
             self._known[key] = self._estimate(key, start, end)
@@ -205,15 +205,15 @@ class Planner:
         return min(found, key=lambda estimate: estimate.predicted_ps, default=None)
 
     def starts(self, end: int) -> Sequence[int]:
-        """Where a chain up to `end` may begin, by the options."""
+        """Return where a chain up to `end` may begin, by the options."""
         if self._options.chains == "layers" or self._options.halo == "refetch" or self._options.fences:
             return (end - 1,)
         return range(end - 1, max(-1, end - 1 - MAX_CHAIN), -1)
 
     def _chainable(self, start: int, end: int) -> bool:
-        """Whether layers find what they read either outside the chain or in it, all of it in one place.
+        """Return whether layers can be one chain: each reads every value either from the chain or from outside it.
 
-        Those that are to be alone are in no chain of several.
+        Layers in `graph.alone` are in no chain of several.
         """
         if end - start > 1 and any(layer.index in self._graph.alone for layer in self._graph.layers[start:end]):
             return False
@@ -230,7 +230,7 @@ class Planner:
         return True
 
     def _chain(self, start: int, end: int) -> tuple[tuple[HardwareLayer, ...], frozenset[str]]:
-        """The layers of a chain and what they store: parts of a value that others complete have a name of their own."""
+        """Return the layers of a chain and the values that it stores; a part of a value has a name of its own."""
         layers = []
         for layer in self._graph.layers[start:end]:
             name = layer.output.value

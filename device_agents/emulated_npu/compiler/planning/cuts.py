@@ -1,4 +1,4 @@
-"""Ways to cut the output of a chain's last layer, from coarse to fine."""
+"""Candidate cuts of the output of a chain's last layer, from coarse to fine."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Cuts = tuple[Cut, ...]
 def candidate_cuts(
     layer: HardwareLayer, tile: tuple[int, int] | None, values: Mapping[str, Value]
 ) -> Iterator[list[Cuts]]:
-    """Cuts in groups, one axis after the other, each from coarse to fine; the forced one where there is a tile.
+    """Yield groups of cuts, one more axis in each group, from coarse to fine; with a forced `tile`, only that cut.
 
-    A forced tile is the height and width of the last two spatial axes.
+    The forced tile is the height and width along the last two spatial axes.
     """
     axes = [axis for axis in _cut_axes(layer) if _is_plain(layer, axis)]
     if tile is not None and is_windowed(layer):
         last = len(layer.output.axes) - 1
         yield [tuple(Cut(axis, size) for axis, size in zip((last - 1, last), tile, strict=True) if axis in axes)]
         return
-    if not is_windowed(layer):  # windows follow the layer before row by row, whatever the order of the result
+    if not is_windowed(layer):  # windows follow the layer before row by row, in any memory order
         order = values[layer.output.value].order
         axes.sort(key=lambda axis: order.index(layer.output.base(axis)))  # parts that lie together in memory
     yield [()]
@@ -37,7 +37,7 @@ def candidate_cuts(
 
 
 def _cut_axes(layer: HardwareLayer) -> list[int]:
-    """Axes of the output that may be cut, the outermost first."""
+    """Return the axes of the output that can be cut, the outermost first."""
     shape = layer.output.shape
     if not shape:
         return []
@@ -53,14 +53,14 @@ def _cut_axes(layer: HardwareLayer) -> list[int]:
 
 
 def _is_plain(layer: HardwareLayer, axis: int) -> bool:
-    """Whether an axis of the output is one of the value's, or an interval of one."""
+    """Return whether an axis of the output is an axis of the value, or an interval of one."""
     base = layer.output.axes[axis].base
     found = None if base is None else cut_axis(layer.output, base)
     return found is not None and found[0] == axis
 
 
 def _tile_sizes(size: int) -> list[int]:
-    """Tile sizes for about 2, 3, 4, 6, 8, 12, … tiles."""
+    """Return tile sizes for about 2, 3, 4, 6, 8, 12, … tiles."""
     sizes: list[int] = []
     for count in sorted({*(1 << power for power in range(1, 14)), *(3 << power for power in range(13))}):
         tile = -(-size // count)
@@ -72,19 +72,19 @@ def _tile_sizes(size: int) -> list[int]:
 
 
 def count_tiles(layer: HardwareLayer, cuts: Cuts) -> int:
-    """Into how many tiles cuts divide a layer's output."""
+    """Return the number of tiles into which cuts divide a layer's output."""
     return math.prod(-(-layer.output.axes[cut.axis].size // cut.size) for cut in cuts)
 
 
 @dataclass(frozen=True)
 class CutCandidates:
-    """Cuts along one axis from coarse to fine, and into how many tiles it should take, more or less."""
+    """Cuts along one axis from coarse to fine, and about how many tiles are needed."""
 
     cuts: list[Cuts]
     wanted_tiles: float
 
     def guess(self, layer: HardwareLayer) -> int:
-        """The first cut into that many tiles."""
+        """Return the place of the first cut into that many tiles."""
         for place, cuts in enumerate(self.cuts):
             if not cuts or layer.output.axes[cuts[-1].axis].size >= self.wanted_tiles * cuts[-1].size:
                 return place
@@ -92,9 +92,9 @@ class CutCandidates:
 
 
 def first_that_fits(count: int, guess: int, attempt: Callable[[int], object]) -> int:
-    """The first candidate for which `attempt` does not raise DoesNotFit; raises that of the last if there is none.
+    """Return the first candidate for which `attempt` does not raise DoesNotFit; without one, raise that of the last.
 
-    Candidates become finer, so that all behind one that fits do so too; the search starts from `guess`.
+    If a candidate fits, all later ones fit, because they are finer. The search starts from `guess`.
     """
     place = guess
     if not _fits(place, attempt):

@@ -1,4 +1,4 @@
-"""What lies off chip: features by lifetime in the last-level cache or DDR, weights and constants in DDR."""
+"""Memory off chip: features by lifetime in the last-level cache or DDR, weights and constants in DDR."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ _NOWHERE: Mapping[str, tuple[Destination, ...]] = MappingProxyType({})
 
 
 def choose_spaces(graph: Graph, machine: Machine, slots: Mapping[str, int] = _ONCE) -> dict[str, Space]:
-    """Activations go to the last-level cache where a few of them fit in it; the rest stays in DDR.
+    """Return the memory of every value: the last-level cache if a few such activations fit in it, else DDR.
 
-    `slots` are how often there is to be room for what other groups send, which goes to the cache wherever it fits.
+    `slots` is the number of inputs for which a value that other groups send has room; it goes to the cache if it fits.
     """
     spaces = {}
     for name, value in graph.values.items():
@@ -69,7 +69,7 @@ def choose_spaces(graph: Graph, machine: Machine, slots: Mapping[str, int] = _ON
 
 
 def placed(value: Value, machine: Machine, space: Space, address: int) -> Buffer:
-    """All of a value at an address of a memory."""
+    """Return the buffer of a whole value at an address of a memory."""
     dtype = element_type(value, machine)
     strides = dense_strides(value.shape, value.order, dtype.bytes)
     return Buffer(space, address, dtype, (0,) * len(value.shape), strides)
@@ -81,7 +81,7 @@ def placeholders(
     spaces: Mapping[str, Space],
     sends: Mapping[str, tuple[Destination, ...]] = _NOWHERE,
 ) -> Externals:
-    """Everything at address 0: predictions do not depend on addresses. `spaces` name what needs a place."""
+    """Return everything at address 0, because predictions do not depend on addresses; `spaces` lists the values."""
     values = {name: placed(value, machine, spaces[name], 0) for name, value in graph.values.items() if name in spaces}
     values.update({written_part(name): buffer for name, buffer in tuple(values.items())})
     return Externals(values, defaultdict(int), defaultdict(int), sends)
@@ -89,7 +89,7 @@ def placeholders(
 
 @dataclass(frozen=True)
 class OccupiedMemory:
-    """What of the memories off chip is taken already, from address 0 on, and values that have their place there."""
+    """Memory off chip that is already in use, from address 0 on, and the values that have their place there."""
 
     ddr_bytes: int
     llc_bytes: int
@@ -122,7 +122,7 @@ class ExternalMemory:
         self.llc_bytes = 0
 
     def run(self) -> tuple[Externals, ...]:
-        """The addresses as each core needs them; raises DoesNotFit where DDR is too small."""
+        """Return the addresses for each core; raises DoesNotFit if DDR is too small."""
         lives = self._lives()
         cached, self.llc_bytes = self._cache(lives)
         rest = [[life for life in own if life.name not in cached] for own in lives]
@@ -157,10 +157,9 @@ class ExternalMemory:
         return address
 
     def _lives(self) -> list[list[Lifetime]]:
-        """For each core what it alone uses, from the first chain that writes it to the last that reads it.
+        """Return lifetimes: for each core the values that it alone uses, in its chains; then the shared values.
 
-        What lives throughout stands with the first core. Values that nobody here reads and that are no results need
-        no place: they are sent away as they are computed.
+        Values that live throughout are in the list of the first core. Values that are only sent away need no place.
         """
         values = self._graph.values
         placed_already = self._occupied.values.keys()
@@ -190,7 +189,7 @@ class ExternalMemory:
         return [*lives, shared]
 
     def _spans(self, plans: Sequence[ChainPlan]) -> dict[str, tuple[int, int]]:
-        """The first and the last of some chains that stores or loads each value."""
+        """Return the first and the last chain that stores or loads each value."""
         first: dict[str, int] = {}
         last: dict[str, int] = {}
         for place, plan in enumerate(plans):
@@ -200,7 +199,7 @@ class ExternalMemory:
         return {name: (first[name], last[name]) for name in first}
 
     def _cache(self, lives: Sequence[Sequence[Lifetime]]) -> tuple[Mapping[str, int], int]:
-        """Activations that fit into the last-level cache together; where they do not, the largest goes to DDR."""
+        """Return the addresses of activations in the cache, and their end; the largest go to DDR until the rest fits."""
         wanted = sorted(
             (life for own in lives for life in own if self._spaces[life.name] is Space.LLC),
             key=lambda life: (life.name not in self._graph.cached, life.bytes),
@@ -216,7 +215,7 @@ class ExternalMemory:
         return {}, self._occupied.llc_bytes
 
     def _weights(self, plans: Sequence[ChainPlan], known: dict[object, int]) -> tuple[dict[str, int], dict[str, int]]:
-        """Addresses of the weights and constants of a core; `known` are those of the cores before it."""
+        """Return the addresses of a core's weights and constants; `known` has the weights of the cores before it."""
         weights: dict[str, int] = {}
         constants: dict[str, int] = {}
         new: dict[object, int] = {}
@@ -225,7 +224,7 @@ class ExternalMemory:
                 if uses_weight_buffer(layer) and layer.weights is not None:
                     loads = plan.weights[layer.index].loads
                     blocks = tuple(block for load in loads for block in load.blocks)
-                    # Slices of a layer by rows have the very same weights.
+                    # Slices of a layer by rows have the same weights.
                     same = (id(layer.weights), id(layer.scale_shift), layer.groups, layer.matrix, blocks)
                     address = known.get(same)
                     if address is None:
@@ -244,13 +243,13 @@ class ExternalMemory:
 
 
 def _crowded(lives: Sequence[Lifetime], addresses: Mapping[str, int], limit: int) -> list[Lifetime]:
-    """What lives at the same time as something that ends beyond the limit, that included."""
+    """Return the buffers that end beyond the limit, and all that live at the same time."""
     beyond = [life for life in lives if addresses[life.name] + aligned(life.bytes) > limit]
     return [life for life in lives if any(life.first <= one.last and one.first <= life.last for one in beyond)]
 
 
 def _side_by_side(lives: Sequence[Sequence[Lifetime]], top: int) -> tuple[Mapping[str, int], int]:
-    """Addresses from `top` on, those of each core behind those of the cores before it, and where they end."""
+    """Return addresses from `top` on, those of each core after those of the cores before it, and their end."""
     found: dict[str, int] = {}
     for own in lives:
         addresses, size = allocate(own)
@@ -260,7 +259,7 @@ def _side_by_side(lives: Sequence[Sequence[Lifetime]], top: int) -> tuple[Mappin
 
 
 def _depthwise_constant(address: int, layer: HardwareLayer, name: str) -> PlainConstant:
-    """Weights (M, 1, kernel...) as (kd, kh, kw, C, m); scale and shift (2, M) as (2, C, m), which lies the same."""
+    """Return weights (M, 1, kernel...) as (kd, kh, kw, C, m), or scale and shift (2, M), which lie as (2, C, m)."""
     channels = layer.inputs[0].axes[1].size
     ratio = multiplier(layer)
     if layer.scale_shift is not None and name.endswith("scale_shift"):
@@ -269,7 +268,7 @@ def _depthwise_constant(address: int, layer: HardwareLayer, name: str) -> PlainC
 
 
 def port_of(name: str, graph: Graph, externals: Externals) -> Port:
-    """Where the host finds an input or output."""
+    """Return where the host accesses an input or output."""
     value = graph.values[name]
     buffer = externals.values[name]
     return Port(name, buffer.address, buffer.dtype, value.shape, buffer.strides)

@@ -1,4 +1,4 @@
-"""The commands that compute a region of a layer's output, from where its operands lie."""
+"""The commands that compute a region of a layer's output, given the places of its operands."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ONE = (1, 0)
 
 @dataclass(frozen=True)
 class Buffers:
-    """Where a layer's operands lie: its output, `layer.reads` place by place, and constants of its own by name."""
+    """The places of a layer's operands: its output, each of `layer.reads`, and its constants by name."""
 
     target: Buffer
     reads: tuple[Buffer, ...]
@@ -43,7 +43,7 @@ class Buffers:
 
 
 def commands_of(layer: HardwareLayer, region: Region, buffers: Buffers) -> Iterator[Command]:
-    """Commands for a region of the output of a layer that does not use the weight buffer."""
+    """Yield the commands for a region of the output of a layer that does not use the weight buffer."""
     if is_windowed(layer) or layer.function is Function.LRN:
         for part in _single(region, 1):
             yield _windowed(layer, part, buffers)
@@ -62,7 +62,7 @@ def commands_of(layer: HardwareLayer, region: Region, buffers: Buffers) -> Itera
 def convolve(
     layer: HardwareLayer, region: Region, block: WeightBlock, buffers: Buffers, weights: Operand
 ) -> Iterator[Command]:
-    """Commands of the matrix unit for a region of the output and the block's channels; `weights` lie in SB."""
+    """Yield the commands of the matrix unit for a region of the output and a block whose `weights` lie in SB."""
     channel_axis = len(region) - 1 if layer.matrix else 1
     cut = list(region)
     low = max(block.outputs[0], region[channel_axis][0])
@@ -80,7 +80,7 @@ def convolve(
 
 
 def _looped_axes(layer: HardwareLayer) -> int:
-    """Leading axes of which one command takes one index at a time."""
+    """Return the number of leading axes of which a command covers one index."""
     if not layer.matrix:
         return 1
     return max(0, len(layer.output.axes) - 4)
@@ -128,7 +128,7 @@ def _first_channel(layer: HardwareLayer, block: WeightBlock) -> int:
 
 
 def _columns(held: Operand, skipped: int, count: int) -> Operand:
-    """Some of the last axis of an operand."""
+    """Return `count` indices of the last axis of an operand."""
     descriptor = held.descriptor
     dims = (*descriptor.dims[:-1], count)
     address = held.address + skipped * descriptor.strides[-1]
@@ -142,7 +142,7 @@ def _vectors(block: WeightBlock, weights: Operand) -> Operand:
 
 
 def _windowed(layer: HardwareLayer, region: Region, buffers: Buffers) -> Command:
-    """Pooling, depthwise convolution and LRN on one picture."""
+    """Return the command of pooling, depthwise convolution or LRN on one picture."""
     depthwise = layer.function is Function.DEPTHWISE
     view = layer.inputs[0]
     address, axes = view_axes(buffers.reads[0], view, read_region(layer, 0, region))
@@ -178,25 +178,25 @@ def _windowed(layer: HardwareLayer, region: Region, buffers: Buffers) -> Command
 
 
 def depthwise_constants(layer: HardwareLayer) -> tuple[str, str]:
-    """Names under which the weights and the scales of a depthwise layer are kept in NB."""
+    """Return the names of the weights and the scales of a depthwise layer in NB."""
     return f"{layer.index}/weights", f"{layer.index}/scale_shift"
 
 
 def _channels_operand(buffer: Buffer, channels: Interval) -> Operand:
-    """Some channels of a depthwise layer's constant (..., C, m); the origin of its buffer is its shape."""
+    """Return some channels of a depthwise layer's constant (..., C, m); the origin of its buffer is its shape."""
     dims = (*buffer.origin[:-2], size_of(channels), buffer.origin[-1])
     address = buffer.address + channels[0] * buffer.strides[-2]
     return Operand(Descriptor(buffer.space, buffer.dtype, dims, buffer.strides), address)
 
 
 def _with_multiplier(axes: Axes, ratio: int) -> tuple[tuple[int, int], ...]:
-    """The channels of the last axis divided into input channels and multiplier."""
+    """Return axes with the last one divided into input channels and multiplier."""
     size, stride = axes[-1]
     return (*axes[:-1], (size // ratio, stride * ratio), (ratio, stride))
 
 
 def _tile_settings(layer: HardwareLayer, region: Region) -> Settings:
-    """The settings with the padding that this region sees before its first element."""
+    """Return the settings with the padding before the first element of this region."""
     pad = list(layer.settings.pad)
     for axis in range(2, len(region)):
         low, _ = window_interval(layer, axis, region[axis])
@@ -228,31 +228,31 @@ def _gather(layer: HardwareLayer, region: Region, buffers: Buffers) -> Iterator[
 
 
 def _single(region: Region, axes: int) -> Iterator[Region]:
-    """The region in parts that have one index on each of the leading axes."""
+    """Yield the parts of a region that have one index on each of the leading axes."""
     for indices in itertools.product(*(range(*interval) for interval in region[:axes])):
         yield (*((index, index + 1) for index in indices), *region[axes:])
 
 
 def _picture_axes(axes: Axes) -> tuple[tuple[int, int], ...]:
-    """(N = 1, C, spatial...) as (D, H, W, C)."""
+    """Return (N = 1, C, spatial...) as (D, H, W, C)."""
     spatial = axes[2:]
     return (*(_ONE,) * (3 - len(spatial)), *spatial, axes[1])
 
 
 def _matrix_axes(axes: Axes) -> tuple[tuple[int, int], ...]:
-    """(leading 1..., up to two batch axes, rows, columns) as (D, H, W, C)."""
+    """Return (leading 1..., up to two batch axes, rows, columns) as (D, H, W, C)."""
     kept = list(axes[:-2])[-2:]
     rows = axes[-2] if len(axes) > 1 else _ONE
     return (*(_ONE,) * (2 - len(kept)), *kept, rows, axes[-1])
 
 
 def view_of_factor(view: View, region: Region, buffer: Buffer) -> Operand:
-    """The second factor of a matrix product, where it lies, as (K, N); several of a batch as (batch, K, N)."""
+    """Return the operand of the second factor of a matrix product as (K, N), or (batch, K, N) for several."""
     address, axes = view_axes(buffer, view, region)
     batch = [axes[place] for place in factor_axes(view) if axes[place][0] > 1]
     return operand(buffer, address, [*batch, *axes[-2:]])
 
 
 def factor_axes(view: View) -> tuple[int, ...]:
-    """The batch axes of a second factor along which it does not repeat."""
+    """Return the batch axes along which a second factor does not repeat."""
     return tuple(place for place, axis in enumerate(view.axes[:-2]) if axis.base is not None)

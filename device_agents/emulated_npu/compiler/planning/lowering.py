@@ -1,4 +1,4 @@
-"""Writes a chain plan out as commands, pass by pass: loads, halo, computing, stores."""
+"""Writes a chain plan out as commands, pass by pass: loads, halo copies, computation, stores."""
 
 from __future__ import annotations
 
@@ -50,11 +50,10 @@ from device_agents.emulated_npu.unit_commands import Command, DataType, Descript
 
 @dataclass(frozen=True)
 class Destination:
-    """Where other cores read a value that is computed here: `region` is what they read of it.
+    """Cores of one group that read a value of this core; `region` is the part that they read.
 
-    The `cores` belong to one group. `buffer` is the value in the memory of that group: the first core is sent what it
-    reads, the others are told. It is None where they share the memory of this core, which holds the value: all are
-    told.
+    `buffer` is the value in the memory of their group: the first core gets the data, the others a notification. It is
+    None if they share the memory with this core: all get a notification.
     """
 
     cores: tuple[int, ...]
@@ -64,9 +63,9 @@ class Destination:
 
 @dataclass(frozen=True)
 class Externals:
-    """What lies off chip: values by name, and packed weights and constants of layers by address in DDR.
+    """The places off chip: of values by name, and of packed weights and constants of layers by address in DDR.
 
-    `sends` are the destinations of values that other cores read. A value that is needed nowhere else has no place.
+    `sends` has the destinations of values that other cores read. A value that is only sent has no place here.
     """
 
     values: Mapping[str, Buffer]
@@ -81,13 +80,13 @@ def weight_key(layer: HardwareLayer) -> str:
 
 
 def factor_scale_key(layer: HardwareLayer) -> str:
-    """The name under which scale and shift of a product of two computed tensors are kept."""
+    """Return the name of scale and shift of a product of two computed tensors."""
     return f"{layer.index}/factor_scale"
 
 
 @dataclass(frozen=True)
 class ComputeStep:
-    """The computing of a region of a layer's output, with the weights that stream past for it."""
+    """The computation of a region of a layer's output, with the loads of streamed weights."""
 
     layer: HardwareLayer
     region: Region
@@ -128,12 +127,12 @@ class ChainWriter:
                 self._loaded_by.setdefault(first_reader[name], []).append(name)
 
     def commands(self) -> Iterator[Command]:
-        """All passes."""
+        """Yield the commands of all passes."""
         for tile in self._geometry.tiles():
             yield from self.one_pass(tile)
 
     def one_pass(self, tile: Tile) -> Iterator[Command]:
-        """One pass through all layers of the chain (S3.2)."""
+        """Yield the commands of one pass through all layers of the chain (S3.2)."""
         for step in self.steps(tile):
             if isinstance(step, ComputeStep):
                 yield from self.compute(step)
@@ -141,11 +140,11 @@ class ChainWriter:
                 yield step
 
     def steps(self, tile: Tile) -> Iterator[Command | ComputeStep]:
-        """One pass as moves and computing; what is computed may be written out by `compute`."""
+        """Yield one pass as moves and compute steps; `compute` writes out a compute step."""
         for place, layer in enumerate(self._plan.layers):
             output = layer.output.value
             active = self._geometry.is_active(output, tile)
-            if active:  # before the features, which may have to wait for the chain that computes them
+            if active:  # before the features, which may wait for the chain that computes them
                 yield from self._first_weights(layer)
             for name in self._loaded_by.get(place, ()):
                 yield from self._load(name, tile, layer.index)
@@ -161,7 +160,7 @@ class ChainWriter:
     # --- values -------------------------------------------------------------------------------------------------
 
     def _enter(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
-        """Turns to the buffer of this pass and brings back what was kept for it."""
+        """Switch to the buffer of this pass and restore the halo that was kept for it."""
         active = self._geometry.is_active(name, tile)
         if self._geometry.is_resident(name) and not active and name in self._current:
             return
@@ -178,7 +177,7 @@ class ChainWriter:
             yield self._copy(self._current[name], kept, region, value, layer)
 
     def _keep(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
-        """Puts what later passes need again into the auxiliary buffer (S3.3)."""
+        """Copy what later passes need again into the auxiliary buffer (S3.3)."""
         if self._geometry.is_resident(name) and not self._geometry.is_active(name, tile):
             return
         for place, region in self._geometry.kept(name, tile):
@@ -187,7 +186,7 @@ class ChainWriter:
             yield self._copy(kept, self._current[name], region, self._values[name], layer)
 
     def _slab(self, name: str, place: int, held: Region) -> Buffer:
-        """The halo across a cut as the pass finds it that holds `held`."""
+        """Return the buffer of the halo across a cut, for the pass that holds `held`."""
         slab = self._plan.slabs[name, place]
         origin = [low for low, _ in self._geometry.regions[name]]
         for other, track in enumerate(self._geometry.tracks[name]):
@@ -241,7 +240,7 @@ class ChainWriter:
                 yield from self._send(name, part, destination, layer.index)
 
     def _send(self, name: str, region: Region, destination: Destination, layer: int) -> Iterator[Command]:
-        """A part of a value to the first core of a destination, and word of it to the others."""
+        """Send a part of a value to the first core of a destination, and a notification to the others."""
         order = self._values[name].order
         target = region_operand(destination.buffer or self._externals.values[name], region, order)
         payload = None if destination.buffer is None else region_operand(self._current[name], region, order)
@@ -252,7 +251,7 @@ class ChainWriter:
     # --- computing ----------------------------------------------------------------------------------------------
 
     def _first_weights(self, layer: HardwareLayer) -> Iterator[Command]:
-        """Fetches the first of weights that stream past, and all that stays on chip when it is needed at first."""
+        """Fetch the first load of streamed weights, and resident weights when they are needed for the first time."""
         plan = self._plan.weights.get(layer.index)
         if plan is not None and not plan.resident and layer.weights is not None:
             self._ahead = self._next_slot(plan)
@@ -268,7 +267,7 @@ class ChainWriter:
                 yield self._fetch(layer, load, self._sb_base + plan.addresses[0] + load.offset)
 
     def compute(self, step: ComputeStep) -> Iterator[Command]:
-        """The commands that compute a region."""
+        """Yield the commands that compute a region."""
         layer, region = step.layer, step.region
         buffers = self._operands(layer)
         if not uses_weight_buffer(layer):
@@ -315,7 +314,7 @@ class ChainWriter:
         return Command(Function.LOAD, target, first, layer=layer)
 
     def _constant_buffer(self, layer: HardwareLayer, name: str, address: int) -> Buffer:
-        """Weights as (kd, kh, kw, C, m), or scale and shift as (2, C, m), densely."""
+        """Return the dense buffer of weights (kd, kh, kw, C, m), or of scale and shift (2, C, m)."""
         channels = layer.inputs[0].axes[1].size
         ratio = multiplier(layer)
         is_weights = name == depthwise_constants(layer)[0]
@@ -324,7 +323,7 @@ class ChainWriter:
         return Buffer(Space.NB, address, dtype, dims, dense_strides(dims, range(len(dims)), dtype.bytes))
 
     def _product(self, layer: HardwareLayer, region: Region, plan: WeightPlan, buffers: Buffers) -> Iterator[Command]:
-        """A product of two computed tensors: the second factor is loaded into SB, some matrices at a time."""
+        """Yield a product of two computed tensors; the second factor is loaded into SB, some matrices at a time."""
         for batch in _batches(layer, region, plan.together):
             for load in plan.loads:
                 block = load.blocks[0]
@@ -349,7 +348,7 @@ class ChainWriter:
         return Command(Function.LOAD, Operand(target, weights.address), source, layer=layer.index)
 
     def _fetch_vectors(self, layer: HardwareLayer, block: WeightBlock, weights: Operand) -> Command:
-        """Scale and shift of the block's columns, which constant weights would bring along."""
+        """Load scale and shift of the block's columns; constant weights contain them."""
         columns = output_channels(layer)
         low, high = block.outputs
         dims, item = (2, high - low), DataType.FLOAT32.bytes
@@ -365,9 +364,9 @@ class ChainWriter:
 
 
 def _batches(layer: HardwareLayer, region: Region, together: int) -> Iterator[Region]:
-    """The region in parts of so many second factors each, next to each other along their innermost batch axis.
+    """Yield parts of the region with `together` second factors each, adjacent along their innermost batch axis.
 
-    Along axes where the second factor repeats a part has all indices.
+    A part has all indices along axes where the second factor repeats.
     """
     axes = factor_axes(layer.inputs[1])
     parts = [[interval] for interval in region]

@@ -1,6 +1,6 @@
-"""Where a core waits for its messages: before the first command that reads what one of them brings.
+"""Adds the RECEIVEs of a core: it waits for a message before the first command that reads the data of the message.
 
-Messages of one sender come in the order in which they were sent, so that waiting for one is waiting for all before it.
+Messages of one sender arrive in the order in which they were sent: waiting for one is waiting for all before it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _EXTERNAL = (Space.DDR, Space.LLC)
 
 @dataclass(frozen=True)
 class ReceivedValue:
-    """A value in memory, by which operands that lie in it are told apart exactly."""
+    """A value in memory; it locates operands exactly."""
 
     value: Value
     buffer: Buffer
 
 
 def messages_to(core: int, sent: Mapping[int, Sequence[Command]]) -> dict[int, list[Operand]]:
-    """The targets of what every sender sends to a core, in order; `sent` are the SENDs of each core."""
+    """Return the targets of the messages to a core, by sender, in order; `sent` has the SENDs of each core."""
     found: dict[int, list[Operand]] = {}
     for sender, commands in sent.items():
         targets = [command.target for command in commands if command.peer == core]
@@ -37,16 +37,16 @@ def messages_to(core: int, sent: Mapping[int, Sequence[Command]]) -> dict[int, l
 
 
 def sends_of(commands: Iterable[Command]) -> list[Command]:
-    """The messages of a core in order."""
+    """Return the messages that a core sends, in order."""
     return [command for command in commands if command.function is Function.SEND]
 
 
 def with_receives(
     commands: Sequence[Command], arriving: Mapping[int, Sequence[Operand]], places: Iterable[ReceivedValue]
 ) -> list[Command]:
-    """The commands with a RECEIVE for every message; `places` are the values that messages bring.
+    """Return the commands with a RECEIVE for every message; `places` are the values that arrive.
 
-    A RECEIVE belongs to the layer of the command that it stands before.
+    A RECEIVE belongs to the layer of the command after it.
     """
     if not arriving:
         return list(commands)
@@ -62,7 +62,7 @@ def with_receives(
 
 
 class _Inbox:
-    """The messages of a core that have not been taken yet."""
+    """The messages of a core that it has not received yet."""
 
     def __init__(self, arriving: Mapping[int, Sequence[Operand]], places: Sequence[ReceivedValue]) -> None:
         self._arriving = arriving
@@ -82,12 +82,12 @@ class _Inbox:
         self._known: dict[Operand, list[tuple[int, int]]] = {}
 
     def awaited(self, operand: Operand, layer: int) -> Iterator[Command]:
-        """RECEIVEs for what an operand reads and has not arrived yet."""
+        """Yield RECEIVEs for the data that an operand reads and that have not arrived."""
         for sender, number in self._needed(operand):
             yield from self._take(sender, number + 1, layer)
 
     def rest(self, layer: int) -> Iterator[Command]:
-        """RECEIVEs for all that is left."""
+        """Yield RECEIVEs for all remaining messages."""
         for sender, targets in self._arriving.items():
             yield from self._take(sender, len(targets), layer)
 
@@ -97,7 +97,7 @@ class _Inbox:
         self._taken[sender] = max(self._taken[sender], end)
 
     def _needed(self, operand: Operand) -> list[tuple[int, int]]:
-        """The last message of each sender that brings something of what an operand reads."""
+        """Return the last message of each sender whose data an operand reads."""
         if operand not in self._known:
             found = []
             low, high = _span(operand)
@@ -112,13 +112,13 @@ class _Inbox:
         return self._known[operand]
 
     def _place_of(self, operand: Operand) -> int:
-        """The place that the operand begins in, if it lies in one; operands never reach from one value into another."""
+        """Return the place in which the operand begins; an operand never spans two values."""
         return bisect_right(self._starts, (operand.descriptor.space, _span(operand)[0])) - 1
 
 
 @dataclass(frozen=True)
 class _Arrival:
-    """A message by its number, the bytes between its first and its last, and its region where that is known."""
+    """A message: its number, its range of bytes, and its region if that is known."""
 
     number: int
     low: int
@@ -127,7 +127,7 @@ class _Arrival:
 
 
 class _Arrivals:
-    """Messages of one sender about one value, by address."""
+    """The messages of one sender about one value, by address."""
 
     def __init__(self, messages: Sequence[_Arrival]) -> None:
         self._messages = sorted(messages, key=lambda message: message.low)
@@ -135,7 +135,7 @@ class _Arrivals:
         self._highs = list(accumulate((message.high for message in self._messages), max))
 
     def last(self, low: int, high: int, region: Region | None) -> int | None:
-        """The number of the last one that brings something of a region between two addresses."""
+        """Return the number of the last message with data of a region between two addresses."""
         first, end = bisect_right(self._highs, low), bisect_left(self._lows, high)
         return max(
             (one.number for one in self._messages[first:end] if one.high > low and _meet(one.region, region)),
@@ -148,13 +148,13 @@ def _meet(one: Region | None, other: Region | None) -> bool:
 
 
 def _span(operand: Operand) -> tuple[int, int]:
-    """First byte and one past the last."""
+    """Return the first byte and one past the last."""
     low, high = operand.descriptor.extent
     return operand.address + low, operand.address + high
 
 
 def _region(operand: Operand, place: ReceivedValue) -> Region | None:
-    """The smallest region of a value that holds an operand; None where the operand walks across its axes."""
+    """Return the smallest region of a value that contains an operand; None if the operand crosses its axes."""
     buffer, shape = place.buffer, place.value.shape
     order = [axis for axis in place.value.order if shape[axis] > 1]
     offset = operand.address - buffer.address

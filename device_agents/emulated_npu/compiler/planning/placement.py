@@ -1,4 +1,4 @@
-"""Where values lie in memory, and the operands by which commands reach parts of them."""
+"""The places of values in memory, and the operands by which commands access parts of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from device_agents.emulated_npu.unit_commands import DataType, Descriptor, Opera
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory that holds a part of a value: the element at `origin` lies at `address`; strides are bytes by axis."""
+    """Memory that holds a part of a value: the element at `origin` lies at `address`; strides are bytes per axis."""
 
     space: Space
     address: int
@@ -22,12 +22,12 @@ class Buffer:
     strides: tuple[int, ...]
 
     def moved(self, address: int, origin: tuple[int, ...]) -> Buffer:
-        """The same layout elsewhere or for another part."""
+        """Return the same layout at another address, or for another part."""
         return Buffer(self.space, address, self.dtype, origin, self.strides)
 
 
 def dense_strides(extents: Sequence[int], order: Sequence[int], item_bytes: int) -> tuple[int, ...]:
-    """Bytes from one index to the next on every axis, where axes lie densely in `order`, outermost first."""
+    """Return the strides in bytes of axes that lie densely in `order`, outermost first."""
     strides = [0] * len(extents)
     step = item_bytes
     for axis in reversed(order):
@@ -37,12 +37,12 @@ def dense_strides(extents: Sequence[int], order: Sequence[int], item_bytes: int)
 
 
 def buffer_bytes(extents: Sequence[int], dtype: DataType) -> int:
-    """Size of a dense buffer."""
+    """Return the size of a dense buffer in bytes."""
     return math.prod(extents) * dtype.bytes
 
 
 def region_operand(buffer: Buffer, region: Region, order: Sequence[int]) -> Operand:
-    """A region of the value itself, its axes in memory order: for moving it as it is."""
+    """Return the operand of a region of the value with its axes in memory order, to move it unchanged."""
     address = buffer.address + sum(
         (low - first) * stride for (low, _), first, stride in zip(region, buffer.origin, buffer.strides, strict=True)
     )
@@ -53,7 +53,7 @@ def region_operand(buffer: Buffer, region: Region, order: Sequence[int]) -> Oper
 
 
 def view_axes(buffer: Buffer, view: View, region: Region) -> tuple[int, list[tuple[int, int]]]:
-    """Address of a region of a view, and size and stride of each of its axes."""
+    """Return the address of a region of a view, and size and stride of each axis."""
     address = buffer.address
     for start, first, stride in zip(view.start, buffer.origin, buffer.strides, strict=True):
         address += (start - first) * stride
@@ -66,12 +66,12 @@ def view_axes(buffer: Buffer, view: View, region: Region) -> tuple[int, list[tup
 
 
 def operand(buffer: Buffer, address: int, axes: Sequence[tuple[int, int]]) -> Operand:
-    """An operand of these sizes and strides."""
+    """Return an operand with these sizes and strides."""
     dims = tuple(size for size, _ in axes)
     strides = tuple(stride for _, stride in axes)
     return Operand(Descriptor(buffer.space, buffer.dtype, dims, strides), address)
 
 
 def view_operand(buffer: Buffer, view: View, region: Region) -> Operand:
-    """A region of a view with all of its axes."""
+    """Return the operand of a region of a view with all axes."""
     return operand(buffer, *view_axes(buffer, view, region))

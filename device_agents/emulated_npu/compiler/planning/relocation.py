@@ -1,6 +1,6 @@
-"""Values of a group first in places of their own, then where they share addresses by turns.
+"""Moves values of a group from addresses of their own to their final addresses, which several values share.
 
-Which message brings what a command reads is found by addresses: for that, each value has to lie by itself.
+Messages are matched with commands by address. For that, every value first needs an address of its own.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from device_agents.emulated_npu.compiler.planning.placement import Buffer, buffe
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
 _FIRST_ADDRESS = 1 << 48
-"""Behind every memory."""
+"""The first address of values at addresses of their own; it lies beyond every memory."""
 
 
 @dataclass(frozen=True)
 class Relocation:
-    """From places of their own, in order of address, by how many bytes values move to those that they share."""
+    """The addresses of values before the move, in ascending order, and by how many bytes each value moves."""
 
     starts: tuple[int, ...]
     moves: tuple[int, ...]
@@ -29,7 +29,7 @@ class Relocation:
 
     @classmethod
     def of(cls, values: Iterable[Value], buffers: Mapping[str, Buffer]) -> Relocation:
-        """For values that lie in `buffers` in the end."""
+        """Return the relocation of values to their final `buffers`."""
         starts, moves = [], []
         own: dict[str, Buffer] = {}
         address = _FIRST_ADDRESS
@@ -42,13 +42,13 @@ class Relocation:
         return cls(tuple(starts), tuple(moves), own)
 
     def apart(self, externals: Externals) -> Externals:
-        """With the values in places of their own."""
+        """Return the externals with the values at addresses of their own."""
         return replace(externals, values={**externals.values, **self.own})
 
     def moved(self, commands: Sequence[Command], group: frozenset[int]) -> list[Command]:
-        """The commands of a core of the group with the values where they lie in the end.
+        """Return the commands of a core of the group with the values at their final addresses.
 
-        The target of a SEND to a core of another group is in the memory of that one.
+        The target of a SEND to a core of another group lies in the memory of that group and stays.
         """
         if not self.starts:
             return list(commands)

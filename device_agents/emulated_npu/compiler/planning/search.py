@@ -1,4 +1,4 @@
-"""The ways to run one chain: how it is cut, what happens to its halo, what stays on chip; with predicted times."""
+"""Searches the ways to run one chain, by predicted time: its cuts, its halo, and what stays on chip."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
 
 @dataclass(frozen=True)
 class ChainTime:
-    """Time that a chain is predicted to take: both queues, and what does not overlap at its ends."""
+    """The predicted time of a chain: both queues, and the parts at its ends that do not overlap."""
 
     io_ps: int
     cp_ps: int
@@ -57,7 +57,7 @@ class ChainTime:
 
 @dataclass(frozen=True)
 class Choice:
-    """A way to run some layers: one chain or several one after the other, and what it is predicted to take."""
+    """A way to run some layers, as one chain or several in sequence, with its predicted time."""
 
     label: str
     chains: tuple[ChainPlan, ...]
@@ -66,21 +66,21 @@ class Choice:
 
 @dataclass(frozen=True)
 class ChainEstimate:
-    """What some layers are predicted to take as one chain, and the room that this needs."""
+    """The predicted time of some layers as one chain, and the room that they need."""
 
     predicted_ps: int
     nb_bytes: int
     halo_bytes: int
 
     def fits(self, room: Room) -> bool:
-        """Whether there is that room."""
+        """Return whether the room is large enough."""
         needed_bytes = self.nb_bytes + max(self.halo_bytes, room.reserved_bytes)
         return self.halo_bytes <= room.halo_bytes and needed_bytes <= room.nb_bytes
 
 
 @dataclass(frozen=True)
 class _Effort:
-    """How far a search goes: groups of cuts, tiles of a chain, plans for one cut, cuts finer than what fits."""
+    """The limits of a search: groups of cuts, tiles of a chain, plans per cut, cuts finer than the first that fits."""
 
     groups: int
     tiles: int
@@ -101,7 +101,7 @@ class ChainSearch:
         self._computing: dict[object, tuple[int, int]] = {}
 
     def estimate(self, layers: tuple[HardwareLayer, ...], stored: frozenset[str], room: Room) -> ChainEstimate:
-        """What a good choice takes, found at little cost; raises as `choices`."""
+        """Return a quick estimate of a good choice; raises as `choices`."""
         parts = self._sweep_parts(layers, room)
         found: list[ChainEstimate] = []
         if not parts or self._residency(layers[0]) != "weights":
@@ -117,7 +117,7 @@ class ChainSearch:
         return min(found, key=lambda estimate: estimate.predicted_ps)
 
     def choices(self, layers: tuple[HardwareLayer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
-        """All choices around the coarsest cut that fits; raises DoesNotFit, or NotTileable, where there is none."""
+        """Yield all choices around the coarsest cut that fits; raises DoesNotFit, or NotTileable, if there is none."""
         sweeps = list(self._sweeps(layers, stored, room))
         yield from sweeps
         if sweeps and self._residency(layers[0]) == "weights":
@@ -132,7 +132,7 @@ class ChainSearch:
             yield Choice(_label(plan), (plan,), self.predict(plan).total_ps)
 
     def _residency(self, layer: HardwareLayer) -> ResidencyChoice:
-        """What is to stay on chip, "auto" for whatever is faster."""
+        """Return what stays on chip, "auto" for whichever is faster."""
         if self._options.residency != "smaller":
             return self._options.residency
         view = layer.inputs[0]
@@ -140,7 +140,7 @@ class ChainSearch:
         return "features" if features < packed_bytes(layer, self._machine) else "weights"
 
     def _sweep_parts(self, layers: tuple[HardwareLayer, ...], room: Room) -> tuple[HardwareLayer, ...]:
-        """A single layer divided so that the weights of each part stay in SB; empty where that is no choice."""
+        """Return a single layer divided so that the weights of each part stay in SB; () if that is no choice."""
         layer = layers[0]
         if len(layers) > 1 or not uses_weight_buffer(layer) or layer.weights is None:
             return ()
@@ -150,7 +150,7 @@ class ChainSearch:
         return parts if len(parts) > 1 else ()
 
     def _sweeps(self, layers: tuple[HardwareLayer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
-        """A single layer in several sweeps over its features (S3.7)."""
+        """Yield a single layer in several sweeps over its features (S3.7)."""
         parts = self._sweep_parts(layers, room)
         if not parts:
             return
@@ -164,7 +164,7 @@ class ChainSearch:
     def _coarsest(
         self, layers: tuple[HardwareLayer, ...], stored: frozenset[str], room: Room, effort: _Effort
     ) -> list[ChainPlan]:
-        """Plans for the coarsest cut that fits, and finer ones; raises DoesNotFit, or NotTileable."""
+        """Return plans for the coarsest cut that fits, and finer ones; raises DoesNotFit, or NotTileable."""
         problems: list[DoesNotFit] = []
         groups = candidate_cuts(layers[-1], self._options.tile, self._values)
         for group in itertools.islice(groups, effort.groups):
@@ -193,7 +193,7 @@ class ChainSearch:
         room: Room,
         effort: _Effort,
     ) -> list[ChainPlan]:
-        """As `_coarsest_of`, without candidates that would divide what a layer of the chain writes as one."""
+        """Return `_coarsest_of`, without candidates that divide what a layer of the chain writes as one part."""
         try:
             return self._coarsest_of(CutCandidates(candidates, wanted), layers, stored, room, effort)
         except DividesParts:
@@ -239,7 +239,7 @@ class ChainSearch:
         room: Room,
         effort: _Effort,
     ) -> list[ChainPlan]:
-        """A chain cut in one way, with every treatment of the halo that is allowed and fits; raises DoesNotFit."""
+        """Return plans of a chain cut in one way, one for each halo mode that fits; raises DoesNotFit."""
         found: list[ChainPlan] = []
         problem: DoesNotFit | None = None
         for modes in self._halo_modes(len(cuts)):
@@ -248,10 +248,10 @@ class ChainSearch:
                 found.append(plan_chain(layers, self._values, cut, stored, self._machine, room))
             except DoesNotFit as error:
                 problem = error
-                if error.memory == "NB" and error.demand_bytes > room.nb_bytes:  # not for want of room for the halo
+                if error.memory == "NB" and error.demand_bytes > room.nb_bytes:  # does not fit without a halo either
                     break
                 continue
-            if not found[-1].slabs or len(found) == effort.plans:  # without a halo every treatment is the same
+            if not found[-1].slabs or len(found) == effort.plans:  # without a halo all modes are the same
                 break
         if problem is not None and not found:
             raise problem
@@ -270,7 +270,7 @@ class ChainSearch:
             yield ()
 
     def predict(self, plan: ChainPlan) -> ChainTime:
-        """The time of a chain from the commands of passes that stand for all others like them."""
+        """Return the time of a chain from the commands of representative passes."""
         writer = ChainWriter(plan, self._values, self._machine, self._externals)
         io_ps = cp_ps = fill_ps = drain_ps = 0
         for tile, count in _representatives(plan.geometry):
@@ -289,7 +289,7 @@ class ChainSearch:
         return ChainTime(io_ps, cp_ps, fill_ps, drain_ps)
 
     def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[int, int]:
-        """Time on both queues; it depends on shapes alone, so that it is written out once for each."""
+        """Return the time on both queues; it depends only on shapes, so that equal steps share it."""
         layer = step.layer
         weights = plan.weights.get(layer.index)
         sizes = tuple(map(size_of, step.region))
@@ -320,7 +320,7 @@ def _label(plan: ChainPlan) -> str:
 
 
 def _representatives(geometry: Geometry) -> Iterator[tuple[Tile, int]]:
-    """Passes that differ from each other, with the number of passes like each; the first pass comes first."""
+    """Yield passes that differ from each other, with the number of equal passes; the first pass comes first."""
     columns = []
     for place, count in enumerate(geometry.counts):
         groups: dict[object, list[int]] = {}

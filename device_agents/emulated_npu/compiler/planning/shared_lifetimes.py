@@ -1,15 +1,14 @@
-"""What the cores of a group know of each other, and from when on memory that they share may be used again (S5.7).
+"""When the cores of a group may reuse the memory that they share (S5.7).
 
-Cores tell each other alone that something has been written, and what a core does off chip is in order: its IO queue
-is, and loads only ever move up. So a core that is told of something that another one has written in phase p knows that
-the other one is done with all that it reads and writes in the phases before p, and whatever that one knew when it
-began phase p. A slice tells of its tiles one by one: who has been told of all of them, or of one that is all there is,
-knows it to be done with phase p.
+Cores notify each other only of writes. A core accesses memory off chip in order: its IO queue is in order, and loads
+only move to earlier positions. So if core B is notified of a write of core A in phase p, then A has finished all reads
+and writes of the phases before p, and B also has the information that A had at the beginning of phase p. A slice
+sends one notification per tile: after all of them, or after the only one, A has finished phase p as well.
 
-An address may be written again in phase q if every core that writes in phase q or later knows by then that all others
-are done with the last phase in which they use what lies there. By then it has been told what it has waited for in the
-phases before q, and in phase q as well if it fetches all that it reads before it stores anything (in one pass).
-Otherwise the value keeps its address for longer, at worst to the end.
+An address may be written again in phase q if every core that writes in phase q or later has by then the information
+that all other cores have finished the last phase in which they use it. A core has then received the notifications of
+the phases before q, and those of phase q if it fetches all inputs before it stores anything (in one pass). Otherwise
+the value keeps its address for longer, at most to the end.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ NEVER = -1
 
 @dataclass(frozen=True)
 class PhaseAccess:
-    """A core uses a region of a value in a phase; the accesses of a phase come after those of the phases before."""
+    """A core accesses a region of a value in a phase; the accesses of a phase follow those of earlier phases."""
 
     core: int
     phase: int
@@ -37,7 +36,7 @@ class PhaseAccess:
 
 @dataclass(frozen=True)
 class Notification:
-    """By phase `heard` a core has told `peer` of something, who knows then that it is done with phases up to `done`."""
+    """By phase `heard`, `peer` has a notification of `core`: `core` has finished the phases up to `done`."""
 
     core: int
     done: int
@@ -48,10 +47,10 @@ class Notification:
 def shared_lifetimes(
     parts: Sequence[Graph], phases: Sequence[int], chains: Sequence[Sequence[ChainPlan]]
 ) -> Mapping[str, tuple[int, int]]:
-    """From when to when each value that cores of a group compute, other than results, needs its place, in phases.
+    """Return the first and last phase in which each value that a group computes, except outputs, needs its address.
 
-    `parts` are the graphs of the cores, `chains` what they run, `phases` those of all layers by index. All that a chain
-    does belongs to the phase of its first layer; no other core computes anything in those of the others.
+    `parts` are the graphs of the cores, `chains` their chains, `phases` the phases of all layers by index. All accesses
+    of a chain belong to the phase of its first layer; no other core computes in the phases of its other layers.
     """
     written: list[PhaseAccess] = []
     read: list[PhaseAccess] = []
@@ -79,10 +78,10 @@ def _region(view: View) -> Region:
 def notifications(
     writes: Sequence[PhaseAccess], reads: Sequence[PhaseAccess], step_by_step: Container[tuple[int, int]]
 ) -> tuple[Notification, ...]:
-    """What cores learn of each other as they read what others have written in phases before.
+    """Return the notifications that cores receive for values that others have written in earlier phases.
 
-    The writes of a core are in order. `step_by_step` are cores and phases in which they store, and tell of, something
-    before they have fetched everything.
+    The writes of a core are in order. `step_by_step` lists cores and phases in which a core stores some of its outputs
+    before it has fetched all its inputs.
     """
     readers: dict[str, list[PhaseAccess]] = defaultdict(list)
     for read in reads:
@@ -103,16 +102,16 @@ def notifications(
 
 
 def last_phases(
-    accesses: Iterable[PhaseAccess], told: Sequence[Notification], step_by_step: Container[tuple[int, int]]
+    accesses: Iterable[PhaseAccess], received: Sequence[Notification], step_by_step: Container[tuple[int, int]]
 ) -> Mapping[str, tuple[int, int]]:
-    """For every value the first phase in which it is written, and the last in which nothing else may be in its place.
+    """Return for every value the phase that first writes it, and the last phase before its address is free.
 
-    `accesses` are all reads and writes, `step_by_step` as in `notifications`.
+    `accesses` are all reads and writes; `step_by_step` is as in `notifications`.
     """
     everything = list(accesses)
     cores = sorted({access.core for access in everything})
     end = max((access.phase for access in everything), default=NEVER) + 1
-    known = _knowledge(cores, end, told)
+    known = _finished_phases(cores, end, received)
     uses: dict[str, dict[int, int]] = defaultdict(dict)
     first: dict[str, int] = {}
     for access in everything:
@@ -120,16 +119,16 @@ def last_phases(
         mine[access.core] = max(access.phase, mine.get(access.core, NEVER))
         first[access.value] = min(access.phase, first.get(access.value, end))
     active = sorted({(access.phase, access.core) for access in everything}, reverse=True)
-    told_by_then = [
+    known_by_then = [
         (phase, core, known[core, phase if (core, phase) in step_by_step else phase + 1]) for phase, core in active
     ]
-    return {name: (first[name], _last_phase(mine, told_by_then)) for name, mine in uses.items()}
+    return {name: (first[name], _last_phase(mine, known_by_then)) for name, mine in uses.items()}
 
 
 def _last_phase(uses: Mapping[int, int], known: Iterable[tuple[int, int, Mapping[int, int]]]) -> int:
-    """The last phase in which a core computes that does not know that all these uses are over.
+    """Return the last phase with a core that lacks the information that all these uses are over.
 
-    `known` has every phase and core, from the last phase back, with what the core knows when it writes.
+    `known` lists every phase and core, from the last phase back, with the information of the core when it writes.
     """
     last = max(uses.values())
     for phase, core, done in known:
@@ -140,22 +139,22 @@ def _last_phase(uses: Mapping[int, int], known: Iterable[tuple[int, int, Mapping
     return last
 
 
-def _knowledge(
-    cores: Sequence[int], end: int, told: Sequence[Notification]
+def _finished_phases(
+    cores: Sequence[int], end: int, received: Sequence[Notification]
 ) -> Mapping[tuple[int, int], Mapping[int, int]]:
-    """For a core and a phase: up to which phase it knows each core to be done, by what it was told before the phase."""
+    """Return for a core and a phase the last phase that each core has finished, by the notifications so far."""
     by_phase: dict[int, list[Notification]] = defaultdict(list)
-    for tell in told:
-        by_phase[tell.heard].append(tell)
+    for one in received:
+        by_phase[one.heard].append(one)
     now: dict[int, Mapping[int, int]] = {core: dict.fromkeys(cores, NEVER) for core in cores}
     before: dict[tuple[int, int], Mapping[int, int]] = {}
     for phase in range(end):
         before.update({(core, phase): done for core, done in now.items()})
         later: dict[int, dict[int, int]] = {}
-        for tell in by_phase[phase]:  # what is heard in a phase counts from the next one on
-            mine = later.setdefault(tell.peer, dict(now[tell.peer]))
-            mine[tell.core] = max(mine[tell.core], tell.done)
-            for core, done in before[tell.core, tell.done + 1].items():
+        for one in by_phase[phase]:  # a notification of a phase counts from the next phase on
+            mine = later.setdefault(one.peer, dict(now[one.peer]))
+            mine[one.core] = max(mine[one.core], one.done)
+            for core, done in before[one.core, one.done + 1].items():
                 mine[core] = max(mine[core], done)
         now.update(later)
     before.update({(core, end): done for core, done in now.items()})

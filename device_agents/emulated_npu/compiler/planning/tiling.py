@@ -1,12 +1,11 @@
-"""The geometry of a chain: which part of every value each pass loads, computes, keeps and needs again (S3.2, S3.3).
+"""The geometry of a chain: the part of every value that each pass loads, computes and keeps (S3.2, S3.3).
 
-The output of the chain's last layer is cut into tiles along some axes; a pass computes one tile, and the
-passes follow each other with the last axis fastest. Along each axis the parts follow from the last layer
-back to the first, and are independent of the other axes:
+The output of the chain's last layer is cut into tiles along some axes. A pass computes one tile; the last axis varies
+fastest. Along each axis the parts are derived from the last layer back to the first, independently of other axes:
 
-- `retain`: every element is computed or loaded once. A pass adds the new part `[end of the pass before, end)`,
-  and what the next pass needs again of it is the halo.
-- `recompute`: a pass computes or loads all that it needs; the halo is done anew.
+- `retain`: every element is computed or loaded once. A pass adds the new part `[end of the pass before, end)`; the part
+  that the next pass needs again is the halo.
+- `recompute`: a pass computes or loads all that it needs, including the halo.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ HaloMode = Literal["retain", "recompute"]
 
 @dataclass(frozen=True)
 class Cut:
-    """The last layer's output is cut along `axis` into tiles of `size`; a ragged one comes last."""
+    """A cut of the last layer's output along `axis` into tiles of `size`; a ragged tile comes last."""
 
     axis: int
     size: int
@@ -47,9 +46,9 @@ class Cut:
 
 @dataclass(frozen=True)
 class AxisTrack:
-    """A value along one cut: its axis, and for every tile what is new and what lies in the buffer.
+    """A value along one cut: its axis, and for every tile the new part and the part in the buffer.
 
-    `new` and `held` are intervals of the value's axis; what was held and is not new comes from the halo.
+    `new` and `held` are intervals of the value's axis. What is held but not new comes from the halo.
     """
 
     axis: int
@@ -58,14 +57,14 @@ class AxisTrack:
     held: tuple[Interval, ...]
 
     def halo(self, tile: int) -> Interval:
-        """What tile `tile` takes over from the tile before it."""
+        """Return what tile `tile` takes over from the tile before it."""
         if tile == 0 or self.mode == "recompute":
             return EMPTY
         return self.held[tile][0], min(self.new[tile][0], self.held[tile - 1][1])
 
     @functools.cached_property
     def sizes(self) -> tuple[tuple[int, int, int], ...]:
-        """For every tile how much is new, held and taken over: tiles of equal sizes take the same time."""
+        """The sizes of the new, held and taken-over parts of every tile; tiles of equal sizes take the same time."""
         return tuple(
             (new[1] - new[0], held[1] - held[0], size_of(self.halo(tile)))
             for tile, (new, held) in enumerate(zip(self.new, self.held, strict=True))
@@ -81,11 +80,11 @@ class AxisTrack:
 
 
 class NotTileable(Exception):
-    """These layers cannot be cut together along that axis."""
+    """The layers cannot be cut together along that axis."""
 
 
 class DividesParts(NotTileable):
-    """They can be cut along that axis, but not into tiles of that size."""
+    """The layers can be cut along that axis, but not into tiles of that size."""
 
 
 Tile = tuple[int, ...]
@@ -93,10 +92,10 @@ Tile = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Geometry:
-    """A chain cut into tiles. `tracks[name][d]` is None where value `name` does not change along cut `d`.
+    """A chain cut into tiles. `tracks[name][d]` is None if value `name` does not change along cut `d`.
 
-    `regions` are what is used of each value altogether. Values in `loaded` come from outside the chain, those in
-    `stored` are read by others or are results.
+    `regions` are the used parts of each value. Values in `loaded` come from outside the chain; values in `stored` are
+    read outside it or are outputs of the network.
     """
 
     layers: tuple[HardwareLayer, ...]
@@ -108,18 +107,18 @@ class Geometry:
     stored: frozenset[str]
 
     def tiles(self) -> Iterator[Tile]:
-        """Indices of the passes in the order in which they run."""
+        """Yield the indices of the passes in the order in which they run."""
         return itertools.product(*(range(count) for count in self.counts))
 
     def is_resident(self, name: str) -> bool:
-        """Whether several passes in a row share what they have of a value."""
+        """Return whether consecutive passes share the same part of a value."""
         for track, count in zip(reversed(self.tracks[name]), reversed(self.counts), strict=True):
             if count > 1:
                 return track is None
         return False
 
     def is_active(self, name: str, tile: Tile) -> bool:
-        """Whether a pass loads or computes anything of a value: passes share what does not change between them."""
+        """Return whether a pass loads or computes some of a value; passes share parts that do not change."""
         for track, index, count in zip(reversed(self.tracks[name]), reversed(tile), reversed(self.counts), strict=True):
             if track is not None and count > 1:
                 break
@@ -128,11 +127,11 @@ class Geometry:
         return all(low < high for low, high in self.new_region(name, tile))
 
     def new_region(self, name: str, tile: Tile) -> Region:
-        """The part of a value that a pass loads or computes."""
+        """Return the part of a value that a pass loads or computes."""
         return self._region(name, tile, "new")
 
     def held_region(self, name: str, tile: Tile) -> Region:
-        """The part of a value that a pass has in its buffer."""
+        """Return the part of a value that a pass has in its buffer."""
         return self._region(name, tile, "held")
 
     def _region(self, name: str, tile: Tile, part: Literal["new", "held"]) -> Region:
@@ -143,7 +142,7 @@ class Geometry:
         return tuple(region)
 
     def stored_region(self, name: str, tile: Tile) -> Region:
-        """The part of a computed value that no pass before has stored."""
+        """Return the part of a computed value that no earlier pass has stored."""
         region = list(self.new_region(name, tile))
         for track, index in zip(self.tracks[name], tile, strict=True):
             if track is not None and track.mode == "recompute" and index:
@@ -152,7 +151,7 @@ class Geometry:
         return tuple(region)
 
     def output_region(self, layer: HardwareLayer, tile: Tile) -> Region:
-        """The part of a layer's output, on the axes of its view, that a pass computes."""
+        """Return the part of a layer's output, on the axes of its view, that a pass computes."""
         region = list(whole(layer.output.shape))
         value = self.new_region(layer.output.value, tile)
         for track in self.tracks[layer.output.value]:
@@ -165,10 +164,10 @@ class Geometry:
         return tuple(region)
 
     def halos(self, name: str, tile: Tile) -> Iterator[tuple[int, Region]]:
-        """What a pass takes over from passes before: the cut it crosses, and the region.
+        """Yield what a pass takes over from earlier passes: the place of the cut, and the region.
 
-        Along a later cut whole, along an earlier one what is held: the parts do not overlap, and together with the
-        new part they are what is held.
+        A region covers the new part along later cuts and the held part along earlier cuts. The regions do not overlap;
+        together with the new part they are the held part.
         """
         tracks = self.tracks[name]
         for place, track in enumerate(tracks):
@@ -176,7 +175,7 @@ class Geometry:
                 yield from self._slab(name, tile, place, track.halo(tile[place]))
 
     def kept(self, name: str, tile: Tile) -> Iterator[tuple[int, Region]]:
-        """What a pass keeps for passes after it: the cut it will cross, and the region."""
+        """Yield what a pass keeps for later passes: the place of the cut, and the region."""
         for place, track in enumerate(self.tracks[name]):
             if track is not None and tile[place] + 1 < self.counts[place]:
                 yield from self._slab(name, tile, place, track.halo(tile[place] + 1))
@@ -191,7 +190,7 @@ class Geometry:
 
 
 def cut_chain(layers: Sequence[HardwareLayer], cuts: Sequence[Cut], stored: frozenset[str]) -> Geometry:
-    """Cuts a chain; `stored` are the values it computes that are read outside it. Raises NotTileable."""
+    """Cut a chain; `stored` are its values that are read outside it. Raises NotTileable."""
     return _Cutter(tuple(layers), tuple(cuts), stored).run()
 
 
@@ -229,7 +228,7 @@ class _Cutter:
         return regions
 
     def _along(self, cut: Cut, count: int) -> dict[str, AxisTrack]:
-        """Tracks of the values that change along one cut, from the last layer back."""
+        """Return the tracks of the values that change along one cut, from the last layer back."""
         if count == 1:
             return {}
         last = self._layers[-1].output
@@ -265,7 +264,7 @@ class _Cutter:
         if axis is None:
             if name in axes:
                 return None
-            # Nobody in the chain reads it: it is computed for others, by the layers' own axis.
+            # No layer of the chain reads it, so that the cut does not determine its parts.
             raise NotTileable(f"{name} is not part of what the chain's last layer needs")
         return _track(axis, cut.mode, needs[name], self._made[name][axis] if name in self._stored else None)
 
@@ -277,7 +276,7 @@ class _Cutter:
         needs: dict[str, list[Interval]],
         count: int,
     ) -> None:
-        """Adds what a layer reads, tile by tile, to the needs of its inputs; `computed` are those that are settled."""
+        """Add what a layer reads, tile by tile, to the needs of its inputs; tracks in `computed` are final."""
         track = computed[layer.output.value]
         axis, unit, first = None, 1, 0
         if track is not None:
@@ -307,18 +306,18 @@ class _Cutter:
             for tile, (low, high) in enumerate(track.new):
                 needed = reader(((low - first) // unit, (high - first) // unit))
                 have[tile] = union(have[tile], needed)
-                # It stands between two that write the value, and what they write has been settled.
+                # The layer reads between two writers of the value, whose parts are final.
                 if known is not None and union(known.held[tile], needed) != known.held[tile]:
                     raise NotTileable(f"{layer.name} needs more of {view.value} than the layers behind it")
 
 
 def _hull(held: Region | None, region: Region) -> Region:
-    """The smallest region that holds both."""
+    """Return the smallest region that contains both."""
     return region if held is None else tuple(union(one, two) for one, two in zip(held, region, strict=True))
 
 
 def _track(axis: int, mode: HaloMode, needs: Sequence[Interval], complete: Interval | None) -> AxisTrack:
-    """New and held parts from needed ones; `complete` is the part of the axis that must be made in any case."""
+    """Return the track for the needed parts; `complete` is the part of the axis that must be computed in any case."""
     if mode == "recompute":
         return _recomputed(axis, needs, complete)
     first = min((low for low, high in needs if low < high), default=0)
@@ -336,7 +335,7 @@ def _track(axis: int, mode: HaloMode, needs: Sequence[Interval], complete: Inter
 
 
 def _needed_later(needs: Sequence[Interval]) -> list[int | None]:
-    """For every tile the lowest index that it or a later one needs; None where none needs anything."""
+    """Return for every tile the lowest index that it or a later tile needs; None if none needs anything."""
     lowest: list[int | None] = [None] * len(needs)
     low: int | None = None
     for tile in range(len(needs) - 1, -1, -1):

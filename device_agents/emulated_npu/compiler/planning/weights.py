@@ -1,4 +1,4 @@
-"""Weights of a layer in blocks that fit the weight buffer, packed one after the other in external memory."""
+"""Divides the weights of a layer into blocks that fit the weight buffer and lie packed in external memory."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ VECTOR_BYTES = 4
 class WeightBlock:
     """Weights from input `channels` to output channels `outputs` of a layer, for all taps.
 
-    `offset` is where it lies behind the layer's first block. The block that completes the sum over channels
-    carries scale and shift of its output channels behind the weights.
+    `offset` is in bytes from the layer's first block. In the block that completes the sum over channels, scale and
+    shift of its output channels follow the weights.
     """
 
     outputs: Interval
@@ -44,42 +44,42 @@ class WeightBlock:
 
     @property
     def bytes(self) -> int:
-        """Size in memory."""
+        """Size in memory, in bytes."""
         return self.weight_bytes + self.vector_bytes
 
 
 @dataclass(frozen=True)
 class WeightLoad:
-    """Blocks that are fetched together: consecutive, `offset` and `bytes` span them."""
+    """Consecutive blocks that are fetched together; `offset` and `bytes` span them."""
 
     blocks: tuple[WeightBlock, ...]
 
     @property
     def offset(self) -> int:
-        """Where the first lies."""
+        """The offset of the first block."""
         return self.blocks[0].offset
 
     @property
     def bytes(self) -> int:
-        """Size of all."""
+        """The size of all blocks in bytes."""
         return self.blocks[-1].offset + self.blocks[-1].bytes - self.offset
 
 
 def uses_weight_buffer(layer: HardwareLayer) -> bool:
-    """Whether the second operand lies in SB: weights, or the second factor of a matrix product."""
+    """Return whether the second operand lies in SB: weights, or the second factor of a matrix product."""
     return layer.function is Function.CONVOLVE
 
 
 def taps(layer: HardwareLayer) -> int:
-    """Positions of the window."""
+    """Return the number of positions of the window."""
     return 1 if layer.matrix else math.prod(layer.settings.kernel)
 
 
 def stored_taps(layer: HardwareLayer, machine: Machine) -> int:
-    """Positions of the window for which weights are stored.
+    """Return the number of positions of the window for which weights are stored.
 
-    A matrix unit that packs strides takes s x s positions as s * s channels (NVDLA): the window is filled up with
-    zeros to a multiple of the stride.
+    A matrix unit that packs strides treats s x s positions as s * s channels (NVDLA): the window is padded with zeros
+    to a multiple of the stride.
     """
     if layer.matrix or machine.mfu.packing != "stride":
         return taps(layer)
@@ -88,10 +88,9 @@ def stored_taps(layer: HardwareLayer, machine: Machine) -> int:
 
 
 def cut_weights(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tuple[WeightBlock, ...]:
-    """Blocks of at most `budget_bytes`: whole multiples of the matrix unit where possible.
+    """Return blocks of at most `budget_bytes`, in whole multiples of the matrix unit if possible.
 
-    Output channels are divided first; input channels only where not even one round of columns fits.
-    Raises DoesNotFit.
+    Output channels are divided first; input channels only if not even one round of columns fits. Raises DoesNotFit.
     """
     item = machine.data_type.bytes
     per_group = output_channels(layer) // layer.groups
@@ -109,7 +108,7 @@ def cut_weights(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tu
 
 
 def slice_outputs(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tuple[HardwareLayer, ...]:
-    """Layers of at most `budget_bytes` of weights each that together are the layer; itself if it cannot be divided."""
+    """Return the layer in parts of at most `budget_bytes` of weights each; the layer itself if it cannot be divided."""
     if layer.weights is None or layer.groups != 1:
         return (layer,)
     column_bytes = stored_taps(layer, machine) * reduced_channels(layer) * machine.data_type.bytes + 8
@@ -123,7 +122,7 @@ def slice_outputs(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> 
 
 
 def _part_of_channels(layer: HardwareLayer, machine: Machine, budget_bytes: int, columns: int) -> tuple[int, int]:
-    """Output and input channels of a block that holds a part of the sum alone; raises DoesNotFit."""
+    """Return output and input channels of a block that holds only a part of the sum; raises DoesNotFit."""
     pair_bytes = stored_taps(layer, machine) * machine.data_type.bytes
     least_bytes = -(-pair_bytes // VECTOR_BYTES) * VECTOR_BYTES + _vector_bytes(layer)
     if least_bytes > budget_bytes:
@@ -163,7 +162,7 @@ def _vector_bytes(layer: HardwareLayer) -> int:
 
 
 def gather_loads(blocks: Sequence[WeightBlock], most_bytes: int) -> tuple[WeightLoad, ...]:
-    """Consecutive blocks joined into loads of at most `most_bytes`, at least one block each."""
+    """Return consecutive blocks joined into loads of at most `most_bytes`, at least one block each."""
     loads: list[list[WeightBlock]] = []
     size = 0
     for block in blocks:
@@ -177,7 +176,7 @@ def gather_loads(blocks: Sequence[WeightBlock], most_bytes: int) -> tuple[Weight
 
 
 def weight_operand(layer: HardwareLayer, block: WeightBlock, machine: Machine, address: int) -> Operand:
-    """The block's weights in SB as (kd, kh, kw, C, M)."""
+    """Return the operand of the block's weights in SB as (kd, kh, kw, C, M)."""
     kernel = (1, 1, 1) if layer.matrix else layer.settings.kernel
     dims = (*kernel, size_of(block.channels), size_of(block.outputs))
     item = machine.data_type.bytes
@@ -192,7 +191,7 @@ def weight_operand(layer: HardwareLayer, block: WeightBlock, machine: Machine, a
 def pack_weights(
     layer: HardwareLayer, blocks: Sequence[WeightBlock], weights: Array, scale_shift: Array | None
 ) -> bytes:
-    """The bytes of all blocks in float32, in the order in which they lie in external memory."""
+    """Return the bytes of all blocks in float32, in the order in which they lie in external memory."""
     import numpy as np
 
     if layer.matrix:
@@ -206,7 +205,7 @@ def pack_weights(
             base = group_channels(layer, (block.outputs[0], block.outputs[0] + 1))[0]
             low, high = low - base, high - base
         part = taken[:, low:high, slice(*block.outputs)]
-        # Behind what is computed with lies what only fills the window up (`stored_taps`).
+        # Zeros that pad the window (`stored_taps`) follow the weights.
         parts.append(np.ascontiguousarray(part, np.float32).tobytes().ljust(block.weight_bytes, b"\0"))
         if block.vector_bytes and scale_shift is not None:
             parts.append(np.ascontiguousarray(scale_shift[:, slice(*block.outputs)], np.float32).tobytes())

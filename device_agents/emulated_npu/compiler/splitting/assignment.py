@@ -1,4 +1,4 @@
-"""Which layers of a network run on which group of cores (S5.1, S5.7), and what makes such an assignment possible."""
+"""The assignment of a network's layers to groups of cores, and its checks (S5.1, S5.7)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from device_agents.emulated_npu.machine import Machine
 
 
 class InvalidAssignment(EmulatorError):
-    """Layers or cores are missing, named twice or do not exist, or the groups would wait for each other."""
+    """Layers or cores are missing, listed twice or do not exist, or the groups would wait for each other."""
 
 
 @dataclass(frozen=True)
 class GroupAssignment:
-    """Cores of one chip, and the layers (indices into the graph's) that they compute, in the order of their run."""
+    """Cores of one chip, and the indices of the layers that they compute, in the order in which they run."""
 
     cores: tuple[int, ...]
     layers: tuple[int, ...]
@@ -26,13 +26,13 @@ class GroupAssignment:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Every layer of a network in one group of cores."""
+    """The groups of cores of a network; every layer is in one group."""
 
     groups: tuple[GroupAssignment, ...]
 
 
 def group_names(assignment: Assignment) -> tuple[str, ...]:
-    """How messages call the groups."""
+    """Return the names of the groups for messages."""
     return tuple(f"Group {number} ({_cores(group)})" for number, group in enumerate(assignment.groups))
 
 
@@ -41,10 +41,10 @@ def _cores(group: GroupAssignment) -> str:
 
 
 def group_machines(machine: Machine, groups: Sequence[Sequence[int]]) -> list[Machine]:
-    """The machine as each of several groups of cores has it: its share of the memories of its chip.
+    """Return the machine of each group of cores, with the group's share of the memories of its chip.
 
-    The share is that of its cores among those in use on the chip, in size and, for predictions, in bandwidth: in the
-    steady state of a pipeline all of them work all the time.
+    The share is the number of its cores divided by the number of cores in use on the chip. It applies to size and, for
+    predictions, to bandwidth: in the steady state of a pipeline all cores work all the time.
     """
     chips = [machine.cores.chip_of(cores[0]) for cores in groups]
     in_use: Counter[int] = Counter()
@@ -62,7 +62,7 @@ def _share(machine: Machine, cores: int, in_use: int) -> Machine:
 
 
 def check_assignment(assignment: Assignment, graph: Graph, machine: Machine) -> None:
-    """Raises InvalidAssignment, naming the first thing that keeps the assignment from being run."""
+    """Raise InvalidAssignment, with the first reason why the assignment cannot run."""
     if not assignment.groups:
         raise InvalidAssignment("The assignment has no groups", "a network needs at least one", "Name a group of cores")
     _check_cores(assignment, machine)
@@ -139,7 +139,7 @@ def _check_acyclic(assignment: Assignment, graph: Graph, producers: Sequence[fro
 
 
 def circle_of(count: int, edges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """Groups of which each feeds the next and the last one the first; none where stages can be numbered."""
+    """Return groups of which each feeds the next and the last feeds the first; () if there is no such circle."""
     stages, sources = _stages(count, edges)
     left = [number for number in range(count) if number not in stages]
     if not left:
@@ -153,16 +153,16 @@ def circle_of(count: int, edges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
 
 
 def stage_numbers(count: int, edges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """The stage of each of `count` groups: one more than the last stage that it takes something from, else 0.
+    """Return the stage of each of `count` groups: one more than the last stage that feeds it, else 0.
 
-    `edges` lead from a group to one that reads of it; without circles.
+    `edges` lead from a group to a group that reads its values; they must have no circle.
     """
     stages, _ = _stages(count, edges)
     return tuple(stages[number] for number in range(count))
 
 
 def _stages(count: int, edges: Iterable[tuple[int, int]]) -> tuple[dict[int, int], dict[int, set[int]]]:
-    """Stages of the groups that no circle feeds, and what feeds every group."""
+    """Return the stages of the groups that no circle feeds, and the sources of every group."""
     sources: dict[int, set[int]] = {number: set() for number in range(count)}
     for source, target in edges:
         if source != target:

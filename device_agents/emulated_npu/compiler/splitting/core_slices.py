@@ -1,4 +1,4 @@
-"""How the cores of each group share the work of its layers (S2.7, S5.7)."""
+"""Distributes the layers of each group, and the slices of split layers, to its cores (S2.7, S5.7)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class CoreLayers:
 class SlicedNetwork:
     """A network whose layers are split over the cores of their groups.
 
-    `groups` are the layers of each core, by their place in the graph of slices; a core that has nothing to do has none.
-    `phases` are for every slice the step of its group that it belongs to: within one, cores read nothing of each other.
+    `groups` lists the layers of each core, by their place in the graph of slices; an idle core has none. `phases` is
+    the step of its group for every slice: within a step, cores read nothing of each other.
     """
 
     split: SplitGraph
@@ -37,7 +37,7 @@ class SlicedNetwork:
 
 
 def share_out(graph: Graph, assignment: Assignment, splits: Mapping[int, LayerSplit]) -> SlicedNetwork:
-    """Every layer on the cores of its group, split as given by its index, or all of it on the first core."""
+    """Distribute every layer to the cores of its group: split as `splits` has it by index, or on the first core."""
 
     def choose(layer: HardwareLayer) -> LayerSplit:
         return splits.get(layer.index) or unsplit(layer)
@@ -61,9 +61,9 @@ def share_out(graph: Graph, assignment: Assignment, splits: Mapping[int, LayerSp
 
 
 def _slices(split: SplitGraph, splits: Mapping[int, LayerSplit]) -> frozenset[int]:
-    """The layers that are parts of split ones: each is a chain.
+    """Return the slices of split layers: each is a chain of its own.
 
-    A chain over several could wait, in a pass, for what another core makes of its later passes.
+    A pass of a chain over several slices could wait for what another core computes from later passes of this chain.
     """
     kinds = {layer: one.kind for layer, one in splits.items()}
     return frozenset(place for place, origin in enumerate(split.origins) if kinds.get(origin) is not None)

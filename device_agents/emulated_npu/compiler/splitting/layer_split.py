@@ -1,8 +1,8 @@
-"""Splits of one layer over cores: graph to graph, one slice for each core (S2.7).
+"""Splits a layer over cores, one slice for each core (S2.7).
 
-A slice is a layer of its own that computes its part of the same output value, by views of the inputs and parts of the
-weights. Where the sum over input channels is split, every core leaves a partial sum, and the sum of those is split
-again by rows or columns.
+A slice is a layer that computes its part of the same output value, from views of the inputs and parts of the weights.
+If the sum over input channels is split, every core stores a partial sum, and the cores share the sum of these by rows
+or columns.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ Slices = tuple[tuple[HardwareLayer, ...], ...]
 
 @dataclass(frozen=True)
 class LayerSplit:
-    """A layer in slices. `phases[p][c]` are the layers that core c computes one after the other in phase p.
+    """A layer in slices. `phases[p][c]` lists the layers that core c computes in sequence in phase p.
 
-    A phase reads what cores have computed in the phases before; within a phase cores read nothing of each other.
-    A phase may have fewer entries than there are cores. `values` are new ones, and no others.
+    A phase reads what cores have computed in earlier phases; within a phase, cores read nothing of each other. A phase
+    may have fewer entries than there are cores. `values` are the values that the split adds.
     """
 
     kind: SplitKind | None
@@ -51,10 +51,7 @@ class LayerSplit:
 
 @dataclass(frozen=True)
 class SplitGraph:
-    """A graph of slices, with the core that computes each layer, the layer it is a part of, and its phase.
-
-    Phases count through the whole graph.
-    """
+    """A graph of slices, with the core, the original layer and the phase of each; phases count through the graph."""
 
     graph: Graph
     cores: tuple[int, ...]
@@ -63,14 +60,14 @@ class SplitGraph:
 
 
 def unsplit(layer: HardwareLayer) -> LayerSplit:
-    """All of a layer on the first core."""
+    """Return the split that leaves all of a layer on the first core."""
     return LayerSplit(None, (((layer,),),), {})
 
 
 def split_layer(layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKind, parts: int) -> LayerSplit:
-    """A layer in at most `parts` slices, as equal as can be (`equal_parts` says why).
+    """Return a layer in at most `parts` slices of nearly equal size (see `equal_parts`).
 
-    Raises CannotSplit where the layer has no such axis, works along it, or has one index of it.
+    Raises CannotSplit if the layer has no such axis, works along it, or has only one index of it.
     """
     if kind == "inputs":
         return _by_inputs(layer, values, parts)
@@ -83,7 +80,7 @@ def split_layer(layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKi
 
 
 def split_graph(graph: Graph, choose: Callable[[HardwareLayer], LayerSplit]) -> SplitGraph:
-    """A graph with every layer split as `choose` says."""
+    """Return a graph with every layer split by `choose`."""
     values = dict(graph.values)
     layers: list[HardwareLayer] = []
     cores: list[int] = []
@@ -112,9 +109,9 @@ def _named(part: HardwareLayer, kind: SplitKind, interval: Interval) -> Hardware
 
 
 def _by_inputs(layer: HardwareLayer, values: Mapping[str, Value], parts: int) -> LayerSplit:
-    """Partial products over parts of the input channels, then their sum with residual and activation.
+    """Split a layer into partial products over input channels, then their sum with residual and activation.
 
-    Scale and shift come before the sum: they are linear, so that every part is scaled and one of them shifted.
+    Scale and shift are linear and come before the sum: every part is scaled, and one part is shifted.
     """
     depth_axis = len(layer.inputs[0].axes) - 1 if layer.matrix else 1
     intervals: Sequence[Interval] = ()
@@ -139,9 +136,9 @@ def _by_inputs(layer: HardwareLayer, values: Mapping[str, Value], parts: int) ->
 
 
 def _partial_value(layer: HardwareLayer, values: Mapping[str, Value], count: int) -> Value:
-    """One axis more than the output has, the first, along which the partial results lie one behind the other."""
+    """Return the value of the partial results, stacked along a new first axis."""
     rank = len(layer.output.axes)
-    # As feature maps and matrices lie: channels or columns innermost.
+    # Channels or columns are innermost, as in feature maps and matrices.
     order = [axis for axis in range(rank) if axis != channel_axis(layer)] + [channel_axis(layer)]
     name = f"{layer.output.value}\x00partial{layer.index}"
     dtype = values[layer.output.value].dtype
@@ -179,7 +176,7 @@ def _unshifted(scale_shift: LazyConstant) -> LazyConstant:
 
 
 def _summing(layer: HardwareLayer, partial: Value, new: dict[str, Value]) -> tuple[HardwareLayer, ...]:
-    """The layers that make the output of the partial results, before they are split."""
+    """Return the layers that compute the output from the partial results, before they are split."""
     settings = layer.settings
     epilogue = Settings(activation=settings.activation, alpha=settings.alpha, beta=settings.beta, mode=int(Binary.ADD))
     add = _Summing(layer, partial)
@@ -208,7 +205,7 @@ class _Summing:
     partial: Value
 
     def reduction(self, target: View) -> HardwareLayer:
-        """The sum over the first axis of the partial results."""
+        """Return the sum over the first axis of the partial results."""
         source = views.whole(self.partial.name, self.partial.shape)
         return self.layer(
             Function.REDUCE, (source,), views.with_axis(target, 0), Settings(axes=1, mode=int(Reduction.SUM))
@@ -217,7 +214,7 @@ class _Summing:
     def layer(
         self, function: Function, inputs: tuple[View, ...], output: View, settings: Settings = PLAIN
     ) -> HardwareLayer:
-        """A layer that stands beside the products: `nodes` are theirs."""
+        """Return a layer without `nodes`: the products have them."""
         origin = self.whole_layer
         return HardwareLayer(
             origin.index, f"{origin.name} {function.name.lower()}", (), function, inputs, output, settings
@@ -225,12 +222,12 @@ class _Summing:
 
 
 def _summing_axis(layer: HardwareLayer) -> int:
-    """The axis of the output by which the sum is divided: the longest one, outermost first."""
+    """Return the axis of the output along which the sum is split: the longest, the outermost of equal ones."""
     return max(range(len(layer.output.axes)), key=lambda axis: layer.output.axes[axis].size)
 
 
 def _split_sums(sums: tuple[HardwareLayer, ...], axis: int, parts: int) -> Slices:
-    """Every core makes its part of all the layers; a reduction has one axis more in front."""
+    """Return the part of all these layers for each core; a reduction has one more axis in front."""
     intervals = equal_parts(sums[-1].output.axes[axis + (sums[-1].function is Function.REDUCE)].size, parts)
     return tuple(
         tuple(

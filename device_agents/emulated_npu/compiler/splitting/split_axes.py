@@ -1,4 +1,4 @@
-"""Along which axis of a layer's output each kind of split divides it, and where (S2.7)."""
+"""The axis of a layer's output that each kind of split divides, and the intervals of the parts (S2.7)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class CannotSplit(EmulatorError):
 
 
 def cut_axis_of(layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKind) -> int:
-    """The axis of the output that a split of `kind` (not "inputs") divides; raises CannotSplit.
+    """Return the axis of the output that a split of `kind` (not "inputs") divides; raises CannotSplit.
 
-    - batch: the pictures of a map; of a product of several matrices the axis with most of them; else the first axis
-      of three or more.
+    - batch: the pictures of a map; the longest batch axis of a product of matrices; else the first of three or more
+      axes.
     - rows: the longest spatial axis of a map; the rows of a matrix product; else the longest axis that is neither
       batch nor outputs.
-    - outputs: output channels, columns; where there are neither, the axis that lies innermost in memory.
+    - outputs: output channels or columns; else the innermost axis in memory.
     """
     axis = _axis(layer, values, kind)
     if axis is None:
@@ -70,12 +70,12 @@ def _axis(layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKind) ->
 
 
 def _longest(layer: HardwareLayer, axes: Iterable[int]) -> int | None:
-    """The longest of some axes, the outermost of equally long ones."""
+    """Return the longest of some axes, the outermost of equally long ones."""
     return max(axes, key=lambda axis: layer.output.axes[axis].size, default=None)
 
 
 def _innermost(layer: HardwareLayer, values: Mapping[str, Value]) -> int | None:
-    """The axis of the output that lies innermost in memory, of those that vary."""
+    """Return the innermost axis of the output in memory, of those with more than one index."""
     order = values[layer.output.value].order
     varying = [axis for axis, walked in enumerate(layer.output.axes) if walked.size != 1]
     return max(
@@ -86,10 +86,10 @@ def _innermost(layer: HardwareLayer, values: Mapping[str, Value]) -> int | None:
 
 
 def parts_along(layer: HardwareLayer, axis: int, parts: int) -> tuple[Interval, ...]:
-    """At most `parts` intervals of the output's `axis`, as equal as possible; fewer on shorter axes.
+    """Return at most `parts` intervals of the output's `axis`, as equal as possible; fewer on shorter axes.
 
-    The outputs of an input channel of a depthwise multiplier stay together. Of a grouped convolution every part is
-    whole groups, or lies in one group. What would see nothing but padding behind the input belongs to the part before.
+    The outputs of an input channel of a depthwise multiplier stay together. A part of a grouped convolution consists
+    of whole groups or lies in one group. Windows that hold only padding behind the input belong to the part before.
     """
     size = layer.output.axes[axis].size
     if layer.function is Function.DEPTHWISE and axis == 1:
@@ -112,11 +112,11 @@ def parts_along(layer: HardwareLayer, axis: int, parts: int) -> tuple[Interval, 
 
 
 def equal_parts(size: int, parts: int, unit: int = 1) -> tuple[Interval, ...]:
-    """[0, size) in at most `parts` intervals of whole units that differ by one unit at most (the last one may be cut).
+    """Divide [0, size) into at most `parts` intervals of whole units that differ by at most one unit.
 
-    Cores wait for the one with the largest part, and cost grows with the size of a part: equal parts are the best there
-    are. Whole rounds of the matrix unit are no better: the largest of p parts of n takes ceil(ceil(n / p) / columns)
-    rounds, which is ceil(ceil(n / columns) / p), the rounds of the largest part in whole rounds.
+    The last interval may end within a unit. Cores wait for the largest part, so equal parts are best. Parts of whole
+    rounds of the matrix unit are no better: the largest of p parts of n takes ceil(ceil(n / p) / columns) rounds, which
+    equals ceil(ceil(n / columns) / p), the rounds of the largest part in whole rounds.
     """
     units = -(-size // unit)
     count = max(1, min(parts, units))
