@@ -11,11 +11,11 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.prediction.split_choice import ONE
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.many_cores import split_study
-from device_agents.emulated_npu.many_cores.split_study import CLOSE, SplitStudy, StudiedLayer, StudiedNetwork
+from harness.emulator import split_study
 from harness.emulator.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
 from harness.emulator.loading import NetworkModel
 from harness.emulator.options import Options, SplitOptions
+from harness.emulator.split_study import CLOSE, SplitStudy, StudiedLayer, StudiedNetwork
 from harness.emulator.tables import NAME_WIDTH, Facts, Part, Table
 from harness.errors import UsageError
 from harness.text import printable

@@ -10,7 +10,7 @@ import pytest
 from npu_command import Npu
 
 from device_agents.emulated_npu.emulator_errors import Deadlock
-from device_agents.emulated_npu.many_cores import split_study
+from harness.emulator import split_study
 
 KINDS = ("one", "batch", "rows", "outputs", "inputs")
 

@@ -1,4 +1,4 @@
-"""From a network and core groups to who computes what: the partition by score and the balanced one (S5.4 to S5.7)."""
+"""Core groups of a machine, and what partitioning needs of them: fabric, traversal, stage times (S5.1 to S5.7)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from device_agents.emulated_npu.partition.traversal import Traversal, traverse, 
 
 
 def fabric_of(machine: Machine, storage_bytes: int | None = None) -> Fabric:
-    """The cores of a machine and what each is capable of; a core holds `storage_bytes`, or its part of the chip's DDR.
+    """Return the cores of a machine with their capability; a core stores `storage_bytes`, or its part of the DDR.
 
-    That part is by the cores in use there, as in `group_machines`; by all of them as long as that is not known.
+    That part depends on the number of cores in use on the chip, as in `group_machines`; until that is known, on all.
     """
     cores = machine.cores
     macs_per_s = machine.mfu.rows * machine.mfu.columns * machine.clock_hz
@@ -31,11 +31,11 @@ def fabric_of(machine: Machine, storage_bytes: int | None = None) -> Fabric:
 
 
 def form_groups(fabric: Fabric, text: str, cores: int | None = None) -> tuple[CoreGroup, ...]:
-    """Core groups from a text: lists of cores (`0-3/4,5`), or a number of groups of one core each.
+    """Return core groups from a text: lists of cores (`0-3/4,5`), or a number of groups of one core each.
 
-    With `cores` that many cores are divided among a number of groups. Several chips take as many groups each as can
-    be, in their order: every chip has a DDR of its own. Raises InvalidPartition for what the fabric has not, or where
-    lists and `cores` contradict each other.
+    `cores` is the number of cores to divide among a number of groups. The groups are distributed evenly over the chips,
+    because every chip has its own DDR. Raises InvalidPartition for cores that the fabric does not have, or if lists and
+    `cores` contradict each other.
     """
     text = text.strip()
     if not (text.isascii() and text.isdecimal()):
@@ -68,9 +68,9 @@ def _evenly(total: int, parts: int) -> list[int]:
 
 
 def contended(machine: Machine, groups: Sequence[CoreGroup]) -> Machine:
-    """The machine as one of the cores has it when all of them work, on the chip where most do.
+    """Return the machine of one core while all cores work, on the chip with the most cores in use.
 
-    But with all of the DDR: a core of several need not hold the whole network.
+    It has all of the DDR, because a core of several need not hold the whole network.
     """
     cores = [group.cores for group in groups]
     own = min(group_machines(machine, [[core] for each in cores for core in each]), key=lambda own: own.ddr.bytes)
@@ -78,7 +78,7 @@ def contended(machine: Machine, groups: Sequence[CoreGroup]) -> Machine:
 
 
 def traversal_from(nodes: NetworkNodes, start: str | None) -> Traversal:
-    """The visit of the nodes, from the inputs or from the node of that name (S5.3); raises InvalidPartition."""
+    """Return the traversal of the nodes, from the inputs or from a named node (S5.3); raises InvalidPartition."""
     if start is None:
         return traverse(nodes.graph)
     names = [node.name for node in nodes.graph.nodes]
@@ -89,10 +89,10 @@ def traversal_from(nodes: NetworkNodes, start: str | None) -> Traversal:
 
 
 def stage_times(nodes: NetworkNodes, traversal: Traversal, groups: Sequence[CoreGroup], machine: Machine) -> StageTimes:
-    """Predicted stage times in picoseconds: each node's share of one core's run, divided among a group's cores.
+    """Return predicted stage times in picoseconds: each node's share of one core's run, divided by the group's cores.
 
-    `nodes` are best those of a run on the `contended` machine. What crosses the end of a stage is sent over the link
-    that leads to the next group: that of their chip, or from chip to chip.
+    `nodes` should come from a run on the `contended` machine. Data cross the end of a stage over the link to the next
+    group, within a chip or between chips.
     """
     on_one = [nodes.times_ps[node] for node in traversal.order]
     times = tuple(tuple(time / len(group.cores) for time in on_one) for group in groups)
@@ -105,7 +105,7 @@ def stage_times(nodes: NetworkNodes, traversal: Traversal, groups: Sequence[Core
 
 
 def assignment_of(partition: CorePartition, nodes: NetworkNodes) -> Assignment:
-    """The layers of each sub-structure on the cores of its group."""
+    """Return the assignment of the layers of each sub-structure to the cores of its group."""
     groups = []
     for part in partition.sub_structures:
         layers = tuple(layer for node in part.nodes for layer in nodes.layers[node])

@@ -1,8 +1,7 @@
-"""The nodes of a network for partition, with what each asks of the chip (S5.2).
+"""The nodes of a network for partitioning, with their workload on the chip (S5.2).
 
-A node is a hardware layer, with the layers that feed nothing else and read no input of the network (the fill of a
-border): those are wherever it is. Its compute is measured where the parallelism of the units, the precision and the
-tiling have all had their say: in the commands of the program that one core runs.
+A node is a hardware layer with the layers that feed only it and read no input of the network, such as the fill of a
+border. Its compute is measured in the program of one core, where parallelism, precision and tiling are known.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from device_agents.emulated_npu.unit_commands import Command, Queue
 
 @dataclass(frozen=True)
 class NetworkNodes:
-    """The nodes of a network: `layers` are the hardware layers of each, `times_ps` its share of one core's run."""
+    """The nodes of a network: `layers` lists the hardware layers of each, `times_ps` its share of one core's run."""
 
     graph: NodeGraph
     layers: tuple[tuple[int, ...], ...]
@@ -31,9 +30,9 @@ class NetworkNodes:
 
 
 def network_nodes(graph: Graph, machine: Machine, timing: Timing) -> NetworkNodes:
-    """The nodes of a network that one core runs as `timing` tells.
+    """Return the nodes of a network, with the `timing` of its program on one core.
 
-    Compute is counted in multiply-adds that the matrix unit could have done while a unit was busy for the node.
+    Compute counts the multiply-adds that the matrix unit could do while a unit was busy for the node.
     """
     producers = layer_producers(graph)
     members = _members(graph, producers)
@@ -53,7 +52,7 @@ def network_nodes(graph: Graph, machine: Machine, timing: Timing) -> NetworkNode
 
 
 def _members(graph: Graph, producers: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
-    """The layers of each node in order; what no layer and no input of the network feeds joins its first reader."""
+    """Return the layers of each node in order; a layer without layers or inputs before it joins its first reader."""
     readers: dict[int, int] = {}
     for reader, found in enumerate(producers):
         for producer in found:
@@ -75,7 +74,7 @@ def _members(graph: Graph, producers: Sequence[frozenset[int]]) -> tuple[tuple[i
 
 
 def _busy_ps(timing: Timing, count: int) -> list[int]:
-    """For how long the units of a core work for each layer."""
+    """Return the time that the units of a core work for each layer."""
     busy = [0] * count
     for step, duration in zip(timing.schedule.steps, timing.schedule.durations_ps, strict=True):
         item = step.item
@@ -87,7 +86,7 @@ def _busy_ps(timing: Timing, count: int) -> list[int]:
 def _storage(
     graph: Graph, machine: Machine, layers: Sequence[HardwareLayer], producers: Sequence[frozenset[int]]
 ) -> tuple[int, int, int, int]:
-    """Bytes that come in, go out, stay, and come from other nodes."""
+    """Return the bytes of inputs, outputs, static data, and inputs from other nodes."""
     own = {layer.index for layer in layers}
     taken = static = routed = 0
     for layer in layers:

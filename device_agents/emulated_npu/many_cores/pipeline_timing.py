@@ -1,4 +1,4 @@
-"""The time of a network on several core groups, for one input alone and for a stream of them."""
+"""Times a network on several core groups, for one input alone and for a stream of inputs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.stream_timing import NO_LIMIT_PS, CoreSteps, StreamTiming, simulate_cores
 
 MOST_ITEMS = 40_000_000
-"""Items of all cores and inputs that are timed at most: some minutes."""
+"""The most items of all cores and inputs that are timed; they take some minutes."""
 
 
 @dataclass(frozen=True)
 class TimedSystem:
-    """A compiled network, what its cores issue for an input, and its times: alone and in a stream."""
+    """A compiled network, the steps of its cores for an input, and its times: alone and in a stream."""
 
     compiled: CompiledSystem
     cores: tuple[CoreSteps, ...]
@@ -27,12 +27,12 @@ class TimedSystem:
 
     @property
     def items(self) -> int:
-        """Items that all cores issue for one input."""
+        """The number of items that all cores issue for one input."""
         return sum(len(core.steps) for core in self.cores)
 
 
 def core_steps(compiled: CompiledSystem) -> tuple[CoreSteps, ...]:
-    """What every core issues for an input, loops unrolled; groups are numbered in their order."""
+    """Return the steps of every core for an input, with loops unrolled; groups are numbered in their order."""
     return tuple(
         CoreSteps(core.core, number, tuple(sequence(core.program.code, layer_of=core.program.layer_of)))
         for number, group in enumerate(compiled.groups)
@@ -41,19 +41,19 @@ def core_steps(compiled: CompiledSystem) -> tuple[CoreSteps, ...]:
 
 
 def enough_inputs(groups: int) -> int:
-    """Inputs that fill a pipeline, keep it full for as many again and more, and drain it."""
+    """Return the number of inputs that fill a pipeline, keep it full at least as long, and drain it."""
     return 4 * groups + 4
 
 
 def time_system(
     compiled: CompiledSystem, single_core_ps: int, inputs: int | None = None, limit_ps: int | None = None
 ) -> TimedSystem:
-    """Times a compiled network for one input and a stream; one core takes `single_core_ps` for an input.
+    """Time a compiled network for one input and a stream; one core takes `single_core_ps` for an input.
 
-    The stream has `inputs`, but at least `enough_inputs`: shorter ones have no steady state. `limit_ps` bounds the
-    time of the input that runs alone.
+    The stream has `inputs` inputs, but at least `enough_inputs`, because shorter ones have no steady state. `limit_ps`
+    bounds the time of the input that runs alone.
 
-    Raises BudgetExceeded for more items than can be timed, and what `simulate_cores` raises.
+    Raises BudgetExceeded for more items than can be timed, and the errors of `simulate_cores`.
     """
     count = max(inputs or 0, enough_inputs(len(compiled.groups)))
     cores = core_steps(compiled)

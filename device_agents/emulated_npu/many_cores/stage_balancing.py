@@ -1,4 +1,4 @@
-"""A network on core groups: by score as it is, or balanced and corrected by what its stages turn out to take (S5.7)."""
+"""Compiles and times partitions of a network on core groups, and balances their stages by measured times (S5.7)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _PS_PER_MS = 1e9
 
 @dataclass(frozen=True)
 class PartitionTask:
-    """What partitions of a network on a machine are made from; one core takes `single_core_ps` for an input.
+    """A network to partition on a machine; one core takes `single_core_ps` for an input.
 
-    `inputs` and `limit_ps` as in `time_system`.
+    `inputs` and `limit_ps` are as in `time_system`.
     """
 
     graph: Graph
@@ -40,7 +40,7 @@ class PartitionTask:
 
 @dataclass(frozen=True)
 class TimedPartition:
-    """A partition as it runs; `predicted_ps` are the times of its stages as they were expected before any run."""
+    """A partition with its timing; `predicted_ps` are the times of its stages as predicted before any run."""
 
     partition: CorePartition
     predicted_ps: tuple[float, ...]
@@ -48,7 +48,7 @@ class TimedPartition:
 
 
 def compile_and_time(ground: PartitionTask, partition: CorePartition) -> TimedPartition:
-    """Compiles and times a partition; raises as `compile_system` and `time_system`."""
+    """Compile and time a partition; raises as `compile_system` and `time_system`."""
     system = compile_system(ground.graph, ground.machine, assignment_of(partition, ground.nodes), ground.options)
     timed = time_system(system, ground.single_core_ps, ground.inputs, ground.limit_ps)
     predicted = partition.loads_by(stage_times(ground.nodes, ground.traversal, partition.groups, ground.machine))
@@ -56,11 +56,11 @@ def compile_and_time(ground: PartitionTask, partition: CorePartition) -> TimedPa
 
 
 def balance_stages(ground: PartitionTask, groups: Sequence[CoreGroup]) -> TimedPartition:
-    """The balanced partition, or one with a shorter interval that corrected predictions lead to.
+    """Return the balanced partition, or one with a shorter interval, found with corrected predictions.
 
-    Shares of one core's run know nothing of where chains end in the stages, of sending, and of what cores of a group
-    save: so the times of a stage's nodes are scaled to what it took, and the network is balanced again. The events of
-    the partition tell what that gained.
+    Predictions from one core's run ignore where chains end in the stages, the cost of sending, and the gain of several
+    cores. So the times of a stage's nodes are scaled to the measured time, and the network is balanced again. The
+    events of the partition report the gain.
     """
     first, *corrected = _rounds(ground, groups)
     best = min((first, *corrected), key=lambda placed: placed.timed.report.interval_ps)
@@ -72,7 +72,7 @@ def balance_stages(ground: PartitionTask, groups: Sequence[CoreGroup]) -> TimedP
 
 
 def _rounds(ground: PartitionTask, groups: Sequence[CoreGroup]) -> Iterator[TimedPartition]:
-    """Partitions that differ: by prediction, and corrected by the run of the one before."""
+    """Yield different partitions: first by prediction, then corrected by the run of the one before."""
     known = set()
     nodes = ground.nodes
     for _ in range(1 + _CORRECTIONS):
@@ -88,7 +88,7 @@ def _rounds(ground: PartitionTask, groups: Sequence[CoreGroup]) -> Iterator[Time
 
 
 def _scaled(nodes: NetworkNodes, placed: TimedPartition, expected_ps: Sequence[float]) -> NetworkNodes:
-    """The nodes with times that sum, by stage, to what the stage took instead of what was expected."""
+    """Return the nodes with times that sum, for each stage, to its measured time."""
     times = list(nodes.times_ps)
     for number, part in enumerate(placed.partition.sub_structures):
         factor = placed.timed.report.groups[number].own_ps / max(1.0, expected_ps[number])

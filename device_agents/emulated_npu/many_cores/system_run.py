@@ -1,4 +1,4 @@
-"""Runs a network that was compiled for several core groups on its values."""
+"""Runs the programs of a system of core groups functionally, with values."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from device_agents.emulated_npu.execution.stream_execution import (
 def run_system(
     compiled: CompiledSystem, weights: Mapping[str, Array], inputs: Mapping[str, Array], *, order: Order = "program"
 ) -> SystemRun:
-    """Runs all cores functionally: `weights` by initializer, `inputs` by input of the network.
+    """Run all cores functionally: `weights` by initializer, `inputs` by input of the network.
 
-    Raises DoesNotFit where the host lacks memory, EmulatorError for a machine that has timing but no values, and what
-    `run_stream` raises.
+    Raises DoesNotFit if the host lacks memory, EmulatorError for a machine that has timing but no values, and the
+    errors of `run_stream`.
     """
     return run_cores(_programs(compiled, weights), compiled.machine, inputs, order=order)
 
@@ -34,7 +34,7 @@ def run_system_on_stream(
     *,
     order: Order = "program",
 ) -> StreamRun:
-    """Runs all cores on several inputs of the network, which they work on at the same time; raises as `run_system`."""
+    """Run all cores on a stream of inputs, several at the same time; raises as `run_system`."""
     return run_stream(_programs(compiled, weights), compiled.machine, stream, order=order)
 
 

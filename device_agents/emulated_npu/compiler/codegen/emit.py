@@ -79,10 +79,8 @@ class _Generator:
             _WORKING_SETTINGS,
             self.code,
         )
-        self._distances: dict[
-            LoopStrides, int
-        ] = {}  # registers with the distance covered, from which addresses are made
-        self._moving: dict[LoopStrides, list[int]] = {}  # all registers that the loops around must advance
+        self._distances: dict[LoopStrides, int] = {}  # registers with the distance covered so far
+        self._moving: dict[LoopStrides, list[int]] = {}  # all registers that the enclosing loops must advance
         self._counts: dict[int, int] = {}
 
     def generate(self, parts: Iterable[LoopNest | CodeItem]) -> None:

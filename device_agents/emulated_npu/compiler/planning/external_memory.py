@@ -199,7 +199,7 @@ class ExternalMemory:
         return {name: (first[name], last[name]) for name in first}
 
     def _cache(self, lives: Sequence[Sequence[Lifetime]]) -> tuple[Mapping[str, int], int]:
-        """Return the addresses of activations in the cache, and their end; the largest go to DDR until the rest fits."""
+        """Return the addresses of activations in the cache, and their end; the largest go to DDR until all fit."""
         wanted = sorted(
             (life for own in lives for life in own if self._spaces[life.name] is Space.LLC),
             key=lambda life: (life.name not in self._graph.cached, life.bytes),

@@ -1,4 +1,4 @@
-"""The choice between ways to split every layer of a network over the cores of a group, by predicted time (S2.7)."""
+"""Chooses, by predicted time, how to split the layers of a network over the cores of a group (S2.7)."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Space
 
 ONE, BEST = "one", "best"
-"""Names of the candidate on one core, and of a network in which every layer has the best of its own."""
+"""Names of the candidate on one core, and of a network in which every layer has its best split."""
 
 
 @dataclass(frozen=True)
 class SplitCandidate:
-    """One way to split a layer, and how long that is predicted to take alone, from memory to memory."""
+    """One way to split a layer, and its predicted time alone, from memory to memory."""
 
     split: LayerSplit
     predicted_ps: int
 
     @property
     def name(self) -> str:
-        """The kind, ONE for all of it on one core."""
+        """The kind of split; ONE if all of the layer runs on one core."""
         return self.split.kind or ONE
 
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """The ways to split a layer, the fastest first by prediction; and why it cannot be split in the others, by kind."""
+    """The ways to split a layer, the fastest first by prediction, and the reasons against other kinds of split."""
 
     layer: HardwareLayer
     candidates: tuple[SplitCandidate, ...]
@@ -45,26 +45,25 @@ class LayerChoice:
 
     @property
     def best(self) -> SplitCandidate:
-        """The one that is predicted to be fastest."""
+        """The candidate that is predicted to be fastest."""
         return self.candidates[0]
 
     def of_kind(self, name: str) -> SplitCandidate | None:
-        """The candidate of a kind, or ONE."""
+        """Return the candidate of a kind, or of ONE; None if there is none."""
         return next((one for one in self.candidates if one.name == name), None)
 
     @property
     def fallback(self) -> SplitCandidate:
-        """What stands in for a kind that the layer does not have: all of it on one core, if it fits there."""
+        """The replacement for a kind that the layer does not have: all of it on one core, if it fits there."""
         return self.of_kind(ONE) or self.best
 
 
 def choose_splits(
     graph: Graph, machine: Machine, cores: int, options: Options = DEFAULT, *, layers: Sequence[int] | None = None
 ) -> tuple[LayerChoice, ...]:
-    """For every layer of a graph (or those named by index) the ways to split it over so many cores of one chip.
+    """Return the ways to split every layer of a graph, or those listed by index, over `cores` cores of one chip.
 
-    The machine is as the group has it, with its share of the memories. Raises DoesNotFit where a layer does not even
-    fit on one core.
+    The machine is the group's, with its share of the memories. Raises DoesNotFit for a layer that fits in no way.
     """
     predictor = SplitPredictor(machine, options)
     spaces = choose_spaces(graph, machine)
@@ -104,9 +103,9 @@ def _choice(
 def chained_splits(
     choices: Sequence[LayerChoice], graph: Graph, machine: Machine, options: Options = DEFAULT
 ) -> Mapping[int, LayerSplit]:
-    """By index the splits with which layers one after the other are predicted to take least, with chains on one core.
+    """Return by index the splits of a sequence of layers that are predicted to be fastest together.
 
-    A layer that is split stores what it computes; those that are not may be chained with their neighbours (S3.7).
+    A split layer stores its output; layers that are not split may be chained with their neighbours (S3.7).
     """
     layers = tuple(choice.layer for choice in choices)
     inside = {layer.index for layer in layers}
@@ -129,10 +128,9 @@ def chained_splits(
 def predicted_splits(
     graph: Graph, machine: Machine, assignment: Assignment, options: Options
 ) -> Mapping[int, LayerSplit]:
-    """The splits that are predicted to be fastest, for the layers of groups of several cores, by index.
+    """Return by index the splits that are predicted to be fastest, for the layers of groups of several cores.
 
-    Layers that are not split may be chained, which counts. Raises DoesNotFit for a layer that fits on its group in no
-    way.
+    Raises DoesNotFit for a layer that fits on its group in no way.
     """
     found: dict[int, LayerSplit] = {}
     machines = group_machines(machine, [group.cores for group in assignment.groups])

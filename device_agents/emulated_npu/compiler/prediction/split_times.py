@@ -1,4 +1,4 @@
-"""The time of a split layer by the instruction-level formula, without running it (S2.6, S2.7)."""
+"""Predicts the time of a split layer by the instruction-level formula, without running it (S2.6, S2.7)."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _APART_BYTES = 1 << 40
 
 @dataclass(frozen=True)
 class _Slice:
-    """The items of a slice, and what they ask of each shared memory: picoseconds of it alone."""
+    """The items of a slice, and the time that they occupy each shared memory, in picoseconds."""
 
     items: tuple[Item, ...]
     work_ps: Mapping[int, int]
 
 
 class SplitPredictor:
-    """Predicts split layers on a machine; what it has found for a slice holds for all of the same shape.
+    """Predicts split layers on a machine; slices of equal shape are predicted once.
 
-    Cores that share a memory have each a part of its bandwidth: as many parts as there are cores with the work of
-    the busiest one. Phases follow each other: the next begins when the slowest core has told the others.
+    Cores that share a memory divide its bandwidth into as many parts as there are cores, if all have the work of the
+    busiest core, and fewer otherwise. A phase begins when the slowest core has notified the others.
     """
 
     def __init__(self, machine: Machine, options: Options) -> None:
@@ -53,9 +53,9 @@ class SplitPredictor:
         self._times: dict[object, int] = {}
 
     def predicted_ps(self, split: LayerSplit, graph: Graph, spaces: Mapping[str, Space]) -> int:
-        """The time from the first load to the last store; raises DoesNotFit.
+        """Return the time from the first load to the last store; raises DoesNotFit.
 
-        `graph` has the values that the layer was made with, `spaces` those and the split's own.
+        `graph` has the values of the layer before the split; `spaces` has these and the values of the split.
         """
         values = {**graph.values, **split.values}
         latency_ps = round(self._machine.cores.link.latency_ns * _PS_PER_NS)
@@ -68,7 +68,7 @@ class SplitPredictor:
     def _phase_ps(
         self, cores: Sequence[Sequence[HardwareLayer]], graph: Graph, spaces: Mapping[str, Space]
     ) -> list[list[int]]:
-        """The time of every layer of every core."""
+        """Return the time of every layer of every core."""
         keys = [[self._known(layer, graph, spaces) for layer in layers] for layers in cores]
         shares = []
         for memory in (Space.DDR, Space.LLC):
@@ -114,7 +114,7 @@ class SplitPredictor:
 
 
 def _apart(externals: Externals) -> Externals:
-    """With every value, and the weights, in a place of its own: what lies apart does not hold up each other."""
+    """Return the externals with every value at a distant address, so that no two values conflict."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(map(whole_value, externals.values)), 1)}
     moved = {
         name: buffer.moved(numbers[whole_value(name)] * _APART_BYTES, buffer.origin)
@@ -128,7 +128,7 @@ def _shared(memory: Memory, share: float) -> Memory:
 
 
 def slice_key(layer: HardwareLayer, values: Mapping[str, Value], spaces: Mapping[str, Space]) -> object:
-    """Equal for slices that take the same time: names, constants and where views begin make no difference."""
+    """Return a key; slices with equal keys take the same time: names, constants and starts of views do not matter."""
     seen: dict[str, int] = {}
     operands: list[object] = []
     for view in (*layer.reads, layer.output):

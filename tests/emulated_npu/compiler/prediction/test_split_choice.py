@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from networks_on_npu import WINDOWS, builtin_model, machines_for, network_of, random_networks
-from scipy.stats import kendalltau
+from networks_on_npu import WINDOWS, machines_for, network_of, random_networks
 from small_models import imported, model, node, values
+from splittable_network import splittable_network
 from systems_of_cores import checked_run, with_cores
 
 from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
-from device_agents.emulated_npu.compiler.pipeline import compile_graph, compile_system
+from device_agents.emulated_npu.compiler.pipeline import compile_system
 from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces
-from device_agents.emulated_npu.compiler.planning.shared_lifetimes import PhaseAccess, last_phases, notifications
 from device_agents.emulated_npu.compiler.prediction.split_choice import choose_splits
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_layer
 from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS, CannotSplit
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_cores
-from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine, find_machine
-from device_agents.emulated_npu.many_cores.split_study import kendall_tau_b, study_splits
-from device_agents.emulated_npu.many_cores.split_verification import layer_ps, network_ps
 from device_agents.emulated_npu.unit_commands import Space
+from harness.emulator.split_study import layer_ps
 
 Array = np.ndarray[Any, Any]
-
-
-# --- values ---------------------------------------------------------------------------------------------------------
 
 
 def _drawn_splits(draw: Callable[..., Any], graph: Graph, sizes: Mapping[int, int]) -> dict[int, LayerSplit]:
@@ -89,150 +80,15 @@ def _in_order(
     return run_cores(groups, compiled.machine, inputs).outputs
 
 
-# --- memory that cores share ----------------------------------------------------------------------------------------
-
-
-def _shared_values(random: Random) -> tuple[list[PhaseAccess], list[PhaseAccess], int]:
-    """Writes and reads of values by some cores: value v is written in phase v, and read in the phases after it."""
-    cores, count = random.randint(2, 3), random.randint(3, 8)
-    writes, reads = [], []
-    for phase in range(count):
-        bounds = sorted(random.sample(range(1, 8), random.randint(0, cores - 1)))
-        for core, (low, high) in enumerate(zip([0, *bounds], [*bounds, 8], strict=True)):
-            writes.append(PhaseAccess(core, phase, f"v{phase}", ((low, high),)))
-            for source in random.sample(range(max(0, phase - 3), phase), min(phase, random.randint(0, 2))):
-                first = random.randint(0, 7)
-                part = random.choice(((0, 8), (first, first + 1), (low, high)))
-                reads.append(PhaseAccess(core, phase, f"v{source}", (part,)))
-    return writes, reads, cores
-
-
-@given(st.integers(0, 1 << 60))
-@settings(max_examples=1500, deadline=None)
-def test_an_address_is_written_again_when_all_have_read(seed: int) -> None:
-    """However cores run ahead of each other, nobody writes in a place that somebody else still uses for another value.
-
-    Cores are run here step by step in random order: in a phase a core waits for the writers of what it reads, reads,
-    and writes; a reader that asks for part of a write can go on while its writer is still busy with the phase.
-    """
-    random = Random(seed)
-    writes, reads, cores = _shared_values(random)
-    step_by_step = {(write.core, write.phase) for write in writes if random.random() < 0.5}
-    spans = last_phases((*writes, *reads), notifications(writes, reads, step_by_step), step_by_step)
-    steps = [_steps(core, writes, reads, step_by_step) for core in range(cores)]
-    done: set[tuple[int, int, str, str]] = set()
-    place = [0] * cores
-    slow = random.randrange(cores)  # goes on only where it must
-    while any(at < len(own) for at, own in zip(place, steps, strict=True)):
-        ready = [
-            core for core in range(cores) if place[core] < len(steps[core]) and _can(steps[core][place[core]], done)
-        ]
-        core = random.choice([one for one in ready if one != slow] or ready)
-        step, _ = steps[core][place[core]]
-        place[core] += 1
-        done.add(step)
-        if step[2] == "begin":
-            _check_free(step, (*writes, *reads), spans, done)
-
-
-_Step = tuple[tuple[int, int, str, str], list[tuple[int, int, str, str]]]
-
-
-def _steps(
-    core: int, writes: Sequence[PhaseAccess], reads: Sequence[PhaseAccess], step_by_step: set[tuple[int, int]]
-) -> list[_Step]:
-    """What a core does, in order, each with what it waits for: fetch, begin to write and end of each value."""
-    found: list[_Step] = []
-    for write in (write for write in writes if write.core == core):
-        phase = write.phase
-        fetches: list[_Step] = []
-        for read in (read for read in reads if (read.core, read.phase) == (core, phase)):
-            waits = []
-            for other in writes:
-                low, high = max(read.region[0][0], other.region[0][0]), min(read.region[0][1], other.region[0][1])
-                if other.value == read.value and other.core != core and low < high:
-                    whole = (low, high) == other.region[0] or (other.core, other.phase) not in step_by_step
-                    waits.append((other.core, other.phase, "end" if whole else "begin", other.value))
-            fetches.append(((core, phase, f"fetch {len(fetches)}", read.value), waits))
-        begin: _Step = ((core, phase, "begin", write.value), [])
-        middle = [begin, *fetches] if (core, phase) in step_by_step else [*fetches, begin]
-        found.extend([*middle, ((core, phase, "end", write.value), [])])
-    return found
-
-
-def _can(step: _Step, done: set[tuple[int, int, str, str]]) -> bool:
-    return all(wait in done for wait in step[1])
-
-
-def _check_free(
-    step: tuple[int, int, str, str],
-    accesses: Sequence[PhaseAccess],
-    spans: Mapping[str, tuple[int, int]],
-    done: set[tuple[int, int, str, str]],
-) -> None:
-    """All that others do with values whose place may be given to the one that is written has been done."""
-    core, _, _, value = step
-    for access in accesses:
-        if access.core != core and spans[access.value][1] < spans[value][0]:
-            assert (access.core, access.phase, "end", f"v{access.phase}") in done, (access, step)
-
-
-def test_one_core_after_the_other_gives_places_back_at_once() -> None:
-    """What one core alone uses needs its place until it has been read; with nothing told others keep theirs."""
-    whole = ((0, 8),)
-    writes = [
-        PhaseAccess(0, 0, "a", whole),
-        PhaseAccess(0, 1, "b", whole),
-        PhaseAccess(0, 2, "c", whole),
-        PhaseAccess(1, 3, "d", whole),
-    ]
-    reads = [PhaseAccess(0, 1, "a", whole), PhaseAccess(0, 2, "b", whole)]
-    alone = last_phases((*writes[:3], *reads), notifications(writes, reads, frozenset()), frozenset())
-    assert alone == {"a": (0, 1), "b": (1, 2), "c": (2, 2)}
-    # Core 1 writes d in phase 3 and has been told nothing: it may be there before core 0 has begun.
-    both = last_phases((*writes, *reads), notifications(writes, reads, frozenset()), frozenset())
-    assert both == {"a": (0, 3), "b": (1, 3), "c": (2, 3), "d": (3, 3)}
-    # It reads c before it writes d, and so knows that core 0 is done with phase 2.
-    reads.append(PhaseAccess(1, 3, "c", whole))
-    assert last_phases((*writes, *reads), notifications(writes, reads, frozenset()), frozenset())["a"] == (0, 1)
-    # Not so if it stores parts of d before it has fetched all of c.
-    assert last_phases((*writes, *reads), notifications(writes, reads, {(1, 3)}), {(1, 3)})["a"] == (0, 3)
-
-
-# --- choice ---------------------------------------------------------------------------------------------------------
-
-
-def _network() -> Graph:
-    """A wide and a narrow convolution, a depthwise one, a pooling, a product and a softmax."""
-    x = {"x": values((1, 16, 24, 24))}
-    constants = {
-        "w0": values((64, 16, 3, 3), 1),
-        "w1": values((8, 64, 1, 1), 2),
-        "w2": values((8, 1, 3, 3), 3),
-        "w3": values((8, 40), 4),
-    }
-    nodes = [
-        node("Conv", "x w0", "a", pads=[1, 1, 1, 1]),
-        node("Relu", "a", "b"),
-        node("Conv", "b w1", "c"),
-        node("Conv", "c w2", "d", group=8),
-        node("GlobalAveragePool", "d", "e"),
-        node("Flatten", "e", "f"),
-        node("MatMul", "f w3", "g"),
-        node("Softmax", "g", "y"),
-    ]
-    return imported(model(nodes, x, constants), x)
-
-
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    """The small network."""
-    return _network()
+    """A small network."""
+    return splittable_network()
 
 
 @pytest.fixture(scope="module")
 def edge() -> Machine:
-    """The machine that comes along."""
+    """The built-in machine."""
     return find_machine("edge")
 
 
@@ -294,34 +150,6 @@ def test_memory_that_cores_share_sets_the_pace(edge: Machine) -> None:
     assert choice.best.name != "rows"
 
 
-def test_the_study_ranks_what_it_runs(graph: Graph, edge: Machine) -> None:
-    """The predicted best of every layer is close to the true best; excess and agreement follow from the times."""
-    study = study_splits(graph, edge, 4)
-    assert study.well_chosen == sum(layer.excess <= 0.03 for layer in study.layers) / len(study.layers) == 1
-    for layer in study.layers:
-        times = layer.true_ps
-        assert set(times) == {candidate.name for candidate in layer.choice.candidates}
-        assert times[layer.true_best] == min(times.values())
-        assert layer.excess == times[layer.choice.best.name] / min(times.values()) - 1 >= 0
-        assert all(
-            0.93 < one.predicted_ps / times[one.name] < 1.08 for one in layer.choice.candidates
-        )  # 0.941 to 1.065
-    names = [network.name for network in study.networks]
-    assert names == ["one", "rows", "outputs", "inputs", "best"]
-    for network in study.networks:
-        assert network.true_ps is not None
-        assert 0.99 < network.predicted_ps / network.true_ps < 1.07  # 1.006 to 1.056
-    assert study.network_tau == study.layer_tau == 1
-
-
-def test_layers_alone_are_studied_without_the_network(graph: Graph, edge: Machine) -> None:
-    """Named layers have no table of the network, and without a run nothing but predictions."""
-    study = study_splits(graph, edge, 2, layers=(1,), verify=False)
-    assert [layer.choice.layer.index for layer in study.layers] == [1]
-    assert study.networks == ()
-    assert study.layers[0].true_ps == {}
-
-
 def test_equal_layers_are_chosen_alike(edge: Machine) -> None:
     """Layers that differ in names and weights alone have the same predictions."""
     x = {"x": values((1, 32, 14, 14))}
@@ -332,13 +160,6 @@ def test_equal_layers_are_chosen_alike(edge: Machine) -> None:
     choices = choose_splits(graph, edge, 4)
     times = [[(one.name, one.predicted_ps) for one in choice.candidates] for choice in choices]
     assert times[1] == times[2]
-
-
-def test_one_group_of_one_core_is_the_network_on_one_core(graph: Graph, edge: Machine) -> None:
-    """With a group of one core the run takes what one core alone takes that has its part of the memories."""
-    single = replace(edge, cores=replace(edge.cores, per_chip=1))
-    alone = time_program(compile_graph(graph, single).program, single).timing.makespan_ps
-    assert network_ps(graph, {}, single, 1) == alone
 
 
 def test_a_group_has_its_part_of_the_cache(graph: Graph, edge: Machine) -> None:
@@ -369,57 +190,3 @@ def test_what_is_not_split_may_be_chained(edge: Machine) -> None:
     some = compile_system(graph, edge, group, splits=rows)
     assert _layers_of(some) == [[1, 1, 1, 2], [1, 1], [1, 1], [1, 1]]
     checked_run(network, some)
-
-
-def test_a_group_of_cores_is_faster_where_it_computes(edge: Machine) -> None:
-    """Where the matrix unit has most to do, four cores take little more than a quarter of the time of one."""
-    x = {"x": values((1, 64, 56, 56))}
-    nodes = [node("Conv", "x w0", "a", pads=[2, 2, 2, 2]), node("Conv", "a w1", "y", pads=[2, 2, 2, 2])]
-    constants = {"w0": values((64, 64, 5, 5), 1), "w1": values((64, 64, 5, 5), 2)}
-    graph = import_model(model(nodes, x, constants))
-    fast = replace(edge, ddr=replace(edge.ddr, bytes_per_s=256e9))
-    splits = {choice.layer.index: choice.best.split for choice in choose_splits(graph, fast, 4)}
-    one, four = network_ps(graph, {}, fast, 4), network_ps(graph, splits, fast, 4)
-    assert 3 < one / four <= 4
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["resnet50", "mobilenetv2"])
-@pytest.mark.parametrize("cores", [2, 4, 8])
-def test_predictions_choose_well_on_networks(name: str, cores: int, edge: Machine) -> None:
-    """For 95 % of the layers the predicted best is the true best or within 3 % of it; 98.2 % for the worst of these.
-
-    Ways to split all of the network are ranked as they run, where they are more than 3 % apart.
-    """
-    study = study_splits(import_model(builtin_model(name)), edge, cores)
-    assert study.well_chosen >= 0.95
-    assert study.layer_tau is not None and study.layer_tau > 0.9
-    ratios = [one.predicted_ps / layer.true_ps[one.name] for layer in study.layers for one in layer.choice.candidates]
-    assert min(ratios) > 0.97 and max(ratios) < 1.15  # 0.981 to 1.131
-    ways = []
-    for network in study.networks:
-        assert network.true_ps is not None
-        assert 0.93 < network.predicted_ps / network.true_ps < 1.07  # 0.946 to 1.055
-        ways.append((network.true_ps, network.predicted_ps))
-    for (fast, expected), (slow, other) in itertools.combinations(sorted(ways), 2):
-        assert slow <= 1.03 * fast or expected < other
-
-
-# --- rank agreement -------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=12))
-@settings(max_examples=100, deadline=None)
-def test_rank_agreement_is_kendalls(pairs: list[tuple[int, int]]) -> None:
-    """Ties and all, it is what scipy calls tau-b; None where one side has no order at all."""
-    first, second = [one for one, _ in pairs], [other for _, other in pairs]
-    found, wanted = kendall_tau_b(first, second), kendalltau(first, second).statistic
-    if math.isnan(wanted):
-        assert found is None
-    else:
-        assert found == pytest.approx(wanted)
-
-
-def test_rank_agreement_by_hand() -> None:
-    """Of six pairs four agree, one does not, one is tied in the second: 3 / sqrt(6 x 5)."""
-    assert kendall_tau_b([1, 2, 3, 4], [1, 3, 2, 3]) == pytest.approx(3 / math.sqrt(6 * 5))
