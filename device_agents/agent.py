@@ -185,8 +185,8 @@ class Agent:
 
     def _greet(self, request: int, facts: Dict[str, str], backend: Any, clock: Any, reveals: Any) -> None:
         fields: Dict[str, Any] = {"agent_version": AGENT_VERSION, "backend": backend, "fingerprint": facts}
-        version = {"major": wire.PROTOCOL_MAJOR, "minor": wire.PROTOCOL_MINOR}
-        self._writer.write("hello", request, clock=clock, reveals=reveals, **fields, **version)
+        fields.update(major=wire.PROTOCOL_MAJOR, minor=wire.PROTOCOL_MINOR, clock=clock, reveals=reveals)
+        self._writer.write("hello", request, **fields)
 
     # --- requests of the host -----------------------------------------------------------------------------------
 

@@ -1,1 +1,1 @@
-"""Inventory, transports, agent sessions, leases."""
+"""Devices and how to reach them: the inventory, transports, and sessions with agents."""

@@ -1,4 +1,4 @@
-"""What works on a device and what does not, each with the way to mend it; for `harness devices check`."""
+"""Check a device part by part, with a remedy for each fault; for `harness devices check`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GOVERNORS = ("performance", "none")
 
 @dataclass(frozen=True)
 class Check:
-    """One finding; `ok` is None where it deserves a look but hinders nothing, `mend` is empty where all is well."""
+    """One finding; `ok` is None for a warning, and `mend`, the remedy, is empty if nothing is wrong."""
 
     name: str
     ok: bool | None
@@ -34,10 +34,10 @@ class Check:
 
 
 def check_device(device: Device) -> tuple[Check, ...]:
-    """Checks a device from the wire upwards; never raises for a broken one, and disturbs nobody who measures."""
+    """Check a device from the connection upwards; never raises, and disturbs no measurement."""
     try:
         return tuple(_checks(device))
-    except Exception as error:  # a check that fails is a finding, too
+    except Exception as error:  # a failing check is a finding, too
         return (Check("check", False, f"{type(error).__name__}: {last_part(str(error))}", "Report this as a bug"),)
 
 
@@ -65,7 +65,7 @@ def _checks(device: Device) -> Iterator[Check]:
 
 
 def _link(device: Device) -> Iterator[Check]:
-    """What a connection that stands has proved."""
+    """Yield the checks that an open connection proves."""
     settings = device.transport
     if not isinstance(settings, Ssh):
         yield Check("reachable", True, "on this machine")
@@ -76,7 +76,7 @@ def _link(device: Device) -> Iterator[Check]:
 
 
 def _link_failure(device: Device, error: HarnessError) -> Iterator[Check]:
-    """The checks up to the one that failed, and those behind it as not checked."""
+    """Yield the checks up to the one that failed; the rest is reported as not checked."""
     failed = {HostKeyError: "host key", AuthenticationError: "authentication", ConfigurationError: "configuration"}
     name = next((name for kind, name in failed.items() if isinstance(error, kind)), "reachable")
     if isinstance(error, DeviceUnreachable) and not error.what.endswith("is not reachable"):
@@ -87,18 +87,18 @@ def _link_failure(device: Device, error: HarnessError) -> Iterator[Check]:
         yield from passed[: [check.name for check in passed].index(name)]
     mend = _start_mend(device) if name == "agent" else error.next_step or _start_mend(device)
     yield Check(name, False, _found(error), mend)
-    yield Check("everything else", None, f"not checked, because of {name}")
+    yield Check("everything else", None, f"not checked, because {name} failed")
 
 
 def _backend(device: Device, status: Mapping[str, Any]) -> Iterator[Check]:
     if status["holder"] is not None:
-        yield Check("backend", None, "not started, because somebody measures")
+        yield Check("backend", None, "not started, because a measurement is running")
         return
     try:
         with open_session(device) as session:
             facts, clock = session.hello.fingerprint, session.hello.clock
     except BackendError as error:
-        mend = f"Install the runtime of {device.backend} for the agent's Python, or correct the device's options"
+        mend = f"Install the runtime of {device.backend} for the Python of the agent, or correct the device's options"
         yield Check("backend", False, _found(error), mend)
         return
     except HarnessError as error:
@@ -110,15 +110,15 @@ def _backend(device: Device, status: Mapping[str, Any]) -> Iterator[Check]:
     yield (
         Check("clock", True, clock)
         if clock != "wall"
-        else Check("clock", None, "wall", "Wall time suffers from everything else that runs; one thread gives CPU time")
+        else Check("clock", None, "wall", "Other work disturbs wall time; set threads = 1 to use CPU time")
     )
 
 
 def _governor(governor: str) -> Check:
     if governor in _GOVERNORS:
-        return Check("governor", True, governor if governor != "none" else "the kernel scales no clock")
+        return Check("governor", True, governor if governor != "none" else "the kernel does not scale the clock")
     mend = "On the device: echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
-    return Check("governor", None, f"{governor}: the clock changes while it measures", mend)
+    return Check("governor", None, f"{governor}: the clock may change during a measurement", mend)
 
 
 def _status(device: Device, status: Mapping[str, Any], cores: int) -> Iterator[Check]:
@@ -126,18 +126,18 @@ def _status(device: Device, status: Mapping[str, Any], cores: int) -> Iterator[C
     free = state.get("disk_free_bytes")
     if free is not None:
         enough = free >= _DISK_BYTES
-        yield Check("disk", enough, f"{free / 1e9:.1f} GB free", "" if enough else "Free some space on the device")
+        yield Check("disk", enough, f"{free / 1e9:.1f} GB free", "" if enough else "Free space on the device")
     if status["holder"] is None:
         yield Check("lease", True, f"{device.resource} is free")
     else:
-        mend = "Wait for it; a holder whose link is dead loses the device within a minute"
+        mend = "Wait until it ends; a holder with a dead link loses the device within a minute"
         yield Check("lease", None, f"{device.resource} is held by {status['holder']}", mend)
     load = state.get("load_1min")
     if load is None:
-        yield Check("load", None, "the device does not tell")
+        yield Check("load", None, "the device does not report it")
     else:
         calm = load < max(1.0, 0.5 * cores)
-        mend = "" if calm else "Stop what runs beside the measurement: `top` on the device names it"
+        mend = "" if calm else "Stop other work on the device; `top` lists it"
         yield Check("load", calm or None, f"{load:.2f} over the last minute, {cores} cores", mend)
 
 
@@ -148,7 +148,7 @@ def _found(error: HarnessError) -> str:
 def _start_mend(device: Device) -> str:
     settings = device.transport
     if not isinstance(settings, Ssh):
-        return "Reinstall harness; the local agent is part of it"
+        return "Reinstall harness, which contains the local agent"
     if settings.agent == "push":
-        return f"Is {shlex.quote(settings.python)} a Python 3.9 or newer on the device?"
-    return f"Install the agent by `harness agent install {device.name}` and bind the key to it"
+        return f"Check that {shlex.quote(settings.python)} on the device is Python 3.9 or newer"
+    return f"Install the agent with `harness agent install {device.name}` and bind the key to it"

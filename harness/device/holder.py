@@ -1,4 +1,4 @@
-"""Who we are, for whoever finds a device taken."""
+"""The name under which this controller holds a lease."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import platform
 
 
 def holder() -> str:
-    """User, host and process of this controller, in words."""
+    """Return user, host and process id of this controller as text."""
     return f"{getpass.getuser()}@{platform.node()} pid {os.getpid()}"

@@ -1,4 +1,4 @@
-"""The agent on a device: pushed by SFTP under its content hash, checked, and never overwritten."""
+"""Copy the agent to a device by SFTP: named by its content hash, checked, and never overwritten."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STALE_S = 3600
 
 @dataclass(frozen=True)
 class Pushed:
-    """Where the agent lies on the device, and whether it had to be sent."""
+    """Path of the agent on the device, and whether it had to be sent."""
 
     path: str
     sha256: str
@@ -34,7 +34,7 @@ class Pushed:
 
 @dataclass(frozen=True)
 class Installation:
-    """An installed agent and the authorized_keys line that confines the identity to it."""
+    """An installed agent, and the authorized_keys line that restricts the identity to it."""
 
     path: str
     sha256: str
@@ -43,7 +43,7 @@ class Installation:
 
 
 def install_agent(device: Device) -> Installation:
-    """Pushes the agent to an SSH device; needs an identity that may use SFTP there."""
+    """Push the agent to an SSH device; the identity must be allowed to use SFTP there."""
     settings = device.transport
     if not isinstance(settings, Ssh):
         raise UsageError(f"{device.name} runs on this machine and needs no installed agent")
@@ -56,16 +56,16 @@ def install_agent(device: Device) -> Installation:
 
 
 def authorized_keys_line(name: str, settings: Ssh) -> str:
-    """The line for authorized_keys on the device: this key may start this agent and nothing else."""
+    """Return the authorized_keys line with which this key may start this agent and nothing else."""
     key = load_identity(name, settings)
-    # sshd knows one escape within the quotes.
+    # Within the quotes, sshd knows this escape only.
     python = settings.python.replace('"', '\\"')
     command = f"{python} {build_bundle().path}"
     return f'restrict,command="{command}" {key.get_name()} {key.get_base64()}'
 
 
 def push_agent(name: str, client: paramiko.SSHClient) -> Pushed:
-    """Sends the agent unless a file with its hash is there; what lies there is read back and compared."""
+    """Send the agent unless the device has it; the file on the device is read back and compared."""
     import paramiko
 
     bundle = build_bundle()
@@ -82,8 +82,8 @@ def push_agent(name: str, client: paramiko.SSHClient) -> Pushed:
     except (paramiko.SSHException, paramiko.SFTPError, OSError, EOFError, ValueError) as error:
         why = last_part(str(error), 200) or type(error).__name__
         next_step = (
-            "The disk may be full, or this key is bound to a forced command and may not copy files: "
-            "install with an identity that may, or copy the agent by hand"
+            "The disk may be full, or a forced command may keep this key from copying files: "
+            "install with another identity, or copy the agent by hand"
         )
         raise DeviceUnreachable(f"The agent cannot be copied to {name}", why=why, next_step=next_step) from None
     return Pushed(bundle.path, bundle.sha256, sent)
@@ -111,15 +111,15 @@ def _send(files: paramiko.SFTPClient, bundle: Bundle) -> None:
             target.chmod(0o600)
             target.write(bundle.content)
         if _remote_hash(files, part, len(bundle.content)) != bundle.sha256:
-            raise OSError("what was written reads back differently")
-        now_s = files.stat(part).st_mtime or 0  # by the clock of the device, which may be any
+            raise OSError("the written file reads back differently")
+        now_s = files.stat(part).st_mtime or 0  # by the clock of the device
         files.posix_rename(part, bundle.path)
     except BaseException:
-        with contextlib.suppress(OSError, EOFError):  # the first error is the one to tell
+        with contextlib.suppress(OSError, EOFError):  # the first error is the one to report
             files.remove(part)
         raise
     for entry in files.listdir_attr(folder):
-        # Left by a link that broke during an earlier push; a push under way is younger.
+        # Left by a link that broke during an earlier push; a present push is younger.
         if entry.filename.endswith(".part") and (entry.st_mtime or now_s) < now_s - _STALE_S:
             with contextlib.suppress(OSError):
                 files.remove(posixpath.join(folder, entry.filename))

@@ -1,4 +1,4 @@
-"""The devices that harness knows: some built in, the others in devices.toml.
+"""The devices of a workspace: some are built in, devices.toml lists the others.
 
 ::
 
@@ -10,7 +10,7 @@
     known_hosts = "known_hosts"  # this is the default
     backend = "onnxruntime"      # this is the default; or "openvino", "command"
     groups = ["edge", "shelf-2"] # names under which `harness profile --group` finds it
-    golden_ms = [1.9, 2.2]       # band of the golden probe; learnt on first contact where it is not given
+    golden_ms = [1.9, 2.2]       # band of the golden probe; measured on first contact if not given
 
     [devices.board.options]
     threads = 1
@@ -92,7 +92,7 @@ class Ssh(StrictModel):
 
 
 class Device(StrictModel):
-    """One device: what executes on it, what it occupies, and how to reach it."""
+    """One device: its backend, the resource that it occupies, and how to reach it."""
 
     name: str
     backend: Annotated[str, AfterValidator(_backend)] = "onnxruntime"
@@ -106,7 +106,7 @@ class Device(StrictModel):
 
     @property
     def board(self) -> str:
-        """What the device occupies, among those of all hosts: devices of one board are measured one after the other."""
+        """Host and resource of the device; devices of one board are measured one after the other."""
         host = f"{self.transport.host}:{self.transport.port}" if isinstance(self.transport, Ssh) else "local"
         return f"{host}/{self.resource}"
 
@@ -130,7 +130,7 @@ BUILT_IN: Mapping[str, Device] = MappingProxyType(
 
 
 def load_inventory(path: Path | None) -> Mapping[str, Device]:
-    """The built-in devices and those of devices.toml, by name; a missing file adds none."""
+    """Return the built-in devices and those of devices.toml by name; a missing file adds none."""
     devices = dict(BUILT_IN)
     if path is not None and path.exists():
         for name, table in _tables(path).items():
@@ -141,13 +141,13 @@ def load_inventory(path: Path | None) -> Mapping[str, Device]:
 
 
 def find_device(inventory: Mapping[str, Device], name: str) -> Device:
-    """The device of that name; raises UnknownDevice, which lists the names that are near."""
+    """Return the device of that name; raises UnknownDevice, which lists similar names."""
     if name in inventory:
         return inventory[name]
     near = difflib.get_close_matches(name, inventory, n=3, cutoff=0.5)
     why = f"Did you mean {' or '.join(near)}?" if near else f"Known devices: {', '.join(sorted(inventory))}"
     shown = "".join(character if character.isprintable() else "?" for character in name[:80])
-    next_step = "List them by `harness devices list`, or add it to devices.toml"
+    next_step = "List devices with `harness devices list`, or add this one to devices.toml"
     raise UnknownDevice(f"There is no device {shown!r}", why=why, next_step=next_step)
 
 
@@ -170,7 +170,7 @@ def _device(path: Path, name: str, table: Any) -> Device:
         raise invalid_key(path, key, "is not a table", f"Write [{key}]")
     kind = table.get("transport", "local")
     if kind not in ("local", "ssh"):
-        what = f"is {kind[:80]!r}" if isinstance(kind, str) else "is no text"
+        what = f"is {kind[:80]!r}" if isinstance(kind, str) else "is not a text"
         raise invalid_key(path, f"{key}.transport", what, 'Use "local" or "ssh"')
     settings = {key: value for key, value in table.items() if key not in (*_DEVICE_KEYS, "transport")}
     for setting in settings if kind == "local" else ():
@@ -198,16 +198,18 @@ def _ssh(path: Path, prefix: str, settings: dict[str, Any]) -> Ssh:
         value = settings.get(key)
         if isinstance(value, str):
             if "\0" in value:
-                raise invalid_key(path, f"{prefix}.{key}", "is no path: it holds a zero byte", "Correct the value")
+                raise invalid_key(
+                    path, f"{prefix}.{key}", "is not a path: it contains a zero byte", "Correct the value"
+                )
             try:
                 settings[key] = path.parent.absolute() / Path(value).expanduser()
-            except RuntimeError as error:  # ~USER of a user whom nobody knows
-                raise invalid_key(path, f"{prefix}.{key}", f"is no path: {error}", "Correct the value") from error
+            except RuntimeError as error:  # ~USER of an unknown user
+                raise invalid_key(path, f"{prefix}.{key}", f"is not a path: {error}", "Correct the value") from error
     return Ssh.model_validate(settings)
 
 
 def _check_identity(path: Path, key: str, identity: Path) -> None:
-    """Refuses a private key that others can read; one that is missing is told when the device is used."""
+    """Refuse a private key that others can read; a missing key is reported when the device is used."""
     try:
         mode = identity.stat().st_mode
     except OSError:

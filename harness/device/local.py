@@ -35,7 +35,7 @@ class LocalConnection:
         return self._process.pid
 
     def send(self, data: bytes) -> None:
-        """Sends all of it; raises TimeoutError where the agent takes no byte for SEND_STALL_S."""
+        """Send all bytes; raises TimeoutError if the agent takes none for SEND_STALL_S."""
         rest = memoryview(data)
         deadline = time.monotonic() + SEND_STALL_S
         while rest:
@@ -44,16 +44,16 @@ class LocalConnection:
                 deadline = time.monotonic() + SEND_STALL_S
             except BlockingIOError:
                 if not _wait(self._input.fileno(), select.POLLOUT, deadline - time.monotonic()):
-                    raise TimeoutError("the agent does not read") from None
+                    raise TimeoutError("the agent reads nothing") from None
 
     def recv(self, timeout_s: float) -> bytes:
-        """Some bytes, or none at the end of the stream; raises TimeoutError."""
+        """Return some bytes, or none at the end of the stream; raises TimeoutError."""
         if not _wait(self._output.fileno(), select.POLLIN, timeout_s):
-            raise TimeoutError("the agent says nothing")
+            raise TimeoutError("the agent sends nothing")
         return os.read(self._output.fileno(), _READ_BYTES)
 
     def close(self) -> None:
-        """Ends the agent by end of input, after a few seconds by SIGKILL, and reaps it."""
+        """End the agent by end of input, after a few seconds by SIGKILL, and reap it."""
         self._input.close()
         try:
             self._process.wait(CLOSE_S)
@@ -66,7 +66,7 @@ class LocalConnection:
             self._errors = -1
 
     def diagnosis(self) -> str:
-        """The end of the agent's standard error, and its exit status where it ended."""
+        """Return the end of the agent's standard error, and its exit status if it has ended."""
         if self._errors < 0:
             return ""
         size = os.fstat(self._errors).st_size
@@ -80,17 +80,17 @@ class LocalConnection:
 
 
 class LocalTransport:
-    """Starts the agent that ships with harness, with the interpreter that runs harness."""
+    """Starts the agent of this package, with the interpreter that runs harness."""
 
     def open(self) -> Connection:
-        """Starts the agent in a session of its own, so that Ctrl-C reaches only the controller."""
+        """Start the agent in a process session of its own, so that Ctrl-C reaches the controller only."""
         parent = str(Path(device_agents.__file__).absolute().parent.parent)
         inherited = os.environ.get("PYTHONPATH")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (parent, inherited)))}
         try:
             errors, path = tempfile.mkstemp(prefix="harness-agent-")
         except OSError as error:
-            step = "Free space in the folder for temporary files, or name another by TMPDIR"
+            step = "Free space in the folder for temporary files, or set TMPDIR to another folder"
             raise DeviceUnreachable("The local agent cannot be started", why=str(error), next_step=step) from error
         os.unlink(path)
         try:

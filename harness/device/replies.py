@@ -1,4 +1,4 @@
-"""What an agent may say, checked before anything believes it, and its errors as errors of harness."""
+"""Check every reply of an agent, and turn its error frames into errors of harness."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RESUME = "Run the same command again; it resumes where it stopped"
 
 @dataclass(frozen=True)
 class Visit:
-    """One visit of a probe: runs that warm up and are not kept, then runs that are."""
+    """One visit of a probe: `warmup` runs that are discarded, then `runs` that are kept."""
 
     probe: str
     warmup: int
@@ -52,11 +52,11 @@ _LONGEST_S = 86_400.0
 _Seconds = Annotated[float, Field(ge=0, le=_LONGEST_S, allow_inf_nan=False)]
 _ROUNDING = 1e-6
 _SAMPLE_BYTES, _SERIES_BYTES = 128, 16 * 1024
-"""More than four integers take as JSON, and more than a frame takes for one visit besides: its state and names."""
+"""Upper bounds of the JSON of one sample, four integers, and of the state and names in a frame of one visit."""
 
 
 class HelloReply(StrictModel):
-    """Answer to hello; `clock` is None where no backend was asked for."""
+    """Answer to hello; `clock` is None for a hello without a backend."""
 
     major: int
     minor: int
@@ -83,7 +83,7 @@ class StatusReply(StrictModel):
 
 
 class PutReply(StrictModel):
-    """Answer to put; `format` names what the payload holds where the backend revealed something."""
+    """Answer to put; `format` is that of the runtime graph in the payload, if any."""
 
     format: _Word | None = None
 
@@ -146,7 +146,7 @@ _Model = TypeVar("_Model", bound=StrictModel)
 
 
 def check(model: type[_Model], fields: Mapping[str, Any], device: str) -> _Model:
-    """The fields of a frame as that reply; raises ProtocolError."""
+    """Return the fields of a frame as the given reply; raises ProtocolError."""
     try:
         return model.model_validate(dict(fields))
     except ValidationError as error:
@@ -160,9 +160,9 @@ def _malformed(device: str, error: ValidationError) -> ProtocolError:
 
 
 class RunCheck:
-    """Follows one run: what arrives must be what was asked for, once, and be confirmed at the end.
+    """Checks one run: each requested visit must arrive once, and the end record must confirm all samples.
 
-    All payloads of the run together are capped by what the samples asked for can take.
+    The payloads of a run together may take no more bytes than the requested samples need.
     """
 
     def __init__(self, device: str, visits: Sequence[Visit], first: int) -> None:
@@ -175,10 +175,10 @@ class RunCheck:
         self._room_bytes = sum(_SERIES_BYTES + 6 * len(v.probe) + _SAMPLE_BYTES * v.runs for v in visits)
 
     def samples(self, payload: bytes) -> tuple[tuple[Series, ...], Mapping[str, float]]:
-        """The series and the device state of one samples frame; raises ProtocolError."""
+        """Return the series and the device state of one samples frame; raises ProtocolError."""
         self._room_bytes -= len(payload)
         if self._room_bytes < 0:
-            raise self._refused("it sends more than the samples that were asked for can take")
+            raise self._refused("it sent more bytes than the requested samples need")
         try:
             reply = _SamplesReply.model_validate_json(payload)
         except ValidationError as error:
@@ -187,17 +187,17 @@ class RunCheck:
         return tuple(self._series(series) for series in reply.series), reply.state
 
     def end(self, reply: EndReply, cancel_sent: bool) -> None:
-        """Compares the end record with what arrived; raises ProtocolError."""
+        """Compare the end record with the received samples; raises ProtocolError."""
         if reply.count != self._count or reply.hash != self._digest.hexdigest():
             raise self._refused(f"the end record confirms {reply.count} samples, {self._count} arrived")
         if reply.cancelled and not cancel_sent:
-            raise self._refused("it cancelled a run that nobody asked it to cancel")
+            raise self._refused("it cancelled a run without a request")
         if not reply.cancelled and len(self._seen) != len(self._visits):
             raise self._refused(f"{len(self._visits) - len(self._seen)} visits are missing")
 
     def _series(self, reply: _SeriesReply) -> Series:
         if reply.visit >= len(self._visits) or reply.visit in self._seen:
-            raise self._refused(f"visit {reply.visit} was not asked for, or arrived twice")
+            raise self._refused(f"visit {reply.visit} was not requested, or arrived twice")
         visit = self._visits[reply.visit]
         if reply.probe != visit.probe:
             raise self._refused(f"visit {reply.visit} is of another probe: {last_part(reply.probe, 80)}")
@@ -209,11 +209,11 @@ class RunCheck:
         return Series(self._first + reply.visit, reply.probe, samples)
 
     def _refused(self, why: str) -> ProtocolError:
-        return ProtocolError(f"{self._device} sent samples that do not fit the request", why=why)
+        return ProtocolError(f"{self._device} sent samples that do not match the request", why=why)
 
 
 def read_truth(payload: bytes, probe: str, device: str) -> Truth:
-    """The payload of an answer of the oracle; raises ProtocolError."""
+    """Parse the payload of an oracle's answer; raises ProtocolError."""
     try:
         reply = _TruthReply.model_validate_json(payload)
     except ValidationError as error:
@@ -223,36 +223,40 @@ def read_truth(payload: bytes, probe: str, device: str) -> Truth:
     if reply.probe != probe:
         raise ProtocolError(f"The oracle of {device} answered for another probe: {last_part(reply.probe, 80)}")
     if abs(sum_s - reply.makespan_s) > _ROUNDING * reply.makespan_s:
-        why = f"They add up to {sum_s:.9g} s, the whole takes {reply.makespan_s:.9g} s"
-        raise ProtocolError(f"The layers that the oracle of {device} tells are not the whole", why=why)
+        why = f"They add up to {sum_s:.9g} s; the device takes {reply.makespan_s:.9g} s"
+        raise ProtocolError(f"The oracle of {device} reported layers that do not add up to its time", why=why)
     overhead = None if reply.overhead is None else TrueOverhead(**reply.overhead.model_dump())
     return Truth(overhead, reply.makespan_s, layers)
 
 
 def agent_error(device: str, fields: Mapping[str, Any]) -> DeviceError:
-    """The error that an error frame stands for."""
+    """Return the error for an error frame."""
     reply = check(ErrorReply, fields, device)
-    message = last_part(reply.message)
-    if reply.tail:
-        message = f"{message}. It printed: {last_part(reply.tail)}"
-    if reply.code == "busy":
-        holder = last_part(reply.holder or "somebody", 120)
-        next_step = f"Wait until it is free, or ask `harness devices check {device}`"
-        return DeviceBusy(f"{device} is in use by {holder}", next_step=next_step)
-    if reply.code == "lease-lost":
-        return LeaseLost(f"The lease of {device} is lost", why=message, next_step=RESUME)
-    if reply.code in ("worker-died", "worker-silent"):
-        return WorkerDied(f"The worker process on {device} failed", why=message, next_step=RESUME)
-    if reply.code == "backend":
-        return BackendError(f"The runtime on {device} refused", why=message)
-    if reply.code == "system":
-        next_step = f"Free disk or memory on the device, or correct permissions; `harness devices check {device}` looks"
-        return DeviceError(f"The system of {device} refuses what the agent needs", why=message, next_step=next_step)
-    if reply.code == "idle":
-        return LinkLost(f"The agent on {device} gave up waiting", why=message, next_step=RESUME)
-    if reply.code == "version":
-        version = last_part(reply.agent_version or "unknown", 40)
-        what = f"Agent version mismatch: the agent on {device} has version {version}"
-        next_step = f"Install the agent of this version with `harness agent install {device}`"
-        return ProtocolError(what, why=message, next_step=next_step)
-    return ProtocolError(f"The agent on {device} reports {last_part(reply.code, 40)}", why=message)
+    look = f"`harness devices check {device}`"
+    holder, version = (
+        last_part(reply.holder or "an unknown holder", 120),
+        last_part(reply.agent_version or "unknown", 40),
+    )
+    kinds: dict[str, tuple[type[DeviceError], str, str]] = {
+        "busy": (DeviceBusy, f"{device} is in use by {holder}", f"Wait until it is free; {look} shows its holder"),
+        "lease-lost": (LeaseLost, f"The lease of {device} is lost", RESUME),
+        "worker-died": (WorkerDied, f"The worker process on {device} failed", RESUME),
+        "worker-silent": (WorkerDied, f"The worker process on {device} failed", RESUME),
+        "backend": (BackendError, f"The runtime on {device} refused", ""),
+        "system": (
+            DeviceError,
+            f"The operating system of {device} refused a request of the agent",
+            f"Free disk or memory on the device, or correct permissions; see {look}",
+        ),
+        "idle": (LinkLost, f"The agent on {device} gave up waiting", RESUME),
+        "version": (
+            ProtocolError,
+            f"Agent version mismatch: the agent on {device} has version {version}",
+            f"Install the agent of this version with `harness agent install {device}`",
+        ),
+    }
+    unknown = (ProtocolError, f"The agent on {device} reports {last_part(reply.code, 40)}", "")
+    kind, what, next_step = kinds.get(reply.code, unknown)
+    printed = f". Output: {last_part(reply.tail)}" if reply.tail else ""
+    why = "" if reply.code == "busy" else last_part(reply.message) + printed
+    return kind(what, why=why, next_step=next_step)

@@ -17,7 +17,7 @@ from harness.text import last_part
 if TYPE_CHECKING:
     import paramiko
 
-# Under a forced command the device ignores this text; elsewhere no program has this name, and the shell says so.
+# With a forced command the device ignores this text; without one the shell reports that no such program exists.
 FORCED_COMMAND = "harness-agent"
 _READ_BYTES = 64 * 1024
 _SEND_BYTES = 32 * 1024
@@ -25,7 +25,7 @@ _TAIL_BYTES = 2000
 
 
 class SshConnection:
-    """An agent on a channel of an SSH connection of its own."""
+    """An agent on a channel of its own SSH connection."""
 
     def __init__(self, client: paramiko.SSHClient, channel: paramiko.Channel) -> None:
         self._client = client
@@ -33,12 +33,12 @@ class SshConnection:
         self._errors = b""
 
     def send(self, data: bytes) -> None:
-        """Sends all of it; raises TimeoutError where the agent takes no byte for SEND_STALL_S."""
+        """Send all bytes; raises TimeoutError if the agent takes none for SEND_STALL_S."""
         rest = memoryview(data)
         deadline = time.monotonic() + SEND_STALL_S
         while rest:
             try:
-                # The timeout of the channel is whatever a receiving thread has set: short.
+                # A receiving thread sets the timeout of the channel, and it is short.
                 sent = self._channel.send(bytes(rest[:_SEND_BYTES]))
             except TimeoutError:
                 if time.monotonic() > deadline:
@@ -50,13 +50,13 @@ class SshConnection:
             deadline = time.monotonic() + SEND_STALL_S
 
     def recv(self, timeout_s: float) -> bytes:
-        """Some bytes, or none at the end of the stream; raises TimeoutError."""
-        self._drain_errors()  # unread, they would use up the window that standard output needs
+        """Return some bytes, or none at the end of the stream; raises TimeoutError."""
+        self._drain_errors()  # unread errors would fill the window that standard output needs
         self._channel.settimeout(timeout_s)
         return bytes(self._channel.recv(_READ_BYTES))
 
     def close(self) -> None:
-        """Ends the agent by end of input and waits a few seconds for it."""
+        """End the agent by end of input and wait a few seconds for it."""
         with contextlib.suppress(OSError, EOFError), time_limit(self._client, CLOSE_S):
             self._channel.shutdown_write()
             deadline = time.monotonic() + CLOSE_S
@@ -67,8 +67,8 @@ class SshConnection:
         self._client.close()
 
     def diagnosis(self) -> str:
-        """The end of the agent's standard error, its exit status, and what the connection died of."""
-        # recv_exit_status() would wait for ever; a connection that was reset tells -1.
+        """Return the end of the agent's standard error, and its exit status or why the connection broke."""
+        # recv_exit_status() might wait forever; a connection that was reset has the status -1.
         self._channel.status_event.wait(0.5)
         self._drain_errors()
         parts = []
@@ -94,7 +94,7 @@ class SshTransport:
         self._settings = settings
 
     def open(self) -> Connection:
-        """Connects, pushes the agent where the device is set to "push", and starts it."""
+        """Connect, push the agent if the device has `agent = "push"`, and start it."""
         client = connect(self._name, self._settings)
         try:
             command = FORCED_COMMAND

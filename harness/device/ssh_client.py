@@ -1,7 +1,7 @@
 """An authenticated SSH connection (paramiko).
 
-Strict by construction: the host key must be in the project's own known_hosts file, the only identity is the
-one that devices.toml names, nothing is forwarded, and a refused host key or identity is never tried again.
+The host key must be in the project's own known_hosts file, the only identity is the one in devices.toml, nothing is
+forwarded, and a refused host key or identity is never tried again.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _KEEPALIVE_S = 15
 
 
 class _ResetError(Exception):
-    """The peer accepted and dropped the connection before it said anything: a moment later it may not."""
+    """The peer accepted and dropped the connection before its banner; a later attempt may succeed."""
 
 
 def connect(name: str, settings: Ssh) -> paramiko.SSHClient:
-    """An authenticated connection, or the DeviceError that says why not."""
+    """Return an authenticated connection; raises a DeviceError."""
     import paramiko
 
-    # Without a handler of its own, paramiko's tracebacks reach the terminal.
+    # Without a handler, paramiko prints tracebacks to the terminal.
     logging.getLogger("paramiko").addHandler(logging.NullHandler())
     identity = load_identity(name, settings)
     keys = known_keys(settings)
@@ -55,7 +55,7 @@ def connect(name: str, settings: Ssh) -> paramiko.SSHClient:
             except _ResetError as error:
                 client.close()
                 if attempt == _ATTEMPTS:
-                    next_step = "Look at sshd's log on the device: MaxStartups, a crash, or not an sshd at all"
+                    next_step = "Read the log of sshd on the device: it may limit MaxStartups, or crash"
                     raise _unreachable(name, settings, f"{error}, {attempt} times", next_step) from None
                 time.sleep(random.uniform(*_PAUSE_S) * attempt)  # noqa: S311 - no secret
             except BaseException:
@@ -65,7 +65,7 @@ def connect(name: str, settings: Ssh) -> paramiko.SSHClient:
 
 
 def load_identity(name: str, settings: Ssh) -> paramiko.PKey:
-    """The private key that devices.toml names; raises ConfigurationError."""
+    """Load the private key of devices.toml; raises ConfigurationError."""
     import paramiko
     from cryptography.exceptions import UnsupportedAlgorithm
 
@@ -77,13 +77,13 @@ def load_identity(name: str, settings: Ssh) -> paramiko.PKey:
             raise ConfigurationError(what, next_step=f"chmod 600 {shlex.quote(str(path))}")
         return paramiko.PKey.from_path(path)
     except OSError as error:
-        next_step = f"Make one by `ssh-keygen -t ed25519 -N '' -f {shlex.quote(str(path))}`"
+        next_step = f"Create it with `ssh-keygen -t ed25519 -N '' -f {shlex.quote(str(path))}`"
         raise ConfigurationError(
             f"{where}: {path} cannot be read", why=error.strerror or "", next_step=next_step
         ) from None
     except (ValueError, TypeError, UnsupportedAlgorithm, paramiko.SSHException, paramiko.UnknownKeyType) as error:
-        why = last_part(str(error), 200) or "It is no private key"
-        next_step = "Use an ed25519 key without passphrase that a forced command confines"
+        why = last_part(str(error), 200) or "It is not a private key"
+        next_step = "Use an ed25519 key without a passphrase, bound to a forced command on the device"
         raise ConfigurationError(f"{where}: {path} cannot be used", why=why, next_step=next_step) from None
 
 
@@ -114,16 +114,16 @@ def _connect_once(name: str, settings: Ssh, client: paramiko.SSHClient, identity
     except paramiko.AuthenticationException as error:
         if "timeout" in str(error).lower() or "shut down" in str(error):
             raise _unreachable(
-                name, settings, f"it broke off during authentication: {last_part(str(error), 200)}"
+                name, settings, f"the connection ended during authentication: {last_part(str(error), 200)}"
             ) from None
         next_step = (
             f"Add the public key of {settings.identity} to ~{settings.user}/.ssh/authorized_keys on the device; "
-            f"`harness agent install {name}` tells the line"
+            f"`harness agent install {name}` prints the line"
         )
         what = f"{name} refused the identity of {settings.user}@{settings.host}"
         raise AuthenticationError(what, why=last_part(str(error), 200), next_step=next_step) from None
     except (paramiko.SSHException, OSError, EOFError) as error:
-        why = f"it does not speak SSH, or broke off: {last_part(str(error), 200) or type(error).__name__}"
+        why = f"it does not speak SSH, or the connection ended: {last_part(str(error), 200) or type(error).__name__}"
         raise _unreachable(name, settings, why) from None
     finally:
         if client.get_transport() is None:
@@ -131,27 +131,29 @@ def _connect_once(name: str, settings: Ssh, client: paramiko.SSHClient, identity
 
 
 def _reach(name: str, settings: Ssh) -> socket.socket:
-    """A TCP connection on which the peer has begun to speak."""
+    """Return a TCP connection on which the peer has sent its first bytes."""
     try:
         stream = socket.create_connection((settings.host, settings.port), settings.connect_timeout_s)
     except ConnectionResetError:
         raise _ResetError("it reset the connection at once") from None
     except ConnectionRefusedError:
-        raise _unreachable(name, settings, "the port is closed", "Is sshd running, and is this its port?") from None
+        raise _unreachable(
+            name, settings, "the port is closed", "Check that sshd runs on the device and listens on this port"
+        ) from None
     except TimeoutError:
         why = f"no answer within {settings.connect_timeout_s:g} s"
-        raise _unreachable(name, settings, why, "Is it switched on, and on this network?") from None
+        raise _unreachable(name, settings, why, "Check that the device is on and connected to this network") from None
     except (OSError, UnicodeError) as error:
         raise _unreachable(name, settings, str(error), "Check host and network") from None
     try:
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # paramiko writes without a deadline of its own
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # paramiko writes without a deadline
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SEND_STALL_S * 1000))
         stream.settimeout(settings.banner_timeout_s)
         first = stream.recv(256, socket.MSG_PEEK)
     except TimeoutError:
         stream.close()
         why = f"it accepted the connection but sent no SSH banner within {settings.banner_timeout_s:g} s"
-        raise _unreachable(name, settings, why, "Is this the port of an sshd?") from None
+        raise _unreachable(name, settings, why, "Check that an sshd listens on this port") from None
     except OSError:
         first = b""
     if not first or first.startswith(b"Exceeded MaxStartups"):
@@ -161,13 +163,13 @@ def _reach(name: str, settings: Ssh) -> socket.socket:
 
 
 def _unreachable(name: str, settings: Ssh, why: str, next_step: str = "") -> DeviceUnreachable:
-    next_step = next_step or f"See what is wrong by `harness devices check {name}`"
+    next_step = next_step or f"Find the cause with `harness devices check {name}`"
     return DeviceUnreachable(f"{name} ({settings.host}:{settings.port}) is not reachable", why=why, next_step=next_step)
 
 
 @contextlib.contextmanager
 def time_limit(client: paramiko.SSHClient, seconds: float) -> Iterator[None]:
-    """Closes the connection after a while: several calls of paramiko wait without a deadline."""
+    """Close the connection after `seconds`, because several calls of paramiko wait without a deadline."""
     timer = threading.Timer(seconds, client.close)
     timer.daemon = True
     timer.start()

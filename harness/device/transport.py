@@ -1,4 +1,4 @@
-"""The seam between a session and the way to its agent: bytes out, bytes in, each with a deadline."""
+"""What a session needs of a transport: bytes out and bytes in, each with a deadline."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ CLOSE_S = 5.0
 
 
 class Connection(Protocol):
-    """A running agent. One thread may send while another receives."""
+    """A connection to a running agent. One thread may send while another receives."""
 
     def send(self, data: bytes) -> None:
-        """Sends all of it; raises TimeoutError where the peer takes no byte for SEND_STALL_S, OSError where it left."""
+        """Send all bytes; raises TimeoutError if the peer takes none for SEND_STALL_S, OSError if it has gone."""
 
     def recv(self, timeout_s: float) -> bytes:
-        """Some bytes, or none at the end of the stream; raises TimeoutError."""
+        """Return some bytes, or none at the end of the stream; raises TimeoutError."""
 
     def close(self) -> None:
-        """Ends the agent and waits a few seconds for it, so that its lease is free afterwards."""
+        """End the agent and wait a few seconds for it, so that its lease is free afterwards."""
 
     def diagnosis(self) -> str:
-        """What the agent printed last and how it ended, as far as known; raw text from the device."""
+        """Return the agent's last output and how it ended, if known; raw text from the device."""
 
 
 class Transport(Protocol):
-    """A way to start an agent."""
+    """Starts an agent on a device."""
 
     def open(self) -> Connection:
-        """Starts an agent; raises a DeviceError."""
+        """Start an agent; raises a DeviceError."""

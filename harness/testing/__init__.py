@@ -1,1 +1,1 @@
-"""What tests of harness are built with, public so that others' tests can use it, too."""
+"""Tools for tests of harness, public so that tests of other projects can use them."""

@@ -1,10 +1,10 @@
-"""A TCP proxy on loopback that breaks on command: between a controller and a real sshd, or any other pair.
+"""A TCP proxy on loopback that injects faults: between a controller and a real sshd, or any other pair.
 
 >>> with FaultProxy(("127.0.0.1", 22), link=Link(latency_s=0.1)) as proxy:  # doctest: +SKIP
 ...     proxy.inject(Reset(), after_bytes=5000, direction="up")
 ...     connect_to("127.0.0.1", proxy.port)
 
-Bytes that go `up` come from whoever connected and go to the target; those that go `down` come back.
+Bytes that go `up` go from the client to the target; bytes that go `down` go back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Queue = asyncio.Queue[tuple[float, bytes]]
 
 @dataclass(frozen=True)
 class Link:
-    """How bytes travel in each direction: how late, in slices of what size, how many in a second at most."""
+    """Latency, slice size and rate limit of bytes, in each direction."""
 
     latency_s: float = 0.0
     slice_bytes: int | None = None
@@ -35,36 +35,36 @@ class Link:
 
 @dataclass(frozen=True)
 class Reset:
-    """Both ends of the connection get a TCP reset."""
+    """Sends a TCP reset to both ends of the connection."""
 
 
 @dataclass(frozen=True)
 class Close:
-    """Both ends of the connection see its orderly end."""
+    """Closes the connection in an orderly way at both ends."""
 
 
 @dataclass(frozen=True)
 class BlackHole:
-    """Everything that is sent vanishes, on this connection for ever and on new ones until `heal`; nobody is told."""
+    """Drops all bytes silently, on this connection forever and on new ones until `heal`."""
 
 
 @dataclass(frozen=True)
 class Stall:
-    """Nothing moves for so many seconds, in both directions and on all connections; then what waited goes on."""
+    """Holds back all bytes for `seconds`, in both directions and on all connections, then delivers them."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Corrupt:
-    """The next byte arrives with these bits inverted."""
+    """Inverts these bits of the next byte."""
 
     mask: int = 0x01
 
 
 @dataclass(frozen=True)
 class Say:
-    """Whoever connected is sent this, in place of anything from the target, and then the end of the connection."""
+    """Sends `content` to the client instead of bytes from the target, then closes the connection."""
 
     content: bytes
 
@@ -74,7 +74,7 @@ Fault = Reset | Close | BlackHole | Stall | Corrupt | Say
 
 @dataclass
 class _Due:
-    """A fault that strikes when so many more bytes have passed in its direction."""
+    """A fault that strikes when `left_bytes` more bytes have passed in its direction."""
 
     fault: Fault
     direction: Direction
@@ -84,12 +84,12 @@ class _Due:
 
 
 class _EndedError(Exception):
-    """A fault, or one of its ends, has ended this connection."""
+    """This connection was ended by a fault or by one of its ends."""
 
 
 @dataclass(eq=False)
 class _Connection:
-    """One connection: the socket of whoever connected, and what has been done to it."""
+    """One connection: the client's socket, and the faults that act on it."""
 
     near: socket.socket
     served: asyncio.Task[None] | None = None
@@ -99,14 +99,14 @@ class _Connection:
 
 
 class FaultProxy:
-    """Forwards connections from a port of its own to `target`, and does to them what `inject` asks for.
+    """Forwards connections from its own port to `target` and injects faults into them.
 
-    A context manager; it serves from a thread of its own, and all methods may be called from any thread.
-    `accepted` counts connections, `passed_bytes` what was delivered or swallowed.
+    A context manager that serves in a thread of its own; methods may be called from any thread. `accepted` counts
+    connections, `passed_bytes` counts bytes delivered or dropped.
     """
 
     def __init__(self, target: tuple[str, int], link: Link | None = None) -> None:
-        """Listens at once; raises OSError. `link` holds for all connections and both directions."""
+        """Listen at once; raises OSError. `link` applies to all connections in both directions."""
         self._target, self._link = target, link or Link()
         self._due: list[_Due] = []
         self._connections: set[_Connection] = set()
@@ -133,17 +133,17 @@ class FaultProxy:
         self._server.close()
 
     def inject(self, fault: Fault, *, after_bytes: int = 0, direction: Direction = "up", times: int = 1) -> None:
-        """Lets a fault strike when `after_bytes` more bytes have passed in `direction`, on whichever connection.
+        """Let a fault strike when `after_bytes` more bytes have passed in `direction`, on any connection.
 
-        With 0 it strikes the connections that stand, and where none does the next one before its first byte.
-        It strikes `times` times, each time after as many bytes again.
+        With 0 it strikes the open connections or, if there are none, the next one before its first byte. It strikes
+        `times` times, each time after the same number of bytes.
         """
         if after_bytes < 0 or times < 1:
-            raise ValueError("a fault strikes after 0 or more bytes, once or more")
+            raise ValueError("after_bytes must be 0 or more and times 1 or more")
         self._call(self._inject(_Due(fault, direction, after_bytes, after_bytes, times)))
 
     def heal(self) -> None:
-        """Forgets what has not struck yet; what waits goes on, and new connections are forwarded again."""
+        """Remove faults that have not struck; bytes held back go on, and new connections are forwarded again."""
         self._call(self._heal())
 
     # --- inside the thread --------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class FaultProxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for connection in connections:  # a task that never began has closed nothing
+        for connection in connections:  # a task that never started has closed nothing
             self._close(connection, connection.near)
 
     async def _inject(self, due: _Due) -> None:
@@ -185,7 +185,7 @@ class FaultProxy:
     def _accept(self) -> None:
         try:
             near, _ = self._server.accept()
-        except OSError:  # it went away again
+        except OSError:  # the client has gone
             return
         near.setblocking(False)
         self.accepted += 1
@@ -201,7 +201,7 @@ class FaultProxy:
                 await self._strike(due, connection)
             connection.swallows = connection.swallows or self._swallows
             if connection.swallows:
-                await asyncio.Event().wait()  # nobody is there
+                await asyncio.Event().wait()  # bytes are dropped
             far = socket.socket()
             sockets.append(far)
             far.setblocking(False)
@@ -216,7 +216,7 @@ class FaultProxy:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)  # nobody waits for a socket when it is closed
+            await asyncio.gather(*tasks, return_exceptions=True)  # no task waits for a socket when it is closed
             self._close(connection, *sockets)
 
     def _close(self, connection: _Connection, *sockets: socket.socket) -> None:
@@ -236,7 +236,7 @@ class FaultProxy:
         )
 
     async def _read(self, connection: _Connection, source: socket.socket, queue: _Queue) -> None:
-        """Reads ahead, which is what lets latency not limit the rate."""
+        """Read ahead, so that latency does not limit the rate."""
         data = b"more"
         while data:
             try:
@@ -255,7 +255,7 @@ class FaultProxy:
             await self._flowing.wait()
             if not data:
                 if connection.swallows:
-                    await asyncio.Event().wait()  # the other end learns nothing of it
+                    await asyncio.Event().wait()  # the other end does not learn of it
                 sink.shutdown(socket.SHUT_WR)
                 return
             size = self._link.slice_bytes or len(data)
@@ -263,7 +263,7 @@ class FaultProxy:
                 await self._pass(direction, connection, sink, data[start : start + size])
 
     async def _pass(self, direction: Direction, connection: _Connection, sink: socket.socket, data: bytes) -> None:
-        """Sends data up to where a fault is due in its midst, lets that strike, and goes on."""
+        """Send data up to the byte where a fault is due, let it strike, and go on."""
         while data:
             waiting = [due for due in self._due if due.direction == direction and due.first_bytes]
             size = min([len(data), *(due.left_bytes for due in waiting)])

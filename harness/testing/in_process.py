@@ -1,8 +1,8 @@
 """A session with a backend in this process: no agent, no worker, no wire.
 
-It has what a campaign asks of a session (`hello`, `token`, `put`, `run`, `drop`, `cancel`, `close`) and hands back what
-the backend measures, so that campaigns of thousands of nights run with the real planning, journal and statistics. It
-is no device: nothing is isolated, leased or checked, and a backend that crashes takes the program along.
+It has the methods of a session that a campaign uses and returns what the backend measures, so that campaigns of
+thousands of nights run with the real planning, journal and statistics. It is not a device: nothing is isolated, leased
+or checked, and a backend that crashes ends the program.
 
 ::
 
@@ -35,9 +35,9 @@ _TOKENS = itertools.count(1)
 
 @dataclass
 class InProcessSession(AgentSession):
-    """A session with `backend`, which must hold nothing that another session uses.
+    """A session with `backend`, which no other session may use.
 
-    `fingerprint` is told beside what the backend says of itself; without it, what this machine is.
+    `fingerprint` holds facts reported beside those of the backend; by default those of this machine.
     """
 
     backend: Backend
@@ -58,16 +58,16 @@ class InProcessSession(AgentSession):
         self.close()
 
     def greet(self, with_backend: bool = True, purpose: Purpose = "measurement") -> AgentHello:  # noqa: ARG002
-        """What was told when the session was made."""
+        """Return the hello made with the session."""
         return self.hello
 
-    def acquire(self, holder: str) -> int:  # noqa: ARG002 - there is nobody to tell it to
-        """A token later than all before it; nobody else can hold an object."""
+    def acquire(self, holder: str) -> int:  # noqa: ARG002 - an object has no other holder
+        """Return a token larger than all before; nothing is locked."""
         self.token = next(_TOKENS)
         return self.token
 
     def put(self, payload: ProbePayload, reveal: bool = False) -> Revealed | None:
-        """Loads a probe; raises BackendError where the backend refuses it."""
+        """Load a probe; raises BackendError if the backend refuses it."""
         request = LoadRequest(
             payload.probe,
             payload.model,
@@ -82,27 +82,27 @@ class InProcessSession(AgentSession):
             raise BackendError("The backend refused", why=last_part(str(refused))) from refused
 
     def oracle(self, probe: str) -> Truth:
-        """What the backend knows of a loaded probe; raises BackendError where it knows nothing."""
+        """Return the true latencies of a loaded probe; raises BackendError if the backend has no oracle."""
         if not isinstance(self.backend, HasOracle):
             raise BackendError(f"The backend {self.backend.name!r} has no oracle")
-        told = {"probe": probe, **asdict(self.backend.oracle(probe))}
-        return read_truth(json.dumps(told).encode(), probe, self.backend.name)
+        truth = {"probe": probe, **asdict(self.backend.oracle(probe))}
+        return read_truth(json.dumps(truth).encode(), probe, self.backend.name)
 
     def status(self) -> Mapping[str, Any]:
-        """Nobody holds an object, and it is never busy."""
+        """Return a status without holder that is never busy."""
         return {"state": {}, "holder": None, "busy": False}
 
     def drop(self, probes: Sequence[str]) -> None:
-        """Unloads probes."""
+        """Unload probes."""
         for probe in probes:
             self.backend.unload(probe)
 
     def run(
         self,
         visits: Sequence[Visit],
-        silence_s: float = 0.0,  # noqa: ARG002 - nobody waits for an object
+        silence_s: float = 0.0,  # noqa: ARG002 - a call cannot fall silent
     ) -> Iterator[tuple[tuple[Series, ...], Mapping[str, float]]]:
-        """Runs visits in order and yields their series in parts; there is no state of a device to tell."""
+        """Run visits in order and yield their series in parts, without a device state."""
         self._cancelled = False
         for first in range(0, len(visits), _SERIES_A_PART):
             part = []
@@ -122,8 +122,8 @@ class InProcessSession(AgentSession):
         return Series(at, visit.probe, samples)
 
     def cancel(self) -> None:
-        """Ends the running request after the current part."""
+        """Stop the present run after its current visit."""
         self._cancelled = True
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing; nothing is open."""
