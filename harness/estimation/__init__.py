@@ -1,1 +1,1 @@
-"""Whole networks from a table, and their validation on the device."""
+"""Estimate whole networks from a table."""

@@ -1,4 +1,4 @@
-"""`harness.estimate`: whole networks from a lookup table, without a device (S1.8)."""
+"""`harness.estimate`: estimate whole networks from a lookup table, without a device (S1.8)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ COVERAGE_CLASSES = ("measured", "interpolated", "extrapolated", "unknown")
 
 @dataclass(frozen=True)
 class LayerEstimate:
-    """One layer of a network; latency and error are None where the table does not hold it.
+    """One layer of a network; latency and error are None if it is neither measured nor predicted.
 
-    `context` says where the layer's inputs come from, which makes two latencies of one key.
+    `context` is where the layer's inputs come from: one key has a latency for each context.
     """
 
     name: str
@@ -47,8 +47,8 @@ class LayerEstimate:
 class NetworkEstimate:
     """The latency of a network.
 
-    `latency_s` and its 95 % `interval_s` are None where a layer is unknown; `covered_latency_s` then holds
-    what is known. `coverage` counts layers by class, `overhead_s` is a, b, c at the network's own sizes.
+    `latency_s` and its 95 % `interval_s` are None if a layer is unknown; `covered_latency_s` is the sum of the others.
+    `coverage` counts layers by class; `overhead_s` is a, b, c at the network's own sizes.
     """
 
     name: str
@@ -62,7 +62,7 @@ class NetworkEstimate:
 
     @property
     def unknown(self) -> tuple[LayerEstimate, ...]:
-        """Layers that the table does not hold."""
+        """Layers that are neither measured nor predicted."""
         return tuple(layer for layer in self.layers if layer.source == "unknown")
 
 
@@ -83,14 +83,14 @@ def estimate(
 
 
 def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
-    """Cuts the network by the table's fusion rules and sums what the table says of its layers.
+    """Cut the network by the table's fusion rules and add up the latencies of its layers.
 
-    Layers without an entry are predicted where the table has a predictor and their operators can be described.
+    Layers without an entry are predicted if the table has a predictor and their keys can be parsed.
     """
     layers = cut(network, table.rules)
     contexts = [(place_of(network, layers, at), context_of(network, layer)) for at, layer in enumerate(layers)]
     found = [table.find(layer.key.digest, near) for layer, near in zip(layers, contexts, strict=True)]
-    predicted = _predicted(table, [layer for layer, entry in zip(layers, found, strict=True) if entry is None])
+    predicted = _predict(table, [layer for layer, entry in zip(layers, found, strict=True) if entry is None])
     estimates = tuple(
         _measured(layer, entry) if entry else _unmeasured(layer, context, predicted.get(layer.key.digest))
         for layer, (_, context), entry in zip(layers, contexts, found, strict=True)
@@ -101,8 +101,8 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     complete = all(layer.latency_s is not None for layer in estimates)
     coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in estimates))
     variance = _variance(table, [entry for entry in found if entry is not None]) + overhead_variance
-    guesses = [predicted[layer.key] for layer in estimates if layer.source in _PREDICTED]
-    variance += stderr_of_sum([guess.layer for guess in guesses], [guess.prediction for guess in guesses]) ** 2
+    used = [predicted[layer.key] for layer in estimates if layer.source in _PREDICTED]
+    variance += stderr_of_sum([one.layer for one in used], [one.prediction for one in used]) ** 2
     aside_s = sum(entry.latency_s for entry in found if entry is not None and "@" not in entry.context)
     common = (table.sum_error**2 + table.overhead.drift**2) * covered_s**2 + (table.displacement * aside_s) ** 2
     stderr_s = math.sqrt(variance + common)
@@ -122,22 +122,22 @@ _PREDICTED = ("interpolated", "extrapolated")
 
 
 @dataclass(frozen=True)
-class _Guess:
-    """A layer as the predictor sees it, and what it says of it."""
+class _Predicted:
+    """A layer's features and their prediction."""
 
     layer: LayerFeatures
     prediction: LayerPrediction
 
 
-def _predicted(table: Lut, layers: Sequence[Layer]) -> dict[str, _Guess]:
-    """What the table's predictor says of layers, by the digests of their keys."""
+def _predict(table: Lut, layers: Sequence[Layer]) -> dict[str, _Predicted]:
+    """Return the predictions of the table's predictor by the digests of the layers' keys."""
     if table.loaded_predictor is None or not layers:
         return {}
     described = {layer.key.digest: describe(layer.key.text) for layer in layers}
     known = {digest: features for digest, features in described.items() if features is not None}
     predictions = table.loaded_predictor.predict_all(list(known.values()))
     return {
-        digest: _Guess(features, prediction)
+        digest: _Predicted(features, prediction)
         for (digest, features), prediction in zip(known.items(), predictions, strict=True)
         if 0 < prediction.latency_s < math.inf
     }
@@ -148,18 +148,18 @@ def _measured(layer: Layer, entry: Entry) -> LayerEstimate:
     return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
 
 
-def _unmeasured(layer: Layer, context: str, guess: _Guess | None) -> LayerEstimate:
-    if guess is None:
+def _unmeasured(layer: Layer, context: str, predicted: _Predicted | None) -> LayerEstimate:
+    if predicted is None:
         return LayerEstimate(layer.name, layer.op, layer.key.digest, None, None, "unknown", context)
-    prediction = guess.prediction
+    prediction = predicted.prediction
     source = "extrapolated" if prediction.coverage == Coverage.OUTSIDE else "interpolated"
     stderr_s = (prediction.high_s - prediction.low_s) / 2 / NORMAL_90
-    stderr_s = min(stderr_s, prediction.latency_s)  # an interval beyond a factor of two says no more than that
+    stderr_s = min(stderr_s, prediction.latency_s)  # an interval beyond a factor of two has no more meaning than that
     return LayerEstimate(layer.name, layer.op, layer.key.digest, prediction.latency_s, stderr_s, source, context)
 
 
 def _variance(table: Lut, entries: Sequence[Entry]) -> float:
-    """Of the sum: a repeated entry errs the same way each time, others as far as the table says."""
+    """Return the variance of a sum: a repeated entry has one error, others correlate as the table states."""
     if not entries:
         return 0.0
     at = {(entry.key, entry.context): number for number, entry in enumerate(table.entries)}

@@ -1,1 +1,1 @@
-"""Whole networks and true layer latencies measured beside their estimates."""
+"""Measure whole networks, and compare them and true layer latencies with their estimates."""

@@ -1,4 +1,4 @@
-"""`harness.validate`: whole networks measured on the device beside their estimates."""
+"""`harness.validate`: measure whole networks on the device and compare them with their estimates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.probe.probe import Probe, network_probe, reference_probe, single_pr
 from harness.probe.probe_plan import ProbePlan
 from harness.settings import DEFAULT_DEVICE
 from harness.validation.oracle_comparison import OracleReport, compare_network, report_truth
-from harness.validation.whole_networks import Taken, measure_processes, whole_latency
+from harness.validation.whole_networks import ProcessPlan, ProcessSamples, measure_processes, whole_latency
 from harness.workspace import AnyWorkspace, as_workspace
 
 VALIDATION_POLICY = RepeatPolicy(min_rounds=6, max_rounds=20)
@@ -38,10 +38,10 @@ RUNS_PER_VISIT = 3
 class NetworkValidation:
     """One network measured and estimated; `error` is (estimated - measured) / measured.
 
-    `naive_s` is the sum of its layers timed alone in a warm loop, without auxiliary layer and without
-    overhead taken off, where that was asked for. `wall_s` is the measured wall time beside the clock.
-    `processes_s` are the medians of separate processes and `repeatability` their standard deviation as a fraction,
-    None for one process; `error_beyond_floor` is what the absolute error exceeds it by.
+    `naive_s` is the sum of its layers each timed alone in a warm loop, with neither auxiliary layer nor overhead
+    subtracted, None unless requested. `wall_s` is the wall time, whatever the clock. `processes_s` are the medians of
+    separate processes and `repeatability` is their standard deviation as a fraction, None for one process;
+    `error_beyond_floor` is the excess of the absolute error over it.
     """
 
     name: str
@@ -63,9 +63,9 @@ class NetworkValidation:
 class Validation:
     """All networks; errors and shares are fractions.
 
-    `floor` is the median of the networks' repeatability, None after one process, and `mape_beyond_floor` the mean of
-    what errors exceed their network's by. `fingerprint_changes` names what differs between the device now and the
-    device of the table. `oracle` is there where the device tells the truth.
+    `floor` is the median of the networks' repeatability, None for one process, and `mape_beyond_floor` the mean of
+    `error_beyond_floor`. `fingerprint_changes` names the differences between the device now and when the table was
+    measured. `oracle` is None unless the device reports the truth.
     """
 
     device: str
@@ -82,6 +82,7 @@ class Validation:
     oracle: OracleReport | None = None
 
 
+# One keyword for each option of `harness validate`, and two for the call itself, as in `harness.profile`.
 def validate(
     models: Models,
     *,
@@ -96,11 +97,11 @@ def validate(
     observe: Observer = ignore,
     stop: threading.Event | None = None,
 ) -> Validation:
-    """Measures whole networks on the device, on the table's clock, and compares with their estimates.
+    """Measure whole networks on the device, on the table's clock, and compare them with their estimates.
 
-    Each network is measured in as many separate `processes` of the worker. With `naive` each layer is timed alone as
-    well, with `layers` the runtime's own profile is taken; a device that knows the truth is asked for it anyway.
-    Raises CoverageError where the table does not hold a layer; nothing is measured then.
+    Each network is measured in separate `processes` of the worker. `naive` also times each layer alone, and `layers`
+    also compares with the runtime's own profile; an emulated device is always asked for the true latencies. Raises
+    CoverageError before measuring if the table lacks a layer.
     """
     references = model_references(models)
     if not references:
@@ -113,16 +114,17 @@ def validate(
     estimates = [estimate_network(network, table) for network in networks]
     _check_covered(estimates, table.name)
     cases = [_case(network, cut(network, table.rules) if naive else ()) for network in networks]
-    asked = stop or threading.Event()
-    taken = measure_processes(device, table.clock, place, _plan(cases), processes, policy, observe, asked, layers)
-    results = [_compare(estimated, case, taken, table.clock) for estimated, case in zip(estimates, cases, strict=True)]
-    oracle = _report_oracle(table, networks, estimates, cases, taken[0].truths)
-    return _summary(device, table, results, taken[0].fingerprint, oracle)
+    wanted = ProcessPlan(_plan(cases), processes, policy, layers)
+    measured = measure_processes(table, place, wanted, observe, stop or threading.Event())
+    pairs = zip(estimates, cases, strict=True)
+    results = [_compare(estimated, case, measured, table.clock) for estimated, case in pairs]
+    oracle = _report_oracle(table, networks, estimates, cases, measured[0].truths)
+    return _summary(device, table, results, measured[0].fingerprint, oracle)
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A network as a probe, and its layers alone with how often they occur."""
+    """A network as a probe, its layers as probes of their own, and how often each occurs."""
 
     whole: Probe
     singles: Mapping[str, Probe]
@@ -190,11 +192,11 @@ def _check_covered(estimates: Sequence[NetworkEstimate], table: str) -> None:
             first = estimated.unknown[0]
             why = f"{len(estimated.unknown)} of {len(estimated.layers)} layers, for example {first.name} ({first.op})"
             step = "Profile this network on the device, then build the table again"
-            raise CoverageError(f"{estimated.name} has layers that {table} does not hold", why=why, next_step=step)
+            raise CoverageError(f"{table} lacks layers of {estimated.name}", why=why, next_step=step)
 
 
 def _plan(cases: Sequence[_Case]) -> ProbePlan:
-    """Every network in a batch of its own, its layers alone in the next; equal probes once."""
+    """Return a plan with each network in its own batch, its single layers in the next, and equal probes once."""
     reference = reference_probe()
     probes = {reference.id: reference}
     batches: list[Batch] = []
@@ -207,22 +209,24 @@ def _plan(cases: Sequence[_Case]) -> ProbePlan:
     return ProbePlan(probes, (), tuple(batches), reference.id, (), DEFAULT_AUXILIARY)
 
 
-def _naive_s(case: _Case, taken: Taken, clock: str) -> float | None:
-    """The plain sum over layers timed alone; None where that was not asked for or one could not be timed."""
-    if not case.singles or any(probe.id not in taken.samples for probe in case.singles.values()):
+def _naive_s(case: _Case, process: ProcessSamples, clock: str) -> float | None:
+    """Return the sum over layers timed alone; None unless requested, or where one could not be timed."""
+    if not case.singles or any(probe.id not in process.samples for probe in case.singles.values()):
         return None
     return sum(
-        count * summarise(taken.samples[case.singles[key].id], clock).latency_s for key, count in case.counts.items()
+        count * summarise(process.samples[case.singles[key].id], clock).latency_s for key, count in case.counts.items()
     )
 
 
-def _compare(estimated: NetworkEstimate, case: _Case, taken: Sequence[Taken], clock: str) -> NetworkValidation:
+def _compare(
+    estimated: NetworkEstimate, case: _Case, processes: Sequence[ProcessSamples], clock: str
+) -> NetworkValidation:
     if estimated.latency_s is None or estimated.interval_s is None:
         raise ValueError(f"{estimated.name} is not covered")
     low, high = estimated.interval_s
-    measured = whole_latency(taken, case.whole.id, clock)
+    measured = whole_latency(processes, case.whole.id, clock)
     error = estimated.latency_s / measured.latency_s - 1
-    naive_s = _naive_s(case, taken[0], clock)
+    naive_s = _naive_s(case, processes[0], clock)
     return NetworkValidation(
         name=estimated.name,
         estimated_s=estimated.latency_s,

@@ -1,13 +1,15 @@
-"""A table beside what the device tells of itself in a session for validation.
+"""Compare a table with the layer times that the device itself reports in a validation session.
 
-An emulated device tells the truth; a runtime tells its own profile of the layers, which is nearest to it.
-Never read by anything that measures or builds tables.
+An emulated device reports the true times; a runtime reports its own profile, the nearest thing to the truth. Code that
+measures or builds tables never reads either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from harness.device.session import Truth
 from harness.errors import ProtocolError
@@ -18,15 +20,15 @@ from harness.network.disjoint_sets import DisjointSets
 from harness.network.layers import Layer
 
 COUNTED_SHARE = 0.01
-"""Layers that take less than this share of their network's time are left out of the summary."""
+"""The summary omits layers that take less than this share of their network's time."""
 LONG_LAYER_S = 50e-6
-"""Layers that take longer have a mean error of their own in the summary."""
+"""The summary gives a separate mean error for longer layers."""
 _HIGH = 0.95
 
 
 @dataclass(frozen=True)
 class CoefficientTruth:
-    """A coefficient of the overhead as it is and as it was fitted; `error` is None where the truth is zero."""
+    """The true and the fitted value of an overhead coefficient; `error` is None if the true value is zero."""
 
     true: float
     fitted: float
@@ -37,8 +39,8 @@ class CoefficientTruth:
 class LayerTruth:
     """One layer, or several that the device executes as one, in their network.
 
-    `error` is (estimated - true) / true, None where the layer truly takes no time; `share` is its part of
-    the time that the device works on the network.
+    `error` is (estimated - true) / true, None if the true time is zero; `share` is the fraction of the time that the
+    device works on the network.
     """
 
     name: str
@@ -53,8 +55,7 @@ class LayerTruth:
 class NetworkTruth:
     """The device's own time for a network, host left out, beside the sum of its layers' entries.
 
-    `unassigned_s` is the time of what the device does for no node of the network, copies of its own; it is
-    part of `true_s`.
+    `unassigned_s` is the part of `true_s` spent on no node of the network, such as the device's own copies.
     """
 
     name: str
@@ -68,11 +69,10 @@ class NetworkTruth:
 class OracleReport:
     """True a, b, c beside the fitted ones, and every layer beside its entry.
 
-    `overhead` is empty where the device does not know a, b and c. `median_error` and `p95_error` are over the
-    absolute errors of the `counted` layers, those above COUNTED_SHARE of their network's time. Over all layers,
-    `time_weighted_error` is the sum of |estimated - true| over the sum of the true latencies, and
-    `mean_error_long` the mean absolute error of those that take longer than LONG_LAYER_S. Each is None where
-    there is no such layer.
+    `overhead` is empty if the device does not report a, b and c. `median_error` and `p95_error` are over the absolute
+    errors of the `counted` layers, those above COUNTED_SHARE of their network's time. Over all layers,
+    `time_weighted_error` is the sum of |estimated - true| over the sum of the true latencies, and `mean_error_long`
+    the mean absolute error of those longer than LONG_LAYER_S. Each is None if there is no such layer.
     """
 
     overhead: Mapping[str, CoefficientTruth]
@@ -84,7 +84,7 @@ class OracleReport:
     mean_error_long: float | None
 
     def worst(self, count: int) -> tuple[tuple[str, LayerTruth], ...]:
-        """The counted layers that are furthest off, each with its network's name."""
+        """Return the counted layers with the largest errors, each with its network's name."""
         found = [(network.name, layer) for network in self.networks for layer in _counted(network)]
         return tuple(sorted(found, key=lambda item: -abs(item[1].error or 0.0))[:count])
 
@@ -92,11 +92,11 @@ class OracleReport:
 def compare_network(
     name: str, layers: Sequence[tuple[Layer, LayerEstimate]], names: EmittedNames, truth: Truth
 ) -> NetworkTruth:
-    """Each layer's entry beside what the device takes for the nodes of that layer.
+    """Compare each layer's estimate with the device's time for the nodes of that layer.
 
-    Several layers of the device in one of ours add up; where one of theirs spreads over several of ours,
-    those are compared together. `names` belongs to the model that the device was asked about. Raises
-    ProtocolError where the device names a node that the model does not have.
+    Several device layers within one of the network's are added up; network layers that one device layer spans are
+    compared together. `names` are those of the model sent to the device. Raises ProtocolError if the device names a
+    node that the model does not have.
     """
     owner = {node.index: at for at, (layer, _) in enumerate(layers) for node in layer.graph.nodes}
     together = DisjointSets(range(len(layers)))
@@ -120,17 +120,17 @@ def compare_network(
 
 
 def report_truth(fitted: Overhead, truth: Truth, networks: Sequence[NetworkTruth]) -> OracleReport:
-    """The summary over networks of one device; the true overhead is the same in each of its answers."""
+    """Return the summary over the networks of one device; all its reports hold the same overhead."""
     layers = [layer for network in networks for layer in network.layers]
-    errors = sorted(abs(layer.error or 0.0) for network in networks for layer in _counted(network))
+    errors = [abs(layer.error or 0.0) for network in networks for layer in _counted(network)]
     long = [abs(layer.error or 0.0) for layer in layers if layer.true_s > LONG_LAYER_S]
     true_s = sum(layer.true_s for layer in layers)
     return OracleReport(
         overhead=_compare_overhead(fitted, truth),
         networks=tuple(networks),
         counted=len(errors),
-        median_error=_quantile(errors, 0.5) if errors else None,
-        p95_error=_quantile(errors, _HIGH) if errors else None,
+        median_error=float(np.quantile(errors, 0.5)) if errors else None,
+        p95_error=float(np.quantile(errors, _HIGH)) if errors else None,
         time_weighted_error=sum(abs(one.estimated_s - one.true_s) for one in layers) / true_s if true_s else None,
         mean_error_long=sum(long) / len(long) if long else None,
     )
@@ -165,11 +165,3 @@ def _counted(network: NetworkTruth) -> list[LayerTruth]:
 
 def _error(value: float, true: float) -> float | None:
     return value / true - 1 if true else None
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Linear between the two nearest."""
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])

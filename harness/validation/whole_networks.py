@@ -1,8 +1,7 @@
 """Whole networks measured on a device, each in several separate processes of its worker.
 
-A process has its own addresses, its own pages and its own luck with caches: what one of them repeats to a tenth of a
-percent, the next may measure a few percent off. How far processes differ is the floor below which no error of an
-estimate means anything.
+A process has its own addresses, pages and cache conflicts: one may repeat to a tenth of a percent while the next is a
+few percent off. The difference between processes is the floor below which an error of an estimate has no meaning.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from harness.device.holder import holder
 from harness.device.inventory import find_device, load_inventory
 from harness.device.session import AgentSession, Truth, open_session
 from harness.errors import BackendError, LutMismatch
+from harness.lut.table import Lut
 from harness.measure.campaign import CampaignRun, payload_of
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Journal
@@ -26,13 +26,13 @@ from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
 from harness.workspace import Workspace
 
-# The mean of a standard deviation from 2, 3, … normal values, as a part of the true one.
 _SMALL_SAMPLE = (0.7979, 0.8862, 0.9213, 0.9400, 0.9515, 0.9594, 0.9650, 0.9693, 0.9727)
+"""The mean standard deviation of 2, 3, … normal values, as a fraction of the true one."""
 
 
 @dataclass(frozen=True)
-class Taken:
-    """All samples of one process by probe, the device they were taken on, and where it tells it the truth by probe."""
+class ProcessSamples:
+    """All samples of one process by probe, the device's fingerprint, and the truth by probe if it reports one."""
 
     samples: Mapping[str, Sequence[Sample]]
     fingerprint: Mapping[str, str]
@@ -43,8 +43,8 @@ class Taken:
 class WholeLatency:
     """A whole network's latency: the median over processes, whose own medians are `processes_s`.
 
-    `halfwidth_s` of its 95 % interval covers samples and processes. `repeatability` is the standard deviation from
-    process to process as a fraction; None where there was one.
+    `halfwidth_s` of its 95 % interval covers samples and processes. `repeatability` is the standard deviation between
+    processes as a fraction, None for one process.
     """
 
     latency_s: float
@@ -54,46 +54,50 @@ class WholeLatency:
     repeatability: float | None
 
 
-def measure_processes(
-    device: str,
-    clock: str,
-    place: Workspace,
-    plan: ProbePlan,
-    processes: int,
-    policy: RepeatPolicy,
-    observe: Observer,
-    stop: threading.Event,
-    layers: bool = False,
-) -> tuple[Taken, ...]:
-    """Runs the plan in one process, and its whole networks in as many more as wanted.
+@dataclass(frozen=True)
+class ProcessPlan:
+    """What to measure in separate processes of the worker.
 
-    With `layers` the first asks for the time of each layer, too, which a device with a clock of its own is always
-    asked for, as it need not run anything for that.
-    Raises LutMismatch for a device of another clock and BackendError where the device refuses a whole network.
+    The first process runs all of `plan`, the others its whole networks. With `layers` the first also asks for the
+    runtime's profile; a device with its own clock is always asked, because it runs nothing for that.
     """
-    known = find_device(load_inventory(place.devices), device)
-    taken = []
-    with Journal(place.journal) as journal:
-        for number in range(processes):
-            chosen = plan if number == 0 else _networks_only(plan)
-            with open_session(known, "validation") as session:
+
+    plan: ProbePlan
+    processes: int
+    policy: RepeatPolicy
+    layers: bool = False
+
+
+def measure_processes(
+    table: Lut, workspace: Workspace, wanted: ProcessPlan, observe: Observer, stop: threading.Event
+) -> tuple[ProcessSamples, ...]:
+    """Measure on the table's device and clock.
+
+    Raises LutMismatch if the device has another clock, and BackendError if it refuses a whole network.
+    """
+    device = find_device(load_inventory(workspace.devices), table.device)
+    found = []
+    with Journal(workspace.journal) as journal:
+        for number in range(wanted.processes):
+            plan = wanted.plan if number == 0 else _networks_only(wanted.plan)
+            with open_session(device, "validation") as session:
                 session.acquire(holder())
-                _check_clock(session, device, clock)
-                run = DeviceRun(session, journal, device, observe, stop)
-                campaign = run.begin(chosen, policy.settings("validate", number))
-                CampaignRun(run, campaign, chosen, policy).run()
+                _check_clock(session, table)
+                run = DeviceRun(session, journal, device.name, observe, stop)
+                campaign = run.begin(plan, wanted.policy.settings("validate", number))
+                CampaignRun(run, campaign, plan, wanted.policy).run()
                 for record in journal.probes(campaign.id).values():
                     if record.refused and record.role == "network":
-                        raise BackendError(f"{device} refuses to run {record.label}", why=record.refused)
-                asked = number == 0 and (layers or clock == "device")
-                truths = _ask_oracle(session, chosen) if asked else {}
-                taken.append(Taken(journal.samples(campaign.id), session.hello.fingerprint, truths))
-    return tuple(taken)
+                        raise BackendError(f"{device.name} refuses to run {record.label}", why=record.refused)
+                asks = number == 0 and (wanted.layers or table.clock == "device")
+                truths = _ask_oracle(session, plan) if asks else {}
+                found.append(ProcessSamples(journal.samples(campaign.id), session.hello.fingerprint, truths))
+    return tuple(found)
 
 
-def whole_latency(taken: Sequence[Taken], probe: str, clock: str) -> WholeLatency:
-    """What the processes say of one network."""
-    measured = [summarise(process.samples[probe], clock) for process in taken]
+def whole_latency(processes: Sequence[ProcessSamples], probe: str, clock: str) -> WholeLatency:
+    """Return the latency of one network over all processes."""
+    measured = [summarise(process.samples[probe], clock) for process in processes]
     processes_s = tuple(one.latency_s for one in measured)
     centre_s = statistics.median(processes_s)
     sampling_s = statistics.median(one.halfwidth_s for one in measured)
@@ -102,7 +106,7 @@ def whole_latency(taken: Sequence[Taken], probe: str, clock: str) -> WholeLatenc
         spread_s = statistics.stdev(processes_s)
         between_s = STUDENT_95[min(len(processes_s) - 2, len(STUDENT_95) - 1)] * spread_s / len(processes_s) ** 0.5
         repeatability = spread_s / _SMALL_SAMPLE[min(len(processes_s) - 2, len(_SMALL_SAMPLE) - 1)] / centre_s
-    wall_s = statistics.median(summarise(process.samples[probe], "wall").latency_s for process in taken)
+    wall_s = statistics.median(summarise(process.samples[probe], "wall").latency_s for process in processes)
     return WholeLatency(centre_s, (sampling_s**2 + between_s**2) ** 0.5, wall_s, processes_s, repeatability)
 
 
@@ -113,15 +117,15 @@ def _networks_only(plan: ProbePlan) -> ProbePlan:
     return replace(plan, probes=kept, batches=tuple(batch for batch in batches if batch.loads))
 
 
-def _check_clock(session: AgentSession, device: str, clock: str) -> None:
-    if session.hello.clock != clock:
-        why = f"The table's clock is {clock}, the device's is {session.hello.clock}"
+def _check_clock(session: AgentSession, table: Lut) -> None:
+    if session.hello.clock != table.clock:
+        why = f"The table's clock is {table.clock}, the device's is {session.hello.clock}"
         step = "Profile the device as it is now and build a table, or restore its options"
-        raise LutMismatch(f"The table and {device} have different clocks", why=why, next_step=step)
+        raise LutMismatch(f"The table and {table.device} have different clocks", why=why, next_step=step)
 
 
 def _ask_oracle(session: AgentSession, plan: ProbePlan) -> dict[str, Truth]:
-    """The truth about each whole network; nothing where the device has none to tell."""
+    """Return the truth about each whole network; empty if the device does not report it."""
     truths: dict[str, Truth] = {}
     wholes = [probe for probe in plan.probes.values() if probe.role == "network"]
     for probe in wholes if "oracle" in session.hello.reveals else ():

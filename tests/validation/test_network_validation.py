@@ -14,7 +14,7 @@ from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.samples import Sample
 from harness.validation.network_validation import Validation
-from harness.validation.whole_networks import Taken, whole_latency
+from harness.validation.whole_networks import ProcessSamples, whole_latency
 
 
 def checked(bench: Bench, *models: Path, **options: object) -> Validation:
@@ -86,7 +86,9 @@ def test_networks_of_the_same_name_are_kept_apart(bench: Bench) -> None:
 def test_the_floor_is_what_processes_differ_by() -> None:
     """A network's time is the median over processes, its repeatability their standard deviation, freed of its bias."""
     ms = 1_000_000
-    processes = [Taken({"net": [Sample(value, None, value, 0)] * 5}, {}, {}) for value in (10 * ms, 11 * ms, 12 * ms)]
+    processes = [
+        ProcessSamples({"net": [Sample(value, None, value, 0)] * 5}, {}, {}) for value in (10 * ms, 11 * ms, 12 * ms)
+    ]
     whole = whole_latency(processes, "net", "device")
     assert whole.latency_s == pytest.approx(0.011)
     assert whole.processes_s == pytest.approx((0.010, 0.011, 0.012))
