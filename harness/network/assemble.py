@@ -157,10 +157,9 @@ class ModelBuilder:
         names = dict(bound)
         for node in nodes:
             inputs = [self._bind_input(network, names, name) if name else "" for name in node.inputs]
-            for name in node.outputs:
-                if name:
-                    names[name] = self._new_tensor(network.types[name])
-                    self._tensor_origin[names[name]] = name
+            for name in node.results:
+                names[name] = self._new_tensor(network.types[name])
+                self._tensor_origin[names[name]] = name
             self._node_origin[f"n{len(self._nodes)}"] = node.index
             self._nodes.append(_copy(node, inputs, [names.get(name, "") for name in node.outputs], len(self._nodes)))
         return names
@@ -225,7 +224,7 @@ class ModelBuilder:
     def _copy_constant(self, network: Network, name: str, constant: Constant) -> str:
         from onnx import numpy_helper
 
-        readers = network.consumers.get(name, [])
+        readers = network.readers(name)
         is_weight = all(reader.op in WEIGHT_OPS for reader in readers)
         learnt = is_weight or (constant.type.dtype in FLOATS and not any(_needs_values(reader) for reader in readers))
         if constant.value is not None and (constant.type.elements <= MAX_TRAVELLING_ELEMENTS or not learnt):
@@ -254,7 +253,7 @@ def assemble_network(network: Network, seed: int = 0) -> AssembledModel:
 def index_bound(network: Network, tensor: str) -> int | None:
     """Return the bound below which a tensor's integers must lie; None if the tensor is not used as indices."""
     bounds: list[int | None] = []
-    for node in network.consumers.get(tensor, []):
+    for node in network.readers(tensor):
         if node.op in _INDEX_READERS and node.inputs[1] == tensor:
             axis = next((item.i for item in node.proto.attribute if item.name == "axis"), 0)
             shape = network.types[node.inputs[0]].shape

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from harness.network.assemble import WEIGHT_OPS, index_bound
 from harness.network.fusion_rules import COMMUTATIVE, DEFAULT_RULES, FusionRule, match_all, parse_pattern, pattern_of
-from harness.network.key import attributes, canonical, layer_key
+from harness.network.key import Subgraph, attributes, canonical, layer_key
 from harness.network.network import Constant, Network, Node, TensorType
 from harness.network.reshape import retyped
 
@@ -47,6 +47,11 @@ class NodePair:
     def result(self) -> str:
         """The result of the second group."""
         return _sink(self.second).outputs[0]
+
+    @property
+    def graph(self) -> Subgraph:
+        """Both groups as one subgraph."""
+        return canonical(self.network, (*self.first, *self.second), [self.result])
 
     @property
     def shape(self) -> str:
@@ -109,7 +114,7 @@ def _adjacent(network: Network, rules: Sequence[FusionRule]) -> Iterator[NodePai
         owner.update((node.index, tuple(sorted(group, key=lambda one: one.index))) for node in group)
     apart = {rule.pattern for rule in rules if not rule.holds}
     for node in network.nodes:
-        first, readers = owner[node.index], network.consumers.get(node.outputs[0], [])
+        first, readers = owner[node.index], network.readers(node.outputs[0])
         if node is not _sink(first) or node.outputs[0] in network.outputs or not _is_plain(network, first):
             continue
         seconds = [owner[reader.index] for reader in readers]
@@ -143,14 +148,12 @@ def _pair(network: Network, first: tuple[Node, ...], second: tuple[Node, ...]) -
 
 def _is_plain(network: Network, group: Sequence[Node]) -> bool:
     """Return whether all nodes have one result, they read activations, and their result is not used as indices."""
-    one_result = all(len([name for name in node.outputs if name]) == 1 for node in group)
-    reads = any(name and name not in network.constants for node in group for name in node.inputs)
-    return one_result and reads and index_bound(network, _sink(group).outputs[0]) is None
+    one_result = all(len(node.results) == 1 for node in group)
+    return one_result and any(map(network.activations, group)) and index_bound(network, _sink(group).outputs[0]) is None
 
 
 def _key(pair: NodePair) -> str:
-    graph = canonical(pair.network, (*pair.first, *pair.second), [pair.result])
-    return layer_key(pair.network, graph).digest
+    return layer_key(pair.network, pair.graph).digest
 
 
 def _contrast(pair: NodePair) -> float:
@@ -168,9 +171,7 @@ def _work(network: Network, group: Sequence[Node]) -> float:
     total = 0.0
     for node in group:
         written = network.types[node.outputs[0]]
-        total += written.elements + sum(
-            network.types[name].elements for name in node.inputs if name and name not in network.constants
-        )
+        total += written.elements + sum(network.types[name].elements for name in network.activations(node))
         weights = [network.types[name] for name in node.inputs[1:2] if name in network.constants]
         if weights and len(weights[0].shape) > 1:
             shape = weights[0].shape
@@ -181,25 +182,22 @@ def _work(network: Network, group: Sequence[Node]) -> float:
 
 def _variants(pair: NodePair) -> Iterator[NodePair]:
     """Yield the pair with few channels to sum over, and that pair in larger shapes, if its operators allow it."""
-    for narrow in _narrowed(pair):
-        yield narrow
-        factor = math.sqrt(WANTED_BYTES / narrow.network.types[pair.between].bytes)
-        for step in sorted({max(1.0, factor / 2), max(1.0, factor), factor * 1.5}):
-            if step != 1.0:
-                yield from _grown(narrow, step)
+    narrow = _narrowed(pair)
+    yield narrow
+    factor = math.sqrt(WANTED_BYTES / narrow.network.types[pair.between].bytes)
+    for step in sorted({max(1.0, factor / 2), max(1.0, factor), factor * 1.5} - {1.0}):
+        if (grown := _grown(narrow, step)) is not None:
+            yield grown
 
 
-def _narrowed(pair: NodePair) -> Iterator[NodePair]:
-    network = pair.network
-    graph = canonical(network, (*pair.first, *pair.second), [pair.result])
-    changes: dict[str, TensorType] = {}
+def _narrowed(pair: NodePair) -> NodePair:
+    """Return the pair with few channels to sum over, or as it is."""
+    graph, constants = pair.graph, pair.network.constants
     for node in graph.nodes:
-        read = node.inputs[0]
-        if read in graph.inputs and len(node.inputs) > 1 and node.inputs[1] in network.constants:
-            changes.update(_narrow(network, node))
-            break
-    narrowed = _with_types(pair, changes) if changes else None
-    yield narrowed or pair
+        if node.inputs[0] in graph.inputs and len(node.inputs) > 1 and node.inputs[1] in constants:
+            changes = _narrow(pair.network, node)
+            return (_with_types(pair, changes) if changes else None) or pair
+    return pair
 
 
 def _narrow(network: Network, node: Node) -> Mapping[str, TensorType]:
@@ -222,15 +220,14 @@ def _narrow(network: Network, node: Node) -> Mapping[str, TensorType]:
     return {}
 
 
-def _grown(pair: NodePair, factor: float) -> Iterator[NodePair]:
-    """Yield the pair on pictures `factor` times as high and wide, or on `factor` squared times as many rows."""
-    network = pair.network
-    graph = canonical(network, (*pair.first, *pair.second), [pair.result])
-    changes = {name: _grow(network.types[name], factor) for name in graph.inputs}
+def _grown(pair: NodePair, factor: float) -> NodePair | None:
+    """Return the pair on pictures `factor` times as high and wide, or on `factor` squared times as many rows.
+
+    Returns None if it becomes too large or its operators do not accept these shapes.
+    """
+    changes = {name: _grow(pair.network.types[name], factor) for name in pair.graph.inputs}
     small = sum(kind.bytes for kind in changes.values()) <= _MAX_BYTES
-    grown = _with_types(pair, changes) if changes and small else None
-    if grown is not None:
-        yield grown
+    return _with_types(pair, changes) if changes and small else None
 
 
 def _grow(kind: TensorType, factor: float) -> TensorType:

@@ -106,7 +106,7 @@ def pattern_of(network: Network, group: Sequence[Node]) -> str:
     parts = []
     for position, node in enumerate(graph.nodes):
         labels[node.outputs[0]] = str(position)
-        reads = ",".join(labels[name] for name in _reads(network, node))
+        reads = ",".join(labels[name] for name in network.activations(node))
         parts.append(f"{_variant(network, node)}({reads})")
     return ";".join(parts)
 
@@ -184,22 +184,9 @@ class _Evidence:
 
 
 def _has_one_sink(network: Network, group: frozenset[int]) -> bool:
-    readers = network.consumers
-    sinks = [
-        node
-        for node in network.nodes
-        if node.index in group
-        and any(
-            tensor in network.outputs or any(reader.index not in group for reader in readers.get(tensor, []))
-            for tensor in node.outputs
-        )
-    ]
-    inner = [node for node in network.nodes if node.index in group]
-    return len(sinks) == 1 and all(len([name for name in node.outputs if name]) == 1 for node in inner)
-
-
-def _reads(network: Network, node: Node) -> list[str]:
-    return [name for name in node.inputs if name and name not in network.constants]
+    nodes = [node for node in network.nodes if node.index in group]
+    sinks = [node for node in nodes if any(network.is_read_outside(name, group) for name in node.outputs)]
+    return len(sinks) == 1 and all(len(node.results) == 1 for node in nodes)
 
 
 def _variant(network: Network, node: Node) -> str:
@@ -227,8 +214,6 @@ class _Matcher:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._writers = network.producers
-        self._readers = network.consumers
         self._variants = {node.index: _variant(network, node) for node in network.nodes}
 
     def places(self, pattern: Sequence[PatternNode], claimed: set[int]) -> Iterator[tuple[Node, ...]]:
@@ -250,7 +235,7 @@ class _Matcher:
         variant = self._variants[node.index]
         if wanted.op not in (variant, node.op):
             return
-        reads = _reads(self._network, node)
+        reads = self._network.activations(node)
         if len(reads) != len(wanted.reads):
             return
         bound = {**bound, str(position): node}
@@ -273,7 +258,7 @@ class _Matcher:
             if bound.get(label, tensor) == tensor:
                 yield from self._bind_reads(pattern, wanted[1:], reads[1:], {**bound, label: tensor})
             return
-        writer = self._writers.get(tensor)
+        writer = self._network.producers.get(tensor)
         if writer is None or writer.outputs[0] != tensor:
             return
         if label in bound:
@@ -286,10 +271,5 @@ class _Matcher:
     def _is_closed(self, group: Sequence[Node], sink: Node) -> bool:
         """Return whether only the sink's results are read outside the group."""
         inside = {node.index for node in group}
-        return all(
-            tensor not in self._network.outputs
-            and all(reader.index in inside for reader in self._readers.get(tensor, []))
-            for node in group
-            if node.index != sink.index
-            for tensor in node.outputs
-        )
+        inner = (tensor for node in group if node.index != sink.index for tensor in node.outputs)
+        return not any(self._network.is_read_outside(tensor, inside) for tensor in inner)

@@ -37,14 +37,7 @@ def cut(network: Network, rules: Sequence[FusionRule]) -> tuple[Layer, ...]:
 
 def _layer(network: Network, nodes: Sequence[Node]) -> Layer:
     inside = {node.index for node in nodes}
-    readers = network.consumers
-    outputs = [
-        tensor
-        for node in nodes
-        for tensor in node.outputs
-        if tensor
-        and (tensor in network.outputs or any(reader.index not in inside for reader in readers.get(tensor, [])))
-    ]
+    outputs = [name for node in nodes for name in node.results if network.is_read_outside(name, inside)]
     graph = canonical(network, nodes, outputs)
     return Layer(
         name=min(nodes, key=lambda node: node.index).name,

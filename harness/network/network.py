@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,11 @@ class Node:
     outputs: tuple[str, ...]
     proto: NodeProto
 
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The outputs that are not absent."""
+        return tuple(name for name in self.outputs if name)
+
 
 @dataclass(frozen=True)
 class FreeNode:
@@ -104,6 +109,18 @@ class Network:
     def producers(self) -> dict[str, Node]:
         """The node that writes each tensor."""
         return {tensor: node for node in self.nodes for tensor in node.outputs if tensor}
+
+    def readers(self, tensor: str) -> Sequence[Node]:
+        """Return the nodes that read a tensor, in topological order."""
+        return self.consumers.get(tensor, ())
+
+    def is_read_outside(self, tensor: str, nodes: Collection[int]) -> bool:
+        """Return whether a tensor is an output of the network or read by a node that is not among `nodes`."""
+        return tensor in self.outputs or any(reader.index not in nodes for reader in self.readers(tensor))
+
+    def activations(self, node: Node) -> list[str]:
+        """Return the inputs of a node that are neither constant nor absent."""
+        return [name for name in node.inputs if name and name not in self.constants]
 
     def constant_bytes(self, nodes: Iterable[Node]) -> int:
         """Return the size in bytes of the constants that these nodes read, each counted once."""

@@ -217,7 +217,7 @@ class _Preparation:
     def _run_alone(self, node: Node, feeds: Mapping[str, Any]) -> dict[str, Array] | None:
         types = {name: self._types[alias] for name, alias in _operands(node).items()}
         model = _single_node_model(node.proto, types, self._opset)
-        return run_once(model, feeds, [name for name in node.outputs if name])
+        return run_once(model, feeds, node.results)
 
     def _fold_shape(self, node: Node) -> None:
         import numpy
@@ -252,12 +252,12 @@ class _Preparation:
             schema = defs.get_schema(node.op, self._opset, "")
             inferred = shape_inference.infer_node_outputs(schema, node.proto, types, data, opset_imports=imports)
             is_function = schema.has_function or schema.has_context_dependent_function  # type: ignore[attr-defined]
-            if is_function and not all(_is_typed(inferred.get(name)) for name in node.outputs if name):
+            if is_function and not all(_is_typed(inferred.get(name)) for name in node.results):
                 inferred = self._run_on_ones(node)
         except (*invalid, ValueError, TypeError, RuntimeError) as error:
             why = str(error).strip().splitlines()[0][:300]
             raise InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) has impossible shapes", why=why) from error
-        found = {name: self._output_type(node, name, inferred.get(name)) for name in node.outputs if name}
+        found = {name: self._output_type(node, name, inferred.get(name)) for name in node.results}
         if node.op == "Reshape" and found[node.outputs[0]].elements != self._types[node.inputs[0]].elements:
             why = f"It reshapes {self._types[node.inputs[0]]} to {found[node.outputs[0]]}"
             raise InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) has impossible shapes", why=why)

@@ -30,7 +30,7 @@ def retyped(network: Network, nodes: Sequence[Node], changes: Mapping[str, Tenso
         else:
             kind = changes.get(name, network.types[name])
             values.append(helper.make_tensor_value_info(name, onnx_dtype(kind.dtype), kind.shape))
-    results = [helper.make_empty_tensor_value_info(name) for node in nodes for name in node.outputs if name]
+    results = [helper.make_empty_tensor_value_info(name) for node in nodes for name in node.results]
     copies = [_copy(node) for node in nodes]
     graph = helper.make_graph(copies, "retyped", values, results, initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", network.opset)])

@@ -104,7 +104,7 @@ class _Groups:
     def absorb_into_producers(self) -> None:
         """Join each view that is the only reader of a result to the layers that write it; first views first."""
         for view in self._views:
-            read = [name for name in view.inputs if name and name not in self._network.constants]
+            read = self._network.activations(view)
             producer = self._network.producers.get(read[0]) if len(read) == 1 else None
             if view.index in self._waiting and producer is not None and producer.index not in self._waiting:
                 alone = all(reader.index == view.index for reader in self._readers(producer))
@@ -119,10 +119,10 @@ class _Groups:
         return any(name in self._network.outputs for name in node.outputs)
 
     def _readers(self, node: Node) -> list[Node]:
-        return [reader for name in node.outputs if name for reader in self._network.consumers.get(name, [])]
+        return [reader for name in node.results for reader in self._network.readers(name)]
 
     def _absorb(self, view: Node, neighbour: Node) -> None:
         """Join a view to a neighbour's group, except views of several results: no fusion pattern can hold these."""
-        if len([name for name in view.outputs if name]) == 1:
+        if len(view.results) == 1:
             self._sets.join((neighbour.index, view.index))
             self._waiting.discard(view.index)

@@ -68,7 +68,7 @@ def _end_of_blocked(network: Network, names: EmittedNames, node: NodeProto) -> l
 def _end_of_renamed(network: Network, first: Node, node: NodeProto) -> list[str]:
     """Return the network's results of an operator that kept its node's name but whose results were renamed."""
     if node.op_type == first.op:
-        return [name for name in first.outputs if name]
+        return list(first.results)
     if node.op_type == "QuickGelu":  # x * Sigmoid(x), named after the product
         product = first.outputs[0] if first.op == "Mul" else _next(network, first.outputs[0], {"Mul"})
         return [product] if product else []
@@ -76,7 +76,7 @@ def _end_of_renamed(network: Network, first: Node, node: NodeProto) -> list[str]
 
 
 def _next(network: Network, tensor: str, ops: set[str]) -> str | None:
-    reader = next((node for node in network.consumers.get(tensor, []) if node.op in ops), None)
+    reader = next((node for node in network.readers(tensor) if node.op in ops), None)
     return reader.outputs[0] if reader else None
 
 

@@ -50,9 +50,9 @@ def read_openvino(network: Network, names: EmittedNames, content: bytes) -> Runt
 def _absorb_folded(network: Network, sets: DisjointSets[int], named: Collection[int]) -> None:
     """Join folded nodes to their readers, last nodes first; nodes of several results fit no fusion pattern."""
     for node in reversed(network.nodes):
-        results = [name for name in node.outputs if name]
+        results = node.results
         if node.index not in named and len(results) == 1 and results[0] not in network.outputs:
-            readers = [reader.index for reader in network.consumers.get(results[0], [])]
+            readers = [reader.index for reader in network.readers(results[0])]
             if len({sets.find(reader) for reader in readers}) == 1:
                 sets.join((readers[0], node.index))
 
@@ -70,6 +70,5 @@ def _results(network: Network, groups: Iterable[frozenset[int]], nodes: Collecti
         for node in network.nodes
         if node.index in nodes
         for name in node.outputs
-        if name in network.outputs
-        or any(reader.index not in group_of[node.index] for reader in network.consumers.get(name, []))
+        if network.is_read_outside(name, group_of[node.index])
     )
