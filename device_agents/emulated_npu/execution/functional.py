@@ -180,7 +180,7 @@ def run(
     """
     depths = queues or queue_depths(None)
     load(program, machine, fill, order=order, queues=depths, budget_instructions=budget_instructions)
-    steps = started(program, machine.memories, inputs, budget_instructions=budget_instructions)
+    steps = start_run(program, machine.memories, inputs, budget_instructions=budget_instructions)
     run_items(steps, machine.execute, order=order, queues=depths)
     return outputs_of(program, machine.memories)
 
@@ -210,7 +210,7 @@ def load(
         machine.counters = runs
 
 
-def started(
+def start_run(
     program: Program, memories: Memories, inputs: Mapping[str, Array], *, budget_instructions: int = DEFAULT_BUDGET
 ) -> Iterator[IssuedStep]:
     """Write the inputs of a run to DDR, clear the on-chip memories, and yield the steps of the program.

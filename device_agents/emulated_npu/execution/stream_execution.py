@@ -21,7 +21,7 @@ from device_agents.emulated_npu.execution.functional import (
     load,
     memories_for,
     outputs_of,
-    started,
+    start_run,
 )
 from device_agents.emulated_npu.execution.interleaving import Order, queue_depths, run_while_possible
 from device_agents.emulated_npu.execution.memory import NUMPY_TYPES, Array, Memories
@@ -232,7 +232,7 @@ class _CoreExecution:
     def run(self, number: int, inputs: Mapping[str, Array], order: Order) -> Iterator[Deadlock]:
         """Run the program on the input of this number; yield whenever it has to wait for a message."""
         self._number = number
-        steps = started(self.program, self.memories, inputs)
+        steps = start_run(self.program, self.memories, inputs)
         return run_while_possible(steps, self._execute, self._is_ready, order=order, queues=queue_depths(None))
 
     def _is_ready(self, command: Command) -> bool:
