@@ -53,7 +53,7 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
         position = io_head = cp_head = io_count = cp_count = io_ps = 0
         io_issued: list[int] = []
         cp_issued: list[int] = []
-        issued: list[int] = []  # of what enters no queue
+        issued: list[int] = []  # of steps that enter no queue
         io_served: list[int] = []
         cp_served: list[int] = []
         io_finished: list[int] = []

@@ -65,7 +65,7 @@ def standstill(stopped: Mapping[int, tuple[IssuedStep, int]]) -> Deadlock:
     more = f"; and {len(words) - _NAMED} more" if len(words) > _NAMED else ""
     return Deadlock(
         f"deadlock: {'; '.join(words[:_NAMED])}{more}",
-        "a RECEIVE needs a SEND that never comes, or a SEND the slot of a group that cannot go on",
+        "a RECEIVE needs a SEND that never comes, or a SEND needs a ring slot of a group that is blocked",
         "Order SEND and RECEIVE of all cores so that each can act, or give the group's ring more slots",
     )
 

@@ -124,7 +124,7 @@ class _Recurrence:
         return Formula(io.busy_ps, cp.busy_ps, wait_ps, wait_ps + max(io.busy_ps, cp.busy_ps))
 
     def _line_up(self, lane: _QueueState, step: IssuedStep, depth: int) -> None:
-        """Queue an entry behind an unresolved WAIT, which must not be more entries than the queue holds."""
+        """Queue an entry behind an unresolved WAIT; raise `Deadlock` if there is no room."""
         behind = len(lane.pending)
         if behind >= depth:
             raise self._stuck()
