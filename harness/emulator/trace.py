@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from device_agents.emulated_npu.inference import TimedProgram
-from device_agents.emulated_npu.reports.trace import LayerLabel, chrome_trace, labels_of_names
+from device_agents.emulated_npu.reports.chrome_trace import LayerLabel, chrome_trace, labels_of_names
 from harness.emulator.loading import LoadedProgram
 from harness.emulator.run import time_loaded
 from harness.errors import InputError

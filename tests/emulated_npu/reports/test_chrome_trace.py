@@ -15,7 +15,7 @@ from timed_programs import compute, convolve, load, machine, operand, sound_prog
 
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.reports.trace import LayerLabel, chrome_trace, labels_of_names
+from device_agents.emulated_npu.reports.chrome_trace import LayerLabel, chrome_trace, labels_of_names
 from device_agents.emulated_npu.timing.occupancy import occupancy
 from device_agents.emulated_npu.timing.simulation import simulate
 from device_agents.emulated_npu.unit_commands import (
