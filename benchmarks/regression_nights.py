@@ -48,11 +48,11 @@ from harness.network.models import load_network
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe import network_probe
 from harness.probe.probe_plan import LayerProbes, plan_probes
-from harness.slowdowns.compare import compare_nights
 from harness.slowdowns.findings import Comparison
+from harness.slowdowns.night_comparison import compare_nights
 from harness.slowdowns.power import level_of_each
-from harness.slowdowns.series import WatchSeries, layer_subject, read_watch
-from harness.slowdowns.watch import SHARE, WatchPlan, plan_watch
+from harness.slowdowns.watch_plan import SHARE, WatchPlan, plan_watch
+from harness.slowdowns.watch_series import WatchSeries, layer_subject, read_watch
 from harness.testing.in_process import InProcessSession
 
 DEVICE = "npu01"

@@ -41,7 +41,7 @@ from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
 from harness.measure.progress import Observer, ignore
 from harness.measure.request import ProfileRequest
 from harness.network.network import Network
-from harness.slowdowns.watch import DEFAULT_BUDGET_S
+from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
 from harness.space.exploration import explore_space
 from harness.space.space import Space, load_space
 from harness.workspace import Workspace

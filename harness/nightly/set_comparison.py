@@ -15,8 +15,8 @@ from harness.text import printable
 
 if TYPE_CHECKING:
     from harness.slowdowns.findings import Finding
-    from harness.slowdowns.series import WatchSeries
     from harness.slowdowns.subjects import Subject
+    from harness.slowdowns.watch_series import WatchSeries
 
 LONGEST_ID = 160
 _BOUND = 100.0
@@ -45,7 +45,7 @@ def compare_set(
 
     `reports` are those of earlier nights. Raises what reading the journal raises.
     """
-    from harness.slowdowns.series import read_watch
+    from harness.slowdowns.watch_series import read_watch
 
     if row.status != "done" or row.watch is None:
         return None
@@ -74,7 +74,7 @@ def compare_watches(
 
     A change is fresh unless the report of an earlier night listed it and every report since agrees.
     """
-    from harness.slowdowns.compare import compare_nights
+    from harness.slowdowns.night_comparison import compare_nights
 
     tonight, earlier = nights[-1], nights[:-1]
     found = compare_nights(tonight, earlier, threshold=rules.threshold, level=rules.level)

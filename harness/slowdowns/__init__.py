@@ -1,1 +1,1 @@
-"""Slow-downs: a watch campaign after each profile, and nights compared with earlier ones."""
+"""Slow-downs: a watch campaign after each profile, and nights compared with earlier nights."""

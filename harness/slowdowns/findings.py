@@ -1,4 +1,4 @@
-"""What a comparison of nights tells."""
+"""The findings of a comparison of nights: which subjects are slower or faster, by how much, and since when."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ State = Literal["new", "step", "passed"]
 
 @dataclass(frozen=True)
 class FingerprintChange:
-    """A fact of the device that is another than it was; empty where it was not told."""
+    """A fact of the device's fingerprint that changed; empty if the device did not report it."""
 
     key: str
     before: str
@@ -27,12 +27,13 @@ class FingerprintChange:
 
 @dataclass(frozen=True)
 class Finding:
-    """A layer, a network or the device as a whole that is slower or faster than it was.
+    """A layer, a network or the device as a whole that is slower or faster than before.
 
-    `new`: since tonight. `step`: since the night of `since`, `nights` of them with tonight. `passed`: it was so for
-    `nights` nights from `since` on, and no more from that of `until` on. `change` is a fraction of `latency_s`, what it
-    took before; `interval` its 95 % interval; `p_value` holds over all subjects of the night. `is_fresh`: the night
-    before could not tell it. `causes` is what changed of the device when it began.
+    `state` is `new` (since tonight), `step` (since the night of `since`, on `nights` nights including tonight) or
+    `passed` (on `nights` nights from `since` on, and back to normal from `until` on). `change` is a fraction of
+    `latency_s`, the latency before; `interval` is its 95 % interval; `p_value` is corrected for all subjects of the
+    night. `is_fresh` is true if the night before could not find it. `causes` are changes of the fingerprint on the
+    first night.
     """
 
     subject: Subject
@@ -49,12 +50,12 @@ class Finding:
 
     @property
     def kind(self) -> Kind:
-        """Whether it is a layer, a network or the device."""
+        """Layer, network or device."""
         return self.subject.kind
 
     @property
     def is_slower(self) -> bool:
-        """Whether it became slower, not faster."""
+        """Whether the subject became slower, not faster."""
         return self.change > 0
 
     @property
@@ -78,12 +79,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A night beside earlier ones of the same device.
+    """A night compared with `nights` earlier ones of the same device.
 
-    `nights` is how many earlier ones there were. `changed` is what of the fingerprint is another than the night before.
-    `device_change` and `host_change` are by how much the device as a whole and the overhead of an empty run were off
-    the earlier nights, as fractions; `scatter` is that of probes' totals between nights which is reckoned with.
-    `detectable` holds what could be compared, with the change that it would have taken.
+    `changed` lists what the fingerprint changed since the night before. `device_change` and `host_change` are the
+    relative changes of the device as a whole and of an empty run; `scatter` is the assumed scatter of probes' totals
+    between nights. `detectable` lists every subject that was compared, with its smallest detectable change.
     """
 
     device: str
@@ -98,32 +98,31 @@ class Comparison:
 
     @property
     def regressions(self) -> tuple[Finding, ...]:
-        """What is slower tonight than it was."""
+        """Subjects that are slower tonight."""
         return tuple(one for one in self.findings if one.state != "passed" and one.is_slower)
 
     @property
     def improvements(self) -> tuple[Finding, ...]:
-        """What is faster tonight than it was."""
+        """Subjects that are faster tonight."""
         return tuple(one for one in self.findings if one.state != "passed" and not one.is_slower)
 
     @property
     def passed(self) -> tuple[Finding, ...]:
-        """What was off on earlier nights and is back."""
+        """Subjects that changed on earlier nights and are back to normal."""
         return tuple(one for one in self.findings if one.state == "passed")
 
     @property
     def is_regressed(self) -> bool:
-        """Whether a regression is told for the first time."""
+        """Whether a regression is found for the first time."""
         return any(one.is_fresh for one in self.regressions)
 
     @property
     def hidden(self) -> tuple[Detectable, ...]:
-        """What of `detectable` tonight could not have shown at any size."""
+        """Subjects of which tonight detects no change of any size."""
         return tuple(one for one in self.detectable if not math.isfinite(one.change))
 
 
 def fingerprint_changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[FingerprintChange, ...]:
-    """Facts that differ, by name."""
-    keys = sorted({*before, *after})
-    return tuple(FingerprintChange(key, before.get(key, ""), after.get(key, "")) for key in keys
-                 if before.get(key) != after.get(key))  # fmt: skip
+    """Return the facts that differ, by name."""
+    changes = (FingerprintChange(key, before.get(key, ""), after.get(key, "")) for key in sorted({*before, *after}))
+    return tuple(one for one in changes if before.get(one.key) != after.get(one.key))

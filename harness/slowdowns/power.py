@@ -1,4 +1,4 @@
-"""How many runs show a change, and how small a change they show."""
+"""Statistical power: the runs that detect a change, and the change that a number of runs detects."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import math
 from statistics import NormalDist
 
 LEVEL = 0.005
-"""Probability that a night tells anything of a device that did not change, over all layers and networks."""
+"""Probability that a night reports any change of a device that did not change, over all layers and networks."""
 POWER = 0.98
-"""Probability that a night tells a change for which its runs were planned."""
+"""Probability that a night detects a change for which its runs were planned."""
 EARLIER = 1
-"""Earlier nights that a plan counts on: the first comparison has one."""
+"""Earlier nights that a plan assumes: the first comparison has one."""
 _RANK_EFFICIENCY = 0.85
-"""Of the 20 % trimmed mean and the rank test on normal samples, the smaller one, against the mean."""
+"""Efficiency of the 20 % trimmed mean or the rank test on normal samples, whichever is lower, against the mean."""
 _COMMON = 2.5
-"""By how much what is not the samples' own adds to the variance of a difference: what is common to all probes and had
-to be freed, scatter between nights, and that one earlier night tells that scatter badly."""
+"""Factor on the variance of a difference for what samples do not show: the adjustment for what all probes have in
+common, scatter between nights, and how badly one earlier night determines that scatter."""
 _NORMAL = NormalDist()
 
 
 def level_of_subject(level: float, subjects: int) -> float:
-    """The part of a comparison's level at which one of so many subjects is judged.
+    """Return the level of significance of one of so many subjects.
 
-    One half of the level is for what tonight tells, one for what the nights before tell.
+    Half of the comparison's level is for changes of tonight, half for changes of the nights before.
     """
     return level / 2 / max(1, subjects)
 
 
 def critical(subjects: int, level: float = LEVEL) -> float:
-    """Standard errors beyond which one of so many subjects counts as changed in either direction."""
+    """Return the number of standard errors beyond which one of so many subjects counts as changed."""
     return -_NORMAL.inv_cdf(level_of_subject(level, subjects) / 2)
 
 
 def level_of_each(comparisons: int) -> float:
-    """LEVEL, shared among all comparisons of a night."""
+    """Return the level of each comparison: all comparisons of a night share LEVEL."""
     return LEVEL / max(1, comparisons)
 
 
 def runs_needed(change_s: float, spread_s: float, subjects: int, level: float = LEVEL) -> float:
-    """Runs a night that show such a change of a probe with this spread of its samples; infinite for no change."""
+    """Return the runs per night that detect a change of a probe with this spread of samples; infinite for none."""
     if change_s <= 0:
         return math.inf
     wanted = critical(subjects, level) + _NORMAL.inv_cdf(POWER)
@@ -46,6 +46,6 @@ def runs_needed(change_s: float, spread_s: float, subjects: int, level: float = 
 
 
 def smallest_change_s(spread_s: float, runs: float, subjects: int, level: float = LEVEL) -> float:
-    """The change that so many runs a night show: the inverse of `runs_needed`."""
+    """Return the change that so many runs per night detect: the inverse of `runs_needed`."""
     wanted = critical(subjects, level) + _NORMAL.inv_cdf(POWER)
     return wanted * spread_s * math.sqrt((1 + 1 / EARLIER) * _COMMON / _RANK_EFFICIENCY / runs)

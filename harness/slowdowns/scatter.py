@@ -1,9 +1,9 @@
-"""How far nights differ in which nothing changed, beyond what their samples explain.
+"""The scatter between nights without any change, beyond what their samples explain, as a fraction of probes' totals.
 
-As a part of the probes' totals, by Bayes' rule on a grid: what devices of a clock usually show is the prior, which
-leaves room for devices that scatter far more; each probe's difference from one night to the next is a datum. A datum
-may also be one of a probe that did change, so that the few which did have no say. Few nights of few probes leave much
-open; that becomes the degrees of freedom of the tests.
+Bayes' rule on a grid: the prior is the usual scatter of devices with a clock, with a long tail for devices that scatter
+far more; the data are each probe's differences from one night to the next. The likelihood allows that a probe really
+changed, so that the few that did have no influence. Few nights of few probes determine the scatter badly, which lowers
+the degrees of freedom of the tests.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from scipy.stats import t as student
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 USUAL = {"cpu": 0.01, "wall": 0.02, "device": 0.0001}
-"""Scatter of a probe's total between nights by clock, as a fraction: assumptions, for when little is known."""
+"""Usual scatter of a probe's total between nights by clock, as a fraction; assumed until there are data."""
 USUAL_DEVICE = {"cpu": 0.015, "wall": 0.03, "device": 0.0005}
-"""The same of the device as a whole."""
+"""Usual scatter of the device as a whole."""
 _USUAL_FREEDOM = 4.0
-"""Degrees of freedom that the usual scatter counts as."""
+"""Degrees of freedom of the usual scatter."""
 _CHANGED_BY = 10.0
-"""How far a change takes a probe, as a multiple of what it usually scatters: the scale of Cauchy's distribution."""
+"""Scale of the Cauchy distribution of real changes, as a multiple of the usual scatter."""
 _LOWEST, _HIGHEST, _STEPS = 0.03, 1.0, 200
 _HELD = -25.0
-"""Logarithm of a posterior, beside its largest, down to which the grid is made finer."""
+"""Logarithm of a posterior relative to its maximum, down to which the second grid reaches."""
 _OUTER = 0.05
-"""Two-sided probability at which Student's distribution agrees with the posterior's, for the sake of intervals."""
+"""Two-sided probability at which Student's distribution matches the posterior, for 95 % intervals."""
 _HALVINGS = 50
 _AT_ONCE = 4096
 _FREEDOMS = np.geomspace(0.5, 1e6, 400)
 
 
 @dataclass(frozen=True, eq=False)
-class Moved:
-    """How far off a probe was on some nights, with what error by its samples; scatter is a part of its total."""
+class Deviations:
+    """A probe's deviations on some nights, with standard errors from its samples, and its total."""
 
-    moved_s: Array
+    deviation_s: Array
     stderr_s: Array
     total_s: float
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What is thought of a scatter before any night: the usual one, and how probable surprises are.
+    """The distribution of the scatter before any data.
 
-    With probability `tail` the device is another kind than usual, and scatters by a multiple of any size up to all of a
-    total (half a Cauchy distribution). `changed` is the probability that a probe changed from one night to the next.
-    Both are below one.
+    `usual` is the usual scatter. With probability `tail` the device is unusual, and its scatter has a half-Cauchy
+    distribution that reaches up to the whole total. `changed` is the probability that a probe really changed from one
+    night to the next. Both probabilities are below one.
     """
 
     usual: float
@@ -60,7 +60,7 @@ class Prior:
     changed: float
 
     def log_density(self, tried: Array) -> Array:
-        """Of the logarithm of the scatter."""
+        """Return the log density of the logarithm of the scatter."""
         half = _USUAL_FREEDOM / 2
         scale = math.log(2) - math.lgamma(half) + half * math.log(half)
         usual = scale - _USUAL_FREEDOM * (np.log(tried / self.usual) + self.usual**2 / (2 * tried**2))
@@ -72,20 +72,20 @@ class Prior:
 
 @dataclass(frozen=True, eq=False)
 class Scatter:
-    """Standard deviations that are possible, as fractions, and how probable each is."""
+    """Possible standard deviations, as fractions, with the probability of each."""
 
     tried: Array
     weight: Array
 
     @property
     def value(self) -> float:
-        """The middle one."""
+        """The median."""
         return float(np.interp(0.5, np.cumsum(self.weight), self.tried))
 
-    def errors(self, probes: Sequence[Moved], level: float) -> list[tuple[Array, float]]:
-        """Of each probe the standard errors of its nights, and the fewest degrees of freedom of one.
+    def errors(self, probes: Sequence[Deviations], level: float) -> list[tuple[Array, float]]:
+        """Return, for each probe, the standard errors of its nights and their degrees of freedom.
 
-        With these, Student's distribution is exceeded as often as the posterior's at `level`, where it decides.
+        With these, the quantiles of Student's distribution match the posterior's at `level`, where tests decide.
         """
         if not probes:
             return []
@@ -103,7 +103,7 @@ class Scatter:
         ]
 
     def _quantile(self, spread: Array, probability: float) -> Array:
-        """What is exceeded in either direction with this probability, by rows of standard deviations."""
+        """Return the size that is exceeded in either direction with this probability, for each row of `spread`."""
         low, high = np.zeros(len(spread)), 40 * spread.max(axis=1)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
@@ -112,8 +112,8 @@ class Scatter:
         return np.asarray(high)
 
 
-def scatter_of(probes: Sequence[Moved], prior: Prior) -> Scatter:
-    """The scatter of probes over nights."""
+def scatter_of(probes: Sequence[Deviations], prior: Prior) -> Scatter:
+    """Return the scatter of probes over nights."""
     steps = np.concatenate([np.zeros((3, 0)), *map(_steps, probes)], axis=1)
     lowest, highest = _LOWEST * prior.usual, max(_HIGHEST, prior.usual / _LOWEST)
     tried = np.geomspace(lowest, highest, _STEPS)
@@ -125,7 +125,7 @@ def scatter_of(probes: Sequence[Moved], prior: Prior) -> Scatter:
 
 
 def _posterior(tried: Array, steps: Array, prior: Prior) -> Array:
-    """Logarithms of posterior probabilities, but for a constant."""
+    """Return the logarithms of posterior probabilities, up to a constant."""
     held = prior.log_density(tried)
     for part in np.array_split(steps, math.ceil(steps.shape[1] / _AT_ONCE) or 1, axis=1):
         off_s, error_s, total_s = part
@@ -134,7 +134,7 @@ def _posterior(tried: Array, steps: Array, prior: Prior) -> Array:
 
 
 def _log_likelihood(off_s: Array, error_s: Array, total_s: Array, tried: Array, prior: Prior) -> Array:
-    """Of differences (columns) under scatters (rows): a probe is as it was, or it changed."""
+    """Return log likelihoods of differences (columns) under scatters (rows); a probe changed or did not."""
     same = _normal(off_s, np.hypot(error_s, tried * total_s))
     if not prior.changed:
         return same
@@ -142,10 +142,10 @@ def _log_likelihood(off_s: Array, error_s: Array, total_s: Array, tried: Array, 
     return np.asarray(np.logaddexp(math.log(1 - prior.changed) + same, math.log(prior.changed) + changed))
 
 
-def _steps(probe: Moved) -> Array:
-    """From each night to the next: the difference, its error, and the total, so that a step counts once."""
+def _steps(probe: Deviations) -> Array:
+    """Return each difference from one night to the next, its error, and the total; a step counts only once."""
     errors = np.hypot(probe.stderr_s[1:], probe.stderr_s[:-1]) / 2**0.5
-    return np.stack([np.diff(probe.moved_s) / 2**0.5, errors, np.full(len(errors), probe.total_s)])
+    return np.stack([np.diff(probe.deviation_s) / 2**0.5, errors, np.full(len(errors), probe.total_s)])
 
 
 def _normal(off: Array, spread: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What a watch campaign looks at, and what it can say of it."""
+"""The subjects of a watch campaign: layers, networks and the device as a whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WATCH = "watch"
 
 @dataclass(frozen=True)
 class Subject:
-    """One of which it is asked whether it became slower; `networks` are those that hold a layer."""
+    """A layer, a network or a device that may become slower; `networks` are those that hold a layer."""
 
     kind: Kind
     name: str
@@ -25,7 +25,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Detectable:
-    """The smallest relative change of a subject that would be told with 95 % probability; infinite where none is."""
+    """The smallest relative change of a subject that is found with 95 % probability; infinite if none is."""
 
     subject: Subject
     change: float

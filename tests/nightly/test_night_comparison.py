@@ -18,8 +18,8 @@ from harness.nightly.night_report import NightReport, SetComparison
 from harness.nightly.set_comparison import LONGEST_ID, ComparisonRules, StoredReport, compare_watches, subject_id
 from harness.nightly.status import night_status
 from harness.slowdowns.power import LEVEL
-from harness.slowdowns.series import WatchSeries
 from harness.slowdowns.subjects import Subject
+from harness.slowdowns.watch_series import WatchSeries
 
 RULES = ComparisonRules(keep=14, threshold=0.01, level=LEVEL)
 SLOW = MadeDevice(slow={5: 1.2})
@@ -125,7 +125,7 @@ def test_bug_in_one_comparison_is_told_and_shares_the_level(tmp_path: Path, monk
         levels.append(level)
         raise ValueError("no samples")
 
-    monkeypatch.setattr("harness.slowdowns.compare.compare_nights", broken)
+    monkeypatch.setattr("harness.slowdowns.night_comparison.compare_nights", broken)
     for day in (20, 21):
         found = lab.run(lab.plan("a"), date(2026, 11, day), PretendEngine(lab.workspace, watched=True))
     assert levels == [LEVEL / 2] * 4

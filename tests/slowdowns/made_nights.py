@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from harness.probe.overhead_terms import OverheadTerms
-from harness.slowdowns.series import WatchedLayer, WatchedProbe, WatchSeries
 from harness.slowdowns.subjects import Subject
+from harness.slowdowns.watch_series import WatchedLayer, WatchedProbe, WatchSeries
 
 LAYERS = 12
 HOST_S = (70e-6, 1e-9, 0.75e-9)

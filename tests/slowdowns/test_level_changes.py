@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.slowdowns.history import levels
+from harness.slowdowns.level_changes import levels
 from harness.slowdowns.power import runs_needed, smallest_change_s
 
 LEVEL = 1e-4

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from made_nights import MadeDevice, layer_name
 
-from harness.slowdowns.compare import compare_nights
 from harness.slowdowns.findings import Comparison
-from harness.slowdowns.series import WatchSeries
+from harness.slowdowns.night_comparison import compare_nights
+from harness.slowdowns.watch_series import WatchSeries
 
 USUAL = MadeDevice()
 SLOW = MadeDevice(slow={5: 1.05})

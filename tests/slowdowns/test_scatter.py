@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
-from harness.slowdowns.scatter import Moved, Prior, scatter_of
+from harness.slowdowns.scatter import Deviations, Prior, scatter_of
 
 USUAL = 1e-3
 TOTAL_S = 2e-3
@@ -17,18 +17,20 @@ KNOWN = Prior(USUAL, 0.0, 0.1)
 """Of a device that is as devices are."""
 
 
-def quiet(generator: np.random.Generator, scatter: float, probes: int, nights: int, sampled_s: float) -> list[Moved]:
+def quiet(
+    generator: np.random.Generator, scatter: float, probes: int, nights: int, sampled_s: float
+) -> list[Deviations]:
     """Probes of a device whose nights scatter like that."""
     spread_s = np.hypot(scatter * TOTAL_S, sampled_s)
     errors = np.full(nights, sampled_s)
-    return [Moved(generator.normal(0.0, spread_s, nights), errors, TOTAL_S) for _ in range(probes)]
+    return [Deviations(generator.normal(0.0, spread_s, nights), errors, TOTAL_S) for _ in range(probes)]
 
 
-def p_value(probes: list[Moved], prior: Prior) -> float:
+def p_value(probes: list[Deviations], prior: Prior) -> float:
     """Of the last night against the first, for one of the probes."""
     ((errors_s, freedom),) = scatter_of(probes, prior).errors(probes[:1], 1e-3)
-    moved_s = probes[0].moved_s
-    return float(2 * student.sf(abs(moved_s[-1] - moved_s[0]) / np.hypot(errors_s[-1], errors_s[0]), freedom))
+    deviation_s = probes[0].deviation_s
+    return float(2 * student.sf(abs(deviation_s[-1] - deviation_s[0]) / np.hypot(errors_s[-1], errors_s[0]), freedom))
 
 
 @given(st.floats(-1.0, 2.5), st.integers(0, 1 << 30))
@@ -48,15 +50,17 @@ def test_the_few_that_changed_have_no_say(seed: int, by: float, sign: float) -> 
     probes = quiet(np.random.default_rng(seed), USUAL, 10, 3, 0.5 * USUAL * TOTAL_S)
     before = scatter_of(probes, PRIOR)
     for probe in probes[:2]:
-        probe.moved_s[-1] += sign * by * USUAL * TOTAL_S
+        probe.deviation_s[-1] += sign * by * USUAL * TOTAL_S
     assert scatter_of(probes, PRIOR).value < 1.8 * before.value
 
 
-@pytest.mark.parametrize("probes", [[], [Moved(np.zeros(1), np.full(1, 1e-12), TOTAL_S)]], ids=["none", "one night"])
-def test_where_nothing_is_known_it_is_what_is_usual(probes: list[Moved]) -> None:
+@pytest.mark.parametrize(
+    "probes", [[], [Deviations(np.zeros(1), np.full(1, 1e-12), TOTAL_S)]], ids=["none", "one night"]
+)
+def test_where_nothing_is_known_it_is_what_is_usual(probes: list[Deviations]) -> None:
     """Without two nights of a probe the usual scatter is all there is: Student's distribution with four degrees."""
     found = scatter_of(probes, KNOWN)
-    ((errors_s, freedom),) = found.errors([Moved(np.zeros(1), np.full(1, 1e-12), TOTAL_S)], 1e-3)
+    ((errors_s, freedom),) = found.errors([Deviations(np.zeros(1), np.full(1, 1e-12), TOTAL_S)], 1e-3)
     assert errors_s[0] == pytest.approx(USUAL * TOTAL_S, rel=0.01)
     assert freedom == pytest.approx(4.0, rel=0.03)
 

@@ -27,10 +27,10 @@ from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import probe_of
 from harness.probe.probe_plan import ProbePlan, plan_probes
 from harness.samples import Sample
-from harness.slowdowns.compare import compare_nights
+from harness.slowdowns.night_comparison import compare_nights
 from harness.slowdowns.power import level_of_each
-from harness.slowdowns.series import WatchSeries, read_watch
-from harness.slowdowns.watch import ROUNDS, WatchPlan, plan_watch
+from harness.slowdowns.watch_plan import ROUNDS, WatchPlan, plan_watch
+from harness.slowdowns.watch_series import WatchSeries, read_watch
 from harness.testing.in_process import InProcessSession
 
 PROFILE = RepeatPolicy(runs=12)
@@ -216,7 +216,7 @@ def test_nothing_measured_is_nothing_to_watch(ready: Ready) -> None:
 
 def test_only_watches_are_read(ready: Ready) -> None:
     """A profile is no watch, and is refused as one."""
-    with pytest.raises(JournalError, match="no watch"):
+    with pytest.raises(JournalError, match="is not a watch campaign"):
         read_watch(ready.journal, ready.campaign.id)
 
 

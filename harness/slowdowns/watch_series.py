@@ -1,4 +1,4 @@
-"""A watch campaign as the journal holds it: raw samples by probe, and what each probe is for."""
+"""A watch campaign read from the journal: raw samples by probe, and the purpose of each probe."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 TRIMMED = 0.2
 _GRAIN_S = 0.3e-9
-"""Samples are whole nanoseconds."""
+"""Samples are whole nanoseconds; a spread below their rounding error is not believed."""
 
 
 class WatchingProbe(NamedTuple):
-    """A probe that holds `copies` of a layer, and the null probe beside it."""
+    """A probe that holds `copies` of a layer, and its null probe."""
 
     probe: str
     baseline: str
@@ -34,9 +34,9 @@ class WatchingProbe(NamedTuple):
 
 @dataclass(frozen=True)
 class WatchedLayer:
-    """A layer as one probe watches it, which holds `copies` of it, beside the same probe without them.
+    """A layer as one probe watches it; the probe holds `copies` of it, its `baseline` none.
 
-    A layer that is watched within its context and alone is two of these, with two subjects; one is the second.
+    A layer that is watched both within its context and alone has two of these, with two subjects.
     """
 
     subject: Subject
@@ -48,7 +48,7 @@ class WatchedLayer:
 
 @dataclass(frozen=True)
 class WatchedProbe:
-    """What a probe is for, what it is called, and its amounts."""
+    """A probe's role, label and overhead terms."""
 
     role: Role
     label: str
@@ -59,7 +59,7 @@ class WatchedProbe:
 class WatchSeries:
     """A night's watch of one device: undisturbed samples in seconds on the campaign's clock, by batch and probe.
 
-    `date` is when the campaign began (UTC, ISO 8601), by which nights are put in order.
+    `date` is the start of the campaign (UTC, ISO 8601); nights are sorted by it.
     """
 
     campaign: int
@@ -83,7 +83,7 @@ class WatchSeries:
 
 
 def centre_of(samples: Array) -> tuple[float, float]:
-    """The 20 % trimmed mean with its standard error (by the winsorised variance, Wilcox 2012)."""
+    """Return the 20 % trimmed mean with its standard error from the winsorised variance (Wilcox 2012)."""
     ordered = np.sort(samples)
     cut = int(TRIMMED * len(ordered))
     kept = ordered[cut : len(ordered) - cut]
@@ -93,11 +93,11 @@ def centre_of(samples: Array) -> tuple[float, float]:
 
 
 def read_watch(journal: Journal, campaign: int) -> WatchSeries:
-    """Reads the watch of that number; raises JournalError where there is none, or it is no watch."""
-    known = journal.campaign(campaign)
-    if known.settings.get("purpose") != WATCH:
-        what = f"Campaign {campaign} of {known.device} is no watch"
-        raise JournalError(what, why=f"Its purpose is {known.settings.get('purpose')!r}")
+    """Read a watch campaign; raise JournalError if there is none of that number, or it has another purpose."""
+    stored = journal.campaign(campaign)
+    if stored.settings.get("purpose") != WATCH:
+        what = f"Campaign {campaign} of {stored.device} is not a watch campaign"
+        raise JournalError(what, why=f"Its purpose is {stored.settings.get('purpose')!r}")
     probes = {
         probe: WatchedProbe(record.role, record.label, record.terms)
         for probe, record in journal.probes(campaign).items()
@@ -111,22 +111,29 @@ def read_watch(journal: Journal, campaign: int) -> WatchSeries:
         found += sum(map(len, taken.values()))
         batch += 1
         if taken:
-            samples.append({probe: _seconds(ones, known.clock) for probe, ones in taken.items() if probe in probes})
+            samples.append({probe: _seconds(ones, stored.clock) for probe, ones in taken.items() if probe in probes})
     layers = tuple(one for layer in journal.layers(campaign) for one in _watched(layer, probes))
     return WatchSeries(
-        campaign, known.device, known.created, known.clock, dict(known.fingerprint), layers, probes, tuple(samples)
+        campaign=campaign,
+        device=stored.device,
+        date=stored.created,
+        clock=stored.clock,
+        fingerprint=dict(stored.fingerprint),
+        layers=layers,
+        probes=probes,
+        samples=tuple(samples),
     )
 
 
 def _seconds(samples: Any, clock: str) -> Array:
-    """Samples that nothing preempted, all of them where that leaves less than half."""
+    """Return the samples without preemptions, or all samples if fewer than half are without."""
     clean = [one for one in samples if not one.preemptions]
     used = clean if 2 * len(clean) >= len(samples) else samples
     return np.array([seconds_of(one, clock) for one in used])
 
 
 def watching_probes(layer: LayerProbes) -> tuple[list[WatchingProbe], list[WatchingProbe]]:
-    """Probes that can watch a layer: those that hold it within its context, and the one that holds it alone."""
+    """Return the probes that can watch a layer: those within its context, and the one that holds it alone."""
     stacks = zip(layer.stacks, STACK_COPIES, strict=False)
     within = [WatchingProbe(layer.in_context, layer.null, 1)]
     within += [WatchingProbe(stack, layer.null, copies) for stack, copies in stacks]
@@ -134,12 +141,12 @@ def watching_probes(layer: LayerProbes) -> tuple[list[WatchingProbe], list[Watch
 
 
 def layer_subject(layer: LayerProbes, probe: str) -> Subject:
-    """What is said of a layer as this probe watches it: of the layer in the network, or of the layer alone."""
+    """Return the subject that a probe watches: the layer within its context, or the layer alone."""
     return Subject("layer", layer.name, f"{layer.op}, alone" if probe == layer.layer else layer.op, layer.networks)
 
 
 def _watched(layer: LayerProbes, probes: Mapping[str, WatchedProbe]) -> Iterator[WatchedLayer]:
-    """The layer with the probes that its record names; without those that the device refused, or whose baseline."""
+    """Yield the layer for each of its probes that the device accepted together with its baseline."""
     is_second = False
     for options in watching_probes(layer):
         for one in options:

@@ -1,13 +1,13 @@
-"""The watch campaign: the probes that show best whether a layer became slower, run often enough to show it.
+"""The plan of a watch campaign: the probes that best detect a slower layer, run often enough to detect it.
 
-A profile measures every probe a dozen times, which tells a latency to a percent or so of the *probe*. What changes by
-two percent is a layer of it. So each layer that takes a noticeable part of a network is watched by a probe of its own:
-within its context, or several copies of it behind each other, whichever needs least time on the device. A layer that
-takes far more alone is watched alone, too: it reads and writes other memories there, and whether the network, whose
-memories are full, is like the one or the other nobody tells.
+A profile measures every probe a dozen times, which determines the latency of a *probe* to about a percent. A slow-down
+of two percent concerns one layer of the probe. Therefore each layer with a noticeable part of a network's latency has a
+probe of its own: the layer within its context, or a stack of copies, whichever needs less device time. A layer that is
+far slower alone than within its context is watched alone as well: alone it uses other memories, and in a network, whose
+memories are full, it may behave like either.
 
-Beside them stand the null probes that are subtracted from these, others of varied sizes, and the whole networks. All
-are visited in rounds of random order; what needs more runs is loaded several times.
+The campaign also holds the null probes that are subtracted from these, null probes of various sizes, and the whole
+networks. All are visited in rounds of random order; probes that need more runs are loaded several times.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from harness.probe.batches import MAX_BATCH_LOADS, MAX_BATCH_WEIGHT_BYTES, Batch
 from harness.probe.probe import Probe, network_probe
 from harness.probe.probe_plan import LayerProbes, ProbePlan
 from harness.samples import Sample
-from harness.slowdowns.estimates import Estimates, estimate_profile, place_of
-from harness.slowdowns.overheads import varied_nulls
+from harness.slowdowns.host_share import varied_nulls
 from harness.slowdowns.power import LEVEL, runs_needed, smallest_change_s
-from harness.slowdowns.series import WatchingProbe, WatchSeries, layer_subject, watching_probes
+from harness.slowdowns.profile_summary import ProfileSummary, place_of, summarise_profile
 from harness.slowdowns.subjects import Detectable
+from harness.slowdowns.watch_series import WatchingProbe, WatchSeries, layer_subject, watching_probes
 
 SHOWN = 0.02
-"""The change of a layer for which runs are planned."""
+"""The relative change of a layer for which runs are planned."""
 SHARE = 0.01
-"""Part of a network's latency, all places of a layer together, from which on it is watched."""
+"""Layers with at least this part of a network's latency are watched; all occurrences of a layer count together."""
 _MARGIN = 0.6
-"""Layers are watched from this part of SHARE on: a dozen runs tell a latency no better."""
+"""Layers are watched from this multiple of SHARE on, because a dozen runs determine their latency no better."""
 ROUNDS = 24
-"""Rounds of a watch campaign: random moments of it that every probe is visited at."""
+"""Rounds of a watch campaign; every probe is visited once in each, in random order."""
 _FEWEST_A_VISIT, _MOST_A_VISIT = 2, 8
 _MOST_COPIES = 12
 _MOST_RUNS = ROUNDS * _MOST_A_VISIT * _MOST_COPIES
 _WORTH = 2.0
-"""What is extra is watched where it needs so many times the most runs at most: then these show nearly as much."""
+"""Extra layers are watched if they need at most this multiple of the most runs possible."""
 _NULLS = 9
 _COMMON_RUNS = 8
-"""Runs of all probes together, as a multiple of those of the probe that is run most."""
+"""Runs of all probes together, as a multiple of those of the probe with the most runs."""
 _HALF = 0.5
 _TRIES = 8
 DEFAULT_BUDGET_S = 120.0
@@ -51,9 +51,9 @@ DEFAULT_BUDGET_S = 120.0
 
 @dataclass(frozen=True)
 class WatchPlan:
-    """A watch campaign: its probes, how often they are visited, about how long it takes on the device, what it shows.
+    """A watch campaign: its probes and visits, its approximate device time, and the changes that it detects.
 
-    `detectable` is by the spreads of the profile, for a device whose nights differ in little else.
+    `detectable` assumes the spreads of the profile, and a device whose nights scatter little beyond them.
     """
 
     plan: ProbePlan
@@ -63,8 +63,8 @@ class WatchPlan:
 
 
 @dataclass(frozen=True)
-class _Due:
-    """A layer to be watched by one of some probes, and what it takes there; what is extra must fit into the budget."""
+class _Wish:
+    """A layer to watch, the probes to choose from, and its latency there; extra layers are dropped if time is short."""
 
     layer: LayerProbes
     options: Sequence[WatchingProbe]
@@ -74,7 +74,7 @@ class _Due:
 
 @dataclass(frozen=True)
 class _Choice:
-    """A layer with a probe that watches it and the null probe beside that; `runs` are those that a night needs."""
+    """A layer with the probe that watches it and its null probe; `runs` are those that a night needs."""
 
     layer: LayerProbes
     is_extra: bool
@@ -97,32 +97,32 @@ def plan_watch(
     budget_s: float = DEFAULT_BUDGET_S,
     level: float = LEVEL,
 ) -> WatchPlan | None:
-    """The watch campaign that follows a profile campaign of these networks; None where there is nothing to watch.
+    """Plan the watch campaign after a profile campaign of these networks; return None if there is nothing to watch.
 
-    `profiled` are the profile's samples by probe. Layers that `before` watched stay watched by the same probe, so that
-    nights can be compared. What `budget_s` of time on the device does not allow for gets fewer runs, the dearest first.
-    `level` is the probability of a false alarm with which the nights will be compared.
+    `profiled` are the profile's samples by probe. Layers that `before` watched keep their probes, so that nights can be
+    compared. If `budget_s` of device time does not suffice, the most expensive probes get fewer runs. `level` is the
+    probability of a false alarm with which the nights will be compared.
     """
-    known = estimate_profile(plan, profiled, clock)
+    profile = summarise_profile(plan, profiled, clock)
     wholes = [(network_probe(network), network) for network in networks]
     visits: Visits = "cold" if clock == "device" else "warm"
-    cost = 2.0 if visits == "warm" else 1.0  # an untimed run before each visit's timed ones, at most
+    cost = 2.0 if visits == "warm" else 1.0  # at most one untimed run per timed one: each warm visit begins with it
     held = {one.probe for one in before.layers} if before else set()
-    choices = _fitting(_choices(known, wholes, held, level), held, known, _HALF * budget_s / cost)
+    choices = _fitting(_choices(profile, wholes, held, level), held, profile, _HALF * budget_s / cost)
     if not choices:
         return None
     subjects = len(choices) + len(wholes) + 1
     chosen = [plan.probes[probe] for one in choices for probe in (one.baseline, one.probe)]
     largest_bytes = max(probe.terms.input_bytes for probe in (*chosen, *(whole for whole, _ in wholes)))
-    nulls = [plan.probes[name] for name in varied_nulls(plan, largest_bytes, _NULLS) if name in known.measured]
+    nulls = [plan.probes[name] for name in varied_nulls(plan, largest_bytes, _NULLS) if name in profile.measured]
     probes = {probe.id: probe for probe in (*chosen, *nulls, *(whole for whole, _ in wholes))}
-    run_s = {probe: one.latency_s for probe, one in known.measured.items()}
-    run_s.update((whole.id, known.network_s(network, whole)) for whole, network in wholes)
+    run_s = {probe: one.latency_s for probe, one in profile.measured.items()}
+    run_s.update((whole.id, profile.network_s(network, whole)) for whole, network in wholes)
     round_s = ROUNDS * sum(run_s[probe] for probe in probes)
     a_visit = _runs_a_visit(choices, _HALF * budget_s / (cost * round_s))
     base = ROUNDS * a_visit
     left_s = budget_s - cost * a_visit * round_s
-    for _ in range(_TRIES):  # null probes that are loaded more often, and once more in each batch, take time as well
+    for _ in range(_TRIES):  # copies of null probes, which each batch repeats, take time as well
         copies = _affordable(choices, base, left_s / cost)
         copies.update(_of_nulls([probe.id for probe in nulls], copies, len(probes)))
         batches = _batches([(probe, copies.get(probe.id, 1)) for probe in probes.values()], nulls, visits, a_visit)
@@ -143,51 +143,53 @@ def plan_watch(
     )
 
 
-def _choices(known: Estimates, wholes: Sequence[tuple[Probe, Network]], held: set[str], level: float) -> list[_Choice]:
-    """Layers that take enough of a network, or that probes `held` from the night before, each with what watches it.
+def _choices(
+    profile: ProfileSummary, wholes: Sequence[tuple[Probe, Network]], held: set[str], level: float
+) -> list[_Choice]:
+    """Choose a probe for each layer with a noticeable share of a network or with a probe `held` from the night before.
 
-    One whose context hides most of what it takes alone is watched in both ways: nobody knows which the network is like.
+    A layer that is far slower alone than within its context is watched in both ways.
     """
-    weights = [known.weights(network, whole) for whole, network in wholes]
-    due: list[_Due] = []
-    alone: dict[WatchingProbe, _Due] = {}  # alone a layer is the same in all contexts: it is watched under the first
+    weights = [profile.weights(network, whole) for whole, network in wholes]
+    wishes: list[_Wish] = []
+    alone: dict[WatchingProbe, _Wish] = {}  # alone a layer is the same in all contexts: it is watched under the first
     hidden: set[WatchingProbe] = set()
-    for layer in known.plan.layers:
+    for layer in profile.plan.layers:
         place, (within, (by_itself,)) = place_of(layer), watching_probes(layer)
         weight = max(one.get(place, 0.0) for one in weights)
-        within_s, alone_s = known.within_s.get(place, 0.0), known.alone_s.get(place, 0.0)
+        within_s, alone_s = profile.within_s.get(place, 0.0), profile.alone_s.get(place, 0.0)
         takes_enough = within_s * weight >= _MARGIN * SHARE
         is_hidden = alone_s * weight >= _MARGIN * SHARE and alone_s > within_s / _HALF
         if within_s and (takes_enough or is_hidden or any(one.probe in held for one in within)):
-            due.append(_Due(layer, within, within_s, is_extra=not takes_enough))
+            wishes.append(_Wish(layer, within, within_s, is_extra=not takes_enough))
         if alone_s:
-            has_context = known.is_measured(layer.in_context, layer.null)
-            alone.setdefault(by_itself, _Due(layer, (by_itself,), alone_s, is_extra=has_context))
+            has_context = profile.is_measured(layer.in_context, layer.null)
+            alone.setdefault(by_itself, _Wish(layer, (by_itself,), alone_s, is_extra=has_context))
             if is_hidden or by_itself.probe in held:
                 hidden.add(by_itself)
-    due += [one for by_itself, one in alone.items() if by_itself in hidden]
-    asked = (len(due) + len(wholes) + 1, level)
-    return [_choose(known, one, held, asked) for one in due]
+    wishes += [one for by_itself, one in alone.items() if by_itself in hidden]
+    asked = (len(wishes) + len(wholes) + 1, level)
+    return [_choose(profile, one, held, asked) for one in wishes]
 
 
-def _choose(known: Estimates, due: _Due, held: set[str], asked: tuple[int, float]) -> _Choice:
-    """The probe that was there before, or the one that needs least time, of those that show the layer."""
+def _choose(profile: ProfileSummary, wish: _Wish, held: set[str], asked: tuple[int, float]) -> _Choice:
+    """Choose the probe of the night before, or the one that needs least time, among those that show the layer."""
     showing = []
-    for one in due.options:
-        if known.is_measured(one.probe, one.baseline):
-            shown_s = known.difference_s(one.probe, one.baseline)
-            if shown_s > _HALF * one.copies * due.latency_s:
-                spread_s = known.spread_s[one.probe]
-                runs = runs_needed(SHOWN * one.copies * due.latency_s, spread_s, *asked)
-                run_s = known.measured[one.probe].latency_s
-                showing.append(_Choice(due.layer, due.is_extra, *one, due.latency_s, spread_s, run_s, runs))
+    for one in wish.options:
+        if profile.is_measured(one.probe, one.baseline):
+            shown_s = profile.difference_s(one.probe, one.baseline)
+            if shown_s > _HALF * one.copies * wish.latency_s:
+                spread_s = profile.spread_s[one.probe]
+                runs = runs_needed(SHOWN * one.copies * wish.latency_s, spread_s, *asked)
+                run_s = profile.measured[one.probe].latency_s
+                showing.append(_Choice(wish.layer, wish.is_extra, *one, wish.latency_s, spread_s, run_s, runs))
     return min([one for one in showing if one.probe in held] or showing, key=lambda one: one.runs * one.run_s)
 
 
-def _fitting(choices: Sequence[_Choice], held: set[str], known: Estimates, left_s: float) -> list[_Choice]:
-    """All that must be watched, and what is extra where it can show a change and the time goes that far.
+def _fitting(choices: Sequence[_Choice], held: set[str], profile: ProfileSummary, left_s: float) -> list[_Choice]:
+    """Return all layers that must be watched, and the extra ones that can show a change and fit into the time.
 
-    Those of the night before come first, then the cheapest.
+    Extra layers of the night before come first, then the cheapest.
     """
     kept: list[_Choice] = []
     visited: set[str] = set()
@@ -195,7 +197,7 @@ def _fitting(choices: Sequence[_Choice], held: set[str], known: Estimates, left_
     extra.sort(key=lambda one: (one.probe not in held, one.runs * one.run_s))
     for one in (*(one for one in choices if not one.is_extra), *extra):
         added = {one.probe, one.baseline} - visited
-        least_s = ROUNDS * _FEWEST_A_VISIT * sum(known.measured[probe].latency_s for probe in added)
+        least_s = ROUNDS * _FEWEST_A_VISIT * sum(profile.measured[probe].latency_s for probe in added)
         if not one.is_extra or least_s <= left_s:
             kept.append(one)
             visited |= added
@@ -204,7 +206,7 @@ def _fitting(choices: Sequence[_Choice], held: set[str], known: Estimates, left_
 
 
 def _watched(layer: LayerProbes, chosen: set[str]) -> LayerProbes:
-    """The layer with those of its probes that watch it, and no others."""
+    """Return the layer with only those of its probes that watch it."""
     is_alone, is_within = layer.layer in chosen, not chosen.isdisjoint((layer.in_context, *layer.stacks))
     return replace(
         layer,
@@ -217,14 +219,14 @@ def _watched(layer: LayerProbes, chosen: set[str]) -> LayerProbes:
 
 
 def _runs_a_visit(choices: Sequence[_Choice], affordable: float) -> int:
-    """As many as the probe wants that needs most, where the time allows for so many of all probes."""
+    """Return the runs per visit that the most demanding probe needs, if the time allows as many for all probes."""
     most = max(min(one.runs, _MOST_RUNS) for one in choices)
     wanted = min(_MOST_A_VISIT, math.ceil(most / (ROUNDS * _MOST_COPIES)))
     return max(_FEWEST_A_VISIT, min(wanted, int(affordable)))
 
 
 def _affordable(choices: Sequence[_Choice], base: int, left_s: float) -> dict[str, int]:
-    """How often each probe is loaded: as its runs want it, the cheapest wishes first, as far as the time goes."""
+    """Return how often each probe is loaded for its runs; if time is short, the cheapest probes come first."""
     wanted: dict[str, int] = {}
     for one in choices:
         times = min(_MOST_COPIES, max(1, math.ceil(min(one.runs, _MOST_RUNS) / base)))
@@ -239,7 +241,7 @@ def _affordable(choices: Sequence[_Choice], base: int, left_s: float) -> dict[st
 
 
 def _of_nulls(nulls: Sequence[str], copies: Mapping[str, int], probes: int) -> dict[str, int]:
-    """How often null probes are loaded: what they tell of the host must not be worse than what is freed by it."""
+    """Return how often null probes are loaded, so that the host's share is as precise as the layers' probes."""
     if not nulls:
         return {}
     others = probes + sum(times - 1 for times in copies.values())
@@ -248,9 +250,9 @@ def _of_nulls(nulls: Sequence[str], copies: Mapping[str, int], probes: int) -> d
 
 
 def _batches(
-    loads: Sequence[tuple[Probe, int]], nulls: Sequence[Probe], visits: Visits, runs: int
-) -> tuple[Batch, ...]:  # fmt: skip
-    """Batches as large as a device can hold; the varied null probes are in each, as each is freed by itself."""
+    loads: Sequence[tuple[Probe, int]], nulls: Sequence[Probe], visits: Visits, a_visit: int
+) -> tuple[Batch, ...]:
+    """Return batches as large as a device can hold; each holds all null probes, because it is adjusted by itself."""
     named = {probe.id for probe in nulls}
     shared = [load for probe, times in loads if probe.id in named for load in _loads(probe, times)]
     shared_bytes = sum(times * probe.model.weight_bytes for probe, times in loads if probe.id in named)
@@ -265,7 +267,7 @@ def _batches(
             weight_bytes = shared_bytes
         batches[-1].extend(_loads(probe, times))
         weight_bytes += size
-    return tuple(Batch(tuple(batch), visits, runs) for batch in batches)
+    return tuple(Batch(tuple(batch), visits, a_visit) for batch in batches)
 
 
 def _loads(probe: Probe, times: int) -> list[str]:

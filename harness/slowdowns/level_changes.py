@@ -1,9 +1,9 @@
-"""Nights in order, divided where a level changed: a step is told from one slow night, and from scatter.
+"""Nights in order, divided where their level changed: separates a step from one slow night and from scatter.
 
-Circular binary segmentation (Olshen, Venkatraman, Lucito and Wigler 2004): of all runs of consecutive nights the one
-that differs most from the other nights is set apart, then the parts are looked at in turn, until nothing stands out.
-Here the errors of the nights are known, so that a run of a single night can be judged, which no permutation of ten
-nights could; the level holds over all runs that are tried (Bonferroni).
+Circular binary segmentation (Olshen, Venkatraman, Lucito and Wigler 2004): of all runs of consecutive nights, the one
+that differs most from the other nights is split off; the parts are then divided in the same way, until no run differs
+significantly. Unlike in the paper the errors of the nights are known, so that even a single night can be split off,
+which no permutation test of ten nights allows. The significance holds over all runs that are tried (Bonferroni).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.stats import t as student
 
 @dataclass(frozen=True)
 class Level:
-    """Nights that are of one level, by their indices: its value and standard error."""
+    """Nights of one level, by their indices, with its value and standard error."""
 
     nights: tuple[int, ...]
     value: float
@@ -26,30 +26,30 @@ class Level:
 
 
 def levels(values: Sequence[float], errors: Sequence[float], level: float, freedom: float) -> tuple[Level, ...]:
-    """The levels in the order of their last nights, the current one at the end; a level may be come back to.
+    """Return the levels in the order of their last nights, the current one last; nights may return to a level.
 
-    `errors` are the standard errors of the values, known with so many degrees of freedom; `level` is the probability
-    that nights which differ in nothing are divided.
+    `errors` are the standard errors of the values, with `freedom` degrees of freedom. `level` is the probability that
+    nights without any change are divided.
     """
     found: list[Level] = []
     for start, stop in _segments(values, errors, 0, len(values), level, freedom):
         fresh = _level(range(start, stop), values, errors)
-        same = [known for known in found if not differ(known, fresh, level, freedom)]
-        if same:  # the one it fits best
-            known = min(same, key=lambda one: abs(one.value - fresh.value))
-            found.remove(known)
-            fresh = _level((*known.nights, *fresh.nights), values, errors)
+        same = [one for one in found if not differ(one, fresh, level, freedom)]
+        if same:
+            nearest = min(same, key=lambda one: abs(one.value - fresh.value))
+            found.remove(nearest)
+            fresh = _level((*nearest.nights, *fresh.nights), values, errors)
         found.append(fresh)
     return tuple(found)
 
 
 def differ(one: Level, other: Level, level: float, freedom: float) -> bool:
-    """Whether two levels differ at this level of significance."""
+    """Return whether two levels differ at this level of significance."""
     return difference_p(one, other, freedom) < level
 
 
 def difference_p(one: Level, other: Level, freedom: float) -> float:
-    """Two-sided p-value of two levels' difference."""
+    """Return the two-sided p-value of the difference of two levels."""
     apart = abs(one.value - other.value) / float(np.hypot(one.stderr, other.stderr))
     return float(2 * student.sf(apart, freedom))
 

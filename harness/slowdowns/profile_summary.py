@@ -1,4 +1,4 @@
-"""What a profile campaign tells roughly, to plan a watch by: latencies of layers and networks, spreads of samples."""
+"""A profile campaign in approximate figures to plan a watch by: latencies of layers and networks, sample spreads."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from harness.network.network import Network
 from harness.probe.probe import Probe
 from harness.probe.probe_plan import LayerProbes, ProbePlan
 from harness.samples import Sample
-from harness.slowdowns.overheads import HostShare, fit_host, tells_host
+from harness.slowdowns.host_share import HostShare, fit_host, is_host_probe
 
 _OWN_SAMPLES = 24
-"""Samples from which on a probe's own spread counts as much as what others have."""
+"""Number of samples at which a probe's own spread counts as much as that of the other probes."""
 _LEAST_S = 1e-9
 
 Place = tuple[LayerKey, str]
@@ -28,8 +28,8 @@ Place = tuple[LayerKey, str]
 
 
 @dataclass(frozen=True)
-class Estimates:
-    """Of a profile campaign: its plan, what each probe took, the host's share, and each probe's spread of samples."""
+class ProfileSummary:
+    """A profile campaign: its plan, each probe's measurement and spread of samples, and the host's share."""
 
     plan: ProbePlan
     measured: Mapping[str, Measurement]
@@ -37,24 +37,24 @@ class Estimates:
     spread_s: Mapping[str, float]
 
     def difference_s(self, probe: str, baseline: str) -> float:
-        """What a probe takes beyond its baseline, without what the host does for one and not for the other."""
+        """Return a probe's latency minus its baseline's and minus the difference of their host shares."""
         moved_s = self.host.of(self.plan.probes[probe].terms) - self.host.of(self.plan.probes[baseline].terms)
         return self.measured[probe].latency_s - self.measured[baseline].latency_s - moved_s
 
     def is_measured(self, probe: str, baseline: str) -> bool:
-        """Whether both were measured."""
+        """Return whether both probes were measured."""
         return probe in self.measured and baseline in self.measured
 
     @functools.cached_property
     def within_s(self) -> Mapping[Place, float]:
-        """What layers take within their context; those left out do not show above zero there."""
+        """The latency of each layer within its context, for layers above zero."""
         return self._differences({place_of(one): (one.in_context, one.null) for one in self.plan.layers})
 
     @functools.cached_property
     def alone_s(self) -> Mapping[Place, float]:
-        """What layers take by themselves: of some the context hides most of what they take in a network.
+        """The latency of each layer alone, which for some is far higher than within their context.
 
-        There the memories are full, and a layer may read and write as it does alone.
+        In a network, where the memories are full, a layer may behave like either.
         """
         return self._differences({place_of(one): (one.layer, one.auxiliary) for one in self.plan.layers})
 
@@ -63,7 +63,7 @@ class Estimates:
         return {place: own_s for place, own_s in found.items() if own_s > 0}
 
     def network_s(self, network: Network, whole: Probe) -> float:
-        """About what a network takes: the host's share and its layers."""
+        """Return an approximate latency of a network: the host's share plus its layers."""
         has_context = {place_of(one) for one in self.plan.layers if self.is_measured(one.in_context, one.null)}
         layers_s = (
             count * (self.within_s if place in has_context else self.alone_s).get(place, 0.0)
@@ -72,7 +72,7 @@ class Estimates:
         return max(_LEAST_S, self.host.of(whole.terms) + sum(layers_s))
 
     def weights(self, network: Network, whole: Probe) -> dict[Place, float]:
-        """What part of the network's latency a second of each layer is, in all of its places together."""
+        """Return, for each layer, its number of occurrences divided by the network's latency in seconds."""
         total_s = self.network_s(network, whole)
         return {place: count / total_s for place, count in self._places(network).items()}
 
@@ -81,40 +81,40 @@ class Estimates:
 
 
 def place_of(layer: LayerProbes) -> Place:
-    """The layer's key and context."""
+    """Return the layer's key and context."""
     return layer.key, layer.context
 
 
-def estimate_profile(plan: ProbePlan, profiled: Mapping[str, Sequence[Sample]], clock: str) -> Estimates:
-    """What the samples of a profile campaign, by probe, tell."""
+def summarise_profile(plan: ProbePlan, profiled: Mapping[str, Sequence[Sample]], clock: str) -> ProfileSummary:
+    """Summarise the samples of a profile campaign, given by probe."""
     taken = {probe: ones for probe, ones in profiled.items() if ones and probe in plan.probes}
     measured = {probe: summarise(ones, clock) for probe, ones in taken.items()}
     terms = {probe: plan.probes[probe].terms for probe in taken}
-    telling = [probe for probe in taken if tells_host(plan.probes[probe].role, terms[probe])]
-    host = fit_host({probe: measured[probe].latency_s for probe in telling}, terms)
+    hosts = [probe for probe in taken if is_host_probe(plan.probes[probe].role, terms[probe])]
+    host = fit_host({probe: measured[probe].latency_s for probe in hosts}, terms)
     own = {probe: _spread([seconds_of(one, clock) for one in ones]) for probe, ones in taken.items()}
     of_host = {probe: max(host.of(terms[probe]), _LEAST_S) for probe in taken}
     of_total = {probe: one.latency_s for probe, one in measured.items()}
     counts = {probe: one.samples for probe, one in measured.items()}
-    return Estimates(plan, measured, host, _smoothed(own, counts, (of_host, of_total)))
+    return ProfileSummary(plan, measured, host, _smoothed(own, counts, (of_host, of_total)))
 
 
 def _smoothed(
     own: Mapping[str, float], counts: Mapping[str, int], shares: Sequence[Mapping[str, float]]
 ) -> dict[str, float]:
-    """Each probe's spread: its own, and that which it should have by its host's share or by its total.
+    """Return each probe's spread, smoothed towards the spread that is typical for its host share or its total.
 
-    A dozen samples tell a spread to a quarter. Of the two shares that counts in proportion to which spreads are.
+    A dozen samples determine a spread to 25 % only. Of host share and total the better predictor of spreads is used.
     """
     ratios = [[own[probe] / share[probe] for probe in own if own[probe] > 0] or [0.0] for share in shares]
     uneven = [_spread([math.log(value) for value in values if value > 0] or [0.0]) for values in ratios]
     best = min(range(len(shares)), key=lambda at: uneven[at])
     factor = statistics.median(ratios[best])
-    found = {}
+    smoothed = {}
     for probe, spread_s in own.items():
         weight = counts[probe] / (counts[probe] + _OWN_SAMPLES)
-        found[probe] = math.sqrt(weight * spread_s**2 + (1 - weight) * (factor * shares[best][probe]) ** 2)
-    return found
+        smoothed[probe] = math.sqrt(weight * spread_s**2 + (1 - weight) * (factor * shares[best][probe]) ** 2)
+    return smoothed
 
 
 def _spread(values: Sequence[float]) -> float:

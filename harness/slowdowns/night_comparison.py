@@ -1,0 +1,201 @@
+"""Tonight's watch compared with earlier nights: what became slower, since when, and what could not be detected.
+
+A layer, a network or the device counts as changed if three conditions hold: tonight's samples have another distribution
+than those of the nights at the current level (Mann-Whitney's rank test); the difference exceeds the scatter between
+nights (Student's t), both corrected for all subjects of the night (Holm); and it is as large as the threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from harness.measure.significance import holm
+from harness.settings import SLOWDOWN_THRESHOLD
+from harness.slowdowns.adjustment import NULL_ROLES, AdjustedNight, Reference, adjust, reference_of
+from harness.slowdowns.findings import Comparison, Finding, fingerprint_changes
+from harness.slowdowns.power import LEVEL, level_of_subject
+from harness.slowdowns.scatter import USUAL, USUAL_DEVICE, Deviations, Prior, Scatter, scatter_of
+from harness.slowdowns.subjects import Subject
+from harness.slowdowns.verdicts import Limits, Track, decide, findings_of, smallest_detectable
+from harness.slowdowns.watch_series import WatchSeries
+
+_UNUSUAL = 0.1
+"""Probability that layers scatter by another multiple than null probes, or a device unlike others of its clock."""
+_UNUSUAL_DEVICE = 0.005
+"""The same for the device as a whole; a larger probability would hide every slow-down after a single night."""
+_CHANGED = 0.1
+"""Probability that a probe changed from one night to the next."""
+
+
+@dataclass(frozen=True)
+class _SubjectProbe:
+    """A subject with the probe that watches it; changes are fractions of `unit_s`, `nights` are indices."""
+
+    subject: Subject
+    probe: str
+    unit_s: float
+    nights: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Nights:
+    """The nights of a comparison, tonight last, with their adjusted samples beside the reference."""
+
+    series: Sequence[WatchSeries]
+    adjusted: Sequence[AdjustedNight]
+    reference: Reference
+
+
+def compare_nights(
+    tonight: WatchSeries,
+    earlier: Sequence[WatchSeries],
+    *,
+    threshold: float = SLOWDOWN_THRESHOLD,
+    level: float = LEVEL,
+) -> Comparison:
+    """Compare a night with the earlier ones of the same device and clock, given in any order.
+
+    `threshold` is the smallest relative change that counts; `level` is the probability of any finding for a device that
+    did not change.
+    """
+    same = [one for one in earlier if (one.device, one.clock) == (tonight.device, tonight.clock)]
+    nights = [*sorted(same, key=lambda night: (night.date, night.campaign)), tonight]
+    found = _compare(nights, threshold, level)
+    if not any(one.state == "step" for one in found.findings):
+        return found
+    # A step is fresh if the comparison of the night before did not find it.
+    before = _compare(nights[:-1], threshold, level)
+    found_before = {(one.subject, one.is_slower) for one in before.findings if one.state != "passed"}
+    findings = (
+        replace(one, is_fresh=(one.subject, one.is_slower) not in found_before) if one.state == "step" else one
+        for one in found.findings
+    )
+    return replace(found, findings=tuple(findings))
+
+
+def _compare(series: Sequence[WatchSeries], threshold: float, level: float) -> Comparison:
+    tonight, earlier = series[-1], series[:-1]
+    changed = fingerprint_changes(earlier[-1].fingerprint, tonight.fingerprint) if earlier else ()
+    if not earlier:
+        return Comparison(tonight.device, tonight.date, 0, (), (), changed, 0.0, 0.0, 0.0)
+    reference = reference_of(earlier)
+    nights = _Nights(series, [adjust(night, reference) for night in series], reference)
+    subjects = _common_subjects(nights)
+    limits = Limits(threshold, level / 2, level_of_subject(level, len(subjects) + 1))
+    tracks, scatter = _tracks(nights, subjects, limits.each)
+    device = _device_track(nights, limits.each)
+    verdicts = [decide(track, limits.each) for track in [*tracks, *([device] if device else [])]]
+    corrected = holm([one.p_value for one in verdicts])
+    findings = [
+        finding
+        for one, p_value in zip(verdicts, corrected, strict=True)
+        for finding in findings_of(one, p_value, series, limits)
+    ]
+    last, before = nights.adjusted[-1], nights.adjusted[:-1]
+    return Comparison(
+        device=tonight.device,
+        date=tonight.date,
+        nights=len(earlier),
+        findings=tuple(sorted(findings, key=_importance)),
+        detectable=tuple(smallest_detectable(one, limits) for one in verdicts),
+        changed=changed,
+        device_change=last.device - float(np.median([one.device for one in before])),
+        host_change=last.host - float(np.median([one.host for one in before])),
+        scatter=scatter.value,
+    )
+
+
+def _importance(finding: Finding) -> tuple[bool, int, float]:
+    """Sort current findings before passed ones, the device before networks before layers, then by size."""
+    return finding.state == "passed", ["device", "network", "layer"].index(finding.kind), -finding.change
+
+
+def _common_subjects(nights: _Nights) -> list[_SubjectProbe]:
+    """Return tonight's layers and networks that an earlier night has, too."""
+    found = []
+    for subject, probe, unit_s in _watched_subjects(nights.series[-1], nights.reference):
+        having = tuple(at for at, night in enumerate(nights.adjusted) if probe in night.samples)
+        if unit_s > 0 and len(having) > 1 and having[-1] == len(nights.series) - 1:
+            found.append(_SubjectProbe(subject, probe, unit_s, having))
+    return found
+
+
+def _watched_subjects(night: WatchSeries, reference: Reference) -> list[tuple[Subject, str, float]]:
+    """Return each watched subject with its probe and its latency over the earlier nights."""
+    found: list[tuple[Subject, str, float]] = []
+    for layer in night.layers:
+        if layer.probe in reference.total_s and layer.baseline in reference.total_s:
+            host_s, baseline_s = (reference.host.of(night.probes[one].terms) for one in (layer.probe, layer.baseline))
+            both_s = reference.total_s[layer.probe] - reference.total_s[layer.baseline]
+            found.append((layer.subject, layer.probe, both_s - (host_s - baseline_s)))
+    for probe, record in night.probes.items():
+        if record.role == "network" and probe in reference.total_s:
+            found.append((Subject("network", record.label), probe, reference.total_s[probe]))
+    return found
+
+
+def _tracks(nights: _Nights, subjects: Sequence[_SubjectProbe], each: float) -> tuple[list[Track], Scatter]:
+    """Return the track of each subject, for verdicts at the level `each`, and the scatter that their errors include."""
+    deviations = [_deviations(one.probe, [nights.adjusted[at] for at in one.nights], nights) for one in subjects]
+    scatter = scatter_of(deviations, Prior(_usual_scatter(nights), _UNUSUAL, _CHANGED))
+    tracks = []
+    for one, own, (errors_s, freedom) in zip(subjects, deviations, scatter.errors(deviations, each), strict=True):
+        samples = tuple(nights.adjusted[at].samples[one.probe] for at in one.nights)
+        values = (tuple(map(float, own.deviation_s)), tuple(map(float, errors_s)))
+        tracks.append(Track(one.subject, one.nights, *values, freedom, one.unit_s, samples))
+    return tracks, scatter
+
+
+def _deviations(probe: str, adjusted: Sequence[AdjustedNight], nights: _Nights) -> Deviations:
+    deviation_s = np.array([night.deviation_s[probe] for night in adjusted])
+    errors_s = np.array([night.stderr_s[probe] for night in adjusted])
+    return Deviations(deviation_s, errors_s, nights.reference.total_s[probe])
+
+
+def _usual_scatter(nights: _Nights) -> float:
+    """Return the scatter of layers that is expected before their data.
+
+    On a device's own clock null probes show how nights scatter. On a processor they are too small: they stay in cache.
+    """
+    tonight = nights.series[-1]
+    usual = USUAL[tonight.clock]
+    if tonight.clock != "device":
+        return usual
+    nulls = [
+        _deviations(probe, [night for night in nights.adjusted if probe in night.deviation_s], nights)
+        for probe, record in tonight.probes.items()
+        if record.role in NULL_ROLES and probe in nights.reference.total_s
+    ]
+    return scatter_of(nulls, Prior(usual, 0.0, _CHANGED)).value
+
+
+def _device_track(nights: _Nights, each: float) -> Track | None:
+    """Return the track of the device as a whole, with the samples of all layers; None if too few layers are watched."""
+    adjusted = nights.adjusted
+    having = tuple(at for at, night in enumerate(adjusted) if night.device_stderr)
+    if not adjusted[-1].device_stderr or len(having) < 2:
+        return None
+    slower, stderr = (np.array([getattr(adjusted[at], name) for at in having]) for name in ("device", "device_stderr"))
+    tonight = nights.series[-1]
+    prior = Prior(USUAL_DEVICE[tonight.clock], _UNUSUAL_DEVICE, _CHANGED)
+    scatter = scatter_of([Deviations(slower[:-1], stderr[:-1], 1.0)], prior)
+    ((errors, freedom),) = scatter.errors([Deviations(slower, stderr, 1.0)], each)
+    samples = tuple(_relative_samples(nights, at) for at in having)
+    values = (tuple(map(float, slower)), tuple(map(float, errors)))
+    return Track(Subject("device", tonight.device), having, *values, freedom, 1.0, samples)
+
+
+def _relative_samples(nights: _Nights, at: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the samples of all layers of a night, each as its relative change plus that of the device."""
+    night, reference = nights.adjusted[at], nights.reference
+    return np.concatenate(
+        [
+            (night.samples[probe] - reference.total_s[probe]) / reference.own_s[probe] + night.device
+            for probe in nights.series[at].one_a_layer
+            if reference.own_s.get(probe, 0.0) > 0 and probe in night.samples
+        ]
+    )
