@@ -43,7 +43,7 @@ from harness.measure.request import ProfileRequest
 from harness.network.network import Network
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
 from harness.space.exploration import explore_space
-from harness.space.space import Space, load_space
+from harness.space.space import SearchSpace, load_space
 from harness.workspace import Workspace
 
 _STALE_LEASE_S = Deadlines.lease_ttl_s + Deadlines.margin_s
@@ -129,7 +129,9 @@ def _attempt(
             run = DeviceRun(session, journal, device.name, observe, stop)
             golden = check_golden(run, store, configured_band(device))
             reached = replace(bare, golden_s=golden.latency_s, fingerprint=dict(session.hello.fingerprint))
-            outcome = _explore(reached, run, subject) if isinstance(subject, Space) else _measure(reached, run, subject)
+            outcome = (
+                _explore(reached, run, subject) if isinstance(subject, SearchSpace) else _measure(reached, run, subject)
+            )
             try:
                 check_golden_again(run, golden)
             except DeviceQuarantined as error:  # the device changed during the campaign
@@ -155,7 +157,7 @@ def _measure(bare: ProfileOutcome, run: DeviceRun, networks: tuple[Network, ...]
         return replace(reached, notes=(str(error),))
 
 
-def _explore(bare: ProfileOutcome, run: DeviceRun, space: Space) -> ProfileOutcome:
+def _explore(bare: ProfileOutcome, run: DeviceRun, space: SearchSpace) -> ProfileOutcome:
     journal = run.journal
     found = explore_space(run, space, bare.request, excluded=PENDING)
     if not found.campaigns:

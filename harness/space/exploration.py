@@ -29,7 +29,7 @@ from harness.space.configuration import Configuration
 from harness.space.graph import network_of, own_layers
 from harness.space.planner import Learn, Round, RoundResult, SpaceResult, explore
 from harness.space.sampling import SpaceLayers
-from harness.space.space import Space
+from harness.space.space import SearchSpace
 
 MAX_PART_LAYERS = 64
 MAX_PART_BYTES = 1 << 29
@@ -53,7 +53,7 @@ class SpaceProfile:
 
 def explore_space(
     run: DeviceRun,
-    space: Space,
+    space: SearchSpace,
     request: ProfileRequest,
     *,
     excluded: str | None = None,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from harness.errors import ConfigurationError
 from harness.space.configuration import Configuration
-from harness.space.space import Space
+from harness.space.space import SearchSpace
 
 if TYPE_CHECKING:
     from harness.space.blocks import AnyBlock
@@ -27,7 +27,7 @@ _POINTS_PER_LAYER = 20
 class SpaceLayers:
     """The layers of a space as `planner.explore` draws them."""
 
-    space: Space
+    space: SearchSpace
 
     def random(
         self, count: int, generator: np.random.Generator, without: frozenset[Configuration]
@@ -41,7 +41,7 @@ class SpaceLayers:
 
 
 def random_layers(
-    space: Space, count: int, generator: np.random.Generator, without: frozenset[Configuration] = frozenset()
+    space: SearchSpace, count: int, generator: np.random.Generator, without: frozenset[Configuration] = frozenset()
 ) -> list[Configuration]:
     """Up to `count` different layers, blocks by their shares; fewer only where the space has hardly any more.
 
@@ -63,7 +63,7 @@ def random_layers(
     return list(found)
 
 
-def spread_layers(space: Space, count: int, seed: int) -> list[Configuration]:
+def spread_layers(space: SearchSpace, count: int, seed: int) -> list[Configuration]:
     """Up to `count` different layers that cover the space evenly: the ends of every block, then a Sobol sequence."""
     shares = np.array([block.share for block in space.layers])
     parts = np.maximum(2, np.round(count * shares / shares.sum())).astype(int)
@@ -86,14 +86,14 @@ def spread_layers(space: Space, count: int, seed: int) -> list[Configuration]:
     return list(found)
 
 
-def _spread(space: Space, block: AnyBlock, count: int, seed: int) -> Iterator[Configuration]:
+def _spread(space: SearchSpace, block: AnyBlock, count: int, seed: int) -> Iterator[Configuration]:
     axes = len(block.axes)
     ends = (_end(space, block, np.zeros(axes)), _end(space, block, np.ones(axes)))
     points = (_within(space, block.at(point.tolist())) for point in _sobol(axes, count * _POINTS_PER_LAYER, seed))
     yield from itertools.islice((layer for layer in (*ends, *points) if layer is not None), count)
 
 
-def _end(space: Space, block: AnyBlock, corner: NDArray[np.float64]) -> Configuration | None:
+def _end(space: SearchSpace, block: AnyBlock, corner: NDArray[np.float64]) -> Configuration | None:
     """The layer nearest to a corner of the block that is still within the limits, on the way from its middle."""
     middle = np.full(corner.size, 0.5)
     for halving in range(_HALVINGS):
@@ -111,7 +111,7 @@ def _sobol(axes: int, count: int, seed: int) -> NDArray[np.float64]:
     return np.asarray(qmc.Sobol(axes, scramble=True, seed=seed).random_base2(exponent))
 
 
-def _within(space: Space, layer: Configuration | None) -> Configuration | None:
+def _within(space: SearchSpace, layer: Configuration | None) -> Configuration | None:
     return layer if layer is not None and space.limits.hold(layer) else None
 
 

@@ -46,7 +46,7 @@ class Limits(StrictModel):
         return features.macs <= self.max_macs and features.moved_bytes <= self.max_bytes
 
 
-class Space(StrictModel):
+class SearchSpace(StrictModel):
     """All layers of all blocks that are within the limits."""
 
     limits: Limits = Limits()
@@ -63,7 +63,7 @@ def builtin_spaces() -> tuple[str, ...]:
     return tuple(BUILTIN_PREFIX + path.stem for path in sorted(_FOLDER.glob("*.toml")))
 
 
-def load_space(reference: str) -> Space:
+def load_space(reference: str) -> SearchSpace:
     """Reads the space that a path or `builtin:NAME` refers to; raises ConfigurationError."""
     known = builtin_spaces()
     if reference.startswith(BUILTIN_PREFIX) and reference not in known:
@@ -74,4 +74,4 @@ def load_space(reference: str) -> Space:
     given = read_toml(path)
     if isinstance(given.get("layers"), list):  # strict validation takes tuples for what stays as it is
         given["layers"] = tuple(given["layers"])
-    return check_settings(Space, given, path)
+    return check_settings(SearchSpace, given, path)

@@ -7,9 +7,9 @@ import math
 from harness.predictor.features.layer_features import LayerFeatures
 from harness.space.configuration import Configuration
 from harness.space.planner import Round
-from harness.space.space import Space
+from harness.space.space import SearchSpace
 
-SPACE = Space.model_validate(
+SPACE = SearchSpace.model_validate(
     {
         "limits": {"max_macs": 100_000_000},
         "layers": (

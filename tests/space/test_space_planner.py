@@ -14,7 +14,7 @@ from harness.space.committee import learn_committee, learn_trees, places_of
 from harness.space.configuration import Configuration
 from harness.space.planner import Round, RoundResult, SpaceResult, choose, explore
 from harness.space.sampling import SpaceLayers, random_layers, spread_layers
-from harness.space.space import Space
+from harness.space.space import SearchSpace
 
 LAYERS = SpaceLayers(SPACE)
 
@@ -95,7 +95,7 @@ def test_a_budget_that_does_not_do_ends_it() -> None:
 
 def test_a_space_of_few_layers_is_exhausted() -> None:
     """All eight layers of a space of eight are measured, once."""
-    few = Space.model_validate({"layers": ({"op": "Relu", "channels": [8, 16, 24, 32], "size": [7, 14]},)})
+    few = SearchSpace.model_validate({"layers": ({"op": "Relu", "channels": [8, 16, 24, 32], "size": [7, 14]},)})
     recorded = Recorded()
     result = explore(SpaceLayers(few), recorded.measure, learn=learn_trees)
     assert (result.stopped, result.measured) == ("exhausted", 8)
@@ -159,7 +159,7 @@ def test_huge_spaces_are_sampled_not_listed() -> None:
     axis = {"low": 1, "high": 4096}
     block = {"op": "Conv", "channels_in": axis, "channels_out": axis, "size": {"low": 1, "high": 512},
              "width": {"low": 1, "high": 512}}  # fmt: skip
-    space = Space.model_validate({"layers": (block,)})
+    space = SearchSpace.model_validate({"layers": (block,)})
     assert space.count > 1e12
     assert len(random_layers(space, 100, np.random.default_rng(0))) == 100
 
@@ -167,7 +167,7 @@ def test_huge_spaces_are_sampled_not_listed() -> None:
 def test_a_space_without_a_layer_within_its_limits_is_refused() -> None:
     """The error names the limits."""
     block = {"op": "Relu", "channels": [64], "size": [56]}
-    space = Space.model_validate({"limits": {"max_bytes": 100}, "layers": (block,)})
+    space = SearchSpace.model_validate({"limits": {"max_bytes": 100}, "layers": (block,)})
     for draw in (lambda: spread_layers(space, 4, 0), lambda: random_layers(space, 4, np.random.default_rng(0))):
         with pytest.raises(ConfigurationError, match="max_bytes"):
             draw()

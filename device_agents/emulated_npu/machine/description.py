@@ -1,7 +1,7 @@
 """The description of a machine: units, memories, queues and the host that drives it.
 
-The fields below are the keys of a machine file, the nested dataclasses its tables. `Limits` gives the lowest and the
-highest value of a number: the limits catch a wrong unit and keep sums of picoseconds and addresses within 64 bits.
+The fields below are the keys of a machine file, the nested dataclasses its tables. Each number has a `ValueRange`, which
+catches a wrong unit and keeps sums of picoseconds and addresses within 64 bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Dataflow = Literal["dot-product", "weight-stationary", "output-stationary", "inp
 Packing = Literal["none", "row", "stride"]
 
 
-class Limits(NamedTuple):
+class ValueRange(NamedTuple):
     """The lowest and the highest value of a number."""
 
     low: float
@@ -26,14 +26,14 @@ class Limits(NamedTuple):
 
 
 MAX_CORES = 65_536
-_Cycles = Annotated[int, Limits(0, 1_000_000)]
-_Bytes = Annotated[int, Limits(1, 2**40)]
-_BytesOrNone = Annotated[int, Limits(0, 2**40)]
-_QueueDepth = Annotated[int, Limits(1, 65_536)]
-_BytesPerS = Annotated[float, Limits(0, 1e18)]
-_LatencyNs = Annotated[float, Limits(0, 1e6)]
-_UpToAnHour = Annotated[float, Limits(0, 3_600)]
-_Fraction = Annotated[float, Limits(0, 1)]
+_Cycles = Annotated[int, ValueRange(0, 1_000_000)]
+_Bytes = Annotated[int, ValueRange(1, 2**40)]
+_BytesOrNone = Annotated[int, ValueRange(0, 2**40)]
+_QueueDepth = Annotated[int, ValueRange(1, 65_536)]
+_BytesPerS = Annotated[float, ValueRange(0, 1e18)]
+_LatencyNs = Annotated[float, ValueRange(0, 1e6)]
+_UpToAnHour = Annotated[float, ValueRange(0, 3_600)]
+_Fraction = Annotated[float, ValueRange(0, 1)]
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Mfu:
     of the window ("row": kernel width x channels), or channels x strides ("stride", as in NVDLA's sheet).
     """
 
-    rows: Annotated[int, Limits(1, 65_536)]
-    columns: Annotated[int, Limits(1, 65_536)]
+    rows: Annotated[int, ValueRange(1, 65_536)]
+    columns: Annotated[int, ValueRange(1, 65_536)]
     dataflow: Dataflow
     packing: Packing
     startup_cycles: _Cycles
@@ -59,8 +59,8 @@ class Vfu:
     A division or transcendental function occupies a lane for `special_cycles`.
     """
 
-    lanes: Annotated[int, Limits(1, 2**24)]
-    special_cycles: Annotated[int, Limits(1, 1_000_000)]
+    lanes: Annotated[int, ValueRange(1, 2**24)]
+    special_cycles: Annotated[int, ValueRange(1, 1_000_000)]
     startup_cycles: _Cycles
 
 
@@ -71,7 +71,7 @@ class Memory:
     bytes: _BytesOrNone
     bytes_per_s: _BytesPerS
     latency_ns: _LatencyNs
-    burst_bytes: Annotated[int, Limits(0, 65_536)]
+    burst_bytes: Annotated[int, ValueRange(0, 65_536)]
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class Cores:
     `link` joins the cores of a chip; `chip_link` is the way out of each chip. Each chip has an LLC and a DDR.
     """
 
-    per_chip: Annotated[int, Limits(1, 1_024)]
-    chips: Annotated[int, Limits(1, 1_024)]
+    per_chip: Annotated[int, ValueRange(1, 1_024)]
+    chips: Annotated[int, ValueRange(1, 1_024)]
     link: Interconnect
     chip_link: Interconnect
 
@@ -113,12 +113,12 @@ class Noise:
     """
 
     jitter: _Fraction
-    drift: Annotated[float, Limits(0, 0.99)]
-    drift_period_s: Annotated[float, Limits(1e-3, 1e9)]
+    drift: Annotated[float, ValueRange(0, 0.99)]
+    drift_period_s: Annotated[float, ValueRange(1e-3, 1e9)]
     spike_probability: _Fraction
     spike_s: _UpToAnHour
-    throttle_after_s: Annotated[float, Limits(0, 1e9)]
-    throttle_slowdown: Annotated[float, Limits(1, 1_000)]
+    throttle_after_s: Annotated[float, ValueRange(0, 1e9)]
+    throttle_slowdown: Annotated[float, ValueRange(1, 1_000)]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Host:
 
     preprocess_s_per_byte: _Fraction
     postprocess_s_per_byte: _Fraction
-    dma_bytes_per_s: Annotated[float, Limits(1, 1e18)]
+    dma_bytes_per_s: Annotated[float, ValueRange(1, 1e18)]
     dma_setup_s: _UpToAnHour
     driver_s: _UpToAnHour
     noise: Noise
@@ -143,7 +143,7 @@ class Machine:
     """
 
     name: str
-    clock_hz: Annotated[int, Limits(1_000, 10**12)]
+    clock_hz: Annotated[int, ValueRange(1_000, 10**12)]
     data_type: DataType
     mfu: Mfu
     vfu: Vfu

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, cast, get_args, g
 
 from device_agents.emulated_npu.emulator_errors import InvalidMachine
 from device_agents.emulated_npu.machine.consistency import check_machine
-from device_agents.emulated_npu.machine.description import Limits, Machine
+from device_agents.emulated_npu.machine.description import Machine, ValueRange
 from device_agents.emulated_npu.unit_commands import DataType
 
 _MAX_FILE_BYTES = 65_536
@@ -145,7 +145,7 @@ class _MachineReader:
             self._fail(f"{key} is {_shown(value)}", why, "Choose one of them")
         return str(value)
 
-    def _number(self, expected: type[int] | type[float], limits: Limits, value: Any, key: str) -> float:
+    def _number(self, expected: type[int] | type[float], limits: ValueRange, value: Any, key: str) -> float:
         if type(value) not in ((int,) if expected is int else (int, float)):
             noun = "a whole number" if expected is int else "a number"
             self._fail(f"{key} is {_shown(value)}", f"It is {noun}", "Correct the value")
