@@ -1,7 +1,7 @@
 """The description of a machine: units, memories, queues and the host that drives it.
 
-The fields below are the keys of a machine file, the nested dataclasses its tables. Each number has a `ValueRange`, which
-catches a wrong unit and keeps sums of picoseconds and addresses within 64 bits.
+The fields below are the keys of a machine file, the nested dataclasses its tables. Each number has a `ValueRange`,
+which catches a wrong unit and keeps sums of picoseconds and addresses within 64 bits.
 """
 
 from __future__ import annotations
