@@ -1,4 +1,4 @@
-"""`harness demo`: the main job on bundled networks, from nothing to a report."""
+"""`harness demo`: the whole procedure on built-in networks, from the first measurement to a report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def demo(
     workspace: options.WorkspaceFolder = None,
     json: options.Json = False,
 ) -> None:
-    """Profile three networks, build a table, estimate, measure, compare, report.
+    """Profile three networks, build a table, estimate and measure the networks, and write a report.
 
     Example: harness demo --workspace demo
     """

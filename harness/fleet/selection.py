@@ -1,4 +1,4 @@
-"""Which devices a command is about: by name, by group, or all."""
+"""Select the devices of a command: by name, by group, or all."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from harness.errors import UnknownDevice, UsageError
 def select(
     inventory: Mapping[str, Device], *, names: Sequence[str] = (), groups: Sequence[str] = (), everything: bool = False
 ) -> tuple[Device, ...]:
-    """The devices of those names, then those of the groups, then all, each once.
+    """Return the devices with these names, then those of the groups, then all, each once.
 
-    All are those of devices.toml, or the built-in ones where it lists none. Raises UnknownDevice for a name or a group
-    that nobody has, and UsageError where nothing is named.
+    `everything` selects the devices of devices.toml, or the built-in ones if it lists none. Raises UnknownDevice for an
+    unknown name or group, and UsageError if nothing is selected.
     """
     chosen = {name: find_device(inventory, name) for name in names}
     for group in groups:
@@ -29,5 +29,5 @@ def select(
         own = {name: device for name, device in inventory.items() if name not in BUILT_IN}
         chosen.update(own or inventory)
     if not chosen:
-        raise UsageError("There is no device to work on", next_step="Name one by --device, or give --group or --all")
+        raise UsageError("No device is selected", next_step="Name one by --device, or give --group or --all")
     return tuple(chosen.values())

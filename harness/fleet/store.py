@@ -1,4 +1,4 @@
-"""What a workspace knows of its devices and nights beside samples: SQLite, as durable as the journal."""
+"""The health of devices, their golden bands, and nights: SQLite, as durable as the journal."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from harness.measure.database import open_durable, opening_step, transaction
 
 HealthName = Literal["good", "unknown", "bad", "maintenance", "retired"]
 HEALTH: tuple[HealthName, ...] = ("good", "unknown", "bad", "maintenance", "retired")
-"""What we think of a device; what it does at the moment (idle, leased, running) is its state, and another thing."""
+"""The health of a device; its state (idle, leased, running) is independent of it."""
 OUT_OF_SERVICE: tuple[HealthName, ...] = ("maintenance", "retired")
-"""What a person says, and no measurement changes."""
+"""Only a person sets and ends these."""
 
 SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -41,7 +41,7 @@ JobStatus = Literal["running", "done", "failed"]
 
 @dataclass(frozen=True)
 class DeviceHealth:
-    """What we think of a device, why, and since when (UTC, ISO 8601)."""
+    """The health of a device, the reason, and since when (UTC, ISO 8601)."""
 
     device: str
     health: HealthName
@@ -51,9 +51,10 @@ class DeviceHealth:
 
 @dataclass(frozen=True)
 class Band:
-    """What the golden probe may take on a device, in seconds.
+    """The accepted latencies of the golden probe on a device, in seconds.
 
-    It is `learnt` at a time (UTC) from the medians of its first sessions, `latencies_s`, or `configured`.
+    `learnt` is the time (UTC) at which it was computed from the medians of the first sessions, `latencies_s`, or
+    `configured`.
     """
 
     low_s: float
@@ -62,13 +63,13 @@ class Band:
     latencies_s: tuple[float, ...] = ()
 
     def holds(self, latency_s: float) -> bool:
-        """Whether a latency is inside."""
+        """Return whether a latency is inside."""
         return self.low_s <= latency_s <= self.high_s
 
 
 @dataclass(frozen=True)
 class NightJob:
-    """A job of a night as it stands; `outcome` is what the night made of it, as plain JSON data."""
+    """The state of a job of a night; `outcome` is its result as plain JSON data."""
 
     name: str
     night: str
@@ -82,7 +83,7 @@ class FleetStore:
     """Health, golden bands and nights of one workspace; one per thread, use as a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or creates the file; raises JournalError where it is not one of ours."""
+        """Open or create the file; raises JournalError if it is not a fleet store."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +104,7 @@ class FleetStore:
             raise JournalError(f"{self.path} is not of this version", why=why, next_step="Move it away")
         if version == 0:
             with self._transaction():
-                if self._db.execute("PRAGMA user_version").fetchone() == (0,):  # nobody was faster
+                if self._db.execute("PRAGMA user_version").fetchone() == (0,):  # no other process created it meanwhile
                     for statement in _SCHEMA.split(";"):
                         self._db.execute(statement)
                     self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
@@ -125,22 +126,22 @@ class FleetStore:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """Turns what a damaged file makes of a query, or of a value, into a JournalError."""
+        """Turn the errors of a damaged file into a JournalError."""
         try:
             yield
         except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
-            step = "Move the file away: devices are then unknown again, and tonight's jobs are looked up in the journal"
+            step = "Move the file away: devices are then unknown again, and tonight's jobs are read from the journal"
             raise JournalError(f"{self.path} is damaged", why=str(error), next_step=step) from error
 
     # --- health -------------------------------------------------------------------------------------------------
 
     def health(self, device: str) -> DeviceHealth:
-        """What we think of a device; unknown where nothing was ever said."""
+        """Return the health of a device; unknown if none was ever recorded."""
         history = self.history(device, 1)
-        return history[0] if history else DeviceHealth(device, "unknown", "never looked at", "")
+        return history[0] if history else DeviceHealth(device, "unknown", "never measured", "")
 
     def history(self, device: str, limit: int = 20) -> tuple[DeviceHealth, ...]:
-        """What was thought of a device, newest first."""
+        """Return the recorded healths of a device, newest first."""
         with self._reading():
             rows = self._db.execute(
                 "SELECT device, health, reason, since FROM health WHERE device=? ORDER BY id DESC LIMIT ?",
@@ -149,28 +150,28 @@ class FleetStore:
             return tuple(DeviceHealth(name, cast(HealthName, health), *rest) for name, health, *rest in rows)
 
     def measured(self, device: str, health: HealthName, reason: str) -> DeviceHealth:
-        """Records what a measurement says of a device; what a person said stands."""
+        """Record the health that a measurement shows, unless a person took the device out of service."""
         return self._mark(device, health, reason, OUT_OF_SERVICE)
 
     def mark(self, device: str, health: HealthName, reason: str) -> DeviceHealth:
-        """Records what a person says of a device; `since` stays where the health does."""
+        """Record the health that a person sets; `since` stays the same if the health does."""
         return self._mark(device, health, reason, ())
 
     def _mark(self, device: str, health: HealthName, reason: str, standing: Sequence[HealthName]) -> DeviceHealth:
-        told = now()
+        changed = now()
         with self._transaction():
             before = self.health(device)
             if before.health in standing or (before.health, before.reason) == (health, reason[:500]):
                 return before
-            since = before.since if before.health == health and before.since else told
-            values = (device, health, reason[:500], since, told)
+            since = before.since if before.health == health and before.since else changed
+            values = (device, health, reason[:500], since, changed)
             self._db.execute("INSERT INTO health (device, health, reason, since, told) VALUES (?,?,?,?,?)", values)
         return DeviceHealth(device, health, reason[:500], since)
 
     # --- golden bands -------------------------------------------------------------------------------------------
 
     def band(self, device: str) -> Band | None:
-        """What was learnt of the golden probe on a device; None before its first session."""
+        """Return the golden band of a device; None before its first session."""
         with self._reading():
             row = self._db.execute(
                 "SELECT low_s, high_s, learnt, latencies_s FROM bands WHERE device=?", (device,)
@@ -181,26 +182,26 @@ class FleetStore:
             return Band(low_s, high_s, learnt, tuple(json.loads(latencies_s)))
 
     def set_band(self, device: str, band: Band) -> None:
-        """Records a band, in place of the one before."""
+        """Record a band in place of the previous one."""
         values = (device, band.low_s, band.high_s, band.learnt, json.dumps(band.latencies_s))
         with self._transaction():
             self._db.execute("INSERT OR REPLACE INTO bands VALUES (?,?,?,?,?)", values)
 
     def forget_band(self, device: str) -> bool:
-        """Forgets what was learnt of a device; whether there was anything."""
+        """Delete the golden band of a device, and return whether there was one."""
         with self._transaction():
             return self._db.execute("DELETE FROM bands WHERE device=?", (device,)).rowcount > 0
 
     # --- nights -------------------------------------------------------------------------------------------------
 
     def record_job(self, name: str, night: str, device: str, status: JobStatus, outcome: Mapping[str, object]) -> None:
-        """Records where a job of a night stands."""
+        """Record the state of a job of a night."""
         values = (name, night, device, status, json.dumps(outcome, sort_keys=True, allow_nan=False), now())
         with self._transaction():
             self._db.execute("INSERT OR REPLACE INTO jobs VALUES (?,?,?,?,?,?)", values)
 
     def jobs(self, night: str) -> tuple[NightJob, ...]:
-        """The jobs of a night, by name."""
+        """Return the jobs of a night, by name."""
         with self._reading():
             rows = self._db.execute(
                 "SELECT name, night, device, status, outcome, changed FROM jobs WHERE night=? ORDER BY name", (night,)
@@ -211,7 +212,7 @@ class FleetStore:
             )
 
     def record_report(self, night: str, report: Mapping[str, object]) -> None:
-        """Records what a night came to."""
+        """Record the report of a night."""
         with self._transaction():
             self._db.execute(
                 "INSERT OR REPLACE INTO reports VALUES (?,?,?)",
@@ -219,12 +220,12 @@ class FleetStore:
             )
 
     def reports(self, limit: int = 30) -> tuple[tuple[str, str, Mapping[str, object]], ...]:
-        """Nights with when they were finished and what they came to, newest first."""
+        """Return nights with the time of their end and their report, newest first."""
         with self._reading():
             rows = self._db.execute("SELECT night, finished, report FROM reports ORDER BY night DESC LIMIT ?", (limit,))
             return tuple((night, finished, json.loads(report)) for night, finished, report in rows)
 
 
 def now() -> str:
-    """The time in UTC, ISO 8601."""
+    """Return the time in UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,8 +1,10 @@
-"""Axes of a space: the values that one size of a layer may take, addressed by a number from 0 to 1."""
+"""Axes of a space: the values that one size of a layer may take, selected by a number from 0 to 1."""
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,11 +23,11 @@ class Values:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of values."""
         return len(self.values)
 
     def at(self, place: float) -> int:
-        """The value at `place`, from 0 (smallest) to 1 (largest)."""
+        """Return the value at `place`, from 0 (smallest) to 1 (largest)."""
         return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
 
 
@@ -39,14 +41,14 @@ class Range:
 
     @property
     def count(self) -> int:
-        """How many multiples there are."""
+        """Return the number of multiples."""
         return self.high // self.multiple_of - -(-self.low // self.multiple_of) + 1
 
     def at(self, place: float) -> int:
-        """The value at `place`, from 0 (smallest) to 1 (largest)."""
+        """Return the value at `place`, from 0 (smallest) to 1 (largest)."""
         first = -(-self.low // self.multiple_of)
         last = self.high // self.multiple_of
-        # Half a step beyond either end, so that the ends are as likely as their neighbours.
+        # Half a step beyond either end makes the ends as likely as their neighbours.
         start, end = math.log(first - 0.5), math.log(last + 0.5)
         return min(max(round(math.exp(start + place * (end - start))), first), last) * self.multiple_of
 
@@ -97,44 +99,39 @@ class Choices:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of values."""
         return len(self.values)
 
     def at(self, place: float) -> Any:
-        """The choice at `place` from 0 to 1."""
+        """Return the choice at `place`, from 0 to 1."""
         return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
 
 
 def choices_of(*allowed: str | bool) -> PlainValidator:
-    """A validator for one of `allowed`, or a list of them."""
+    """Return a validator for one of `allowed`, or a list of them."""
+    names = ", ".join(str(one).lower() if isinstance(one, bool) else repr(one) for one in allowed)
 
-    def check(given: Any) -> Choices:
-        if isinstance(given, Choices):
-            return given
-        found = tuple(given) if isinstance(given, list) else (given,)
-        known = all(
-            any(value is one or (isinstance(value, str) and value == one) for one in allowed) for value in found
-        )
-        if not found or len(found) > MAX_VALUES or not known:
-            names = ", ".join(str(one).lower() if isinstance(one, bool) else repr(one) for one in allowed)
-            raise ValueError(f"must be one of {names}, or a list of them")
-        if len(set(found)) != len(found):
-            raise ValueError("lists a value twice")
-        return Choices(found)
+    def is_allowed(value: Any) -> bool:
+        return any(value is one or (isinstance(value, str) and value == one) for one in allowed)
 
-    return PlainValidator(check)
+    return PlainValidator(functools.partial(_choices, is_allowed, f"one of {names}"))
 
 
-def _groups(given: Any) -> Choices:
+def _choices(is_allowed: Callable[[Any], bool], allowed: str, given: Any) -> Choices:
     if isinstance(given, Choices):
         return given
     found = tuple(given) if isinstance(given, list) else (given,)
-    if not found or len(found) > MAX_VALUES or not all(value == DEPTHWISE or _is_size(value) for value in found):
-        raise ValueError(f'must be a whole number from 1, "{DEPTHWISE}", or a list of them')
+    if not found or len(found) > MAX_VALUES or not all(map(is_allowed, found)):
+        raise ValueError(f"must be {allowed}, or a list of them")
     if len(set(found)) != len(found):
         raise ValueError("lists a value twice")
     return Choices(found)
 
 
-Groups = Annotated[Choices, PlainValidator(_groups)]
+def _is_group(value: Any) -> bool:
+    return value == DEPTHWISE or _is_size(value)
+
+
+_GROUPS = f'a whole number from 1, "{DEPTHWISE}"'
+Groups = Annotated[Choices, PlainValidator(functools.partial(_choices, _is_group, _GROUPS))]
 """Numbers of groups, or `depthwise` for as many as channels."""

@@ -1,4 +1,4 @@
-"""Operator blocks of a space file: the layers that each of them holds, as points of a unit cube."""
+"""Operator blocks of a space file; each maps the points of a unit cube to layers."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ Flags = Annotated[Choices, choices_of(True, False)]
 
 
 class Block(StrictModel):
-    """What all blocks have: `share` is how much of the space the block stands for, against the others."""
+    """The base of all blocks; `share` is the weight of the block among the others of the space."""
 
     share: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
 
     @functools.cached_property
     def axes(self) -> Mapping[str, Axis | Choices]:
-        """The axes of the block by name, those that were left out not among them."""
+        """Return the axes that the block sets, by name."""
         found = ((name, getattr(self, name)) for name in type(self).model_fields)
         return {name: axis for name, axis in found if hasattr(axis, "at")}
 
     @property
     def count(self) -> int:
-        """How many combinations of values there are; some of them may make no layer."""
+        """Return the number of combinations of values; some of them may be invalid."""
         return math.prod(axis.count for axis in self.axes.values())
 
     def at(self, point: Sequence[float]) -> Configuration | None:
-        """The layer at a point of the unit cube over `axes`; None where its sizes make no layer."""
+        """Return the layer at a point of the unit cube over `axes`; None if its sizes do not fit together."""
         return self._layer({name: axis.at(place) for (name, axis), place in zip(self.axes.items(), point, strict=True)})
 
     def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
@@ -55,7 +55,7 @@ class Block(StrictModel):
 
 
 class ConvolutionBlock(Block):
-    """Convolutions; a depthwise one has as many output as input channels, whatever `channels_out` says."""
+    """Convolutions; a depthwise one ignores `channels_out` and has as many output as input channels."""
 
     op: Literal["Conv"]
     channels_in: Sizes
@@ -78,14 +78,12 @@ class ConvolutionBlock(Block):
         size = (values["size"], values.get("width", values["size"]))
         if channels_in % groups or channels_out % groups or min(size) + 2 * padding_of(kernel, stride) < kernel:
             return None
-        return Convolution(
-            values["batch"], channels_in, channels_out, size, kernel, stride, groups,
-            values["activation"], values["batch_norm"], values["residual"],
-        )  # fmt: skip
+        fused = (values["activation"], values["batch_norm"], values["residual"])
+        return Convolution(values["batch"], channels_in, channels_out, size, kernel, stride, groups, *fused)
 
 
 class ProductBlock(Block):
-    """Matrix products with a weight and a bias, or with `heads` of two activations, as in attention."""
+    """Matrix products with a weight and a bias, or `heads` products of two activations, as in attention."""
 
     op: Literal["MatMul", "Gemm"]
     rows: Sizes
@@ -106,7 +104,7 @@ class ProductBlock(Block):
 
 
 class PoolingBlock(Block):
-    """Poolings with a window."""
+    """Pooling layers with a window."""
 
     op: Literal["MaxPool", "AveragePool"]
     channels: Sizes
@@ -125,7 +123,7 @@ class PoolingBlock(Block):
 
 
 class GlobalPoolingBlock(Block):
-    """Poolings of the whole plane."""
+    """Pooling layers over the whole plane."""
 
     op: Literal["GlobalAveragePool", "GlobalMaxPool"]
     channels: Sizes
@@ -139,7 +137,7 @@ class GlobalPoolingBlock(Block):
 
 
 class ElementwiseBlock(Block):
-    """Operators on every element of one map, or of two of the same shape."""
+    """Operators on each element of one map, or of two maps of the same shape."""
 
     op: Literal["Add", "Mul", "Sub", "Div", "Relu", "Sigmoid", "Tanh", "Swish", "HardSwish"]
     channels: Sizes

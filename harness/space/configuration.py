@@ -1,4 +1,4 @@
-"""Configurations: single layers with all their sizes, as points of a space and as features."""
+"""Configurations: single layers with all their sizes, which a space holds and the predictor describes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NO_ACTIVATION = "none"
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution with what a device may fuse into it; `size` is that of its input, padded as `padding_of` says."""
+    """A convolution with operators that a device may fuse into it; `size` is the input size, padded by `padding_of`."""
 
     batch: int
     channels_in: int
@@ -26,7 +26,7 @@ class Convolution:
 
     @property
     def features(self) -> LayerFeatures:
-        """What the predictor knows of it; raises UsageError where the groups do not divide the channels."""
+        """Return the predictor's features; raises UsageError if the groups do not divide the channels."""
         padding = padding_of(self.kernel, self.stride)
         kind = "dense" if self.groups == 1 else "depthwise" if self.groups == self.channels_in else "grouped"
         found = convolution(
@@ -44,7 +44,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Product:
-    """A matrix product (rows, depth) x (depth, columns) with a bias; with `heads`, so many products of activations."""
+    """A matrix product (rows, depth) x (depth, columns) with a bias, or `heads` products of two activations."""
 
     op: str
     heads: int
@@ -55,7 +55,7 @@ class Product:
 
     @property
     def features(self) -> LayerFeatures:
-        """What the predictor knows of it."""
+        """Return the predictor's features."""
         found = matrix_product(rows=self.rows, depth=self.depth, columns=self.columns, batch=max(1, self.heads))
         kind = "activations" if self.heads else "weights"
         return _named(f"mac/product/{kind}/{_suffix(self.activation)}", found)
@@ -63,7 +63,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Pooling:
-    """A pooling layer; `kernel` is the whole plane for the global one."""
+    """A pooling layer; the kernel of a global one is the whole plane."""
 
     op: str
     batch: int
@@ -74,7 +74,7 @@ class Pooling:
 
     @property
     def features(self) -> LayerFeatures:
-        """What the predictor knows of it."""
+        """Return the predictor's features."""
         paddings = (0, 0) if self.op.startswith("Global") else (padding_of(self.kernel[0], self.stride[0]),) * 2
         edges = [
             (edge + 2 * pad - taps) // step + 1
@@ -94,7 +94,7 @@ class Pooling:
 
 @dataclass(frozen=True)
 class Elementwise:
-    """An operator that treats elements alike; `operands` tensors of one shape go in."""
+    """An operator on each element of `operands` tensors of the same shape."""
 
     op: str
     operands: int
@@ -104,7 +104,7 @@ class Elementwise:
 
     @property
     def features(self) -> LayerFeatures:
-        """What the predictor knows of it."""
+        """Return the predictor's features."""
         found = channelwise(
             f"move/map/{self.op}", batch=self.batch, channels=self.channels, in_size=self.size, out_size=self.size
         )
@@ -121,7 +121,7 @@ class Rowwise:
 
     @property
     def features(self) -> LayerFeatures:
-        """What the predictor knows of it."""
+        """Return the predictor's features."""
         plane = (self.rows, 1)
         return channelwise(f"move/norm/{self.op}", batch=1, channels=self.columns, in_size=plane, out_size=plane)
 
@@ -130,7 +130,7 @@ Configuration = Convolution | Product | Pooling | Elementwise | Rowwise
 
 
 def padding_of(kernel: int, stride: int) -> int:
-    """Padding on every side: none where windows lie side by side, else what keeps the size at stride 1."""
+    """Return the padding on every side: none if windows do not overlap, else as much as keeps the size at stride 1."""
     return 0 if kernel == stride else (kernel - 1) // 2
 
 

@@ -1,4 +1,4 @@
-"""Configurations as one network that a device can be asked about: every layer between neighbours of its own."""
+"""Configurations as one network that a device can run, each layer between neighbours of its own."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _OWN = "layer"
 
 
 def network_of(layers: Sequence[Configuration], name: str) -> Network:
-    """A network of as many separate parts as layers, each with what writes its inputs and what reads its result.
+    """Return a network with a separate part for each layer, which also writes its inputs and reads its result.
 
-    Weights have types and no values. Neighbours are such that devices do not draw the layer into them: maps come
-    from a 1x1 convolution with an activation and go to another one, matrices come from `Abs` and go to a product.
+    Weights have types and no values. Devices do not fuse the neighbours with the layer: maps come from a 1x1
+    convolution with an activation and go to another one, matrices come from `Abs` and go to a product.
     """
     import hashlib
 
@@ -50,9 +50,9 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
 
 
 def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
-    """The layers of a cut network that make up each configuration, by its index.
+    """Return the layers of a cut network that form each configuration, by its index.
 
-    A configuration of which a device runs a part together with a neighbour has none.
+    A configuration that the device fuses with a neighbour, even in part, is left out.
     """
     found: dict[int, list[Layer]] = {}
     mixed: set[int] = set()
@@ -73,7 +73,7 @@ def _place(node: str) -> tuple[int, bool]:
 
 @dataclass
 class _Parts:
-    """The parts of a graph under construction; names begin with the configuration's index."""
+    """The parts of a graph under construction; each name starts with the index of its configuration."""
 
     nodes: list[NodeProto] = field(default_factory=list)
     inputs: list[ValueInfoProto] = field(default_factory=list)
@@ -87,7 +87,7 @@ class _Parts:
         return name
 
     def weight(self, name: str, shape: Sequence[int]) -> str:
-        """A weight that is known by its shape alone."""
+        """Add a weight without values."""
         from onnx import TensorProto
 
         self.weights.append(
@@ -133,7 +133,7 @@ def _input_shapes(layer: Configuration) -> list[tuple[int, ...]]:
 
 
 def _written(parts: _Parts, name: str, shape: Sequence[int]) -> str:
-    """A tensor that a neighbour writes."""
+    """Add a neighbour that writes a tensor."""
     if len(shape) != 4:
         return parts.node("Abs", f"{name}.write", [parts.input(f"{name}.input", shape)])
     batch, channels, *plane = shape
@@ -143,7 +143,7 @@ def _written(parts: _Parts, name: str, shape: Sequence[int]) -> str:
 
 
 def _read(parts: _Parts, name: str, tensor: str, layer: Configuration) -> None:
-    """A neighbour that reads the layer's result."""
+    """Add a neighbour that reads the result of the layer."""
     from onnx import TensorProto, helper
 
     features = layer.features
@@ -161,7 +161,7 @@ def _read(parts: _Parts, name: str, tensor: str, layer: Configuration) -> None:
 
 
 def _layer(parts: _Parts, name: str, layer: Configuration, sources: Sequence[str]) -> str:
-    """The operators of the layer as exporters write them."""
+    """Add the operators of a layer in the form in which exporters write them."""
     if isinstance(layer, Convolution):
         return _convolution(parts, name, layer, sources)
     if isinstance(layer, Product):
@@ -187,9 +187,15 @@ def _convolution(parts: _Parts, name: str, layer: Convolution, sources: Sequence
     if not layer.batch_norm:
         operands.append(parts.weight(f"{name}.bias", shape[:1]))
     result = parts.node(
-        "Conv", name, operands, dilations=[1, 1], group=layer.groups, kernel_shape=[layer.kernel] * 2,
-        pads=[padding_of(layer.kernel, layer.stride)] * 4, strides=[layer.stride] * 2,
-    )  # fmt: skip
+        "Conv",
+        name,
+        operands,
+        dilations=[1, 1],
+        group=layer.groups,
+        kernel_shape=[layer.kernel] * 2,
+        pads=[padding_of(layer.kernel, layer.stride)] * 4,
+        strides=[layer.stride] * 2,
+    )
     if layer.batch_norm:
         scales = [parts.weight(f"{name}.bn.{part}", shape[:1]) for part in ("weight", "bias", "mean", "variance")]
         result = parts.node("BatchNormalization", f"{name}.bn", [result, *scales])

@@ -1,4 +1,4 @@
-"""Rounds of measuring: a first look at the whole space, then more where the hypotheses disagree."""
+"""Plan rounds of layers to measure: first the whole space evenly, then the parts where the models disagree."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import numpy as np
 from harness.predictor.features.layer_arrays import Floats, Ints
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
 from harness.predictor.fit import LEAST_SAMPLES
+from harness.settings import SPACE_COUNT, SPACE_TARGET
 from harness.space.committee import Hypotheses, learn_committee, places_of
 
-DEFAULT_COUNT = 500
-DEFAULT_TARGET = 0.05
 _FIRST_SHARE = 0.2
 _LEAST_FIRST = 40
 _GROWTH = 0.5
@@ -23,7 +22,7 @@ _LEAST_CONTROLS = 20
 _POOL_PER_CHOICE = 20
 _LEAST_POOL = 1000
 _SEEDS = 1 << 32
-"""What scikit-learn takes for a seed."""
+"""scikit-learn accepts seeds below this."""
 
 
 class Described(Hashable, Protocol):
@@ -31,28 +30,28 @@ class Described(Hashable, Protocol):
 
     @property
     def features(self) -> LayerFeatures:
-        """What the predictor knows of it."""
+        """Return the predictor's features."""
 
 
 Layer = TypeVar("Layer", bound=Described)
 
 
 class Source(Protocol[Layer]):
-    """Where layers are drawn from."""
+    """A set of layers to draw from."""
 
     def random(self, count: int, generator: np.random.Generator, without: frozenset[Layer]) -> list[Layer]:
-        """Up to `count` different layers at random, none of `without`."""
+        """Return up to `count` different layers at random, none of `without`."""
 
     def spread(self, count: int, seed: int) -> list[Layer]:
-        """Up to `count` different layers that cover everything evenly."""
+        """Return up to `count` different layers that cover everything evenly."""
 
 
 @dataclass(frozen=True)
 class Round(Generic[Layer]):
-    """What to measure together.
+    """The layers to measure together.
 
-    `chosen` are layers at places of the hypotheses' disagreement, or for a first look; `control` are drawn at
-    random, for an error that says something of the whole space.
+    `chosen` layers lie where the models disagree, or cover the space evenly in the first round. `control` layers are
+    drawn at random, so that their prediction error holds for the whole space.
     """
 
     number: int
@@ -61,13 +60,13 @@ class Round(Generic[Layer]):
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """All of them."""
+        """Return all of them."""
         return self.chosen + self.control
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What a round showed: medians of |error| of layers predicted before they were measured, None without any."""
+    """The result of a round; errors are medians of |error| of layers predicted before they were measured, or None."""
 
     number: int
     measured: int
@@ -78,7 +77,7 @@ class RoundResult:
 
 @dataclass(frozen=True)
 class SpaceResult:
-    """All rounds, and why there were no more: `target`, `count`, `budget` or `exhausted`."""
+    """All rounds, and why they ended: `target`, `count`, `budget` or `exhausted`."""
 
     rounds: tuple[RoundResult, ...]
     measured: int
@@ -86,8 +85,8 @@ class SpaceResult:
 
 
 Measure = Callable[[Round[Layer]], Sequence[float | None] | None]
-"""Latencies of a round's layers in seconds, None for refused ones; None altogether where the budget does not allow
-the round."""
+"""Returns the latencies of a round's layers in seconds, None for refused ones; None for the whole round if the budget
+is too small."""
 Learn = Callable[[Sequence[TrainingExample], int], Hypotheses]
 
 
@@ -95,15 +94,15 @@ def explore(
     source: Source[Layer],
     measure: Measure[Layer],
     *,
-    count: int = DEFAULT_COUNT,
-    target: float = DEFAULT_TARGET,
+    count: int = SPACE_COUNT,
+    target: float = SPACE_TARGET,
     seed: int = 0,
     learn: Learn = learn_committee,
     observe: Callable[[RoundResult], None] = lambda _: None,
 ) -> SpaceResult:
-    """Measures at most `count` layers, in rounds, until the median error of the controls is within `target`.
+    """Measure at most `count` layers, in rounds, until the median error of the controls is within `target`.
 
-    The same source, seed and latencies give the same rounds. Raises what `source` and `measure` raise.
+    The same source, seed and latencies lead to the same rounds. Raises the errors of `source` and `measure`.
     """
     samples: list[TrainingExample] = []
     tried: set[Layer] = set()
@@ -115,7 +114,7 @@ def explore(
         if latencies is None:
             return SpaceResult(tuple(results), len(samples), "budget")
         tried.update(plan.layers)
-        results.append(_judged(plan, latencies, hypotheses))
+        results.append(_round_result(plan, latencies, hypotheses))
         observe(results[-1])
         samples += _samples(plan.layers, latencies)
         error = results[-1].control_error
@@ -130,14 +129,14 @@ def explore(
 
 
 def first_round(source: Source[Layer], size: int, seed: int) -> Round[Layer]:
-    """A first look: layers that cover the space evenly, its ends among them."""
+    """Return the first round: layers that cover the space evenly, including its ends."""
     return Round(0, tuple(source.spread(size, seed)), ())
 
 
 def next_round(
     source: Source[Layer], hypotheses: Hypotheses | None, tried: frozenset[Layer], size: int, number: int, seed: int
 ) -> Round[Layer]:
-    """Controls at random, the rest chosen out of a large random pool by `choose`; without hypotheses all at random."""
+    """Return a round of random controls and layers that `choose` picks from a pool; without models, all are random."""
     generator = np.random.default_rng((seed, number))
     controls = size if hypotheses is None else min(size, max(_LEAST_CONTROLS, round(size * _CONTROL_SHARE)))
     control = source.random(controls, generator, tried)
@@ -153,11 +152,11 @@ def next_round(
 
 
 def choose(places: Floats, disagreement: Floats, count: int, generator: np.random.Generator) -> list[int]:
-    """Indices of up to `count` of a pool drawn at random from a space.
+    """Return the indices of up to `count` layers of a random pool.
 
-    The pool is parted into as many neighbourhoods of equal weight as there are choices to make, each layer weighing
-    the root of the disagreement about it: one layer of each is drawn by its weight. So a part of the space gets
-    choices for its size and for the disagreement there, and no two choices are for the same neighbourhood.
+    The weight of a layer is the square root of the disagreement about it. The pool is divided into `count`
+    neighbourhoods of equal weight, and one layer of each is drawn by its weight. Large parts of the space and parts
+    with disagreement thus get more layers, and no two layers come from the same neighbourhood.
     """
     weight = np.sqrt(np.maximum(disagreement, 1e-6))
     parts = _parts(places, weight, np.arange(len(places)), count)
@@ -165,7 +164,7 @@ def choose(places: Floats, disagreement: Floats, count: int, generator: np.rando
 
 
 def _parts(places: Floats, weight: Floats, index: Ints, count: int) -> list[Ints]:
-    """Cuts along the axis with the largest spread, again and again, into `count` parts of about equal weight."""
+    """Divide points into `count` parts of about equal weight, each time along the axis with the largest spread."""
     count = min(count, index.size)
     if count < 1:
         return []
@@ -187,7 +186,7 @@ def _samples(layers: Sequence[Described], latencies: Sequence[float | None]) -> 
     return [TrainingExample(layer.features, latency) for layer, latency in pairs if latency is not None]
 
 
-def _judged(plan: Round[Layer], latencies: Sequence[float | None], hypotheses: Hypotheses | None) -> RoundResult:
+def _round_result(plan: Round[Layer], latencies: Sequence[float | None], hypotheses: Hypotheses | None) -> RoundResult:
     refused = sum(latency is None for latency in latencies)
     split = len(plan.chosen)
     control = _median_error(hypotheses, plan.control, latencies[split:])

@@ -1,4 +1,4 @@
-"""Layers drawn from a space: at random, and evenly for a first look."""
+"""Layers drawn from a space: at random, and evenly for the first round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.space.blocks import AnyBlock
 
 _TRIES = 200
-"""Draws for a layer before a space counts as exhausted, or as empty within its limits."""
+"""Failed draws in a row after which a space counts as exhausted, or as empty within its limits."""
 _HALVINGS = 12
 _POINTS_PER_LAYER = 20
 
@@ -43,9 +43,9 @@ class SpaceLayers:
 def random_layers(
     space: SearchSpace, count: int, generator: np.random.Generator, without: frozenset[Configuration] = frozenset()
 ) -> list[Configuration]:
-    """Up to `count` different layers, blocks by their shares; fewer only where the space has hardly any more.
+    """Return up to `count` different layers, blocks by their shares; fewer only if the space is nearly exhausted.
 
-    Raises ConfigurationError where no layer of the space is within its limits.
+    Raises ConfigurationError if no layer of the space is within its limits.
     """
     shares = np.array([block.share for block in space.layers])
     found: dict[Configuration, None] = {}
@@ -64,7 +64,7 @@ def random_layers(
 
 
 def spread_layers(space: SearchSpace, count: int, seed: int) -> list[Configuration]:
-    """Up to `count` different layers that cover the space evenly: the ends of every block, then a Sobol sequence."""
+    """Return up to `count` layers that cover the space evenly: the ends of every block, then a Sobol sequence."""
     shares = np.array([block.share for block in space.layers])
     parts = np.maximum(2, np.round(count * shares / shares.sum())).astype(int)
     queues = [
@@ -73,7 +73,7 @@ def spread_layers(space: SearchSpace, count: int, seed: int) -> list[Configurati
     ]
     found: dict[Configuration, None] = {}
     turn = 0
-    while queues and len(found) < count:  # in turns, so that a small count holds layers of all blocks
+    while queues and len(found) < count:  # in turns, so that a small count covers all blocks
         queue = queues[turn % len(queues)]
         layer = next((layer for layer in queue if layer not in found), None)
         if layer is None:
@@ -94,7 +94,7 @@ def _spread(space: SearchSpace, block: AnyBlock, count: int, seed: int) -> Itera
 
 
 def _end(space: SearchSpace, block: AnyBlock, corner: NDArray[np.float64]) -> Configuration | None:
-    """The layer nearest to a corner of the block that is still within the limits, on the way from its middle."""
+    """The layer within the limits that is nearest to a corner of the block, on the line to its middle."""
     middle = np.full(corner.size, 0.5)
     for halving in range(_HALVINGS):
         point = corner + (middle - corner) * (halving / _HALVINGS)

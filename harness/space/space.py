@@ -1,4 +1,4 @@
-"""Space files: which layers a predictor shall serve, by operator blocks with ranges of sizes.
+"""Space files: the layers that a predictor should cover, as operator blocks with ranges of sizes.
 
 ::
 
@@ -35,13 +35,13 @@ _Positive = Annotated[int, Field(ge=1, le=1 << 50)]
 
 
 class Limits(StrictModel):
-    """Layers beyond these do not belong to the space: multiply-adds, and bytes of inputs, weights and result."""
+    """The largest layers of the space: multiply-adds, and bytes of inputs, weights and result."""
 
     max_macs: _Positive = 4_000_000_000
     max_bytes: _Positive = 1 << 28
 
     def hold(self, layer: Configuration) -> bool:
-        """Whether a layer is within them."""
+        """Return whether a layer is within the limits."""
         features = layer.features
         return features.macs <= self.max_macs and features.moved_bytes <= self.max_bytes
 
@@ -54,17 +54,17 @@ class SearchSpace(StrictModel):
 
     @property
     def count(self) -> int:
-        """How many combinations of values there are; some make no layer, or one beyond the limits."""
+        """Return the number of combinations of values; some are invalid or beyond the limits."""
         return sum(block.count for block in self.layers)
 
 
 def builtin_spaces() -> tuple[str, ...]:
-    """References of the spaces that come with harness."""
+    """Return the references of the spaces that ship with harness."""
     return tuple(BUILTIN_PREFIX + path.stem for path in sorted(_FOLDER.glob("*.toml")))
 
 
 def load_space(reference: str) -> SearchSpace:
-    """Reads the space that a path or `builtin:NAME` refers to; raises ConfigurationError."""
+    """Read the space at a path or `builtin:NAME`; raises ConfigurationError."""
     known = builtin_spaces()
     if reference.startswith(BUILTIN_PREFIX) and reference not in known:
         step = f"Built in are: {', '.join(known)}"
