@@ -34,7 +34,7 @@ from reliability_golden import measure_golden_checks  # noqa: E402
 from reliability_kills import measure_kills  # noqa: E402
 from reliability_page import PAGE, RESULTS, check_page, write_page  # noqa: E402
 
-from harness.fleet.local import DEFAULT_WIDTH  # noqa: E402
+from harness.fleet.local_engine import DEFAULT_WIDTH  # noqa: E402
 
 FAULTS = ROOT / "tests" / "system" / "faults"
 NO_ATHERIS = 2

@@ -31,7 +31,7 @@ from nullbench import build_network  # noqa: E402
 from reliability_journal import reading, visits  # noqa: E402
 
 from harness.fleet.execution import run_request  # noqa: E402
-from harness.fleet.local import DEFAULT_WIDTH, LocalEngine  # noqa: E402
+from harness.fleet.local_engine import DEFAULT_WIDTH, LocalEngine  # noqa: E402
 from harness.measure.policy import RepeatPolicy  # noqa: E402
 from harness.measure.request import ProfileRequest  # noqa: E402
 from harness.workspace import Workspace  # noqa: E402

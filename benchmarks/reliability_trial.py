@@ -47,7 +47,14 @@ HUNG = "hung"
 """Ending of a controller that was still there two minutes after the cut."""
 IDLE_S = 135.0
 """An agent that never had a lease and hears nothing more ends by itself after two minutes."""
-IMPORTED = ("harness", "harness.fleet.local", "harness.lut.build", "harness.testing.fault_proxy", "onnx", "paramiko")
+IMPORTED = (
+    "harness",
+    "harness.fleet.local_engine",
+    "harness.lut.build",
+    "harness.testing.fault_proxy",
+    "onnx",
+    "paramiko",
+)
 """What a controller is forked with: its life is that of its job, not that of its imports."""
 _POLL_S = 0.005
 _DRAWS = 20

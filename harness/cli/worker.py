@@ -46,7 +46,7 @@ def worker(
     devices = select(load_inventory(found.devices), names=names, groups=group or (), everything=everything)
     tls = tls_files(tls_ca_file, tls_cert, tls_key)
     check_extra()
-    from harness.fleet.cluster.worker import serve
+    from harness.fleet.cluster.dask_worker import serve
 
     note(f"Offering {', '.join(one.name for one in devices)} to {scheduler}; jobs run in {found.root}")
     serve(scheduler, found, [one.name for one in devices], tls=tls)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from harness.fleet.execution import NO_WAIT, run_request
-from harness.fleet.local import LocalEngine
+from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult

@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from harness.fleet.local import LocalEngine
+from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import Engine
 from harness.fleet.store import FleetStore
 from harness.measure.journal import Journal
@@ -33,7 +33,7 @@ def engine_of(plan: NightPlan, workspace: Workspace) -> Engine:
     if plan.scheduler is None:
         return LocalEngine(workspace)
     from harness.fleet.cluster.access import TlsFiles
-    from harness.fleet.cluster.engine import DaskEngine  # the extra `cluster`
+    from harness.fleet.cluster.dask_engine import DaskEngine  # the extra `cluster`
 
     return DaskEngine(plan.scheduler, workspace, tls=None if plan.tls is None else TlsFiles(*plan.tls))
 

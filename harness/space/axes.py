@@ -16,7 +16,7 @@ DEPTHWISE = "depthwise"
 
 
 @dataclass(frozen=True)
-class Values:
+class SizeList:
     """Listed values, smallest first, each equally likely."""
 
     values: tuple[int, ...]
@@ -32,7 +32,7 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Range:
+class SizeRange:
     """Multiples of `multiple_of` from `low` to `high`, every doubling equally likely."""
 
     low: int
@@ -53,11 +53,11 @@ class Range:
         return min(max(round(math.exp(start + place * (end - start))), first), last) * self.multiple_of
 
 
-Axis = Values | Range
+Axis = SizeList | SizeRange
 
 
 def _axis(given: Any) -> Axis:
-    if isinstance(given, (Values, Range)):
+    if isinstance(given, (SizeList, SizeRange)):
         return given
     if isinstance(given, dict):
         return _range(given)
@@ -68,16 +68,16 @@ def _axis(given: Any) -> Axis:
         )
     if len(set(found)) != len(found):
         raise ValueError("lists a value twice")
-    return Values(tuple(sorted(found)))
+    return SizeList(tuple(sorted(found)))
 
 
-def _range(given: dict[Any, Any]) -> Range:
+def _range(given: dict[Any, Any]) -> SizeRange:
     unknown = sorted(str(name)[:40] for name in set(given) - {"low", "high", "multiple_of"})
     if unknown:
         raise ValueError(f"has the unknown key {unknown[0]!r}; a range has low, high and multiple_of")
     if not {"low", "high"} <= set(given) or not all(_is_size(value) for value in given.values()):
         raise ValueError(f"must have low and high, whole numbers from 1 to {MAX_SIZE:,}")
-    found = Range(**given)
+    found = SizeRange(**given)
     if found.count < 1 or found.low > found.high:
         raise ValueError(f"holds no multiple of {found.multiple_of} from {found.low} to {found.high}")
     return found

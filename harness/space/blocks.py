@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from harness.space.axes import DEPTHWISE, Axis, Choices, Groups, Sizes, Values, choices_of
+from harness.space.axes import DEPTHWISE, Axis, Choices, Groups, SizeList, Sizes, choices_of
 from harness.space.configuration import (
     NO_ACTIVATION,
     Configuration,
@@ -22,7 +22,7 @@ from harness.space.configuration import (
 )
 from harness.strict import StrictModel
 
-_ONE = Values((1,))
+_ONE = SizeList((1,))
 _PLAIN = Choices((NO_ACTIVATION,))
 _NEVER = Choices((False,))
 

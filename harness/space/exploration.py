@@ -26,7 +26,7 @@ from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.space.committee import learn_committee
 from harness.space.configuration import Configuration
-from harness.space.graph import network_of, own_layers
+from harness.space.layer_network import network_of, own_layers
 from harness.space.planner import Learn, Round, RoundResult, SpaceResult, explore
 from harness.space.sampling import SpaceLayers
 from harness.space.space import SearchSpace

@@ -24,10 +24,10 @@ from harness.device.inventory import find_device, load_inventory
 from harness.device.session import open_session
 from harness.errors import ConfigurationError, DeviceBusy, EngineError
 from harness.fleet.cluster.access import REQUEST_FORMAT, TlsFiles, resource_of
-from harness.fleet.cluster.engine import DaskEngine
+from harness.fleet.cluster.dask_engine import DaskEngine
+from harness.fleet.cluster.dask_worker import PLUGIN
 from harness.fleet.cluster.job_archive import WorkerJob, detach_models, pack, read_outcome, write_outcome
 from harness.fleet.cluster.task import run_task
-from harness.fleet.cluster.worker import PLUGIN
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import DeviceHealth, FleetStore
@@ -304,7 +304,7 @@ def test_a_worker_that_is_stopped_again_and_again_fails_its_job(rig: Lab, monkey
     import distributed
 
     library: Any = distributed
-    monkeypatch.setattr("harness.fleet.cluster.engine._INTERRUPTIONS", 0)
+    monkeypatch.setattr("harness.fleet.cluster.dask_engine._INTERRUPTIONS", 0)
     running = Running(engine(rig), job(rig, "m", policy=LONG))
     wait_until(lambda: len(rig.series("one", "m")) > SOME, "the middle of the job")
     with library.Client(rig.scheduler, set_as_default=False) as client:
@@ -368,7 +368,7 @@ def test_texts_of_an_outcome_are_printable() -> None:
 
 def test_another_version_of_harness_is_refused(rig: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller that differs from the worker measures nothing, and names both versions."""
-    for module in ("job_archive", "engine"):
+    for module in ("job_archive", "dask_engine"):
         monkeypatch.setattr(f"harness.fleet.cluster.{module}.VERSIONS", ("0.0.9", 3, 2))
     (outcome,) = run(engine(rig), job(rig, "g"))
     assert outcome.failure is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 from nullbench import Bench
 
 from harness.errors import DeviceQuarantined, DeviceUnreachable, HarnessError
-from harness.fleet.local import LocalEngine
+from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import now
 from harness.measure.journal import PENDING, CampaignKey, Journal

@@ -21,7 +21,7 @@ import pytest
 from night_lab import NIGHT, Between, Lab, PretendEngine, quarantined, unreachable
 
 from harness.errors import EngineError, Interrupted, UnknownDevice
-from harness.fleet.local import LocalEngine
+from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import FleetStore
 from harness.nightly.night import forecast, run_night

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import ConfigurationError
-from harness.space.axes import Range, Values
+from harness.space.axes import SizeList, SizeRange
 from harness.space.configuration import Convolution, Product
 from harness.space.space import builtin_spaces, load_space
 
@@ -25,7 +25,7 @@ def _load(folder: Path, text: str) -> str:
 @given(st.integers(1, 500), st.integers(0, 2000), st.integers(1, 64), st.floats(0, 1))
 def test_a_range_gives_multiples_within_it_and_both_ends(low: int, more: int, multiple: int, place: float) -> None:
     """Whatever the place, the value is a multiple within the range; the ends of the cube are the ends of the range."""
-    axis = Range(low, low + more + multiple, multiple)
+    axis = SizeRange(low, low + more + multiple, multiple)
     found = axis.at(place)
     assert axis.low <= found <= axis.high and found % multiple == 0
     assert axis.at(0.0) - multiple < axis.low and axis.at(1.0) + multiple > axis.high
@@ -33,7 +33,7 @@ def test_a_range_gives_multiples_within_it_and_both_ends(low: int, more: int, mu
 
 def test_values_are_counted_and_addressed_in_order() -> None:
     """Four values are at quarters of the axis."""
-    axis = Values((1, 3, 5, 7))
+    axis = SizeList((1, 3, 5, 7))
     assert [axis.at(place) for place in (0.0, 0.24, 0.25, 0.6, 0.99, 1.0)] == [1, 1, 3, 5, 7, 7]
 
 

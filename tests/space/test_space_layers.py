@@ -9,7 +9,7 @@ from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.models import load_network
 from harness.space.configuration import Configuration, Convolution, Elementwise, Pooling, Product, Rowwise
-from harness.space.graph import network_of, own_layers
+from harness.space.layer_network import network_of, own_layers
 
 EVERY_KIND: tuple[Configuration, ...] = (
     Convolution(2, 16, 32, (14, 12), 3, 2, 1, "Relu", True, True),

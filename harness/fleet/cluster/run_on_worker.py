@@ -11,8 +11,8 @@ from distributed import get_worker
 
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import EngineError, HarnessError
+from harness.fleet.cluster.dask_worker import PLUGIN, LabPlugin
 from harness.fleet.cluster.job_archive import WorkerJob, unpack, write_outcome
-from harness.fleet.cluster.worker import PLUGIN, LabPlugin
 from harness.fleet.execution import run_request
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import now
