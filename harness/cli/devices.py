@@ -14,7 +14,7 @@ from harness.workspace import find_workspace
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, check and mark devices.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a device.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a device.", autocompletion=options.complete_device)]
 MarkedHealth = Literal["unknown", "maintenance", "retired"]
 """The health that a person may record; only the golden probe finds a device good or bad."""
 

@@ -14,16 +14,45 @@ from harness.errors import UsageError
 from harness.settings import DEFAULT_DEVICE
 from harness.text import duration_s
 
+
+def complete_device(incomplete: str) -> list[str]:
+    """Return the names of devices that begin so, after the last comma, for the shell's completion."""
+    from harness.device.inventory import load_inventory
+    from harness.workspace import find_workspace
+
+    before, comma, last = incomplete.rpartition(",")
+    names = load_inventory(find_workspace(None).devices)
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+
+def complete_preset(incomplete: str) -> list[str]:
+    """Return the names of built-in machines that begin so, for the shell's completion."""
+    from harness.emulator.options import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
 MODELS_HELP = "ONNX files, or builtin:NAME (builtin:resnet50, builtin:mobilenetv2, …)."
 
 OptionalModels = Annotated[
     list[str] | None, typer.Argument(metavar="[MODEL.onnx …]", help=MODELS_HELP + " Default: the built-in networks.")
 ]
 Models = Annotated[list[str], typer.Argument(metavar="MODEL.onnx …", help=MODELS_HELP)]
-DeviceName = Annotated[str, typer.Option("--device", "-d", help="Name of the device; see `harness devices list`.")]
+DeviceName = Annotated[
+    str,
+    typer.Option(
+        "--device", "-d", help="Name of the device; see `harness devices list`.", autocompletion=complete_device
+    ),
+]
 DeviceNames = Annotated[
     str | None,
-    typer.Option("--device", "-d", metavar="NAME[,NAME…]", help=f"Names of devices (default {DEFAULT_DEVICE})."),
+    typer.Option(
+        "--device",
+        "-d",
+        metavar="NAME[,NAME…]",
+        help=f"Names of devices (default {DEFAULT_DEVICE}).",
+        autocompletion=complete_device,
+    ),
 ]
 Groups = Annotated[
     list[str] | None, typer.Option("--group", help="All devices of this group in devices.toml; may be repeated.")
@@ -33,7 +62,12 @@ Everything = Annotated[
 ]
 OptionalDevice = Annotated[
     str | None,
-    typer.Option("--device", "-d", help=f"Device whose newest table is used (default {DEFAULT_DEVICE})."),
+    typer.Option(
+        "--device",
+        "-d",
+        help=f"Device whose newest table is used (default {DEFAULT_DEVICE}).",
+        autocompletion=complete_device,
+    ),
 ]
 LutFolder = Annotated[
     Path | None, typer.Option("--lut", help="Folder of a table, instead of the newest table of --device.")

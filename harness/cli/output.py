@@ -47,15 +47,16 @@ def progress_note(text: str) -> None:
         note(text)
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-    """Print aligned columns, the first `left` of them flush left; on a terminal, long cells fold."""
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, *, bars: bool = False) -> None:
+    """Print aligned columns as `Table` describes them; on a terminal, long cells fold."""
     from rich import table
     from rich.console import Console
     from rich.text import Text
 
     drawn = table.Table(box=None, pad_edge=False)
     for number, name in enumerate(header):
-        drawn.add_column(Text(printable(name)), justify="left" if number < left else "right", overflow="fold")
+        is_left = number < left or (bars and number == len(header) - 1)
+        drawn.add_column(Text(printable(name)), justify="left" if is_left else "right", overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(printable(cell)) for cell in row))
     watched = sys.stdout is not None and sys.stdout.isatty()
@@ -73,7 +74,7 @@ def print_report(parts: Sequence[Part]) -> None:
         if isinstance(part, str):
             print(printable(part))
         elif isinstance(part, Table):
-            print_table(part.header, part.rows, part.left)
+            print_table(part.header, part.rows, part.left, bars=part.bars)
         else:
             for label, text in part.lines:
                 print(f"{label:<13}{printable(text)}")

@@ -11,11 +11,12 @@ NAME_WIDTH = 48
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of text, the first `left` of them flush left."""
+    """Columns of text; the first `left` of them, and with `bars` the last one, are flush left."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     left: int = 1
+    bars: bool = False
 
 
 @dataclass(frozen=True)

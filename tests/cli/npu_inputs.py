@@ -24,7 +24,7 @@ def _weights(name: str, shape: Sequence[int], seed: int) -> TensorProto:
 
 
 def convolutions(names: Sequence[str] = NAMES, x: str = "picture", a: str = "a") -> ModelProto:
-    """Two convolutions of 3 x 3 with activations and a pooling, of which the machine makes three layers."""
+    """Two convolutions of 3 x 3 with activations and a pooling, which become three layers of the machine."""
     nodes = [
         helper.make_node("Conv", [x, "first"], [a], names[0], pads=[1] * 4),
         helper.make_node("Relu", [a], ["b"], names[1]),
@@ -36,7 +36,7 @@ def convolutions(names: Sequence[str] = NAMES, x: str = "picture", a: str = "a")
 
 
 def unknown_operator() -> ModelProto:
-    """A convolution, and a determinant, which the machine does not know."""
+    """A convolution, and a determinant, which the machine does not support."""
     nodes = [
         helper.make_node("Conv", ["x", "first"], ["y"], "stem", pads=[1] * 4),
         helper.make_node("Det", ["m"], ["z"], "odd one"),
@@ -60,7 +60,7 @@ def _model(
 
 
 def machine_text(**changes: str) -> str:
-    """The TOML of the edge machine with some values replaced: `nb_bytes="1024"`."""
+    """Return the TOML of the edge machine with some values replaced: `nb_bytes="1024"`."""
     lines = []
     for line in preset_text("edge").splitlines():
         key = line.partition(" = ")[0]
@@ -79,13 +79,16 @@ SOUND = _FOUR_FLOATS + "load target=r0:d0, first=r0:d1\nhalt\n"
 FAULTY_PROGRAMS = {
     "endless loop": ("again:\njump again\n", ("loop", "budget")),
     "endless loop of loads": (
-        _FOUR_FLOATS + "again:\nload target=r0:d0, first=r0:d1\njump again\n", ("loop", "budget")
+        _FOUR_FLOATS + "again:\nload target=r0:d0, first=r0:d1\njump again\n",
+        ("loop", "budget"),
     ),
     "address out of NB": (
-        _FOUR_FLOATS + "set r1, 4096\nload target=r1:d0, first=r0:d1\nhalt\n", ("instruction 5", "NB")
+        _FOUR_FLOATS + "set r1, 4096\nload target=r1:d0, first=r0:d1\nhalt\n",
+        ("instruction 5", "NB"),
     ),
     "address out of DDR": (
-        _FOUR_FLOATS + "set r1, -4\nload target=r0:d0, first=r1:d1\nhalt\n", ("instruction 5", "DDR")
+        _FOUR_FLOATS + "set r1, -4\nload target=r0:d0, first=r1:d1\nhalt\n",
+        ("instruction 5", "DDR"),
     ),
     "deadlock": (
         "wait io, m0, 1\nwait cp, m1, 1\npost io, m1, 1\npost cp, m0, 1\nhalt\n",
@@ -93,16 +96,14 @@ FAULTY_PROGRAMS = {
     ),
     "no halt": (_FOUR_FLOATS, ("instruction 3", "HALT")),
     "slot never set": ("load target=r0:d0, first=r0:d1\nhalt\n", ("instruction 0", "slot")),
-    "load between on-chip memories": (
-        _FOUR_FLOATS + "load target=r0:d0, first=r0:d0\nhalt\n", ("LOAD",)
-    ),
-}  # fmt: skip
+    "load between on-chip memories": (_FOUR_FLOATS + "load target=r0:d0, first=r0:d0\nhalt\n", ("LOAD",)),
+}
 JUMP_OUT = b"\x05\0\0\0" + (77).to_bytes(4, "little") + b"\0" * 8 + b"\x01" + b"\0" * 15
 UNKNOWN_OPCODE = b"\xee" + b"\0" * 15
 
 
 def program(source: str | bytes, machine: str = "edge", layer: str = "only", **footprint: int) -> bytes:
-    """A program file of one layer from assembly text or code, for 4 KiB of DDR and of NB."""
+    """Return a program file of one layer from assembly text or code, for 4 KiB of DDR and of NB."""
     code = assemble(source) if isinstance(source, str) else source
     sizes = Footprint(ddr_bytes=4096, llc_bytes=0, nb_bytes=4096, sb_bytes=0, halo_bytes=0)
     layers = (0,) * (len(code) // 16)
@@ -110,7 +111,7 @@ def program(source: str | bytes, machine: str = "edge", layer: str = "only", **f
 
 
 def save(content: ModelProto | bytes | str, path: Path) -> Path:
-    """Writes a file."""
+    """Write a file and return its path."""
     content = content.SerializeToString() if isinstance(content, ModelProto) else content
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path

@@ -24,7 +24,7 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def nightly(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Run]:
-    """Runs `harness nightly` on a workspace with one null device and a plan."""
+    """Run `harness nightly` in a workspace with one null device and a plan."""
     bench = Bench(tmp_path / "lab")
     (bench.root / "nightly.toml").write_text(
         '[nightly]\nall = true\n[[set]]\nname = "small"\nnetworks = ["chain.onnx"]\nruns = 4\n'
@@ -49,7 +49,7 @@ def place(tmp_path: Path) -> Workspace:
 
 
 def test_run_reports_and_a_second_run_says_the_same(nightly: Run, place: Workspace, tmp_path: Path) -> None:
-    """A run writes reports and copies of them, a second one measures nothing and ends alike; status shows the night."""
+    """A run writes reports and copies; a second run measures nothing and ends alike; status shows the night."""
     first = nightly(
         "run", "--night", "2026-11-19", "--json", "--markdown", tmp_path / "m.md", "--junit", tmp_path / "j"
     )
@@ -74,7 +74,7 @@ def test_run_reports_and_a_second_run_says_the_same(nightly: Run, place: Workspa
 
 
 def test_failed_night_exits_with_its_gravest_code(nightly: Run, place: Workspace) -> None:
-    """A night that went wrong says on stderr what its report holds, and keeps its code on the second run."""
+    """A failed night summarises its report on stderr, and the second run has the same exit code."""
     (place.root / "chain.onnx").write_bytes(b"no network")
     for _ in range(2):
         found = nightly("run", "--night", "2026-11-19")
@@ -106,7 +106,7 @@ def test_interrupted_night_is_reported(nightly: Run, place: Workspace) -> None:
 
 
 def test_dry_run_measures_nothing(nightly: Run, place: Workspace) -> None:
-    """--dry-run shows the jobs in their order, and neither a report nor a lock nor a campaign comes of it."""
+    """--dry-run shows the jobs in order, and creates no report, lock or campaign."""
     found = nightly("run", "--dry-run", "--json").json
     assert [(job["device"], job["set"], job["state"], job["nights"]) for job in found["jobs"]] == [
         ("bench", "small", "starts", None)
@@ -119,7 +119,7 @@ def test_dry_run_measures_nothing(nightly: Run, place: Workspace) -> None:
 
 
 def test_status_of_an_empty_workspace(nightly: Run, place: Workspace) -> None:
-    """Before the first night status says so, and writes nothing."""
+    """Before the first night, status reports that there is none, and writes nothing."""
     assert "No night has been reported yet" in nightly("status").stderr
     assert not (place.root / ".harness").exists()
 
@@ -171,7 +171,7 @@ def test_install_writes_units_and_enables_nothing(
 
 
 def test_install_prints(nightly: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--print and --cron write nothing but what they print."""
+    """--print and --cron print, and write no file."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     printed, line = nightly("install", "--print").stdout, nightly("install", "--cron").stdout
     assert "[Service]" in printed and "[Timer]" in printed and "nightly run --workspace" in line

@@ -1,4 +1,4 @@
-"""`harness npu`: what its commands print and write, and what they say to wrong files."""
+"""`harness npu`: the output of its commands, the files that they write, and the errors for wrong files."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_marginal_latency_of_layers(npu: Npu, network: Path) -> None:
 
 
 def test_gain_of_reordering(npu: Npu, network: Path) -> None:
-    """--compare-reorder tells the cycles that --no-reorder takes."""
+    """--compare-reorder reports the cycles that --no-reorder takes."""
     forced = ("run", network, "--no-values", "--chains", "layers", "--json")
     found, in_order = npu(*forced, "--compare-reorder").json, npu(*forced, "--no-reorder").json
     assert found["reorder"]["in_order_cycles"] == in_order["cycles"]
@@ -122,14 +122,14 @@ def test_gain_of_reordering(npu: Npu, network: Path) -> None:
 
 
 def test_presets_without_values_have_a_time(npu: Npu, network: Path) -> None:
-    """A machine of int8 tells the time, says on stderr that it has no values, and its error is null."""
+    """An int8 machine reports the time, notes on stderr that it has no values, and its error is null."""
     outcome = npu("run", network, "--preset", "nvdla-256", "--json")
     assert outcome.json["max_rel_error"] is None and outcome.json["functional_s"] is None
     assert outcome.json["cycles"] > 0 and "int8" in outcome.stderr
 
 
 def test_machine_of_ones_own(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """A machine file is obeyed: half the columns take longer than the preset it was made of."""
+    """A machine file is used: half the columns take longer than the preset that it was derived from."""
     own = npu_inputs.save(npu_inputs.machine_text(columns="16"), tmp_path / "narrow.toml")
     found = npu("run", network, "--machine", own, "--no-values", "--json").json
     assert found["machine"] == "narrow"
@@ -137,7 +137,7 @@ def test_machine_of_ones_own(npu: Npu, network: Path, tmp_path: Path) -> None:
 
 
 def test_text_of_a_run(npu: Npu, network: Path) -> None:
-    """For people there is a row for every layer and its total, and below it the time and what it consists of."""
+    """The text has a row for every layer and the total, and below them the time and its parts."""
     outcome = npu("run", network)
     assert outcome.code == 0
     lines = outcome.stdout.splitlines()
@@ -189,7 +189,7 @@ def test_names_do_not_change_the_program(npu: Npu, network: Path, tmp_path: Path
 
 
 def test_explain_shows_what_was_not_chosen(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """For every chain the chosen way is marked, and none of the others is predicted to be faster."""
+    """The chosen way of every chain is marked, and none of the others is predicted to be faster."""
     text = npu_inputs.machine_text(nb_bytes="65_536", halo_bytes="16_384")
     machine = npu_inputs.save(text, tmp_path / "small.toml")
     command = ("compile", network, "--machine", machine, "--chains", "layers", "--explain")
@@ -219,7 +219,7 @@ def test_program_file_takes_the_time_of_its_network(npu: Npu, network: Path, tmp
 
 
 def test_listing_assembles_to_the_program(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """What disassemble prints, comments and all, assembles to the code of the program file."""
+    """The output of disassemble, with its comments, assembles to the code of the program file."""
     npu("compile", network, "-o", tmp_path / "p")
     listed = npu("disassemble", tmp_path / "p", "--json").json
     assert assemble(listed["text"]) == Program.from_bytes((tmp_path / "p").read_bytes()).code
@@ -254,20 +254,20 @@ def test_invalid_machine_is_refused(npu: Npu, network: Path, tmp_path: Path, cas
 
 
 def test_machine_that_is_not_there(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """A missing machine file is named; of an unknown preset the nearest known one is."""
+    """The error names a missing machine file, and for an unknown preset the nearest known one."""
     npu.refuses(3, "run", network, "--machine", tmp_path / "none.toml", mentions=("none.toml",))
     npu.refuses(3, "compile", network, "--preset", "egde", mentions=("egde", "did you mean edge"))
 
 
 def test_network_that_cannot_fit(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """A memory that is too small is told with the layer, the demand, the limit and the parameter that mends it."""
+    """The error for a memory that is too small names the layer, the demand, the limit and the parameter to change."""
     text = npu_inputs.machine_text(nb_bytes="1_024", halo_bytes="64")
     tiny = npu_inputs.save(text, tmp_path / "tiny.toml")
     npu.refuses(3, "run", network, "--machine", tiny, mentions=("needs", "bytes of NB", "there are", "nb_bytes"))
 
 
 def test_forced_choices_are_the_first_to_let_go(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """Where tiles that the user forced do not fit, the next step names the options, then what the machine lacks."""
+    """If forced tiles do not fit, the next step names the options, then the memory to enlarge."""
     small = npu_inputs.save(npu_inputs.machine_text(nb_bytes="16_384", halo_bytes="64"), tmp_path / "small.toml")
     assert npu("run", network, "--machine", small, "--no-values").code == 0
     forced = ("run", network, "--machine", small, "--tile", "20x20")
@@ -276,7 +276,7 @@ def test_forced_choices_are_the_first_to_let_go(npu: Npu, network: Path, tmp_pat
 
 
 def test_unknown_operator_is_named(npu: Npu, tmp_path: Path) -> None:
-    """A node that the machine does not know is named as the file does, with its operator, by every command."""
+    """Every command names an unsupported node as the file does, with its operator."""
     path = npu_inputs.save(npu_inputs.unknown_operator(), tmp_path / "odd.onnx")
     for words in (("compile", path), ("run", path), ("disassemble", path), ("trace", path, "-o", tmp_path / "t")):
         npu.refuses(3, *words, mentions=("'odd one'", "Det"))
@@ -285,7 +285,7 @@ def test_unknown_operator_is_named(npu: Npu, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", npu_inputs.FAULTY_PROGRAMS)
 def test_faulty_program_is_refused(npu: Npu, tmp_path: Path, case: str) -> None:
-    """A program that does what the machine forbids ends with exit 3 and names the instruction, not with a bug."""
+    """A program that does something forbidden ends with exit 3, not as a bug, and the error names the instruction."""
     source, mentions = npu_inputs.FAULTY_PROGRAMS[case]
     path = npu_inputs.save(npu_inputs.program(source), tmp_path / "p")
     npu.refuses(3, "run", path, "--cycle-budget", 100_000, mentions=mentions)
@@ -297,7 +297,7 @@ def test_faulty_program_is_refused(npu: Npu, tmp_path: Path, case: str) -> None:
     ids=["jump out", "unknown opcode"],
 )
 def test_code_that_does_not_decode_is_refused(npu: Npu, tmp_path: Path, code: bytes, mentions: tuple[str, ...]) -> None:
-    """Code that is none is refused before anything runs, by every command that takes a program."""
+    """Every command that reads a program refuses code that does not decode, before anything runs."""
     path = npu_inputs.save(npu_inputs.program(code), tmp_path / "p")
     for words in (("run", path), ("disassemble", path), ("trace", path, "-o", tmp_path / "t")):
         npu.refuses(3, *words, mentions=mentions)
@@ -320,7 +320,7 @@ def test_small_files_cannot_ask_for_large_runs(npu: Npu, tmp_path: Path) -> None
 
 
 def test_errors_of_program_files_have_a_next_step(npu: Npu, tmp_path: Path) -> None:
-    """Whatever is wrong with a program, and with its size, the error says what to do."""
+    """Every error of a program file has a next step."""
     for source, _ in npu_inputs.FAULTY_PROGRAMS.values():
         path = npu_inputs.save(npu_inputs.program(source), tmp_path / "p")
         npu.refuses(3, "run", path, "--cycle-budget", 100_000, mentions=("next: ",))
@@ -395,7 +395,7 @@ def test_names_in_a_program_file_are_not_trusted(npu: Npu, tmp_path: Path) -> No
     ids=str,
 )
 def test_options_that_make_no_sense(npu: Npu, network: Path, words: tuple[str, ...], mentions: tuple[str, ...]) -> None:
-    """Words that an option does not know, and options that contradict each other, are a matter of usage."""
+    """Malformed values and options that contradict each other are usage errors."""
     npu.refuses(2, "run", network, *words, mentions=mentions)
 
 
@@ -418,21 +418,21 @@ def test_unknown_choices_are_refused(
 
 
 def test_options_of_the_compiler_need_a_network(npu: Npu, tmp_path: Path) -> None:
-    """A program file with an option that only the compiler could heed is refused rather than run without it."""
+    """A program file together with a compiler option is refused rather than run without the option."""
     path = npu_inputs.save(npu_inputs.program(npu_inputs.SOUND), tmp_path / "p")
     npu.refuses(2, "run", path, "--fences", mentions=("already compiled",))
     npu.refuses(2, "run", path, "--compare-reorder", mentions=("already compiled",))
 
 
 def test_cycle_budget_ends_a_run(npu: Npu, network: Path) -> None:
-    """A network that takes more cycles than --cycle-budget is given up, and the message says what to raise."""
+    """A network that takes more cycles than --cycle-budget is stopped, and the error names the budget."""
     cycles = npu("run", network, "--no-values", "--json").json["cycles"]
     npu.refuses(3, "run", network, "--cycle-budget", int(cycles) - 1, mentions=("budget",))
     assert npu("run", network, "--no-values", "--cycle-budget", int(cycles) + 1, "--json").json["cycles"] == cycles
 
 
 def test_file_that_cannot_be_written(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """A result for a folder that is not there ends with exit 3 and names the file."""
+    """Writing to a folder that does not exist ends with exit 3, and the error names the file."""
     nowhere = tmp_path / "none" / "x"
     npu.refuses(3, "compile", network, "-o", nowhere, mentions=(str(nowhere),))
     npu.refuses(3, "run", network, "--no-values", "--csv", nowhere, mentions=(str(nowhere),))
@@ -451,7 +451,7 @@ def _shell(script: str, *words: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_nothing(network: Path, tmp_path: Path, closed: str) -> None:
-    """Commands succeed without stdout, and nothing that they print ends up in the files that they write."""
+    """Commands succeed without stdout, and their output does not end up in the files that they write."""
     program, table = tmp_path / "p", tmp_path / "l.csv"
     made = _shell(f'$H npu compile "$1" -o "$2" {closed}', network, program)
     assert (made.returncode, made.stdout) == (0, "") and "Error" not in made.stderr
@@ -463,13 +463,13 @@ def test_closed_streams_change_nothing(network: Path, tmp_path: Path, closed: st
 
 @pytest.mark.parametrize("command", ['npu disassemble "$1"', "devices list", "--help"])
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly(network: Path, command: str) -> None:
-    """A closed pipe ends with the code of SIGPIPE and without a word, however much was still to be printed."""
+    """A closed pipe ends the command with the code of SIGPIPE and without a message."""
     ended = _shell(f"$H {command} | true", network)
     assert (ended.returncode, ended.stderr) == (141, "")
 
 
 def test_an_error_that_nobody_reads_keeps_its_exit_code() -> None:
-    """Where stderr is a closed pipe the exit code of the error still stands."""
+    """An error keeps its exit code if stderr is a closed pipe."""
     assert _shell("$H npu run nowhere.onnx 2>&1 | true").returncode == 3
 
 
@@ -479,7 +479,7 @@ def test_an_error_that_nobody_reads_keeps_its_exit_code() -> None:
 def test_network_that_a_device_cannot_compile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Profiling a network that the NPU does not know is a matter of the file: exit 3, with the node's own name."""
+    """Profiling a network with an operator that the NPU lacks ends with exit 3 and names the node."""
     path = npu_inputs.save(npu_inputs.unknown_operator(), tmp_path / "odd.onnx")
     monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", str(tmp_path))
     handler = signal.getsignal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""`harness npu` with convolutions by DFT: what is said of each, their setup, and options that contradict each other."""
+"""`harness npu` with convolutions by DFT: their report, their setup, and options that contradict each other."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_convolutions_by_dft_are_reported(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """Compiling and running say the same of them: by hand, 2 x 2 blocks of 11 give 7 x 7 outputs each, of 61 bins."""
+    """Compiling and running report the same: by hand, 2 x 2 blocks of 11 give 7 x 7 outputs each, of 61 bins."""
     command = (network, *FORCED, "--dft-block", 11, "--dft-kernels", "ddr")
     compiled = npu("compile", *command, "-o", tmp_path / "p", "--json").json
     found = npu("run", *command, "--json").json
-    assert compiled["by_dft"] == found["by_dft"] == [
+    expected = [
         {
             "layer": "wide",
             "block_length": 11,
@@ -49,7 +49,8 @@ def test_convolutions_by_dft_are_reported(npu: Npu, network: Path, tmp_path: Pat
             "real_multiplications": 4 * 61 * 24 * 4,
             "kernel_dfts": 24,
         }
-    ]  # fmt: skip
+    ]
+    assert compiled["by_dft"] == found["by_dft"] == expected
     assert compiled["stayed_direct"] == found["stayed_direct"] == [{"layer": "stem", "reason": "stride 2 x 2"}]
     assert 0 < found["max_rel_error"] < 1e-4
     program = npu("run", tmp_path / "p", "--json").json
@@ -58,7 +59,7 @@ def test_convolutions_by_dft_are_reported(npu: Npu, network: Path, tmp_path: Pat
 
 
 def test_text_of_convolutions_by_dft(npu: Npu, network: Path) -> None:
-    """The text has a line for each, one for those that stay direct, and one for the setup; without a DFT none."""
+    """The text has a line for each, one for those that stay direct, and one for the setup; without DFT it has none."""
     for words in (("compile",), ("run", "--no-values")):
         text = npu(*words, network, *FORCED, "--dft-block", 11, "--dft-kernels", "llc").stdout
         assert "wide: 4 blocks of 11, 61 bins each, 23,424 real multiplications, 24 kernel DFTs in LLC" in text
@@ -69,7 +70,7 @@ def test_text_of_convolutions_by_dft(npu: Npu, network: Path) -> None:
 
 
 def test_every_command_takes_the_block(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """Listing and trace are of the same program."""
+    """Listing and trace show the same program."""
     options = (network, *FORCED, "--dft-block", 7)
     assert "wide (kernel DFT)" in npu("disassemble", *options).stdout
     cycles = npu("run", *options, "--no-values", "--json").json["cycles"]
@@ -92,12 +93,12 @@ def test_every_command_takes_the_block(npu: Npu, network: Path, tmp_path: Path) 
 def test_options_that_cannot_be(
     npu: Npu, network: Path, code: int, words: tuple[object, ...], mentions: tuple[str, ...]
 ) -> None:
-    """Contradictions are a matter of usage; what the network or machine cannot names kernel, block, limit or type."""
+    """Contradictions are usage errors; errors of the network or machine name kernel, block, limit or type."""
     npu.refuses(code, "compile", network, *words, mentions=mentions)
 
 
 def test_the_forced_dft_is_the_first_to_let_go(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """Where what it needs does not fit, the next step names its options."""
+    """If it does not fit, the next step names its options."""
     head, table, rest = npu_inputs.machine_text().partition("[llc]\n")
     text = head + table + re.sub(r"^bytes = .*$", "bytes = 4_096", rest, count=1, flags=re.MULTILINE)
     small = npu_inputs.save(text, tmp_path / "small.toml")
@@ -107,7 +108,7 @@ def test_the_forced_dft_is_the_first_to_let_go(npu: Npu, network: Path, tmp_path
 
 
 def test_a_sweep_by_dft(npu: Npu, network: Path) -> None:
-    """A sweep heeds the choice; a machine of another type stays in the table, with the reason."""
+    """A sweep uses the choice; a machine of another type stays in the table, with the reason."""
     command = ("sweep", network, "--preset", "edge", "--preset", "nvdla-256", *FORCED, "--json")
     edge, other = npu(*command).json["points"]
     assert edge["cycles"] == npu("run", network, *FORCED, "--no-values", "--json").json["cycles"]

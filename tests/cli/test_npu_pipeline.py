@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 
 def _branches() -> ModelProto:
-    """Six convolutions: two in a row, two side by side that are concatenated, one behind, one around it all added."""
+    """Six convolutions: two in a row, two concatenated, one after them, and one added around all of these."""
     rng = np.random.default_rng(5)
     nodes, weights = [], []
 
@@ -39,7 +39,7 @@ def _branches() -> ModelProto:
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network with branches that lead over stages."""
+    """A network with branches that cross stages."""
     return npu_inputs.save(_branches(), tmp_path_factory.mktemp("networks") / "branches.onnx")
 
 
@@ -51,13 +51,13 @@ def _partitions(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     "groups", [("--groups", "3"), ("--cores", "4"), ("--groups", "0-2/3", "--cores", "4")], ids=str
 )
 def test_cores_compute_what_onnx_runtime_computes(npu: Npu, network: Path, groups: tuple[str, ...]) -> None:
-    """Stages on cores of their own and cores that share layers give the values of the network."""
+    """Stages on separate cores, and cores that share layers, compute the values of the network."""
     for each in npu("pipeline", network, *groups, "--json").json["partitions"]:
         assert 0 < each["max_rel_error"] < 1e-4, "other programs never agree to the last bit"
 
 
 def test_both_partitions_stand_side_by_side(npu: Npu, network: Path) -> None:
-    """The partition by score and the balanced one hold every node once, with their times, loads and bounds."""
+    """Both partitions contain every node once and report times, loads and bounds."""
     found = npu("pipeline", network, "--groups", "3", "--json").json
     assert [each["method"] for each in found["partitions"]] == ["balanced", "score"]
     for each in found["partitions"]:
@@ -79,7 +79,7 @@ def test_both_partitions_stand_side_by_side(npu: Npu, network: Path) -> None:
 
 
 def test_options_of_the_score_change_the_partition(npu: Npu, network: Path) -> None:
-    """Threshold, node limit, start and coefficients change the partition by score as S5.4 and S5.5 say."""
+    """Threshold, node limit, start and coefficients change the partition by score (S5.4, S5.5)."""
 
     def parts(*words: str) -> list[list[str]]:
         found = npu("pipeline", network, *words, "--no-values", "--partition", "score", "--json").json
@@ -96,7 +96,7 @@ def test_options_of_the_score_change_the_partition(npu: Npu, network: Path) -> N
 
 
 def test_groups_are_added_on_another_chip(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """Where the groups do not hold the network, groups are added, on the next chip once the first is full."""
+    """If the network does not fit in the groups, groups are added, on the next chip once the first is full."""
     text = npu_inputs.machine_text(per_chip="2", chips="3")
     machine = npu_inputs.save(text, tmp_path / "three.toml")
     words = ("--groups", "2", "--machine", machine, "--core-storage", "60000", "--add-groups", "--json")
@@ -107,14 +107,14 @@ def test_groups_are_added_on_another_chip(npu: Npu, network: Path, tmp_path: Pat
 
 
 def test_one_group_obeys_the_options_of_the_score(npu: Npu, network: Path) -> None:
-    """A single group is split again and gets company where that is asked for."""
+    """A single group is split, and groups are added, if the options request it."""
     found = npu("pipeline", network, "--groups", "1", "--add-groups", "--max-nodes", "3", "--no-values", "--json").json
     assert [each["method"] for each in found["partitions"]] == ["balanced", "score"]
     assert len(found["partitions"][1]["groups"]) > 1
 
 
 def test_a_machine_of_another_type_has_no_values(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """Where nothing is compared, it is said why."""
+    """If no values are compared, a note says why."""
     machine = npu_inputs.save(npu_inputs.machine_text(data_type='"int8"'), tmp_path / "int8.toml")
     outcome = npu("pipeline", network, "--groups", "2", "--machine", machine, "--json")
     assert all(each["max_rel_error"] is None for each in outcome.json["partitions"])
@@ -122,7 +122,7 @@ def test_a_machine_of_another_type_has_no_values(npu: Npu, network: Path, tmp_pa
 
 
 def test_chips_are_joined_by_both_links(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """A machine whose chips have no link inside, which a message between them passes, is refused."""
+    """A machine whose chips have no internal link, which messages between chips use, is refused."""
     text = npu_inputs.machine_text(per_chip="1", chips="3").replace(
         "bytes_per_s = 64_000_000_000  # Choice: as", "bytes_per_s = 0  # as"
     )
@@ -132,7 +132,7 @@ def test_chips_are_joined_by_both_links(npu: Npu, network: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("inputs", [1, 2, 5, 40])
 def test_short_streams_are_lengthened(npu: Npu, network: Path, inputs: int) -> None:
-    """However few inputs are asked for, the interval is that of the steady state: nothing is used more than always."""
+    """A short stream is lengthened until its interval is that of the steady state: no load exceeds 100 %."""
     words = ("pipeline", network, "--groups", "4", "--inputs", inputs, "--no-values", "--json")
     for each in npu(*words).json["partitions"]:
         assert each["inputs"] >= max(inputs, 16)
@@ -141,7 +141,7 @@ def test_short_streams_are_lengthened(npu: Npu, network: Path, inputs: int) -> N
 
 
 def test_corrections_of_a_run_are_events(npu: Npu, network: Path) -> None:
-    """Predictions are those before any run; where stages turn out otherwise, an event says what a correction gained."""
+    """Predictions are made before any run; if stages turn out otherwise, an event reports what a correction gained."""
     found = npu("pipeline", network, "--groups", "4", "--no-values", "--json").json
     again = npu("pipeline", network, "--groups", "4", "--inputs", "64", "--no-values", "--json").json
     balanced, longer = _partitions(found)["balanced"], _partitions(again)["balanced"]
@@ -152,7 +152,7 @@ def test_corrections_of_a_run_are_events(npu: Npu, network: Path) -> None:
 
 
 def test_every_step_of_the_score_is_reported(npu: Npu, network: Path) -> None:
-    """The score of every node that was tried in a group is in the report, with why a group was closed."""
+    """The report has the score of every node that was tried in a group, and why a group was closed."""
     (found,) = npu("pipeline", network, "--groups", "3", "--partition", "score", "--no-values", "--json").json[
         "partitions"
     ]
@@ -163,7 +163,7 @@ def test_every_step_of_the_score_is_reported(npu: Npu, network: Path) -> None:
 
 
 def test_a_group_computes_no_more_than_its_period(npu: Npu, network: Path) -> None:
-    """With a period given, compute is a demand that a group has to hold; an impossible one is refused."""
+    """With --period-ms, computation is a demand on a group; an impossible period is refused."""
     free = npu("pipeline", network, "--groups", "5", "--threshold", "1000", "--no-values", "--json").json["partitions"][
         1
     ]
@@ -210,7 +210,7 @@ def test_a_group_computes_no_more_than_its_period(npu: Npu, network: Path) -> No
 def test_impossible_groups_are_refused(
     npu: Npu, network: Path, words: tuple[str, ...], mentions: tuple[str, ...]
 ) -> None:
-    """Contradictory groups, weights and thresholds are errors of the input that name the value and the limit."""
+    """Contradictory groups, weights and thresholds are input errors that name the value and the limit."""
     npu.refuses(3, "pipeline", network, *words, mentions=mentions)
 
 
@@ -227,7 +227,7 @@ def test_impossible_groups_are_refused(
 def test_words_without_meaning_are_refused(
     npu: Npu, network: Path, words: tuple[str, ...], mentions: tuple[str, ...]
 ) -> None:
-    """Options that mean nothing, or nothing together, are errors of usage."""
+    """Meaningless options, and options that contradict each other, are usage errors."""
     npu.refuses(2, "pipeline", network, *words, mentions=mentions)
 
 
@@ -249,5 +249,5 @@ def test_unknown_choices_and_options_are_refused(
 
 @pytest.mark.parametrize("option", ["--groups", "--cores"])
 def test_run_names_the_command_for_core_groups(npu: Npu, network: Path, option: str) -> None:
-    """`harness npu run` keeps one core, and names `harness npu pipeline` where core groups are requested."""
+    """`harness npu run` keeps one core, and names `harness npu pipeline` if core groups are requested."""
     npu.refuses(2, "run", network, option, "4", mentions=("harness npu pipeline",))

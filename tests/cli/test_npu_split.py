@@ -22,7 +22,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_layer_has_its_candidates(npu: Npu, network: Path) -> None:
-    """Predicted and event-driven cycles of every kind, or why there is none; the best of both, and what that costs."""
+    """Each layer has predicted and event-driven cycles, or a reason, for every kind; both bests, and the excess."""
     found = npu("split", network, "--cores", 4, "--json").json
     assert (found["machine"], found["cores"]) == ("edge", 4)
     assert [layer["operators"] for layer in found["layers"]] == ["Conv+Relu", "Conv+Relu", "MaxPool"]
@@ -41,7 +41,7 @@ def test_every_layer_has_its_candidates(npu: Npu, network: Path) -> None:
 
 
 def test_network_and_agreement(npu: Npu, network: Path) -> None:
-    """The network once for each kind that a layer has, and with the best of each; shares and ranks from the rows."""
+    """The network is timed with each kind of split and with the best of each layer; shares and ranks match the rows."""
     found = npu("split", network, "--cores", 2, "--json").json
     networks = {one["split"]: one for one in found["networks"]}
     assert list(networks) == ["one", "rows", "outputs", "inputs", "best"]
@@ -55,7 +55,7 @@ def test_network_and_agreement(npu: Npu, network: Path) -> None:
 
 
 def test_prediction_alone(npu: Npu, network: Path) -> None:
-    """Without a run the predictions are the same, and all that only a run tells is missing."""
+    """Without a run the predictions are the same, and the results of runs are missing."""
     with_run = npu("split", network, "--cores", 2, "--json").json
     without = npu("split", network, "--cores", 2, "--no-verify", "--json").json
     for one, other in zip(with_run["layers"], without["layers"], strict=True):
@@ -70,7 +70,7 @@ def test_prediction_alone(npu: Npu, network: Path) -> None:
 
 
 def test_one_layer(npu: Npu, network: Path) -> None:
-    """A layer is named by itself or by one of its nodes; the network is left out then."""
+    """--layer takes the name of a layer or of one of its nodes, and omits the network."""
     whole = npu("split", network, "--cores", 2, "--json").json
     for name in ("body", "body/relu"):
         found = npu("split", network, "--cores", 2, "--layer", name, "--json").json
@@ -98,7 +98,7 @@ def test_table_and_file(npu: Npu, network: Path, tmp_path: Path) -> None:
 
 
 def test_a_program_that_does_not_run_is_a_bug(npu: Npu, network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the user gave is not at fault where the compiler has made a program that cannot run."""
+    """A compiled program that cannot run is a bug, not an error of the user."""
 
     def deadlock(*_: object, **__: object) -> None:
         raise Deadlock("core 1 waits for a message", "nobody sends it", "")
@@ -130,7 +130,7 @@ def test_one_core_has_nothing_to_split(npu: Npu, network: Path) -> None:
 def test_splits_that_cannot_be(
     npu: Npu, network: Path, code: int, words: tuple[str, ...], mentions: tuple[str, ...]
 ) -> None:
-    """What is wrong with cores, layers and files is told with the value and the limit."""
+    """Errors about cores, layers and files name the value and the limit."""
     npu.refuses(code, "split", network, *words, mentions=mentions)
 
 

@@ -1,4 +1,4 @@
-"""`harness npu sweep`: the points of a sweep, its knee, what is written, and what it says to wrong parameters."""
+"""`harness npu sweep`: the points of a sweep, its knee, its files, and the errors for wrong parameters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_points_are_what_runs_take(npu: Npu, network: Path, tmp_path: Path) -> N
 
 
 def test_knee_is_marked(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """The knee is the same in JSON, table, CSV and plot: bandwidth stops paying where the multipliers are busy."""
+    """The knee is the same in JSON, table, CSV and plot: more bandwidth stops paying once the multipliers are busy."""
     page, table = tmp_path / "p.html", tmp_path / "p.csv"
     command = ("sweep", network, "--set", "ddr.bytes_per_s=125M:64G:x2", "--plot", page, "--csv", table)
     found, text = npu(*command, "--json").json, npu(*command).stdout
@@ -56,7 +56,7 @@ def test_knee_is_marked(npu: Npu, network: Path, tmp_path: Path) -> None:
 
 
 def test_grid_of_machines_and_values(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """Presets and parameters make a grid, of which every row but the first parameter's values is a line."""
+    """Presets and parameters make a grid, with one line per combination of all but the first parameter."""
     page = tmp_path / "p.html"
     sets = ("--set", "mfu.rows=16,32", "--set", "vfu.lanes=32,64")
     command = ("sweep", network, "--preset", "edge", "--preset", "nvdla-256", *sets, "--plot", page)
@@ -72,7 +72,7 @@ def test_grid_of_machines_and_values(npu: Npu, network: Path, tmp_path: Path) ->
 
 
 def test_presets_alone(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """A sweep over machines alone, presets and files, is in their order; names have no knee."""
+    """A sweep over presets and machine files keeps their order, and has no knee."""
     own = npu_inputs.save(npu_inputs.machine_text(columns="16"), tmp_path / "narrow.toml")
     command = ("sweep", network, "--preset", "nvdla-256", "--preset", "edge", "--machine", own)
     found = npu(*command, "--plot", tmp_path / "p.html", "--json").json
@@ -82,7 +82,7 @@ def test_presets_alone(npu: Npu, network: Path, tmp_path: Path) -> None:
 
 
 def test_machines_that_cannot_stay_in_the_table(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """A machine too small for the network, or whose values contradict each other, has a reason in place of a time."""
+    """A machine too small for the network, or whose values contradict each other, has a reason instead of a time."""
     own = npu_inputs.save(npu_inputs.machine_text(halo_bytes="1_024"), tmp_path / "own.toml")
     command = ("sweep", network, "--machine", own, "--set", "nb_bytes=1K,2K,1M", "--plot", tmp_path / "p.html")
     contradicts, tiny, large = npu(*command, "--json").json["points"]
@@ -90,12 +90,12 @@ def test_machines_that_cannot_stay_in_the_table(npu: Npu, network: Path, tmp_pat
     assert "halo_bytes 1024 leaves nothing of nb_bytes 1024" in contradicts["reason"]
     assert "bytes of NB" in tiny["reason"] and large["reason"] is None
     outcome = npu(*command)
-    assert outcome.code == 0 and outcome.stdout.count("cannot be") == 4  # in the table and below it
+    assert outcome.code == 0 and outcome.stdout.count("cannot run") == 4  # in the table and below it
     assert "nb_bytes=2K: " in outcome.stdout
 
 
 def test_one_buffer_is_set_as_a_whole(npu: Npu, network: Path) -> None:
-    """Of a machine with one buffer both sizes are set, which is said; of one with two only that of the key."""
+    """On a machine with one buffer both sizes are set, and a note says so; with two buffers only the given one."""
     command = ("sweep", network, "--preset", "nvdla-256", "--set", "nb_bytes=128K,1M")
     found = npu(*command, "--json").json
     assert all(point["cycles"] > 0 for point in found["points"]) and found["one_buffer"] == ["nvdla-256"]
@@ -105,7 +105,7 @@ def test_one_buffer_is_set_as_a_whole(npu: Npu, network: Path) -> None:
 
 
 def test_clocks_are_compared_by_time(npu: Npu, network: Path) -> None:
-    """Where the clock varies, milliseconds are compared: of edge's memory a faster clock waits for more cycles."""
+    """If the clock varies, milliseconds are compared: a faster clock waits more cycles for edge's memory."""
     command = ("sweep", network, "--set", "clock_hz=250M:4G:x2")
     found = npu(*command, "--json").json
     assert found["metric"] == "milliseconds" and npu(*command).stdout.splitlines()[0].endswith("milliseconds")
@@ -114,13 +114,13 @@ def test_clocks_are_compared_by_time(npu: Npu, network: Path) -> None:
 
 
 def test_values_that_change_nothing(npu: Npu, network: Path) -> None:
-    """A parameter that the NPU's own time does not depend on is said to change nothing."""
+    """For a parameter without influence on the NPU's time, the summary says that it changes nothing."""
     text = npu("sweep", network, "--set", "host.driver_s=0.001,0.002,0.003").stdout
     assert "none, host.driver_s changes nothing" in text
 
 
 def test_choices_and_names_are_parameters_too(npu: Npu, network: Path) -> None:
-    """Dataflows, types and a single fixed value can be set as numbers can."""
+    """Dataflows, types and a single fixed value can be set like numbers."""
     command = ("sweep", network, "--set", "mfu.packing=none", "--set", "mfu.dataflow=dot-product,weight-stationary")
     found = npu(*command, "--json").json
     assert [point["settings"]["mfu.dataflow"] for point in found["points"]] == ["dot-product", "weight-stationary"]
@@ -161,11 +161,11 @@ def test_choices_and_names_are_parameters_too(npu: Npu, network: Path) -> None:
 def test_sweeps_that_cannot_be(
     npu: Npu, network: Path, code: int, words: tuple[str, ...], mentions: tuple[str, ...]
 ) -> None:
-    """What is wrong with the parameters ends the command before any machine is tried, and names key, value, limit."""
+    """Errors in the parameters end the command before any machine is tried, and name key, value and limit."""
     npu.refuses(code, "sweep", network, *words, mentions=mentions)
 
 
 def test_networks_that_no_machine_can_run(npu: Npu, tmp_path: Path) -> None:
-    """An operator that the compiler does not know is no matter of the machine, and ends the sweep at once."""
+    """An unsupported operator does not depend on the machine, and ends the sweep at once."""
     path = npu_inputs.save(npu_inputs.unknown_operator(), tmp_path / "odd.onnx")
     npu.refuses(3, "sweep", path, "--set", "mfu.rows=8,16", mentions=("'odd one'", "Det"))

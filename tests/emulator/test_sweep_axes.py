@@ -47,7 +47,7 @@ def _keys(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     ],
 )
 def test_values_of_a_parameter(text: str, values: tuple[object, ...]) -> None:
-    """Lists, ranges by a factor or a step, and suffixes mean what they say; numbers come out ascending."""
+    """Lists, ranges by a factor or a step, and suffixes are parsed; numbers are returned ascending."""
     axis = parse_axis(text, MOST)
     assert axis.key == text.partition("=")[0] and axis.values == values
     assert [type(value) for value in axis.values] == [type(value) for value in values]
@@ -84,7 +84,7 @@ def test_values_of_a_parameter(text: str, values: tuple[object, ...]) -> None:
     ids=str,
 )
 def test_values_that_are_none(text: str, mentions: tuple[str, ...]) -> None:
-    """What is not a key, number or range is refused, and the error names it."""
+    """Text that is not a key, number or range is refused, and the error names it."""
     with pytest.raises((InvalidSweep, InvalidMachine)) as refused:
         parse_axis(text, MOST)
     for word in mentions:
@@ -123,13 +123,13 @@ def test_parameters_are_the_keys_of_the_file() -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_changing_nothing_gives_the_same_machine(name: str) -> None:
-    """A machine that goes through a change of one value to what it is stays the machine it was."""
+    """Setting a value to what it already is leaves the machine unchanged."""
     machine = load_preset(name)
     assert changed(machine, {"mfu.rows": machine.mfu.rows}) == machine
 
 
 def test_one_value_changes_and_no_other() -> None:
-    """A value arrives where its key says, at any depth, and is a number of the type of its field."""
+    """A value is set at the place of its key, at any depth, with the type of its field."""
     machine = load_preset("edge")
     found = changed(machine, {"ddr.bytes_per_s": 10**9, "cores.link.latency_ns": 7, "clock_hz": 2 * 10**9})
     assert (found.ddr.bytes_per_s, found.cores.link.latency_ns, found.clock_hz) == (1e9, 7.0, 2 * 10**9)
@@ -139,7 +139,7 @@ def test_one_value_changes_and_no_other() -> None:
 
 
 def test_one_buffer_has_one_size() -> None:
-    """Of a machine with one buffer, setting either size sets both; given both, they must agree; others keep theirs."""
+    """On a machine with one buffer, either size sets both, and two sizes must agree; other machines set one."""
     one, two = load_preset("nvdla-256"), load_preset("edge")
     assert one.shared_buffer and not two.shared_buffer
     for key in ("nb_bytes", "sb_bytes"):
@@ -163,7 +163,7 @@ def test_one_buffer_has_one_size() -> None:
     ids=str,
 )
 def test_values_that_no_machine_has(setting: Mapping[str, Any], mentions: tuple[str, ...]) -> None:
-    """A value beyond its limits or of the wrong type is an error by itself, and no contradiction between values."""
+    """A value beyond its limits or of the wrong type is an error of its own, not a contradiction between values."""
     with pytest.raises(InvalidMachine) as refused:
         changed(load_preset("edge"), setting)
     assert not isinstance(refused.value, ContradictoryMachine)
@@ -172,7 +172,7 @@ def test_values_that_no_machine_has(setting: Mapping[str, Any], mentions: tuple[
 
 
 def test_values_that_contradict_each_other() -> None:
-    """Values that are allowed by themselves but not together are told apart: edge's halo buffer takes 262144 bytes."""
+    """Values that are allowed alone but not together are a contradiction: edge's halo buffer takes 262144 bytes."""
     with pytest.raises(ContradictoryMachine, match="halo_bytes 262144 leaves nothing of nb_bytes 262144"):
         changed(load_preset("edge"), {"nb_bytes": 262_144})
 
@@ -224,20 +224,19 @@ def test_knee_of_a_saturating_curve(floor: float, height: float) -> None:
 
 
 def test_knee_of_a_corner() -> None:
-    """A curve that falls along one line and goes on along another has its knee at the corner."""
+    """A curve of two straight lines has its knee at the corner."""
     assert knee([1, 2, 3, 4, 5, 6], [100, 80, 60, 58, 56, 54]) == 2
     assert knee([8, 16, 32, 64, 128], [800, 400, 200, 200, 200]) == 2
     assert knee([1, 2, 3, 4], [10, 20, 21, 22], "higher") == 1
 
 
 def test_knee_where_less_is_better() -> None:
-    """Where cycles grow with the parameter, the knee is where less of it stops paying: of a latency that begins to
-    show."""
+    """If cycles grow with the parameter, the knee is where a smaller value stops paying."""
     assert knee([0, 100, 200, 300, 400], [50, 50, 52, 80, 110]) == 2
 
 
 def test_what_is_lost_again_does_not_hide_the_knee() -> None:
-    """A value worse than one before it counts as that one: the curve bends where its best was reached."""
+    """A value worse than an earlier one counts as the earlier one: the curve bends where its best was reached."""
     assert knee([1, 2, 3, 4, 5], [100, 60, 61, 66, 64]) == 1
 
 
@@ -247,6 +246,6 @@ def test_what_is_lost_again_does_not_hide_the_knee() -> None:
     ids=["bent the other way", "within 2 %", "flat", "endless"],
 )
 def test_curves_without_a_knee(ys: list[float]) -> None:
-    """Curves that pay more and more, hardly change, or have no finite values have no knee, nor have two points."""
+    """Curves that bend the other way, hardly change, have two points, or have infinite values have no knee."""
     assert knee([1, 2, 3, 4, 5], ys) is None
     assert knee([1, 2], ys[:2]) is None

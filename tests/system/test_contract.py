@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ COMMANDS = {
 }  # fmt: skip
 GROUPS = ("lut", "npu", "devices", "agent")
 DOCUMENTED = {
-    *COMMANDS, "npu split", "npu sweep", "nightly run", "nightly install", "nightly status", "report",
+    *COMMANDS, "npu pipeline", "npu split", "npu sweep", "nightly run", "nightly install", "nightly status", "report",
     "devices mark", "devices golden", "worker",
 }  # fmt: skip
 
@@ -58,10 +59,12 @@ def test_every_command_shows_an_example(helps: dict[str, str]) -> None:
 
 
 def test_every_option_is_explained(helps: dict[str, str]) -> None:
-    """No option or argument stands in a help text without a word about it."""
+    """Every option of every command has a help text, beside it or on the next line."""
     for name, text in helps.items():
-        for line in text.split("Options:")[-1].splitlines():
-            assert not re.fullmatch(r"\s+(-\w, )?--[a-z-]+( <[^>]+>)?\s*", line) or name == "", f"{name}: {line}"
+        lines = [*text.split("Options:")[-1].splitlines(), ""]
+        for line, after in pairwise(lines):
+            is_alone = re.fullmatch(r"\s+(-\w, )?--[a-z-]+( <[^>]+>)?\s*", line) is not None
+            assert not is_alone or re.match(r" {20,}\S", after) or name == "", f"{name}: {line}"
 
 
 def test_commands_that_show_data_have_json(helps: dict[str, str]) -> None:

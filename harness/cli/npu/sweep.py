@@ -37,7 +37,11 @@ class GridOptions:
     ] = None
     preset: Annotated[
         list[str] | None,
-        typer.Option("--preset", help="Built-in machine (default edge); may be repeated for a grid."),
+        typer.Option(
+            "--preset",
+            help="Built-in machine (default edge); may be repeated for a grid.",
+            autocompletion=options.complete_preset,
+        ),
     ] = None
     machine: Annotated[
         list[Path] | None, typer.Option("--machine", help="TOML file of your own machine; may be repeated.")

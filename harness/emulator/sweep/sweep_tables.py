@@ -139,20 +139,19 @@ def sweep_tables(sweep: Sweep) -> list[Part]:
         head += tuple(shown(axis.key, point.settings[axis.key]) for axis in varying)
         rows.append((*head, *_cells(point), _bar((_value(sweep, point) or 0.0) / largest, is_knee)))
     header = ("machine",) * several + tuple(axis.key for axis in varying)
-    header += ("cycles", "ms", "MFU", "bound by", metric(sweep).ljust(_BAR + 7))
-    return [Table(header, rows, left=int(several)), Facts(tuple(_summary(sweep, found)))]
+    header += ("cycles", "ms", "MFU", "bound by", metric(sweep))
+    return [Table(header, rows, left=int(several), bars=True), Facts(tuple(_summary(sweep, found)))]
 
 
 def _cells(point: Point) -> tuple[str, ...]:
     if point.cycles is None or point.seconds is None:
-        return "", "", "", "cannot be"
+        return "", "", "", "cannot run"
     used = "" if point.mfu_utilisation is None else f"{point.mfu_utilisation:.1%}"
     return f"{point.cycles:,.0f}", milliseconds(point.seconds), used, point.bound or ""
 
 
 def _bar(part: float, is_knee: bool) -> str:
-    mark = " ◀ knee" if is_knee else ""
-    return ("█" * round(part * _BAR) + mark).ljust(_BAR + 7)
+    return "█" * round(part * _BAR) + (" ◀ knee" if is_knee else "")
 
 
 def _summary(sweep: Sweep, found: Sequence[Line]) -> Iterator[tuple[str, str]]:
@@ -167,7 +166,7 @@ def _summary(sweep: Sweep, found: Sequence[Line]) -> Iterator[tuple[str, str]]:
     cannot = [point for point in sweep.points if point.reason]
     for point in cannot[:_MOST_REASONS]:
         settings = ", ".join(f"{key}={shown(key, value)}" for key, value in point.settings.items())
-        yield "cannot be", f"{settings or point.machine}: {point.reason}"
+        yield "cannot run", f"{settings or point.machine}: {point.reason}"
     if len(cannot) > _MOST_REASONS:
         yield "", f"and {len(cannot) - _MOST_REASONS} more; --json and --csv have the reasons"
     if sweep.one_buffer:
