@@ -9,17 +9,14 @@ import typer
 
 from harness.cli import options
 from harness.errors import UsageError
-from harness.probe.auxiliary import AuxiliaryChoice, chosen_kind
+from harness.probe.auxiliary import AUXILIARY_HELP, AuxiliaryChoice, chosen_kind
 from harness.settings import DEFAULT_DEVICE, SPACE_COUNT, SPACE_TARGET
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
     from harness.measure.request import SpaceRequest
 
-Auxiliary = Annotated[
-    AuxiliaryChoice,
-    typer.Option("--aux", help="Auxiliary layer behind each layer; auto selects one by the device's clock."),
-]
+Auxiliary = Annotated[AuxiliaryChoice, typer.Option("--aux", help=AUXILIARY_HELP)]
 Runs = Annotated[str, typer.Option("--runs", help="Samples per probe, or auto: until the interval is within 1 %.")]
 SpaceFile = Annotated[
     str | None,

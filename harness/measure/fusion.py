@@ -21,7 +21,7 @@ from harness.network.fusion_candidates import NodePair, neighbours, shapes
 from harness.network.fusion_rules import SIGNIFICANCE, FusionRule
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind
-from harness.probe.pairs import PairProbes, hand_overs, plan_pairs
+from harness.probe.pairs import PairProbes, pair_producers, plan_pairs
 from harness.probe.probe_plan import ProbePlan
 from harness.probe.producer import ProducerKind
 
@@ -34,7 +34,7 @@ SOURCE = "probed"
 
 @dataclass(frozen=True)
 class TriedPattern:
-    """A probed pattern: how often it occurs in the networks, and the verdict for each hand-over."""
+    """A probed pattern: how often it occurs in the networks, and the verdict for each producer."""
 
     pattern: str
     places: int
@@ -42,7 +42,7 @@ class TriedPattern:
 
     @property
     def is_apart(self) -> bool:
-        """Whether one of the hand-overs shows that the two operators are not fused."""
+        """Whether one of the producers shows that the two operators are not fused."""
         return any(verdict.p_apart <= APART for verdict in self.verdicts.values())
 
 
@@ -72,7 +72,7 @@ class FusionSearch:
             rules.update((rule.pattern, rule) for rule in rules_of(tried))
 
     def _try(self, pairs: Mapping[str, Sequence[NodePair]]) -> list[TriedPattern]:
-        """Probe the likelier hand-over first, and the other one only if the first does not show the operators apart.
+        """Probe the likelier producer first, and the other one only if the first does not show the operators apart.
 
         Each is measured in few rounds first, and in more if the answer is still open.
         """
@@ -80,15 +80,15 @@ class FusionSearch:
         verdicts: dict[str, dict[ProducerKind, Verdict]] = {pattern: {} for pattern in chosen}
         for turn, policy in itertools.product(range(2), POLICIES):
             due = [
-                (pair, hand_over)
+                (pair, producer)
                 for pattern, variants in chosen.items()
                 if not TriedPattern(pattern, len(variants), verdicts[pattern]).is_apart
                 for pair in variants
-                for hand_over in hand_overs(pair, self.auxiliary)[turn : turn + 1]
-                if not _is_sure(verdicts[pattern].get(hand_over), SIGNIFICANCE / len(chosen))
+                for producer in pair_producers(pair, self.auxiliary)[turn : turn + 1]
+                if not _is_sure(verdicts[pattern].get(producer), SIGNIFICANCE / len(chosen))
             ]
-            for (pattern, hand_over), savings in self._measure(due, policy).items() if due else ():
-                verdicts[pattern][hand_over] = fit_verdict(savings)
+            for (pattern, producer), savings in self._measure(due, policy).items() if due else ():
+                verdicts[pattern][producer] = fit_verdict(savings)
         return [TriedPattern(pattern, len(pairs[pattern]), found) for pattern, found in verdicts.items()]
 
     def _measure(
@@ -102,7 +102,7 @@ class FusionSearch:
         measured = {probe: undisturbed(taken, campaign.clock) for probe, taken in samples.items()}
         savings: dict[tuple[str, ProducerKind], list[ShapeSaving]] = {}
         for pair in planned:
-            found = savings.setdefault((pair.pattern, pair.hand_over), [])
+            found = savings.setdefault((pair.pattern, pair.producer), [])
             found.extend(_saving(pair, measured))
         return savings
 
@@ -115,9 +115,9 @@ class FusionSearch:
 
 
 def rules_of(tried: Sequence[TriedPattern]) -> tuple[FusionRule, ...]:
-    """Return a rule for every pattern; it holds if all hand-overs of the pattern show the fusion.
+    """Return a rule for every pattern; it holds if all producers of the pattern show the fusion.
 
-    The largest p-value of the hand-overs counts, corrected for the number of patterns by Holm, and the smallest saving.
+    The largest p-value of the producers counts, corrected for the number of patterns by Holm, and the smallest saving.
     """
     corrected = holm([max(verdict.p_fused for verdict in pattern.verdicts.values()) for pattern in tried])
     weakest = [min(pattern.verdicts.values(), key=lambda verdict: verdict.share) for pattern in tried]

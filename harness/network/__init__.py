@@ -1,1 +1,1 @@
-"""ONNX in: read, check, shapes, fusion, layers, layer keys."""
+"""Networks: read and check ONNX files, infer types, cut into layers, compute layer keys, assemble models."""

@@ -1,4 +1,4 @@
-"""Canonical signatures of layers: operators, attributes, shapes, types and wiring, never names."""
+"""Canonical signatures of layers: operators, attributes, shapes, types and connections, never names."""
 
 from __future__ import annotations
 

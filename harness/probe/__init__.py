@@ -1,1 +1,1 @@
-"""Layer + auxiliary layer as probe networks, and the probe plan."""
+"""Probes: small networks of layers and auxiliary layers, and the plan of all probes of a campaign."""

@@ -110,11 +110,11 @@ class AuxiliaryKind(StrEnum):
         member.layer = layer
         return member
 
-    AVGPOOL = "avgpool", AuxiliaryLayer("average pooling, one value per channel", _pool_channels, strided=pool)
+    AVGPOOL = "avgpool", AuxiliaryLayer("average pooling to one value per channel", _pool_channels, strided=pool)
     ROWPOOL = (
         "rowpool",
         # Computed row by row, as the next layer in a network would be, so that the layer's result stays on chip.
-        AuxiliaryLayer("average pooling, one value per row", _pool_rows, strided=pool_all, device_memory=True),
+        AuxiliaryLayer("average pooling to one value per row", _pool_rows, strided=pool_all, device_memory=True),
     )
     CONV1X1 = (
         "conv1x1",
@@ -129,7 +129,10 @@ if TYPE_CHECKING:
     AuxiliaryChoice = str
 else:
     AuxiliaryChoice = Literal[AUTO, *(kind.value for kind in AuxiliaryKind)]
-    """The text of an option that selects a kind; a command line shows and checks the choices."""
+    """The text of an option that selects a kind; the command line shows and checks the choices."""
+AUXILIARY_HELP = "Auxiliary layer behind each layer: {}; {} selects one by the device's clock.".format(
+    ", ".join(f"{kind} ({kind.layer.help})" for kind in AuxiliaryKind), AUTO
+)
 
 
 def chosen_kind(choice: AuxiliaryChoice) -> AuxiliaryKind | None:

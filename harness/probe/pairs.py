@@ -35,11 +35,11 @@ from harness.probe.producer import ProducerKind, produce_as, producer_of
 
 @dataclass(frozen=True)
 class PairProbes:
-    """Ids of the probes of one pair in one shape; `hand_over` is the producer in place of the first group."""
+    """Ids of the probes of one pair in one shape; `producer` is the producer in place of the first group."""
 
     pattern: str
     shape: str
-    hand_over: ProducerKind
+    producer: ProducerKind
     first: str
     second: str
     both: str
@@ -48,7 +48,7 @@ class PairProbes:
     second_inputs: str
 
 
-def hand_overs(pair: NodePair, auxiliary: AuxiliaryKind) -> tuple[ProducerKind, ...]:
+def pair_producers(pair: NodePair, auxiliary: AuxiliaryKind) -> tuple[ProducerKind, ...]:
     """Return the producers that may replace the first group, the likelier one first.
 
     A device with its own memory gets only convolutions: behind a layer that only loads data it hides the computation of
@@ -67,13 +67,13 @@ def plan_pairs(
     reference = reference_probe()
     probes: dict[str, Probe] = {reference.id: reference}
     planned, groups = [], []
-    for pair, hand_over in pairs:
-        built = _Pair(pair, hand_over, auxiliary).probes()
+    for pair, producer in pairs:
+        built = _Pair(pair, producer, auxiliary).probes()
         fresh = {probe.id: probe for probe in built.values() if probe.id not in probes}
         probes.update(fresh)
         groups.append(tuple(fresh.values()))
         ids = {name: probe.id for name, probe in built.items()}
-        planned.append(PairProbes(pair.pattern, pair.shape, hand_over, **ids))
+        planned.append(PairProbes(pair.pattern, pair.shape, producer, **ids))
     batches = tuple(batched_groups(groups))
     return ProbePlan(probes, (), batches, reference.id, (), auxiliary), tuple(planned)
 
@@ -85,10 +85,10 @@ class _Pair:
     group, so that both sides of the subtraction have the same number of auxiliary layers.
     """
 
-    def __init__(self, pair: NodePair, hand_over: ProducerKind, auxiliary: AuxiliaryKind) -> None:
+    def __init__(self, pair: NodePair, producer: ProducerKind, auxiliary: AuxiliaryKind) -> None:
         self._network, self._between, self._auxiliary = pair.network, pair.between, auxiliary
-        self._label = f"{pair.pattern} {pair.shape} {hand_over}"
-        self._hand_over = hand_over
+        self._label = f"{pair.pattern} {pair.shape} {producer}"
+        self._between_producer = producer
         self._first = canonical(pair.network, pair.first, [pair.between])
         self._second = canonical(pair.network, pair.second, [pair.result])
         nodes = (*self._first.nodes, *self._second.nodes)
@@ -145,4 +145,4 @@ class _Pair:
         return produce_as(self._producer(tensor), builder, self._network, tensor)
 
     def _producer(self, tensor: str) -> ProducerKind:
-        return self._hand_over if tensor == self._between else producer_of(self._network, tensor)
+        return self._between_producer if tensor == self._between else producer_of(self._network, tensor)

@@ -103,7 +103,7 @@ def test_a_stopped_search_goes_on_where_it_was(network: Network, journal: Journa
     assert len(journal.campaigns("cpu01")) == 1
 
 
-def test_a_rule_needs_all_hand_overs() -> None:
+def test_a_rule_needs_all_producers() -> None:
     """A saving that is there in one layout alone may be a reorder, however significant; it is judged by the smaller."""
     real, large = Verdict(1.0, 0.01, 1e-12, 1.0, 4, 4), Verdict(2.0, 0.01, 1e-12, 1.0, 4, 4)
     fake, silent = Verdict(0.0, 0.01, 1.0, 1e-12, 4, 0), Verdict(0.5, 1.0, 0.5, 0.5, 4, 2)

@@ -14,7 +14,7 @@ from harness.network.fusion_rules import FusionRule, match_all
 from harness.network.models import load_network
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind
-from harness.probe.pairs import hand_overs, plan_pairs
+from harness.probe.pairs import pair_producers, plan_pairs
 
 NAMES = ("mobilenetv2", "squeezenet", "efficientnet_b0")
 
@@ -45,7 +45,7 @@ def contents(content: bytes) -> Counter[tuple[str, tuple[tuple[int, ...], ...]]]
 @pytest.mark.parametrize("name", NAMES)
 def test_all_but_a_saving_cancels(name: str, auxiliary: AuxiliaryKind) -> None:
     """`first` and `second` together have exactly the operators of `both` and `between`, with auxiliary layers."""
-    pairs = [(pair, hand_over) for pair in chosen(name) for hand_over in hand_overs(pair, auxiliary)]
+    pairs = [(pair, producer) for pair in chosen(name) for producer in pair_producers(pair, auxiliary)]
     plan, planned = plan_pairs(pairs, auxiliary)
     for pair in planned:
         first, second, both, between = (
@@ -108,7 +108,7 @@ def test_normal_form(pattern: str, normal: str) -> None:
 
 def test_equal_probes_are_there_once() -> None:
     """A pair planned twice adds no probe, and every probe is in one batch."""
-    pairs = [(pair, hand_overs(pair, AuxiliaryKind.AVGPOOL)[0]) for pair in chosen("squeezenet")]
+    pairs = [(pair, pair_producers(pair, AuxiliaryKind.AVGPOOL)[0]) for pair in chosen("squeezenet")]
     once, _ = plan_pairs(pairs, AuxiliaryKind.AVGPOOL)
     twice, planned = plan_pairs([*pairs, *((replace(pair), kind) for pair, kind in pairs)], AuxiliaryKind.AVGPOOL)
     assert once.id == twice.id

@@ -47,7 +47,7 @@ def _patch_embedding(graph: GraphBuilder, image: str) -> str:
 
 
 def _vit_attention(graph: GraphBuilder, name: str, x: str) -> str:
-    """One projection for query, key and value; the query is scaled before the product."""
+    """Append attention with one projection for query, key and value; the query is scaled before the product."""
     length, depth = VIT_PATCHES + 1, VIT_WIDTH // VIT_HEADS
     x = graph.linear(f"{name}.qkv", x, (VIT_WIDTH, 3 * VIT_WIDTH))
     x = graph.reshape(f"{name}.qkv.reshape", x, (1, length, 3, VIT_HEADS, depth))
@@ -88,7 +88,7 @@ def build_bert_mini(seed: int = 0) -> ModelProto:
 
 
 def _bert_embeddings(graph: GraphBuilder, name: str, ids: str) -> str:
-    """The sum of token, segment and position embeddings, normalised."""
+    """Append the sum of token, segment and position embeddings, normalised."""
     rows = {"word": BERT_VOCABULARY, "token_type": BERT_SEGMENTS, "position": BERT_POSITIONS}
     picks = {
         "word": ids,
@@ -111,7 +111,7 @@ def _bert_embeddings(graph: GraphBuilder, name: str, ids: str) -> str:
 
 
 def _mask_bias(graph: GraphBuilder, name: str, mask: str) -> str:
-    """(1 - mask) * MASKED, in a shape that broadcasts over heads and queries."""
+    """Append (1 - mask) * MASKED, in a shape that broadcasts over heads and queries."""
     for axis in (1, 2):
         mask = graph.node(
             "Unsqueeze", f"{name}.unsqueeze_{axis}", mask, graph.constant(f"{name}.unsqueeze_{axis}.axes", [axis])
@@ -122,7 +122,7 @@ def _mask_bias(graph: GraphBuilder, name: str, mask: str) -> str:
 
 
 def _bert_attention(graph: GraphBuilder, name: str, x: str, bias: str) -> str:
-    """Separate projections for query, key and value; the scores are scaled after the product."""
+    """Append attention with separate projections for query, key and value; the scores are scaled after the product."""
     depth = BERT_WIDTH // BERT_HEADS
     perms = {"query": [0, 2, 1, 3], "key": [0, 2, 3, 1], "value": [0, 2, 1, 3]}
     heads = {}
