@@ -109,5 +109,9 @@ def read_plan_file(path: Path) -> PlanFile:
 
 
 def _known_keys(keys: tuple[str | int, ...]) -> tuple[str, ...]:
-    table = {(): PlanFile, ("nightly",): NightSettings, ("nightly", "engine"): DaskSettings}.get(keys, SetSettings)
-    return tuple(field.alias or name for name, field in table.model_fields.items())
+    tables: Mapping[tuple[str | int, ...], type[StrictModel]] = {
+        (): PlanFile,
+        ("nightly",): NightSettings,
+        ("nightly", "engine"): DaskSettings,
+    }
+    return tuple(field.alias or name for name, field in tables.get(keys, SetSettings).model_fields.items())

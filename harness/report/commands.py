@@ -1,4 +1,4 @@
-"""Commands that lead to the figures of a report again."""
+"""The commands that reproduce a report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SAFE_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 
 
 def commands(table: Lut, names: Sequence[str], validated: bool) -> tuple[str, ...]:
-    """Commands that lead to these figures; names that a shell might misread are replaced."""
+    """Return the commands that reproduce a report; names that a shell would interpret are replaced."""
     from harness.network.models import BUILTIN_NAMES
 
     device = table.device if _SAFE_WORD.match(table.device) else "DEVICE"

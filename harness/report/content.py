@@ -1,4 +1,4 @@
-"""What the report says, as text in the order of the page; nothing here knows HTML."""
+"""The texts, tables and figures of the report, in the order of the page and independent of HTML."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 MAX_FREE_NAMES = 500
 _OVERHEAD = (
-    ("a", "input_bytes", "handing over one input byte", "/byte"),
-    ("b", "output_bytes", "handing back one output byte", "/byte"),
-    ("c", "runs", "each run, whatever its size", ""),
+    ("a", "input_bytes", "time per input byte", "/byte"),
+    ("b", "output_bytes", "time per output byte", "/byte"),
+    ("c", "runs", "time per run", ""),
 )
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table; `words` are the columns flush left, the first column heads its row."""
+    """A table; the first column heads its row, and the columns in `words` are aligned left."""
 
     caption: str
     header: tuple[str, ...]
@@ -45,7 +45,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure and what it shows."""
+    """A figure as JSON, with its caption."""
 
     caption: str
     json: str
@@ -53,7 +53,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Free:
-    """Nodes that cost nothing for one reason; `more` are not listed."""
+    """Nodes that take no time, for one reason; `more` of them are not listed."""
 
     reason: str
     count: int
@@ -63,7 +63,7 @@ class Free:
 
 @dataclass(frozen=True)
 class Section:
-    """One network."""
+    """The section of one network."""
 
     name: str
     headline: str
@@ -78,7 +78,7 @@ Pair = tuple["NetworkEstimate | None", "NetworkValidation | None"]
 
 
 def pair(estimates: Sequence[NetworkEstimate], validation: Validation | None) -> tuple[Pair, ...]:
-    """Each estimate with the measurement of the same name; measurements without an estimate at the end."""
+    """Pair each estimate with the measurement of the same name; measurements without an estimate come last."""
     waiting = list(validation.networks) if validation else []
     pairs: list[Pair] = []
     for estimate in estimates:
@@ -90,13 +90,13 @@ def pair(estimates: Sequence[NetworkEstimate], validation: Validation | None) ->
 
 
 def networks_table(pairs: Sequence[Pair], clock: str) -> Table:
-    """Estimates, and measurements beside them where there are any."""
+    """Return the table of estimates, with measurements beside them if there are any."""
     measured = [result for _, result in pairs if result]
     naive = any(result.naive_s is not None for result in measured)
     unit = unit_for(_best_s(pair) for pair in pairs)
-    header = ["network", "layers known", f"estimated, {unit.symbol}", f"95 % interval, {unit.symbol}"]
-    header += [f"measured, {unit.symbol}", f"±, {unit.symbol}", "error", "within interval"] if measured else []
-    header += [f"naive sum, {unit.symbol}", "its error"] if naive else []
+    header = ["network", "layers in table", f"estimated, {unit.symbol}", f"95 % interval, {unit.symbol}"]
+    header += [f"measured, {unit.symbol}", f"±, {unit.symbol}", "error", "in interval"] if measured else []
+    header += [f"naive sum, {unit.symbol}", "naive error"] if naive else []
     header += [f"wall, {unit.symbol}"] if measured else []
     rows = tuple((*_estimated(pair, unit), *(_measured(pair[1], unit, naive) if measured else ())) for pair in pairs)
     what = "Estimated and measured latency" if measured else "Estimated latency"
@@ -125,10 +125,6 @@ def _estimated(pair: Pair, unit: Unit) -> tuple[str, ...]:
     return name, known, unit.text(estimate.latency_s), unit.interval(estimate.interval_s)
 
 
-def _unpaired(result: NetworkValidation, unit: Unit) -> tuple[str, ...]:
-    return display(result.name), "", unit.text(result.estimated_s), unit.interval(result.interval_s)
-
-
 def _measured(result: NetworkValidation | None, unit: Unit, naive: bool) -> tuple[str, ...]:
     if result is None:
         return ("",) * (7 if naive else 5)
@@ -145,39 +141,46 @@ def _measured(result: NetworkValidation | None, unit: Unit, naive: bool) -> tupl
 
 
 def scores(validation: Validation) -> tuple[tuple[str, str], ...]:
-    """The summary of errors."""
+    """Return the summary of errors."""
     return (
         ("mean absolute error (MAPE)", percent(validation.mape)),
         (f"networks within 5{NARROW_SPACE}%", percent(validation.within_5, 0)),
         (f"networks within 10{NARROW_SPACE}%", percent(validation.within_10, 0)),
-        (f"95{NARROW_SPACE}% intervals that hold", percent(validation.interval_coverage, 0)),
+        (f"measurements inside the 95{NARROW_SPACE}% interval", percent(validation.interval_coverage, 0)),
     )
 
 
 def pictures(pairs: Sequence[Pair]) -> tuple[Picture, ...]:
-    """Estimated against measured where anything was measured, else the estimates alone."""
+    """Return the figures: estimated against measured latency, or the estimates alone without measurements."""
     measured = [result for _, result in pairs if result]
     if measured:
-        naive = ", triangles the naive sum of layers" if any(result.naive_s for result in measured) else ""
-        shown = sorted(measured, key=lambda result: -abs(result.error))[: figures.MAX_ROWS]
-        kept = [result for result in measured if result in shown]
-        most = f" The {len(kept)} largest errors of {len(measured)}." if len(kept) < len(measured) else ""
+        naive = "; triangles are naive sums of the layers" if any(result.naive_s for result in measured) else ""
+        largest = sorted(measured, key=lambda result: -abs(result.error))[: figures.MAX_ROWS]
+        kept = [result for result in measured if result in largest]
+        most = (
+            f" Shown are the {len(kept)} largest errors of {len(measured)} networks."
+            if len(kept) < len(measured)
+            else ""
+        )
         against = [point for result in measured for point in _points(result, relative=False)]
         errors = [point for result in kept for point in _points(result, relative=True)]
-        about = f"Circles are estimates with their 95 % interval{naive}."
+        about = f"Circles are estimates with 95 % intervals{naive}."
         return (
-            Picture(f"{about} On the dashed line both are equal; the band is within 10 %.", figures.compare(against)),
-            Picture(f"Relative error of each network. {about}{most}", figures.rows(errors, "error", seconds=False)),
+            Picture(
+                f"Estimated against measured latency. {about} The dashed line marks equality, the band ±10 %.",
+                figures.compare(against),
+            ),
+            Picture(f"Relative error of each network's estimate. {about}{most}", figures.error_rows(errors, "error")),
         )
     alone = [_alone(estimate) for estimate, _ in pairs if estimate and estimate.covered_latency_s > 0]
     if not alone:
         return ()
-    shown_alone = sorted(alone, key=lambda point: -point.value)[: figures.MAX_ROWS]
-    bounds = any(point.kind == "partial" for point in shown_alone)
-    partial = " Triangles are lower bounds: layers are unknown." if bounds else ""
-    most = f" The {len(shown_alone)} slowest of {len(alone)}." if len(shown_alone) < len(alone) else ""
-    caption = f"Estimated latency with its 95 % interval.{partial}{most}"
-    return (Picture(caption, figures.rows(shown_alone, "estimated latency", seconds=True)),)
+    slowest = sorted(alone, key=lambda point: -point.value)[: figures.MAX_ROWS]
+    bounds = any(point.kind == "partial" for point in slowest)
+    partial = " Triangles are lower bounds: some layers are not in the table." if bounds else ""
+    most = f" Shown are the {len(slowest)} slowest of {len(alone)} networks." if len(slowest) < len(alone) else ""
+    caption = f"Estimated latency with 95 % intervals.{partial}{most}"
+    return (Picture(caption, figures.latency_rows(slowest, "estimated latency")),)
 
 
 def _points(result: NetworkValidation, relative: bool) -> Iterator[figures.Point]:
@@ -199,7 +202,9 @@ def _points(result: NetworkValidation, relative: bool) -> Iterator[figures.Point
 def _alone(estimate: NetworkEstimate) -> figures.Point:
     value = estimate.covered_latency_s
     if estimate.interval_s is None:
-        said = f"at least {duration(value)}, {len(estimate.unknown)} of {len(estimate.layers)} layers unknown"
+        said = (
+            f"at least {duration(value)}; {len(estimate.unknown)} of {len(estimate.layers)} layers are not in the table"
+        )
         return figures.Point(estimate.name, said, value, value, value, "partial")
     low, high = estimate.interval_s
     said = f"estimated {duration(value)} ({duration(low)} {DASH} {duration(high)})"
@@ -207,28 +212,28 @@ def _alone(estimate: NetworkEstimate) -> figures.Point:
 
 
 def section(estimate: NetworkEstimate) -> Section:
-    """A network's layers, its coverage, and the nodes that cost nothing."""
+    """Return a network's section: its coverage, its layers, and the nodes that take no time."""
     coverage = tuple((kind, str(count)) for kind, count in estimate.coverage.items())
     unknown, covered = len(estimate.unknown), duration(estimate.covered_latency_s)
-    headline = f"at least {covered}, {unknown} layers unknown" if unknown else covered
+    headline = f"at least {covered}; {unknown} layers are not in the table" if unknown else covered
     warning = ""
     if unknown:
         warning = (
             f"{unknown} of {len(estimate.layers)} layers are not in the table."
-            f" The known rest takes {covered}; shares are of that."
+            f" The other layers take {covered}; shares refer to that."
         )
     name, figure = display(estimate.name), None
     if any(layer.latency_s is not None for layer in estimate.layers):
         drawn = [_bar(layer, estimate.covered_latency_s) for layer in estimate.layers]
-        more = f" {len(drawn)} layers: neighbours share a bar." if len(drawn) > figures.MAX_BARS else ""
-        blank = " Shaded: unknown." if unknown else ""
+        more = f" There are {len(drawn)} layers, so neighbours share a bar." if len(drawn) > figures.MAX_BARS else ""
+        blank = " Shaded layers are not in the table." if unknown else ""
         figure = Picture(f"Layers of {name} in order of execution.{more}{blank}", figures.bars(drawn))
     return Section(name, headline, warning, coverage, figure, _layers(estimate), tuple(_free(estimate)))
 
 
 def _bar(layer: LayerEstimate, whole_s: float) -> figures.Bar:
     if layer.latency_s is None or layer.stderr_s is None:
-        return figures.Bar(display(layer.name), f"{display(layer.op)}, unknown: not in the table", None)
+        return figures.Bar(display(layer.name), f"{display(layer.op)}, not in the table", None)
     said = f"{display(layer.op)}, {duration(layer.latency_s)} ± {duration(layer.stderr_s)}, {_share(layer, whole_s)}"
     return figures.Bar(display(layer.name), f"{said}, {layer.source}", layer.latency_s)
 
@@ -249,8 +254,8 @@ def _layers(estimate: NetworkEstimate) -> Table:
         rows.append((display(layer.name), str(number), *times, display(layer.op), display(layer.source)))
     header = ("layer", "no.", "share", f"latency, {unit.symbol}", f"± std. error, {unit.symbol}", "operator", "source")
     share = percent(estimate.overhead_s / whole_s) if whole_s > 0 else ""
-    total = ("overhead a, b, c", "", share, unit.text(estimate.overhead_s), "", "", "fitted")
-    caption = f"{len(rows)} layers of {display(estimate.name)} by share of time; no. is the order of execution"
+    total = ("overhead (a, b, c)", "", share, unit.text(estimate.overhead_s), "", "", "fitted")
+    caption = f"The {len(rows)} layers of {display(estimate.name)}, slowest first; no. is the order of execution"
     return Table(caption, header, tuple(rows), (0, 5, 6), total)
 
 
@@ -263,7 +268,7 @@ def _free(estimate: NetworkEstimate) -> Iterator[Free]:
 
 
 def overhead_table(overhead: Overhead) -> Table:
-    """a, b, c: the robust fit beside plain least squares."""
+    """Return the table of a, b and c: the robust fit beside plain least squares."""
     rows = tuple(
         _coefficient(f"{letter}: {meaning}", overhead.coefficients[term], overhead.least_squares.get(term), per)
         for letter, term, meaning, per in _OVERHEAD
@@ -279,10 +284,10 @@ def _coefficient(label: str, fitted: Coefficient, plain: float | None, per: str)
 
 
 def fit_facts(overhead: Overhead) -> tuple[tuple[str, str], ...]:
-    """How good the fit is."""
+    """Return the quality of the fit."""
     return (
         ("R², robust", significant(overhead.r2, 5)),
         ("R², least squares", significant(overhead.least_squares_r2, 5)),
         ("condition number", significant(overhead.condition)),
-        ("spread about the fit", percent(overhead.scatter, 2)),
+        ("scatter about the fit", percent(overhead.scatter, 2)),
     )

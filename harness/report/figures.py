@@ -1,8 +1,8 @@
-"""Figures as Bokeh documents in JSON; the page draws them when they come into sight.
+"""Figures as Bokeh documents in JSON; the page draws them when they become visible.
 
-Colours are placeholders (`COLOURS`) that the page replaces by those of the reader's colour scheme. Names from
-files appear in figures only as hover data, which BokehJS escapes, and as tick labels without the marks by
-which BokehJS knows a formula, that it would not draw as it stands.
+Colours are placeholders (`COLOURS`) that the page replaces with those of the reader's colour scheme. Names from files
+appear only as hover data, which BokehJS escapes, and as tick labels without the characters that mark a formula in
+BokehJS.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TEXT, RULE, ACCENT, SECOND, WARNING = "#fe0001", "#fe0002", "#fe0003", "#fe0004"
 COLOURS = {TEXT: "--muted", RULE: "--rule", ACCENT: "--accent", SECOND: "--second", WARNING: "--warning"}
 """Placeholder to the custom property of the style sheet that replaces it."""
 LOG_RATIO = 20.0
-"""Axes are logarithmic where the largest value is so many times the smallest."""
+"""Axes are logarithmic from this ratio of the largest to the smallest value on."""
 MAX_BARS = 300
 MAX_ROWS = 60
 MAX_TICK = 20
@@ -38,7 +38,7 @@ Scale = Literal["log", "linear"]
 
 @dataclass(frozen=True)
 class Point:
-    """A network in a figure: a value with its interval, in seconds or as a fraction, and what hovering says."""
+    """A network in a figure: a value with its interval, in seconds or as a fraction, and the text of its tooltip."""
 
     name: str
     text: str
@@ -51,7 +51,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Bar:
-    """A layer in a figure; latency is None where it is unknown."""
+    """A layer in a figure with the text of its tooltip; the latency is None if it is unknown."""
 
     name: str
     text: str
@@ -59,7 +59,7 @@ class Bar:
 
 
 def compare(points: Sequence[Point]) -> str:
-    """Estimated against measured (`against`) latency, with the line of equality and the band within 10 %."""
+    """Draw estimated against measured (`against`) latency, with the line of equality and a band of 10 %."""
     unit = unit_for(point.against for point in points)
     every = [value for point in points for value in (point.low, point.high, point.value, point.against) if value > 0]
     low, high, log = _bounds(every, unit)
@@ -70,46 +70,53 @@ def compare(points: Sequence[Point]) -> str:
     plot.varea(x=ends, y1=[0.9 * end for end in ends], y2=[1.1 * end for end in ends], fill_color=RULE, fill_alpha=0.55)
     plot.line(ends, ends, line_color=TEXT, line_dash="dashed", line_alpha=0.8)
     scaled = [(point, point.against / unit.seconds, point.value / unit.seconds) for point in points]
-    whiskers = [
-        (x, max(low, point.low / unit.seconds), x, point.high / unit.seconds)
-        for point, x, _ in scaled if point.kind == "estimate"
-    ]  # fmt: skip
+    drawn = [(point, x) for point, x, _ in scaled if point.kind == "estimate"]
+    whiskers = [(x, max(low, point.low / unit.seconds), x, point.high / unit.seconds) for point, x in drawn]
     _marks(plot, scaled, whiskers)
     return figure_json(plot)
 
 
-def rows(points: Sequence[Point], label: str, seconds: bool) -> str:
-    """One row for each network name: its values along the axis, which are latencies or relative errors."""
+def latency_rows(points: Sequence[Point], label: str) -> str:
+    """Draw one row per network, with its latencies along the axis."""
+    unit = unit_for(point.value for point in points)
+    low, high, log = _bounds([value for value in _values(points) if value > 0], unit)
+    return figure_json(_rows(points, label, unit, (low, high), "log" if log else "linear"))
+
+
+def error_rows(points: Sequence[Point], label: str) -> str:
+    """Draw one row per network, with its relative errors along the axis and a line at zero."""
+    unit = Unit("%", 0.01)
+    smallest, largest = min(0.0, *_values(points)), max(0.0, *_values(points))
+    margin = max(0.08 * (largest - smallest), 0.002)
+    ends = (smallest - margin) / unit.seconds, (largest + margin) / unit.seconds
+    plot = _rows(points, label, unit, ends, "linear")
+    top = len({point.name for point in points}) + 1
+    plot.line([0, 0], [0, top], line_color=TEXT, line_dash="dashed", line_alpha=0.8, level="underlay")
+    return figure_json(plot)
+
+
+def _values(points: Sequence[Point]) -> list[float]:
+    return [value for point in points for value in (point.low, point.high, point.value)]
+
+
+def _rows(points: Sequence[Point], label: str, unit: Unit, ends: tuple[float, float], scale: Scale) -> plotting.figure:
     names = list(dict.fromkeys(point.name for point in points))
     heights = {name: len(names) - at for at, name in enumerate(names)}
-    unit = unit_for(point.value for point in points) if seconds else Unit("%", 0.01)
-    every = [value for point in points for value in (point.low, point.high, point.value)]
-    if seconds:
-        low, high, log = _bounds([value for value in every if value > 0], unit)
-    else:
-        log, smallest, largest = False, min(0.0, *every), max(0.0, *every)
-        margin = max(0.08 * (largest - smallest), 0.002)
-        low, high = (smallest - margin) / unit.seconds, (largest + margin) / unit.seconds
-    scales: tuple[Scale, Scale] = ("log" if log else "linear", "linear")
     labels = f"{label}, {unit.symbol}", ""
-    plot = base_figure(70 + 30 * len(names), labels, scales, (low, high), (0.4, len(names) + 0.6))
+    plot = base_figure(70 + 30 * len(names), labels, (scale, "linear"), ends, (0.4, len(names) + 0.6))
     plot.yaxis.ticker = list(heights.values())
     plot.yaxis.major_label_overrides = {height: tick(name) for name, height in heights.items()}
     plot.ygrid.visible = False
     plot.toolbar_location = None
-    if not seconds:
-        plot.line([0, 0], [0, len(names) + 1], line_color=TEXT, line_dash="dashed", line_alpha=0.8)
     scaled = [(point, point.value / unit.seconds, float(heights[point.name])) for point in points]
-    whiskers = [
-        (max(low, point.low / unit.seconds), y, point.high / unit.seconds, y)
-        for point, _, y in scaled if point.kind == "estimate"
-    ]  # fmt: skip
+    drawn = [(point, y) for point, _, y in scaled if point.kind == "estimate"]
+    whiskers = [(max(ends[0], point.low / unit.seconds), y, point.high / unit.seconds, y) for point, y in drawn]
     _marks(plot, scaled, whiskers)
-    return figure_json(plot)
+    return plot
 
 
 def bars(layers: Sequence[Bar]) -> str:
-    """Layers in order of execution; neighbours share a bar where there are more than `MAX_BARS`."""
+    """Draw layers in order of execution; above `MAX_BARS` layers neighbours share a bar."""
     from bokeh.models import ColumnDataSource
 
     unit = unit_for(bar.latency_s or 0.0 for bar in layers)
@@ -123,14 +130,15 @@ def bars(layers: Sequence[Bar]) -> str:
     plot.xgrid.visible = False
     for known, colour, alpha in ((True, ACCENT, 0.9), (False, WARNING, 0.3)):
         chosen = [item for item in drawn if all(bar.latency_s is not None for bar in item[1]) == known]
-        said = [_said(at, group, height, unit) for at, group, height in chosen]
-        source = ColumnDataSource({
+        texts = [_tooltip(at, group, height, unit) for at, group, height in chosen]
+        columns = {
             "x": [at + (len(group) + 1) / 2 for at, group, _ in chosen],
             "top": [height if known else top for _, _, height in chosen],
             "width": [0.85 * len(group) for _, group, _ in chosen],
-            "name": [name for name, _ in said],
-            "text": [text for _, text in said],
-        })  # fmt: skip
+            "name": [name for name, _ in texts],
+            "text": [text for _, text in texts],
+        }
+        source = ColumnDataSource(columns)
         glyphs = plot.vbar(x="x", top="top", width="width", source=source, color=colour, alpha=alpha, line_width=0)
         hover(plot, glyphs, "vline")
     return figure_json(plot)
@@ -142,7 +150,7 @@ def tick(name: str, limit: int = MAX_TICK) -> str:
     return plain if len(plain) <= limit else plain[: limit - 1] + ELLIPSIS
 
 
-def _said(at: int, group: Sequence[Bar], height: float, unit: Unit) -> tuple[str, str]:
+def _tooltip(at: int, group: Sequence[Bar], height: float, unit: Unit) -> tuple[str, str]:
     if len(group) == 1:
         return f"{at + 1}: {group[0].name}", group[0].text
     slowest = max(group, key=lambda bar: bar.latency_s or 0.0)
@@ -152,7 +160,7 @@ def _said(at: int, group: Sequence[Bar], height: float, unit: Unit) -> tuple[str
 
 
 def _bounds(values: Sequence[float], unit: Unit) -> tuple[float, float, bool]:
-    """Ends of an axis of latencies, and whether it is logarithmic."""
+    """Return the ends of an axis of latencies, and whether it is logarithmic."""
     smallest, largest = (min(values), max(values)) if values else (unit.seconds, unit.seconds)
     log = largest >= LOG_RATIO * smallest
     low, high = (smallest / 1.5, largest * 1.5) if log else (0.0, largest * 1.12)
@@ -166,17 +174,27 @@ def base_figure(
     x_range: tuple[float, float],
     y_range: tuple[float, float],
 ) -> plotting.figure:
-    """An empty figure as wide as the page, in placeholder colours; dragging scrolls the page, as on a phone."""
+    """Return an empty figure as wide as the page, in placeholder colours; dragging scrolls the page, as on phones."""
     from bokeh.models import BasicTickFormatter, LogTickFormatter, Range1d
     from bokeh.plotting import figure
 
     plot = figure(
-        height=height, sizing_mode="stretch_width", min_border_right=12,
-        tools="box_zoom,reset", active_drag=None, toolbar_location="above",
-        x_axis_type=scales[0], x_axis_label=labels[0], x_range=Range1d(start=x_range[0], end=x_range[1]),
-        y_axis_type=scales[1], y_axis_label=labels[1] or None, y_range=Range1d(start=y_range[0], end=y_range[1]),
-        background_fill_color=None, border_fill_color=None, outline_line_color=None,
-    )  # fmt: skip
+        height=height,
+        sizing_mode="stretch_width",
+        min_border_right=12,
+        tools="box_zoom,reset",
+        active_drag=None,
+        toolbar_location="above",
+        x_axis_type=scales[0],
+        y_axis_type=scales[1],
+        x_axis_label=labels[0],
+        y_axis_label=labels[1] or None,
+        x_range=Range1d(start=x_range[0], end=x_range[1]),
+        y_range=Range1d(start=y_range[0], end=y_range[1]),
+        background_fill_color=None,
+        border_fill_color=None,
+        outline_line_color=None,
+    )
     plot.toolbar.logo = None
     plot.grid.grid_line_color = RULE
     for axis in plot.axis:
@@ -197,7 +215,7 @@ def _marks(
     scaled: Sequence[tuple[Point, float, float]],
     whiskers: Sequence[tuple[float, float, float, float]],
 ) -> None:
-    """Whiskers, then a marker for each point by its kind."""
+    """Draw whiskers, then a marker for each point by its kind."""
     from bokeh.models import ColumnDataSource
 
     ends: tuple[Any, ...] = tuple(zip(*whiskers, strict=True)) if whiskers else ((), (), (), ())
@@ -210,12 +228,13 @@ def _marks(
     }
     for kind, (marker, colour, alpha) in looks.items():
         chosen = [item for item in scaled if item[0].kind == kind]
-        source = ColumnDataSource({
+        columns = {
             "x": [x for _, x, _ in chosen],
             "y": [y for _, _, y in chosen],
             "name": [display(point.name) for point, _, _ in chosen],
             "text": [point.text for point, _, _ in chosen],
-        })  # fmt: skip
+        }
+        source = ColumnDataSource(columns)
         glyphs = plot.scatter(
             x="x", y="y", source=source, marker=marker, size=10, line_color=colour, fill_color=colour, fill_alpha=alpha
         )

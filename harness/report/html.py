@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing else, with a policy that forbids the page to load anything."""
+"""The report: one self-contained HTML file, with a content security policy that forbids the page to load anything."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ TEMPLATE, FIGURE_TEMPLATE, STYLE, SCRIPT = "template.html.j2", "figure.html.j2",
 def write_report(
     path: Path, table: Lut, estimates: Sequence[NetworkEstimate], validation: Validation | None = None
 ) -> None:
-    """Writes the report of a table and of networks estimated from it, and measured where `validation` is given.
+    """Write the report of a table and of the networks estimated from it, with measurements if `validation` is given.
 
-    The file appears whole or not at all; raises ConfigurationError where it cannot be written.
+    The file appears whole or not at all. Raises ConfigurationError if it cannot be written.
     """
     write_whole(path, render(table, estimates, validation).encode("utf-8"))
 
@@ -90,7 +90,7 @@ def _facts(table: Lut) -> tuple[tuple[str, str], ...]:
 
 
 def _date(created: str) -> str:
-    """To the minute where it is in UTC, else as it stands."""
+    """Return a UTC time to the minute, any other text unchanged."""
     shown = display(created)
     return f"{shown[:10]} {shown[11:16]} UTC" if shown.endswith("+00:00") else shown
 
@@ -100,14 +100,14 @@ def _resource(name: str) -> str:
 
 
 def _bokeh() -> list[str]:
-    """BokehJS without widgets, tables and mathematics."""
+    """Return BokehJS without widgets, tables and mathematics."""
     from bokeh.resources import Resources
 
     return list(Resources(mode="inline", components=["bokeh"], log_level="error").js_raw)
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """Content security policy: only the scripts written here run, and nothing is fetched."""
+    """Return the content security policy: only the scripts of the page run, and nothing is fetched."""
     digests = (base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (
@@ -117,14 +117,14 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def _trusted(text: str) -> str:
-    """Our own code as it stands between its tags; it is checked that it cannot end them."""
+    """Return our own code for use between its tags; raise ValueError if it could end them."""
     if "</script" in text.lower() or "</style" in text.lower() or "<!--" in text:
         raise ValueError("a script or style of the report would end its own element")
     return text
 
 
 def _inline_json(text: str) -> str:
-    """JSON for a script element: no character that HTML gives a meaning is left in it."""
+    """Return JSON for a script element, without characters that have a meaning in HTML."""
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text

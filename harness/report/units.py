@@ -1,4 +1,4 @@
-"""Numbers and names as a reader sees them."""
+"""Numbers and names formatted for readers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ MAX_NAME = 400
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit of time; a whole column or axis is in one unit, so that its figures can be compared."""
+    """A unit of time; a whole column or axis has one unit, so that its figures can be compared."""
 
     symbol: str
     seconds: float
 
     def text(self, seconds: float, digits: int = 4) -> str:
-        """A duration in this unit, without the symbol."""
+        """Return a duration in this unit, without the symbol."""
         return significant(seconds / self.seconds, digits)
 
     def interval(self, bounds: tuple[float, float]) -> str:
-        """A pair of durations in this unit."""
+        """Return a pair of durations in this unit, without the symbol."""
         return f"{self.text(bounds[0])} {DASH} {self.text(bounds[1])}"
 
 
@@ -39,7 +39,7 @@ _SMALLEST_OF_RUNS = 2
 
 
 def unit_for(values: Iterable[float], smallest: int = _SMALLEST_OF_RUNS) -> Unit:
-    """The unit in which the median of the values reads best; nothing below µs unless `smallest` allows it."""
+    """Return the largest unit not above the median of the values; `smallest` is an index of UNITS (default: µs)."""
     present = [abs(value) for value in values if value]
     middle = statistics.median(present) if present else 0.0
     fitting = [unit for unit in UNITS[smallest:] if unit.seconds <= middle * (1 + 1e-9)]
@@ -47,13 +47,13 @@ def unit_for(values: Iterable[float], smallest: int = _SMALLEST_OF_RUNS) -> Unit
 
 
 def duration(seconds: float) -> str:
-    """A duration with the unit that suits it."""
+    """Return a duration with a suitable unit."""
     unit = unit_for([seconds])
     return f"{unit.text(seconds)}{NARROW_SPACE}{unit.symbol}"
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits, never in scientific notation; digits before the point stay."""
+    """Return a number with this many significant digits, without an exponent; integer digits are never dropped."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     exponent = int(f"{value:e}".partition("e")[2])
@@ -63,15 +63,15 @@ def significant(value: float, digits: int = 4) -> str:
 
 
 def percent(fraction: float, decimals: int = 1) -> str:
-    """A share."""
+    """Return a fraction as a percentage."""
     return f"{100 * fraction:.{decimals}f}{NARROW_SPACE}%".replace("-", MINUS)
 
 
 def signed_percent(fraction: float) -> str:
-    """An error, always with its sign."""
+    """Return a fraction as a percentage, always with its sign."""
     return f"{100 * fraction:+.1f}{NARROW_SPACE}%".replace("-", MINUS)
 
 
 def display(text: str, limit: int = MAX_NAME) -> str:
-    """Text from a file or a device as a name on the page."""
+    """Return text from a file or a device, made safe to show as a name."""
     return printable(text, limit)

@@ -80,8 +80,8 @@ def test_networks_table_shows_estimates_and_measurements() -> None:
     estimate = make_estimate()
     header, row = _read(render(make_table(), [estimate], make_validation(estimate))).tables[0]
     assert header == [
-        "network", "layers known", "estimated, ms", "95 % interval, ms", "measured, ms", "±, ms", "error",
-        "within interval", "naive sum, ms", "its error", "wall, ms",
+        "network", "layers in table", "estimated, ms", "95 % interval, ms", "measured, ms", "±, ms", "error",
+        "in interval", "naive sum, ms", "naive error", "wall, ms",
     ]  # fmt: skip
     assert _spaced(row) == [
         "net", "2 of 2", "4.000", "3.600 – 4.400", "3.840", "0.038", "+4.2 %", "yes", "4.800", "+25.0 %", "5.760",
@@ -104,10 +104,10 @@ def test_summary_of_errors_is_shown() -> None:
         ("mean absolute error (MAPE)", "4.2 %"),
         ("networks within 5 %", "100 %"),
         ("networks within 10 %", "100 %"),
-        ("95 % intervals that hold", "100 %"),
+        ("measurements inside the 95 % interval", "100 %"),
     ):
         assert f"<dt>{name}</dt><dd>{value}</dd>" in page
-    assert "Changed: governor." in page
+    assert "since the table was measured: governor." in page
     assert "MAPE" not in render(make_table(), [estimate])
 
 
@@ -119,7 +119,7 @@ def test_layers_are_sorted_by_share_of_time() -> None:
     assert [_spaced(row) for row in rows] == [
         ["long", "2", "75.0 %", "3.000", "0.030", "Conv", "measured"],
         ["short", "1", "25.0 %", "1.000", "0.010", "Conv", "measured"],
-        ["overhead a, b, c", "", "0.0 %", "0", "", "", "fitted"],
+        ["overhead (a, b, c)", "", "0.0 %", "0", "", "", "fitted"],
     ]
 
 
@@ -213,7 +213,7 @@ def test_many_layers_share_bars() -> None:
     """Above the limit neighbours share a bar; the sum over all bars stays that of the layers."""
     layers = tuple((f"layer{at}", 1e-3) for at in range(1000))
     page = render(make_table(), [make_estimate(layers=layers)])
-    assert "1000 layers: neighbours share a bar." in page
+    assert "There are 1000 layers, so neighbours share a bar." in page
     document = re.search(r'id="layers-1-data">(.*?)</script>', page)
     assert document
     tops = [
