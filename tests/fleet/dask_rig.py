@@ -1,4 +1,4 @@
-"""A Dask scheduler and lab workers as processes of their own, on this machine."""
+"""A Dask scheduler and workers as separate processes on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ wait_until = functools.partial(processes.wait_until, seconds=PATIENCE_S)
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
+    """Return a free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -68,7 +68,7 @@ class Lab:
         return Workspace(self.root / host)
 
     def log(self, name: str) -> str:
-        """What a process has said so far."""
+        """Return the output of a process so far."""
         return (self.root / f"{name}.log").read_text(errors="replace")
 
     def start_scheduler(self) -> None:
@@ -113,7 +113,7 @@ class Lab:
         return process.wait(PATIENCE_S)
 
     def series(self, host: str, job: str) -> list[tuple[int, ...]]:
-        """Places that the journal of a host has a series of, by campaign, those of one job."""
+        """Return the slots of one job in the journal of a host, with their campaign."""
         path = self.workspace(host).journal
         if not path.exists():
             return []
@@ -136,7 +136,7 @@ class Lab:
 
 @contextlib.contextmanager
 def lab(root: Path) -> Iterator[Lab]:
-    """A lab; whatever of it still runs at the end is ended."""
+    """A lab whose processes are ended after the test."""
     rig = Lab(root)
     try:
         yield rig

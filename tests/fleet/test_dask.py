@@ -1,4 +1,4 @@
-"""The engine dask: a real scheduler, two real workers, and what becomes of jobs when any of them ends."""
+"""The engine dask: a real scheduler, two real workers, and jobs during which any of them ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LONG_RUNS = 60
 SHORT, LONG = RepeatPolicy(runs=4), RepeatPolicy(runs=LONG_RUNS)
 MAIN = "main"
 SOME = 150
-"""Series after which a long job counts as in the middle."""
+"""The number of series after which a long job counts as half done."""
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def check_once(rig: Lab, host: str, name: str, runs: int) -> None:
 
 
 def is_free(rig: Lab, host: str, device: str) -> bool:
-    """Whether the lease of a device can be had."""
+    """Return whether the lease of a device is free."""
     with open_session(find_device(load_inventory(rig.workspace(host).devices), device)) as session:
         try:
             session.acquire("test")
@@ -149,7 +149,7 @@ def test_jobs_run_where_their_devices_are(rig: Lab) -> None:
 
 
 def test_a_job_that_is_done_is_not_measured_again(rig: Lab) -> None:
-    """The second run of a named job tells the same campaign, from another controller with an empty journal as well."""
+    """The second run of a named job returns the same campaign, also from a controller with an empty journal."""
     (first,) = run(engine(rig), job(rig, "b"))
     before = rig.series("one", "b")
     (second,) = run(engine(rig), job(rig, "b"))
@@ -165,7 +165,7 @@ def test_a_job_that_is_done_is_not_measured_again(rig: Lab) -> None:
 
 
 def test_a_job_without_a_name_is_measured_anew_once_it_is_done(rig: Lab) -> None:
-    """It has a name of its own until it is complete here; then the same job is another."""
+    """Equal requests without a name share one until it is complete here; the next one is a new job."""
     unnamed = replace(job(rig, ""), seed=3)
     (first,), (second,) = run(engine(rig), unnamed), run(engine(rig), unnamed)
     assert first.request == second.request == unnamed
@@ -178,7 +178,7 @@ def test_a_job_without_a_name_is_measured_anew_once_it_is_done(rig: Lab) -> None
 
 
 def test_a_device_that_nobody_offers_fails_alone(rig: Lab) -> None:
-    """Its job ends after a bounded wait and says how to offer the device; jobs of other devices are done."""
+    """A job for a device that no worker offers fails after a bounded wait; jobs for other devices succeed."""
     outcomes = run(engine(rig, absent_s=1.0), job(rig, "c/lost", "lost"), job(rig, "c/left"))
     found = {outcome.request.name: outcome for outcome in outcomes}
     assert found["c/left"].failure is None
@@ -190,7 +190,7 @@ def test_a_device_that_nobody_offers_fails_alone(rig: Lab) -> None:
 
 
 def test_a_killed_worker_neither_loses_nor_doubles(rig: Lab) -> None:
-    """Killed in the middle, it is started again and the job goes on from its journal: every place once."""
+    """A worker killed in the middle is restarted and continues the job from its journal, each slot once."""
     running = Running(engine(rig), job(rig, "d", policy=LONG))
     wait_until(lambda: len(rig.series("one", "d")) > SOME, "the middle of the job")
     os.kill(rig.child("one"), signal.SIGKILL)
@@ -204,7 +204,7 @@ def test_a_killed_worker_neither_loses_nor_doubles(rig: Lab) -> None:
 
 
 def test_a_stop_frees_the_board_and_a_second_run_goes_on(rig: Lab) -> None:
-    """Stopped jobs say so, their boards are free after the visit they were at, and nothing is measured twice."""
+    """Stopped jobs are reported as interrupted, free their boards, and continue later without measuring twice."""
     jobs = (job(rig, "e/1", policy=LONG), job(rig, "e/2", policy=LONG))
     running = Running(engine(rig), *jobs)
     wait_until(lambda: len(rig.series("one", "e/1")) > SOME, "the middle of the job")
@@ -222,7 +222,7 @@ def test_a_stop_frees_the_board_and_a_second_run_goes_on(rig: Lab) -> None:
 
 
 def test_a_job_that_two_workers_run_at_once_counts_once(rig: Lab) -> None:
-    """The device's lease lets one wait for the other; of what both measured one campaign counts, and both name it."""
+    """Two workers that run the same job take turns by the lease; one campaign counts, and both return it."""
     import distributed
 
     library: Any = distributed
@@ -267,7 +267,7 @@ def test_a_job_that_two_workers_run_at_once_counts_once(rig: Lab) -> None:
 
 
 def test_what_the_controller_excludes_is_measured_anew(rig: Lab) -> None:
-    """A job whose campaign was put into quarantine here begins again on the worker, that holds it as good."""
+    """A job whose campaign was excluded here starts anew on the worker that considers it good."""
     (first,) = run(engine(rig), job(rig, "l"))
     assert first.result is not None
     with Journal(rig.workspace(MAIN).journal) as journal:
@@ -281,7 +281,7 @@ def test_what_the_controller_excludes_is_measured_anew(rig: Lab) -> None:
 
 
 def test_a_watch_on_another_worker_keeps_the_probes_of_the_night_before(rig: Lab) -> None:
-    """The newest watch comes along with a job, so that a worker that has never seen it watches the same."""
+    """A job carries the newest watch, so a worker without it watches the same probes."""
     before = replace(job(rig, "2026-11-19/left/set"), watch_level=0.005)
     (first,) = run(engine(rig), before)
     journal_of = {host: rig.workspace(host).journal for host in ("one", MAIN)}
@@ -300,7 +300,7 @@ def test_a_watch_on_another_worker_keeps_the_probes_of_the_night_before(rig: Lab
 
 
 def test_a_worker_that_is_stopped_again_and_again_fails_its_job(rig: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody here has stopped it: that is trouble with the worker, and a rerun goes on."""
+    """A worker that is stopped repeatedly fails its job with an EngineError, and a rerun continues."""
     import distributed
 
     library: Any = distributed
@@ -343,15 +343,15 @@ INFINITE = float("inf")
     ],
     ids=str,
 )
-def test_an_outcome_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
-    """Numbers that are not finite, times that are none and other devices are an EngineError; the rest is read."""
+def test_an_invalid_outcome_is_refused(wrong: dict[str, Any]) -> None:
+    """Infinite numbers, invalid times and other devices in an outcome raise an EngineError."""
     assert read_outcome(write_outcome(GOOD), GOOD.request, {7: 2}).result == replace(RESULT, campaign=2)
     with pytest.raises(EngineError):
         read_outcome(write_outcome(replace(GOOD, **wrong)), GOOD.request, {7: 2})
 
 
 def test_a_number_as_text_is_not_finite_either() -> None:
-    """'NaN' in quotes is no way around."""
+    """'NaN' as text is refused as well."""
     text = write_outcome(replace(GOOD, golden_s=1.5)).replace("1.5", '"NaN"')
     with pytest.raises(EngineError):
         read_outcome(text, GOOD.request, {7: 2})
@@ -359,8 +359,8 @@ def test_a_number_as_text_is_not_finite_either() -> None:
 
 def test_texts_of_an_outcome_are_printable() -> None:
     """Nothing that a worker writes reaches a terminal as a control character."""
-    told = replace(GOOD, fingerprint={"a\x1b[31m": "b\n\x07"}, notes=("c\x1b",))
-    found = read_outcome(write_outcome(told), GOOD.request, {7: 2})
+    sent = replace(GOOD, fingerprint={"a\x1b[31m": "b\n\x07"}, notes=("c\x1b",))
+    found = read_outcome(write_outcome(sent), GOOD.request, {7: 2})
     texts = [*found.fingerprint, *found.fingerprint.values(), *found.notes]
     assert len(texts) == 3
     assert all(map(str.isprintable, texts))
@@ -377,8 +377,8 @@ def test_another_version_of_harness_is_refused(rig: Lab, monkeypatch: pytest.Mon
     assert rig.series("one", "g") == []
 
 
-def test_a_network_in_several_files_does_not_travel(rig: Lab, tmp_path: Path) -> None:
-    """External data is told before any worker is asked, with the way to one file; so is a file that is not there."""
+def test_a_network_in_several_files_is_not_sent(rig: Lab, tmp_path: Path) -> None:
+    """A network with external data, or a missing file, is refused before any worker is contacted."""
     path = tmp_path / "split.onnx"
     onnx.save(
         onnx.load(rig.root / "chain.onnx"), path, save_as_external_data=True, location="weights", size_threshold=0
@@ -391,7 +391,7 @@ def test_a_network_in_several_files_does_not_travel(rig: Lab, tmp_path: Path) ->
 
 
 def test_no_listener_of_a_worker_is_open_to_other_hosts(rig: Lab) -> None:
-    """On a scheduler of the loopback a worker and its children listen there alone."""
+    """With a scheduler on the loopback interface, a worker and its children listen only there."""
     nanny = psutil.Process(rig.processes["one"].pid)
     listening = [
         connection.laddr.ip
@@ -403,8 +403,8 @@ def test_no_listener_of_a_worker_is_open_to_other_hosts(rig: Lab) -> None:
     assert set(listening) == {"127.0.0.1"}
 
 
-def test_a_lost_scheduler_is_told_and_the_rerun_completes(rig: Lab) -> None:
-    """Killed in the middle: an error that says to run again, free boards, and a rerun that measures the rest alone."""
+def test_a_lost_scheduler_is_reported_and_the_rerun_completes(rig: Lab) -> None:
+    """If the scheduler is killed, the error says to run again, boards become free, and a rerun measures the rest."""
     (done,) = run(engine(rig), job(rig, "i/done"))
     running = Running(engine(rig), job(rig, "i/cut", policy=LONG))
     wait_until(lambda: len(rig.series("one", "i/cut")) > SOME, "the middle of the job")
@@ -433,7 +433,7 @@ def test_a_lost_scheduler_is_told_and_the_rerun_completes(rig: Lab) -> None:
     check_once(rig, "one", "i/cut", LONG_RUNS)
 
 
-def test_without_a_scheduler_the_engine_says_so(tmp_path: Path) -> None:
+def test_without_a_scheduler_the_engine_raises(tmp_path: Path) -> None:
     """A closed port is an EngineError in the time allowed; TLS without its files is a ConfigurationError."""
     nowhere = f"127.0.0.1:{free_port()}"
     with pytest.raises(EngineError, match="No scheduler answers"):
@@ -441,11 +441,11 @@ def test_without_a_scheduler_the_engine_says_so(tmp_path: Path) -> None:
     for tls in (None, TlsFiles(*(tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem")))):
         with pytest.raises(ConfigurationError, match="TLS"):
             run(DaskEngine(f"tls://{nowhere}", Workspace(tmp_path), tls=tls), ProfileRequest("left", name="j"))
-    gc.collect()  # what the client left open would be told here
+    gc.collect()  # what the client left open would be reported here
 
 
 def test_without_the_extra_the_engine_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a ConfigurationError with the command that installs it."""
+    """Without the extra, the engine raises a ConfigurationError with the command that installs it."""
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(ConfigurationError) as caught:
         run(DaskEngine("tcp://127.0.0.1:1", Workspace(tmp_path)), ProfileRequest("left", name="k"))

@@ -1,4 +1,4 @@
-"""Several devices side by side: one job per board, golden probes, quarantine, trouble that is tried again."""
+"""Several devices side by side: one request per board, golden probes, quarantine, retries."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ QUICK = WaitPolicy(attempts=3, pause_s=0.05, busy_s=30.0)
 
 
 def write_devices(bench: Bench, devices: Mapping[str, str]) -> None:
-    """Null devices by name, each with further lines of its table."""
+    """Write null devices by name, each with further lines of its table."""
     text = "".join(f'[devices.{name}]\nbackend = "null"\n{lines}\n' for name, lines in devices.items())
     bench.workspace.devices.write_text(text)
 
 
 def job(bench: Bench, device: str, **changes: object) -> ProfileRequest:
-    """A short campaign on the small network."""
+    """Return a request for a short campaign on the small network."""
     return ProfileRequest(device=device, **{"models": (str(bench.model),), "policy": FOUR, **changes})  # type: ignore[arg-type]
 
 
 def run(bench: Bench, jobs: Sequence[ProfileRequest], stop: threading.Event | None = None) -> list[ProfileOutcome]:
-    """What becomes of jobs on this host."""
+    """Run requests on this host and return their outcomes."""
     return list(LocalEngine(bench.workspace, QUICK).run(jobs, stop or threading.Event()))
 
 
 def run_one(bench: Bench, wanted: ProfileRequest) -> ProfileOutcome:
-    """What becomes of one job that somebody waits for."""
+    """Run one request and return its outcome."""
     return run_request(wanted, bench.workspace, stop=threading.Event(), wait=NO_WAIT)
 
 
 def health(bench: Bench, device: str) -> DeviceHealth:
-    """What the workspace thinks of a device."""
+    """Return the recorded health of a device."""
     with FleetStore(bench.workspace.fleet) as store:
         return store.health(device)
 
 
 def profiles(bench: Bench, device: str) -> list[tuple[bool, bool]]:
-    """Whether each campaign of a device that is no golden probe is complete, and whether it is kept out of tables."""
+    """Return whether each profile campaign of a device is complete, and whether it is excluded."""
     with Journal(bench.workspace.journal) as journal:
         found = [one for one in journal.campaigns(device) if one.settings["purpose"] == "profile"]
     return [(one.complete, one.excluded is not None) for one in found]
@@ -70,7 +70,7 @@ def profiles(bench: Bench, device: str) -> list[tuple[bool, bool]]:
 
 
 def test_devices_are_chosen_by_name_by_group_and_all_each_once(bench: Bench) -> None:
-    """Names come first, groups and all add to them; `all` means the devices that the user listed."""
+    """Devices are selected by name, then by group, then all of devices.toml, each once."""
     write_devices(bench, {"a": 'groups = ["x"]', "b": 'groups = ["x", "y"]', "c": ""})
     inventory = load_inventory(bench.workspace.devices)
     chosen = {
@@ -85,12 +85,12 @@ def test_devices_are_chosen_by_name_by_group_and_all_each_once(bench: Bench) -> 
 
 
 def test_all_are_the_built_in_devices_where_none_is_listed() -> None:
-    """Without devices.toml `all` is what comes with harness."""
+    """Without devices.toml, `all` selects the built-in devices."""
     assert {device.name for device in select(load_inventory(None), everything=True)} >= {"npu01", "cpu01", "null01"}
 
 
 def test_a_group_that_nobody_is_in_is_refused_with_those_that_exist(bench: Bench) -> None:
-    """A misspelt group names the known ones; nothing at all is a usage error."""
+    """The error for an unknown group lists the known ones; an empty selection is a usage error."""
     write_devices(bench, {"a": 'groups = ["edge"]'})
     inventory = load_inventory(bench.workspace.devices)
     with pytest.raises(UnknownDevice, match="edge"):
@@ -103,7 +103,7 @@ def test_a_group_that_nobody_is_in_is_refused_with_those_that_exist(bench: Bench
 
 
 def test_each_device_gets_its_campaign_and_a_broken_one_stops_no_other(bench: Bench) -> None:
-    """Of four devices one cannot be used: the others are measured, and its outcome says whose fault it was."""
+    """If one of four devices fails, the others are measured, and its outcome holds the failure."""
     write_devices(bench, {"a": "", "b": "", "broken": "options = { colour = 3 }", "c": ""})
     outcomes = {one.request.device: one for one in run(bench, [job(bench, name) for name in ("a", "b", "broken", "c")])}
     assert {name for name, one in outcomes.items() if one.result is not None} == {"a", "b", "c"}
@@ -113,7 +113,7 @@ def test_each_device_gets_its_campaign_and_a_broken_one_stops_no_other(bench: Be
 
 
 def test_devices_of_one_board_are_never_measured_at_once(bench: Bench) -> None:
-    """Two devices that occupy the same resource take turns: neither ever finds the board taken."""
+    """Devices that occupy the same resource take turns; none of them finds the board busy."""
     write_devices(bench, dict.fromkeys(("a", "b", "c"), 'resource = "shelf"'))
     engine = LocalEngine(bench.workspace, NO_WAIT)
     outcomes = list(engine.run([job(bench, name) for name in ("a", "b", "c")], threading.Event()))
@@ -121,7 +121,7 @@ def test_devices_of_one_board_are_never_measured_at_once(bench: Bench) -> None:
 
 
 def test_a_job_of_one_name_is_one_campaign(bench: Bench) -> None:
-    """Asked for again, a named job that is done measures nothing; one that was stopped goes on; another name is new."""
+    """A named job that is done is not measured again, a stopped one continues, and another name is a new job."""
     named = job(bench, "bench", name="night/bench/set")
     stopped = run_request(named, bench.workspace, stop=StopAfter(120))
     assert stopped.failure is not None and stopped.failure.kind == "Interrupted"
@@ -133,10 +133,8 @@ def test_a_job_of_one_name_is_one_campaign(bench: Bench) -> None:
     assert len(profiles(bench, "bench")) == 2
 
 
-def test_worker_that_is_killed_in_the_middle_is_tried_again_and_nothing_doubled(
-    bench: Bench, tmp_path: Path, runtime_folder: Path
-) -> None:
-    """The job ends with all its samples after two tries; each place of the campaign has one series."""
+def test_a_killed_worker_is_retried_without_measuring_twice(bench: Bench, tmp_path: Path, runtime_folder: Path) -> None:
+    """A job whose worker is killed ends with all its samples after two attempts, each slot once."""
     undisturbed = Bench(tmp_path / "undisturbed")
     wanted = run_one(undisturbed, job(undisturbed, "bench"))
     killed: list[int] = []
@@ -158,8 +156,8 @@ def test_worker_that_is_killed_in_the_middle_is_tried_again_and_nothing_doubled(
     assert sizes[0] == sizes[1]
 
 
-def test_whoever_stops_reading_stops_the_jobs(bench: Bench) -> None:
-    """After the first outcome the caller leaves: the jobs end, and none of their devices stays taken."""
+def test_closing_the_iterator_stops_the_requests(bench: Bench) -> None:
+    """If the caller closes the iterator, the requests end and all devices become free."""
     names = [f"d{number}" for number in range(4)]
     write_devices(bench, dict.fromkeys(names, ""))
     running = LocalEngine(bench.workspace, QUICK, width=1).run([job(bench, name) for name in names], threading.Event())
@@ -169,8 +167,8 @@ def test_whoever_stops_reading_stops_the_jobs(bench: Bench) -> None:
     assert all(run_one(bench, job(bench, name)).result is not None for name in names)
 
 
-def test_stop_ends_all_jobs_and_each_has_its_outcome(bench: Bench) -> None:
-    """A stop before the beginning leaves every job interrupted and nothing measured."""
+def test_stop_ends_all_requests_and_each_has_its_outcome(bench: Bench) -> None:
+    """A stop before the start interrupts every request, and nothing is measured."""
     write_devices(bench, {"a": "", "b": ""})
     stop = threading.Event()
     stop.set()
@@ -181,8 +179,8 @@ def test_stop_ends_all_jobs_and_each_has_its_outcome(bench: Bench) -> None:
 # Golden probes ---------------------------------------------------------------------------------------------------
 
 
-def test_device_is_unknown_until_its_band_is_learnt_and_good_then(bench: Bench) -> None:
-    """The first sessions teach the band; the one after them finds the device good."""
+def test_a_device_is_unknown_until_its_band_is_established(bench: Bench) -> None:
+    """A device is unknown during the sessions that establish its band, and good after them."""
     seen = []
     for number in range(SESSIONS_TO_LEARN + 1):
         assert run_one(bench, job(bench, "bench", seed=number)).golden_s is not None
@@ -191,7 +189,7 @@ def test_device_is_unknown_until_its_band_is_learnt_and_good_then(bench: Bench) 
 
 
 def test_device_outside_its_band_is_quarantined_and_measures_nothing(bench: Bench) -> None:
-    """Slower than it was by a third: no campaign begins, exit 5; as it was again, the device is good again."""
+    """A device slower by a third starts no campaign and exits with 5; back in its band, it is good again."""
     for number in range(SESSIONS_TO_LEARN):
         run_one(bench, job(bench, "bench", seed=number))
     before, was = profiles(bench, "bench"), bench.truth
@@ -208,7 +206,7 @@ def test_device_outside_its_band_is_quarantined_and_measures_nothing(bench: Benc
 
 
 def test_campaign_during_which_a_device_changed_enters_no_table(bench: Bench) -> None:
-    """Hot after two hundred runs: the golden probe behind the campaign sees it, and the campaign is kept out."""
+    """If a device slows down during a campaign, the golden probe after it excludes the campaign."""
     bench.workspace.devices.write_text(bench.workspace.devices.read_text() + "slower_after = 200\nslowdown = 1.5\n")
     outcome = run_one(bench, job(bench, "bench"))
     assert outcome.failure is not None and outcome.failure.kind == "DeviceQuarantined"
@@ -224,7 +222,7 @@ def test_campaign_during_which_a_device_changed_enters_no_table(bench: Bench) ->
 
 
 def test_campaign_that_was_killed_before_its_golden_probe_waits_for_the_next_session(bench: Bench) -> None:
-    """Complete, but nobody has looked at the device since: no table takes it until the same job was run again."""
+    """A campaign killed before its second golden probe enters no table until the same job runs again."""
 
     class Killed(BaseException):
         pass
@@ -241,21 +239,21 @@ def test_campaign_that_was_killed_before_its_golden_probe_waits_for_the_next_ses
 
 
 class KilledLate(threading.Event):
-    """Ends the process, as far as it concerns a test, once a campaign of the bench is complete."""
+    """A stop event that raises an exception once a campaign of the bench is complete."""
 
     def __init__(self, bench: Bench, killed: type[BaseException]) -> None:
         super().__init__()
         self.bench, self.killed = bench, killed
 
     def is_set(self) -> bool:
-        """Never."""
+        """Return False, or raise."""
         if any(complete for complete, _ in profiles(self.bench, "bench")):
             raise self.killed
         return False
 
 
 def test_configured_band_counts_from_the_first_session(bench: Bench) -> None:
-    """A band in devices.toml needs no learning: a device outside it is quarantined at once."""
+    """A band in devices.toml applies from the first session."""
     write_devices(bench, {"slow": "golden_ms = [0.001, 0.002]", "fit": "golden_ms = [0.1, 10.0]"})
     slow, fit = (run_one(bench, job(bench, name)) for name in ("slow", "fit"))
     assert slow.failure is not None and slow.failure.kind == "DeviceQuarantined"
@@ -265,7 +263,7 @@ def test_configured_band_counts_from_the_first_session(bench: Bench) -> None:
 
 @pytest.mark.parametrize("word", ["maintenance", "retired"])
 def test_device_out_of_service_is_left_alone(bench: Bench, word: str) -> None:
-    """No agent is started on it, nothing changes its health, and the failure says who took it out."""
+    """A device out of service is not contacted, keeps its health, and the failure gives the reason."""
     with FleetStore(bench.workspace.fleet) as store:
         store.mark("bench", word, "new heat sink")  # type: ignore[arg-type]
     outcome = run_one(bench, job(bench, "bench"))
@@ -274,8 +272,8 @@ def test_device_out_of_service_is_left_alone(bench: Bench, word: str) -> None:
     assert health(bench, "bench").health == word
 
 
-def test_what_a_person_says_while_a_job_runs_stands(bench: Bench) -> None:
-    """Put into maintenance in the middle of a campaign, a device stays there whatever its golden probe says after."""
+def test_maintenance_set_during_a_job_stands(bench: Bench) -> None:
+    """A device put into maintenance during a campaign stays there, whatever its golden probe shows."""
 
     def take_out(progress: Progress) -> None:
         with FleetStore(bench.workspace.fleet) as store:
@@ -286,8 +284,8 @@ def test_what_a_person_says_while_a_job_runs_stands(bench: Bench) -> None:
     assert health(bench, "bench").health == "maintenance"
 
 
-def test_a_fresh_job_that_is_tried_again_goes_on_with_what_it_began(bench: Bench, runtime_folder: Path) -> None:
-    """`fresh` means a new campaign, not one per try."""
+def test_a_retried_fresh_request_continues_its_own_campaign(bench: Bench, runtime_folder: Path) -> None:
+    """`fresh` starts one new campaign, not one per attempt."""
     run_one(bench, job(bench, "bench"))
     killed: list[int] = []
 
@@ -303,8 +301,8 @@ def test_a_fresh_job_that_is_tried_again_goes_on_with_what_it_began(bench: Bench
     assert profiles(bench, "bench") == [(True, False), (True, False)]
 
 
-def test_damaged_store_is_told(bench: Bench) -> None:
-    """A store that is no SQLite file, or whose pages are gone, is told with the way out."""
+def test_a_damaged_store_is_reported(bench: Bench) -> None:
+    """A damaged store, or a file that is not one, raises an error with a next step."""
     run_one(bench, job(bench, "bench"))
     content = bytearray(bench.workspace.fleet.read_bytes())
     content[4096:] = b"\xff" * len(content[4096:])
@@ -313,8 +311,8 @@ def test_damaged_store_is_told(bench: Bench) -> None:
         store.history("bench")
 
 
-def test_trouble_on_the_way_makes_a_device_unknown_and_never_good_or_bad(bench: Bench) -> None:
-    """What ended before the golden probe was measured says nothing of the device."""
+def test_a_failed_connection_makes_a_device_unknown(bench: Bench) -> None:
+    """A failure before the golden probe makes the health of a device unknown, never good or bad."""
     for number in range(SESSIONS_TO_LEARN + 1):
         run_one(bench, job(bench, "bench", seed=number))
     assert health(bench, "bench").health == "good"
@@ -327,8 +325,8 @@ latencies = st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=SESSIONS_TO_LEA
 
 
 @given(latencies, st.sampled_from(sorted(TOLERANCE)))
-def test_band_holds_what_it_was_learnt_from(latencies_s: tuple[float, ...], clock: str) -> None:
-    """Every session that taught the band is inside it, with the clock's tolerance to both sides of their median."""
+def test_a_band_holds_the_sessions_it_was_computed_from(latencies_s: tuple[float, ...], clock: str) -> None:
+    """A band contains every session it was computed from, and the clock's tolerance around their median."""
     band = learn_band(latencies_s, clock)
     centre_s = statistics.median(latencies_s)
     assert all(band.holds(one) for one in latencies_s)
@@ -338,6 +336,6 @@ def test_band_holds_what_it_was_learnt_from(latencies_s: tuple[float, ...], cloc
 
 @given(st.floats(1e-6, 10.0), st.sampled_from(sorted(TOLERANCE)))
 def test_band_of_one_session_is_wider_than_that_of_all(latency_s: float, clock: str) -> None:
-    """What one session tells is trusted less than what three agree on."""
+    """The band of one session is wider than that of three equal ones."""
     first, last = learn_band((latency_s,), clock), learn_band((latency_s,) * SESSIONS_TO_LEARN, clock)
     assert first.low_s < last.low_s < last.high_s < first.high_s

@@ -28,8 +28,8 @@ def campaigns(bench: Bench) -> list[tuple[int, bool]]:
         return [(known.id, known.complete) for known in journal.campaigns(DEVICE)]
 
 
-def test_fixed_runs_give_that_many_samples_of_every_probe(bench: Bench) -> None:
-    """`runs=4` is four samples of each probe, told alike by the result and the journal (S1.6)."""
+def test_fixed_runs_take_that_many_samples_of_every_probe(bench: Bench) -> None:
+    """`runs=4` takes four samples of each probe, as both the result and the journal report (S1.6)."""
     result = bench.profile(policy=FOUR)
     with Journal(bench.workspace.journal) as journal:
         samples, probes = journal.samples(result.campaign), journal.probes(result.campaign)
@@ -45,8 +45,8 @@ def test_fixed_runs_give_that_many_samples_of_every_probe(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("looks", [0, 20, 60, 70, 80, 110])
-def test_an_interrupted_campaign_resumes_to_what_an_uninterrupted_one_is(tmp_path: Path, looks: int) -> None:
-    """Stopped anywhere and run again: the same campaign, each place visited once, as if nothing had happened."""
+def test_a_resumed_campaign_equals_an_uninterrupted_one(tmp_path: Path, looks: int) -> None:
+    """A campaign stopped anywhere and resumed equals an uninterrupted one, with each slot visited once."""
     whole, cut = Bench(tmp_path / "whole"), Bench(tmp_path / "cut")
     expected = whole.profile(policy=FOUR)
     with pytest.raises(Interrupted):
@@ -58,8 +58,8 @@ def test_an_interrupted_campaign_resumes_to_what_an_uninterrupted_one_is(tmp_pat
     assert cut.visits(1) == whole.visits(1)
 
 
-def test_a_campaign_interrupted_time_and_again_gets_done(bench: Bench, tmp_path: Path) -> None:
-    """Each sitting adds to the ones before it; none measures a place twice or forgets one."""
+def test_a_campaign_interrupted_repeatedly_completes(bench: Bench, tmp_path: Path) -> None:
+    """Each run adds to the ones before it; none measures a slot twice or skips one."""
     whole = Bench(tmp_path / "whole")
     whole.profile(policy=FOUR)
     held = [0]
@@ -77,7 +77,7 @@ def test_a_campaign_interrupted_time_and_again_gets_done(bench: Bench, tmp_path:
 
 @pytest.mark.parametrize("kept", [1, 7, 20])
 def test_a_round_that_was_cut_in_the_middle_is_finished(bench: Bench, tmp_path: Path, kept: int) -> None:
-    """Where only the first places of a round were committed, exactly the others are visited on resumption."""
+    """If only the first slots of a round were committed, resuming visits exactly the others."""
     whole = Bench(tmp_path / "whole")
     whole.profile(policy=FOUR)
     with pytest.raises(Interrupted):
@@ -96,7 +96,7 @@ def test_a_round_that_was_cut_in_the_middle_is_finished(bench: Bench, tmp_path: 
 
 
 def test_a_stop_from_the_observer_ends_after_the_current_round(bench: Bench) -> None:
-    """An observer that asks for a stop gets it; what was told as measured is in the journal."""
+    """A stop requested by the observer ends the run, and the reported samples are in the journal."""
     stop, seen = threading.Event(), []
 
     def observe(progress: Progress) -> None:
@@ -111,8 +111,8 @@ def test_a_stop_from_the_observer_ends_after_the_current_round(bench: Bench) -> 
     assert bench.profile(policy=FOUR).resumed
 
 
-def test_fresh_begins_anew_and_keeps_what_was_there(bench: Bench) -> None:
-    """With `fresh` the unfinished campaign is left alone, with its samples."""
+def test_fresh_starts_a_new_campaign_and_keeps_the_old_one(bench: Bench) -> None:
+    """`fresh` starts a new campaign and leaves the unfinished one with its samples."""
     with pytest.raises(Interrupted):
         bench.profile(policy=FOUR, stop=StopAfter(30))
     before = bench.visits(1)
@@ -129,7 +129,7 @@ def test_a_complete_campaign_is_not_resumed(bench: Bench) -> None:
 
 @pytest.mark.parametrize("change", ["policy", "seed", "network", "auxiliary"])
 def test_another_job_is_not_resumed(bench: Bench, change: str) -> None:
-    """Other repeats, another seed, network or auxiliary layer make another campaign."""
+    """Another policy, seed, network or auxiliary layer starts another campaign."""
     with pytest.raises(Interrupted):
         bench.profile(policy=FOUR, stop=StopAfter(30))
     other = build_network(bench.root / "other.onnx", widths=(8, 24, 24))
@@ -144,7 +144,7 @@ def test_another_job_is_not_resumed(bench: Bench, change: str) -> None:
 
 
 def test_a_changed_fingerprint_is_never_resumed(bench: Bench) -> None:
-    """The same name with another formula is another device: what was begun on the old one stays unfinished."""
+    """A device whose fingerprint changed starts a new campaign; the old one stays unfinished."""
     with pytest.raises(Interrupted):
         bench.profile(policy=FOUR, stop=StopAfter(30))
     bench.set_device(dataclasses.replace(bench.truth, c_s=2e-4))
@@ -153,7 +153,7 @@ def test_a_changed_fingerprint_is_never_resumed(bench: Bench) -> None:
 
 
 def test_the_budget_bounds_the_time_on_the_device(bench: Bench) -> None:
-    """A campaign that would go on for ever stops near its budget: at most a round of each batch beyond it."""
+    """A campaign with an unreachable target stops at most one round of each batch beyond its budget."""
     endless = RepeatPolicy(target=1e-9, min_rounds=1000, max_rounds=1000, budget_s=0.1)
     round_s = bench.profile(policy=RepeatPolicy(runs=1)).device_seconds
     result = bench.profile(policy=endless)
@@ -179,8 +179,8 @@ def test_a_resumed_campaign_has_spent_part_of_its_budget(bench: Bench) -> None:
     assert spent_s < 0.1 + 4 * round_s
 
 
-def test_a_campaign_cut_short_when_its_budget_was_spent_gets_complete(bench: Bench) -> None:
-    """Killed after its last round but before its batches were marked, it completes from the samples it holds."""
+def test_a_campaign_killed_when_its_budget_was_spent_completes(bench: Bench) -> None:
+    """A campaign killed after its last round, but before the round was marked, completes from its samples."""
     bench.profile(policy=RepeatPolicy(target=1e-9, min_rounds=1000, max_rounds=1000, budget_s=0.1))
     before = bench.visits(1)
     database = sqlite3.connect(bench.workspace.journal)
@@ -191,8 +191,8 @@ def test_a_campaign_cut_short_when_its_budget_was_spent_gets_complete(bench: Ben
     assert len(bench.visits(1)) - len(before) <= 60
 
 
-def test_a_budget_that_is_too_small_is_told(bench: Bench) -> None:
-    """Where not every probe gets its minimum of samples, the campaign is incomplete, and its samples are kept."""
+def test_a_budget_that_is_too_small_is_an_error(bench: Bench) -> None:
+    """If the budget does not suffice for the minimum of samples, the campaign is incomplete and keeps its samples."""
     with pytest.raises(CampaignIncomplete) as incomplete:
         bench.profile(policy=RepeatPolicy(budget_s=1e-6))
     assert "budget" in incomplete.value.next_step
@@ -200,7 +200,7 @@ def test_a_budget_that_is_too_small_is_told(bench: Bench) -> None:
 
 
 def test_an_incomplete_campaign_never_becomes_a_table(bench: Bench) -> None:
-    """What `profile` calls incomplete, the journal does not call complete and `build_lut` does not publish."""
+    """A campaign that `profile` reports as incomplete is incomplete in the journal, and `build_lut` ignores it."""
     with pytest.raises(CampaignIncomplete):
         bench.profile(policy=RepeatPolicy(budget_s=1e-6))
     assert campaigns(bench) == [(1, False)]
@@ -210,7 +210,7 @@ def test_an_incomplete_campaign_never_becomes_a_table(bench: Bench) -> None:
 
 
 def test_the_target_ends_a_campaign_without_noise_early(bench: Bench) -> None:
-    """On a device that repeats itself exactly, the fewest rounds are enough."""
+    """On a device without noise, the minimum of rounds suffices."""
     bench.set_device(dataclasses.replace(bench.truth, noise=0.0))
     result = bench.profile(policy=RepeatPolicy(min_rounds=5, max_rounds=30))
     assert {round for _, round, *_ in bench.visits(1)} == set(range(5))
@@ -218,7 +218,7 @@ def test_the_target_ends_a_campaign_without_noise_early(bench: Bench) -> None:
 
 
 def test_a_target_out_of_reach_ends_at_the_most_rounds(bench: Bench) -> None:
-    """Noise that no number of rounds settles is bounded by the most rounds and counted in the result."""
+    """Under too much noise a campaign ends at the maximum of rounds and reports the unsettled probes."""
     bench.set_device(dataclasses.replace(bench.truth, noise=0.3))
     result = bench.profile(policy=RepeatPolicy(min_rounds=5, max_rounds=9))
     assert {round for _, round, *_ in bench.visits(1)} == set(range(9))
@@ -226,7 +226,7 @@ def test_a_target_out_of_reach_ends_at_the_most_rounds(bench: Bench) -> None:
 
 
 def test_progress_counts_up_to_the_result(bench: Bench) -> None:
-    """Samples and device time told on the way grow and end at what the result says."""
+    """The reported samples and device time grow and end at the figures of the result."""
     seen: list[Progress] = []
     result = bench.profile(policy=FOUR, observe=seen.append)
     assert [one.samples for one in seen] == sorted(one.samples for one in seen)
@@ -237,7 +237,7 @@ def test_progress_counts_up_to_the_result(bench: Bench) -> None:
 
 
 def test_a_dry_run_measures_nothing(bench: Bench) -> None:
-    """The plan is that of the real run, its time follows the formula, and no journal appears."""
+    """A dry run reports the plan of the real run and its time, and writes no journal."""
     planned = dry_run(ProfileRequest(DEVICE, (str(bench.model),)), bench.workspace)
     assert not bench.workspace.journal.exists()
     assert planned.round_seconds == pytest.approx(3 * bench.truth.network_s(bench.model), rel=0.1)

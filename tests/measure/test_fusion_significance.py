@@ -1,4 +1,4 @@
-"""The test for fusion on simulated measurements: seldom wrong where times add up, sure where an operator vanishes."""
+"""The test for fusion on simulated measurements: few false answers, and clear ones where an operator disappears."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ROUNDS = 10
 
 
 def measured(true_s: float, noise: float, random: np.random.Generator) -> Measurement:
-    """What ten cold runs of a probe are summarised to, the noise relative."""
+    """Return the summary of ten cold runs of a probe, with relative noise."""
     taken_s = true_s * (1 + noise * random.standard_normal(ROUNDS))
     return undisturbed([Sample(1, None, round(value * 1e9), 0) for value in taken_s], "device")
 
 
 def savings(saved: float, noise: float, random: np.random.Generator) -> list[ShapeSaving]:
-    """Shapes in which the second operator takes a tenth to a half of the first, and `saved` of that vanishes."""
+    """Return shapes in which the second operator takes a tenth to a half of the first, and saves the share `saved`."""
     found = []
     for _ in range(SHAPES):
         overhead_s, first_s = random.uniform(2e-5, 1e-4), random.uniform(1e-4, 1e-3)
@@ -39,8 +39,8 @@ def savings(saved: float, noise: float, random: np.random.Generator) -> list[Sha
 
 
 @pytest.mark.parametrize("noise", [0.002, 0.02, 0.1, 0.3])
-def test_operators_whose_times_add_up_are_hardly_ever_called_fused(noise: float) -> None:
-    """Of 200 pairs that save nothing, the share called fused at the level of one in a hundred stays below that."""
+def test_operators_whose_times_add_up_are_rarely_called_fused(noise: float) -> None:
+    """Of 200 pairs that save nothing, at most one in a hundred is called fused at that level."""
     random = np.random.default_rng(1)
     called = sum(fit_verdict(savings(0.0, noise, random)).p_fused <= SIGNIFICANCE for _ in range(200))
     assert called <= 2
@@ -48,7 +48,7 @@ def test_operators_whose_times_add_up_are_hardly_ever_called_fused(noise: float)
 
 @pytest.mark.parametrize("noise", [0.02, 0.1])
 def test_at_the_boundary_neither_answer_is_given_too_often(noise: float) -> None:
-    """Where exactly half is saved, each answer is given in about as many of 200 cases as its level says.
+    """If exactly half is saved, each answer occurs about as often in 200 cases as its level states.
 
     Errors estimated from ten samples have heavier tails than the normal distribution, and savings that count for no
     more than all of the operator lean towards `apart`, hence 8 and 2 in place of 2 and 0.2.
@@ -61,7 +61,7 @@ def test_at_the_boundary_neither_answer_is_given_too_often(noise: float) -> None
 
 @pytest.mark.parametrize("noise", [0.002, 0.01, 0.02])
 def test_an_operator_that_vanishes_is_found(noise: float) -> None:
-    """At up to two per cent of noise 19 in 20 fused pairs are found, at a level corrected for a hundred patterns."""
+    """At up to two per cent of noise, 19 of 20 fused pairs are found, at a level corrected for a hundred patterns."""
     random = np.random.default_rng(3)
     verdicts = [fit_verdict(savings(1.0, noise, random)) for _ in range(100)]
     assert sum(verdict.p_fused <= SIGNIFICANCE / 100 for verdict in verdicts) >= 95
@@ -70,7 +70,7 @@ def test_an_operator_that_vanishes_is_found(noise: float) -> None:
 
 @pytest.mark.parametrize("saved", [0.0, -1.0])
 def test_operators_that_save_nothing_are_found_apart(saved: float) -> None:
-    """Not only are they not called fused: at two per cent of noise 19 in 20 are told to be apart."""
+    """At two per cent of noise, 19 of 20 pairs that save nothing are found to be apart."""
     random = np.random.default_rng(4)
     assert sum(fit_verdict(savings(saved, 0.02, random)).p_apart <= APART for _ in range(100)) >= 95
 
@@ -83,13 +83,13 @@ def test_one_shape_with_a_fake_saving_does_not_decide() -> None:
     assert verdict.p_fused > SIGNIFICANCE
 
 
-def test_shapes_without_a_time_of_their_own_tell_nothing() -> None:
-    """Where the smaller operator takes no time, both answers stay open."""
+def test_shapes_without_measurable_time_decide_nothing() -> None:
+    """If the smaller operator takes no time, both answers stay open."""
     verdict = fit_verdict([ShapeSaving(1e-6, 0.0, 1e-6, 1e-6)] * 3)
     assert (verdict.p_fused, verdict.p_apart) == (1.0, 1.0)
 
 
-def test_a_saving_is_what_both_lack() -> None:
+def test_a_saving_by_hand() -> None:
     """By hand: 130 + 60 - 140 - 40 = 10 us, of 20 us that the second takes alone (60 - 40)."""
     values = dict(zip(PROBES, (130e-6, 60e-6, 140e-6, 40e-6, 40e-6, 40e-6), strict=True))
     saving = shape_saving(*(Measurement(value, 1e-8, 2e-8, 10, 0, "cpu") for value in values.values()))

@@ -1,4 +1,4 @@
-"""Campaigns from other hosts' journals: every place once, and nothing that is not a sample."""
+"""Merging campaigns from other hosts' journals: every slot once, and nothing but samples."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SlotSet = frozenset[Slot]
 
 
 def write(path: Path, places: Collection[Slot], value: int = 9, job: str = JOB, device: str = DEVICE) -> int:
-    """A journal with series at places; `value` is in every sample."""
+    """Write a journal with series in these slots; every sample has `value`."""
     with Journal(path) as journal:
         named = {"job": job, "purpose": "profile"} if job else {"purpose": "profile"}
         campaign = journal.begin(CampaignKey(device, PLAN.id, named, {"f": "1"}), PLAN, "cpu").id
@@ -46,7 +46,7 @@ def write(path: Path, places: Collection[Slot], value: int = 9, job: str = JOB, 
 
 @functools.cache
 def whole() -> bytes:
-    """The extract of a journal with series at all places."""
+    """Return the extract of a journal with series in all slots."""
     with tempfile.TemporaryDirectory() as folder:
         campaign = write(Path(folder) / "journal.sqlite", PLACES)
         with Journal(Path(folder) / "journal.sqlite") as journal:
@@ -55,7 +55,7 @@ def whole() -> bytes:
 
 
 def extract_of(places: Collection[Slot], value: int = 9, **changed: object) -> bytes:
-    """The extract of a journal with series at these places; `value` is in every sample, the campaign is changed."""
+    """Return the extract of a journal with series in these slots, `value` in every sample, and a changed campaign."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.deserialize(whole())
         db.execute("UPDATE samples SET wall_ns=?", (value,))
@@ -69,7 +69,7 @@ def extract_of(places: Collection[Slot], value: int = 9, **changed: object) -> b
 
 
 def contents(path: Path) -> dict[Slot, list[Any]]:
-    """The samples of every place, straight from the file; a place with two series would show twice as many."""
+    """Return the samples of every slot, straight from the file; a slot with two series would show twice as many."""
     found: dict[Slot, list[Any]] = {}
     query = "SELECT batch, round, position, wall_ns FROM series JOIN samples ON series.id=series ORDER BY ordinal"
     with contextlib.closing(sqlite3.connect(path)) as db:
@@ -80,12 +80,12 @@ def contents(path: Path) -> dict[Slot, list[Any]]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where our journal goes."""
+    """The path of the journal here."""
     return tmp_path / "ours" / "journal.sqlite"
 
 
 def test_a_merged_campaign_is_the_one_that_was_extracted(tmp_path: Path, path: Path) -> None:
-    """Campaign, plan, samples in order and marks of progress are what they were; only its number is ours."""
+    """A merged campaign has the same plan, samples and progress as before; only its number differs."""
     theirs = tmp_path / "theirs.sqlite"
     write(theirs, (), job="another")
     campaign = write(theirs, PLACES)
@@ -107,8 +107,8 @@ def test_a_merged_campaign_is_the_one_that_was_extracted(tmp_path: Path, path: P
 
 @given(st.lists(st.tuples(st.frozensets(st.sampled_from(PLACES)), st.integers(1, 3)), min_size=1, max_size=6))
 @settings(max_examples=30)
-def test_merging_is_a_union_of_places(parts: list[tuple[SlotSet, int]]) -> None:
-    """Whatever parts of a campaign come, however often, each place has the series that came first."""
+def test_merging_is_a_union_of_slots(parts: list[tuple[SlotSet, int]]) -> None:
+    """Parts of a campaign may arrive in any order, any number of times: each slot keeps the first series."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal.sqlite"
         expected: dict[Slot, list[int]] = {}
@@ -123,7 +123,7 @@ def test_merging_is_a_union_of_places(parts: list[tuple[SlotSet, int]]) -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_marks_of_progress_do_not_depend_on_the_order(path: Path, tmp_path: Path, order: Sequence[int]) -> None:
-    """Complete once one says so, the latest token, the most rounds, whichever extract comes first."""
+    """Completion, token and rounds of a merged campaign do not depend on which extract arrives first."""
     extracts = []
     theirs = tmp_path / "theirs.sqlite"
     campaign = write(theirs, ())
@@ -151,7 +151,7 @@ Standing = dict[str, tuple[int, str | None, SlotSet]]
 
 
 def standing(path: Path) -> Standing:
-    """Of each campaign, by when it began: whether it is complete, why it is kept out, and the places it has."""
+    """Return, by the start of each campaign, whether it is complete, why it is excluded, and its slots."""
     with contextlib.closing(sqlite3.connect(path)) as db:
         rows = db.execute("SELECT id, created, complete, excluded FROM campaigns").fetchall()
         return {
@@ -180,9 +180,9 @@ def standing(path: Path) -> Standing:
 def test_what_counts_does_not_depend_on_the_order(
     parts: list[tuple[int, int, SlotSet]], fates: tuple[str | None, ...], random: Random
 ) -> None:
-    """Campaigns of several workers, each caught under way, waiting or judged, come in any order, and twice.
+    """Campaigns of several workers in any state may arrive in any order, and twice.
 
-    Each keeps its own series; of those that are let in the first counts alone, and is what a merge names.
+    Each keeps its own series; among the admitted ones only the first counts, and a merge returns its number.
     """
     extracts = []
     for which, stage, places in parts:
@@ -210,8 +210,8 @@ def test_what_counts_does_not_depend_on_the_order(
         assert found[0].get(moment, (0, None, frozenset()))[2] == wanted
 
 
-def test_a_job_begun_anew_is_a_campaign_of_its_own(path: Path) -> None:
-    """Where a worker excludes a campaign and begins the same job again, both keep all their series."""
+def test_a_job_started_anew_is_a_campaign_of_its_own(path: Path) -> None:
+    """If a worker excludes a campaign and starts the job anew, both campaigns keep all their series."""
     first = extract_of(PLACES[:4], 9, created=MOMENTS[0], complete=1, excluded="the golden probe changed")
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.deserialize(first)
@@ -233,8 +233,8 @@ def test_a_job_begun_anew_is_a_campaign_of_its_own(path: Path) -> None:
         assert len(ours.samples(two.id)["q"]) == 2 * len(PLACES)
 
 
-def test_a_campaign_waits_no_longer_once_its_worker_lets_it_in(path: Path) -> None:
-    """Where the link was lost before the golden probe, the next try lets the campaign in here as well."""
+def test_a_campaign_is_admitted_once_its_worker_admits_it(path: Path) -> None:
+    """If the link was lost before the golden probe, the next attempt admits the campaign here as well."""
     with Journal(path) as ours:
         merge(ours, extract_of(PLACES, complete=1, excluded=PENDING), job=JOB, device=DEVICE)
         assert ours.campaign(1).excluded == PENDING
@@ -246,18 +246,18 @@ def test_a_campaign_waits_no_longer_once_its_worker_lets_it_in(path: Path) -> No
         assert ours.campaign(1).excluded is None
 
 
-@pytest.mark.parametrize("told", [None, PENDING, SECOND, "too warm"])
-def test_no_worker_lifts_a_reason_of_ours(path: Path, told: str | None) -> None:
-    """What the controller has excluded stays excluded for that reason, whatever a worker says."""
+@pytest.mark.parametrize("sent", [None, PENDING, SECOND, "too warm"])
+def test_no_worker_readmits_what_the_controller_excluded(path: Path, sent: str | None) -> None:
+    """A campaign that the controller excluded stays excluded for that reason, whatever a worker sends."""
     with Journal(path) as ours:
         merge(ours, extract_of(PLACES, complete=1), job=JOB, device=DEVICE)
         ours.exclude(1, "quarantine of the night")
-        merge(ours, extract_of(PLACES, complete=1, excluded=told), job=JOB, device=DEVICE)
+        merge(ours, extract_of(PLACES, complete=1, excluded=sent), job=JOB, device=DEVICE)
         assert ours.campaign(1).excluded == "quarantine of the night"
 
 
-def test_what_the_controller_holds_out_is_begun_anew_by_the_worker(path: Path, tmp_path: Path) -> None:
-    """A worker that is told what is held out measures the job again, and the controller counts what comes of it."""
+def test_a_worker_starts_held_out_campaigns_anew(path: Path, tmp_path: Path) -> None:
+    """A worker that receives the held-out campaigns measures the job again, and the controller uses the new one."""
     theirs = tmp_path / "theirs.sqlite"
     theirs.write_bytes(extract_of(PLACES, complete=1, created=MOMENTS[0]))
     with Journal(theirs) as journal, Journal(path) as ours:
@@ -281,7 +281,7 @@ def test_what_the_controller_holds_out_is_begun_anew_by_the_worker(path: Path, t
 
 
 def test_an_extract_holds_nothing_but_the_job(tmp_path: Path) -> None:
-    """Campaigns of other jobs, and of none, stay where they are."""
+    """An extract contains no campaigns of other jobs, and none without a job."""
     theirs = tmp_path / "theirs.sqlite"
     for job in ("", "another", JOB, JOB + "2"):
         write(theirs, PLACES[:1], job=job)
@@ -300,7 +300,7 @@ def test_an_extract_holds_nothing_but_the_job(tmp_path: Path) -> None:
 
 
 def test_an_extract_of_a_journal_that_is_being_written_is_of_one_moment(tmp_path: Path) -> None:
-    """A transaction that is under way is not in it, in part or in whole."""
+    """An extract contains nothing of a transaction that is not committed."""
     theirs = tmp_path / "theirs.sqlite"
     campaign = write(theirs, PLACES[:2])
     with Journal(theirs) as journal, journal.transaction() as db:
@@ -342,8 +342,8 @@ HOSTILE: dict[str, str] = {
 
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=list(HOSTILE))
 @pytest.mark.parametrize("known", [False, True], ids=["new campaign", "known campaign"])
-def test_what_is_no_extract_is_refused_whole(path: Path, change: str, known: bool) -> None:
-    """An extract with anything in it that we do not write changes nothing in our journal."""
+def test_an_invalid_extract_is_refused_as_a_whole(path: Path, change: str, known: bool) -> None:
+    """An extract with any invalid content changes nothing in the journal."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.deserialize(whole())
         db.execute(change)
@@ -364,13 +364,13 @@ def test_what_is_no_extract_is_refused_whole(path: Path, change: str, known: boo
     ids=["empty", "header", "zeros", "pickle", "no header"],
 )
 def test_bytes_that_are_no_database_are_refused(path: Path, content: bytes) -> None:
-    """They are a JournalError, never another one."""
+    """Bytes that are not a database raise a JournalError and no other error."""
     with Journal(path) as ours, pytest.raises(JournalError):
         merge(ours, content, job=JOB, device=DEVICE)
 
 
 def test_a_journal_larger_than_the_limit_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told by its size before anything is read of it."""
+    """A journal over the limit is refused by its size, before it is read."""
     content = extract_of(PLACES)
     monkeypatch.setattr("harness.measure.extract.MAX_EXTRACT_BYTES", len(content) - 1)
     assert len(content) < MAX_EXTRACT_BYTES
@@ -384,7 +384,7 @@ DAMAGE = st.tuples(st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_
 @given(DAMAGE)
 @settings(max_examples=100)
 def test_a_damaged_extract_is_merged_or_refused(damage: tuple[float, bytes, bool]) -> None:
-    """Wherever bytes are changed or cut off, the only error is a JournalError, and our own samples stay."""
+    """Wherever an extract is damaged, the only error is a JournalError, and our own samples stay."""
     share, new, cut = damage
     at = int(share * len(whole()))
     damaged = whole()[:at] if cut else whole()[:at] + new + whole()[at + len(new) :]

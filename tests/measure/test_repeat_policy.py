@@ -18,7 +18,7 @@ PROBES = st.lists(st.text("abcdef0123456789", min_size=1, max_size=8), unique=Tr
 
 
 def measured(latency_s: float, halfwidth_s: float) -> Measurement:
-    """A measurement of which only location and interval matter."""
+    """Return a measurement with this location and interval."""
     return Measurement(latency_s, halfwidth_s / 2, halfwidth_s, 10, 0, "device")
 
 
@@ -35,14 +35,14 @@ def test_every_probe_is_visited_once_with_the_reference_at_even_distances(
 
 @given(PROBES, st.randoms(use_true_random=False))
 def test_the_order_does_not_depend_on_how_the_probes_are_listed(probes: list[str], random: object) -> None:
-    """The order in which a plan happens to list its probes leaves the visits as they are."""
+    """The order of visits does not depend on the order in which a plan lists its probes."""
     shuffled = list(probes)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert visit_order(1, 2, 3, shuffled, "R") == visit_order(1, 2, 3, probes, "R")
 
 
 def test_the_order_is_the_same_in_another_process() -> None:
-    """A resumed campaign finds the places of its first sitting: no hash seed has a say in the order."""
+    """The order of visits is the same in every process, so a resumed campaign finds its slots again."""
     program = (
         "import json; from harness.measure.policy import visit_order;"
         "print(json.dumps(visit_order(7, 1, 2, [f'p{n}' for n in range(60)], 'R')))"
@@ -58,7 +58,7 @@ def test_the_order_is_the_same_in_another_process() -> None:
 
 
 def test_rounds_batches_and_seeds_have_orders_of_their_own() -> None:
-    """No two rounds, batches or seeds share an order, so that drift meets each probe at another place."""
+    """No two rounds, batches or seeds share an order, so drift meets each probe at different positions."""
     probes = [f"p{n}" for n in range(30)]
     places = [(seed, batch, round) for seed in range(3) for batch in range(3) for round in range(10)]
     assert len({tuple(visit_order(*place, probes, "R")) for place in places}) == len(places)
@@ -77,7 +77,7 @@ def test_a_probe_has_no_favourite_position() -> None:
 
 @given(st.integers(1, 200))
 def test_fixed_runs_are_exact(runs: int) -> None:
-    """With a number of runs the passes end there, and nothing is wanted beyond (S1.6)."""
+    """With a fixed number of runs, the passes end there and no further rounds follow (S1.6)."""
     policy = RepeatPolicy(runs=runs)
     assert policy.passes[-1] == policy.fewest_rounds == runs
     assert policy.more_rounds(runs, {"p": measured(1.0, 1.0)}) == 0
@@ -95,7 +95,7 @@ def test_passes_rise_to_the_fewest_rounds(rounds: int) -> None:
 
 @given(st.integers(12, 40), st.floats(0.0101, 10))
 def test_the_wider_an_interval_the_more_rounds_follow(rounds: int, halfwidth: float) -> None:
-    """Further rounds are those that the square-root law asks for, at least four where there is room, none beyond 40."""
+    """The further rounds follow the square-root law: at least four if there is room, and none beyond 40."""
     policy = RepeatPolicy(target=0.01, max_rounds=40)
     more = policy.more_rounds(rounds, {"p": measured(1.0, halfwidth), "q": measured(1.0, 0.001)})
     assert 0 <= more <= 40 - rounds
@@ -106,12 +106,12 @@ def test_the_wider_an_interval_the_more_rounds_follow(rounds: int, halfwidth: fl
 
 
 def test_a_negligible_probe_does_not_hold_its_batch() -> None:
-    """A probe whose whole interval is lost in the sum is settled, however wide the interval is for itself."""
+    """A probe whose interval is negligible in the sum is settled, however wide the interval is by itself."""
     batch = {"large": measured(1.0, 0.001), "tiny": measured(1e-6, 9e-7)}
     assert unsettled(batch, 0.01) == ()
     assert unsettled({"tiny": batch["tiny"]}, 0.01) == ("tiny",)
 
 
 def test_a_probe_with_a_single_sample_is_never_settled() -> None:
-    """One sample says nothing about its own spread."""
+    """A probe with a single sample is never settled."""
     assert unsettled({"p": measured(1.0, math.inf), "q": measured(1e9, 0.1)}, 0.01) == ("p",)

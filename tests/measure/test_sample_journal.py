@@ -1,4 +1,4 @@
-"""The journal: a sample is committed or never happened, whatever ends the writer."""
+"""The journal: a sample is committed as a whole or not at all, whatever ends the writer."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def series(journal: Journal, campaign: int, *slots: Slot, runs: int = 2) -> None
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where a journal goes; its folder does not exist yet."""
+    """The path of a journal whose folder does not exist yet."""
     return tmp_path / "deep" / "journal.sqlite"
 
 
@@ -134,8 +134,8 @@ def test_a_campaign_comes_back_with_its_plan(path: Path) -> None:
         assert journal.spent_s(campaign.id) == 0.75
 
 
-def test_a_place_cannot_be_taken_twice(path: Path) -> None:
-    """A series for a place that has one is refused together with its whole frame; the first stays."""
+def test_a_slot_cannot_be_taken_twice(path: Path) -> None:
+    """A series for a taken slot is refused together with its whole frame; the first one stays."""
     with Journal(path) as journal:
         campaign = begin(journal).id
         series(journal, campaign, Slot(0, 0, 0))
@@ -146,8 +146,8 @@ def test_a_place_cannot_be_taken_twice(path: Path) -> None:
         series(journal, begin(journal).id, Slot(0, 0, 0))
 
 
-def test_a_place_taken_twice_is_not_called_a_full_disk(path: Path) -> None:
-    """The advice of an error fits its cause: freeing space does not help a place that is taken."""
+def test_a_slot_taken_twice_is_not_reported_as_a_full_disk(path: Path) -> None:
+    """The error for a taken slot does not advise to free disk space."""
     with Journal(path) as journal:
         campaign = begin(journal).id
         series(journal, campaign, Slot(0, 0, 0))
@@ -172,7 +172,7 @@ def test_resumable_finds_the_same_job_and_no_other(path: Path) -> None:
 
 
 def test_an_unknown_campaign_is_an_error(path: Path) -> None:
-    """A number that no campaign has is told, not answered with nothing."""
+    """Reading a campaign that does not exist raises an error."""
     with Journal(path) as journal, pytest.raises(JournalError, match="42"):
         journal.campaign(42)
 
@@ -188,7 +188,7 @@ def test_two_writers_share_a_journal(path: Path) -> None:
 
 
 def foreign_database(path: Path, version: int) -> None:
-    """A valid SQLite file that is none of ours."""
+    """Create a valid SQLite file that is not a journal."""
     path.parent.mkdir(parents=True)
     database = sqlite3.connect(path)
     database.execute("CREATE TABLE photos (name TEXT)")
@@ -200,7 +200,7 @@ def foreign_database(path: Path, version: int) -> None:
 
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1])
 def test_a_foreign_database_is_refused_and_left_as_it_was(path: Path, version: int) -> None:
-    """Somebody else's SQLite file is refused without a byte of it changed and without a file beside it."""
+    """Another program's SQLite file is refused, unchanged and without new files beside it."""
     foreign_database(path, version)
     before = path.read_bytes()
     with pytest.raises(JournalError):
@@ -210,7 +210,7 @@ def test_a_foreign_database_is_refused_and_left_as_it_was(path: Path, version: i
 
 
 def test_a_journal_of_another_schema_is_refused(path: Path) -> None:
-    """A journal that a newer version wrote is refused, and keeps its content."""
+    """A journal of a newer version is refused and keeps its content."""
     with Journal(path) as journal:
         campaign = begin(journal).id
     database = sqlite3.connect(path)
@@ -225,7 +225,7 @@ def test_a_journal_of_another_schema_is_refused(path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"not a journal\n" * 400, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_a_file_that_is_no_database_is_refused_and_left_as_it_was(path: Path, content: bytes) -> None:
-    """Any other file is refused without a byte of it changed."""
+    """Any other file is refused unchanged."""
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
     with pytest.raises(JournalError):
@@ -233,8 +233,8 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_was(path: Path, co
     assert path.read_bytes() == content
 
 
-def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path) -> None:
-    """A folder in the journal's place, or a file in its folder's place, is one clear error."""
+def test_a_path_where_no_file_can_be_is_refused(tmp_path: Path) -> None:
+    """A folder at the journal's path, or a file at its folder's path, raises a JournalError."""
     (tmp_path / "journal.sqlite").mkdir()
     with pytest.raises(JournalError):
         Journal(tmp_path / "journal.sqlite")
@@ -243,8 +243,8 @@ def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path) -> None:
         Journal(tmp_path / "file" / "journal.sqlite")
 
 
-def test_a_damaged_journal_is_told_as_one(path: Path) -> None:
-    """Bytes that rotted in the middle of the file are a JournalError, never a traceback of SQLite or JSON."""
+def test_a_damaged_journal_is_reported(path: Path) -> None:
+    """Damaged bytes in the middle of the file raise a JournalError, never an error of SQLite or JSON."""
     with Journal(path) as journal:
         campaign = begin(journal).id
         for number in range(200):
@@ -262,7 +262,7 @@ def test_a_damaged_journal_is_told_as_one(path: Path) -> None:
             journal.probes(known.id)
 
 
-def test_a_killed_writer_leaves_whole_frames_and_all_it_was_told(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_whole_frames_and_all_acknowledged_ones(tmp_path: Path) -> None:
     """After kill -9 at any moment the file is intact, holds whole frames and campaigns, and all acknowledged ones."""
     draw = random.Random(os.urandom(8))
     path = tmp_path / "journal.sqlite"
@@ -273,7 +273,7 @@ def test_a_killed_writer_leaves_whole_frames_and_all_it_was_told(tmp_path: Path)
             assert writer.stdout.readline() == "ready\n"
             time.sleep(draw.uniform(0.0, 0.15))
             os.kill(writer.pid, signal.SIGKILL)
-            told = [tuple(map(int, line.split())) for line in writer.stdout.read().splitlines() if " " in line]
+            acknowledged = [tuple(map(int, line.split())) for line in writer.stdout.read().splitlines() if " " in line]
         with Journal(path) as journal:
             held = {known.id: journal.slots(known.id, 0) for known in journal.campaigns("d")}
             for campaign, places in held.items():
@@ -282,14 +282,14 @@ def test_a_killed_writer_leaves_whole_frames_and_all_it_was_told(tmp_path: Path)
                 assert len(journal.samples(campaign).get("p0", ())) == len(places) * RUNS
                 assert len(journal.probes(campaign)) == 20
         # The last line may have been cut short by the kill; all lines before it are whole.
-        assert all(Slot(0, number, 0) in held[campaign] for campaign, number in told[:-1])
+        assert all(Slot(0, number, 0) in held[campaign] for campaign, number in acknowledged[:-1])
     database = sqlite3.connect(path)
     assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     database.close()
 
 
 def test_a_full_disk_loses_nothing_that_was_committed(tmp_path: Path) -> None:
-    """Where a file cannot grow, adding raises JournalError and keeps all before it; with room again it goes on."""
+    """If the file cannot grow, adding raises JournalError and keeps earlier samples; with space again, it continues."""
     path = tmp_path / "journal.sqlite"
     command = [sys.executable, "-c", FILLER, str(path), "limit"]
     ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
@@ -301,8 +301,8 @@ def test_a_full_disk_loses_nothing_that_was_committed(tmp_path: Path) -> None:
         assert len(journal.samples(1)["p"]) == (frames + 1) * 500
 
 
-def test_a_full_file_system_is_told_as_one(tmp_path: Path) -> None:
-    """On a small file system the error names the cause, and what was committed is there."""
+def test_a_full_file_system_is_reported(tmp_path: Path) -> None:
+    """On a full file system the error names the cause, and committed samples are kept."""
     inner = f'mount -t tmpfs -o size=600k tmpfs "{tmp_path}" && exec "$@"'
     wrapped = ["unshare", "-rm", "sh", "-c", inner, "sh"]
     if shutil.which("unshare") is None or subprocess.run([*wrapped, "true"], capture_output=True).returncode:
@@ -352,7 +352,7 @@ def test_a_new_journal_is_created_once_by_all_who_open_it_at_once(tmp_path: Path
 
 
 def test_a_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
-    """Samples and campaigns of an older journal are all there; nothing of it was excluded."""
+    """A journal of an older version is migrated with all samples and campaigns, none of them excluded."""
     path = tmp_path / "journal.sqlite"
     with Journal(path) as journal:
         campaign = begin(journal)

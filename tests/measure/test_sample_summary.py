@@ -1,4 +1,4 @@
-"""Summaries of samples: robust, honest about what they rest on."""
+"""Summaries of samples: robust, with the number of samples they use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NS = st.integers(1_000, 10**10)
 
 
 def samples(values: list[int], preempted: int = 0, factor: int = 10) -> list[Sample]:
-    """Clean samples with these times on the device's clock, and disturbed ones that took `factor` times as long."""
+    """Return clean samples with these device times, and disturbed ones that took `factor` times as long."""
     slow = [Sample(factor * values[0], None, factor * values[0], 3) for _ in range(preempted)]
     return slow + [Sample(value, None, value, 0) for value in values]
 
@@ -33,7 +33,7 @@ def test_the_location_is_the_median_and_the_interval_is_finite(values: list[int]
 
 @given(st.lists(NS, min_size=4, max_size=40), st.integers(1, 4), st.integers(2, 1000))
 def test_preempted_samples_are_left_out_while_enough_others_remain(values: list[int], share: int, factor: int) -> None:
-    """Disturbed samples do not move the result at all, and the summary says how many there were."""
+    """Preempted samples do not change the result, and the summary counts them."""
     preempted = len(values) * share // 4
     found, clean = summarise(samples(values, preempted, factor), "device"), summarise(samples(values), "device")
     assert (found.latency_s, found.stderr_s, found.preempted) == (clean.latency_s, clean.stderr_s, preempted)
@@ -47,7 +47,7 @@ def test_preempted_samples_count_where_hardly_any_other_is_left() -> None:
 
 @pytest.mark.parametrize("taken", [2, 3, 4, 5])
 def test_a_probe_measured_several_times_has_a_finite_error_whatever_was_preempted(taken: int) -> None:
-    """However many of two or more samples were disturbed, what remains tells its own spread."""
+    """However many of two or more samples were preempted, the summary has a finite error."""
     for preempted in range(taken + 1):
         found = summarise(samples([1000] * (taken - preempted) or [1], preempted)[:taken], "device")
         assert math.isfinite(found.stderr_s), f"{preempted} of {taken} samples preempted"
@@ -78,7 +78,7 @@ def test_the_interval_covers_the_truth_about_as_often_as_stated() -> None:
 
 
 def test_one_sample_has_a_location_but_no_interval() -> None:
-    """A single sample is told with an error as large as itself and no interval, not with none."""
+    """The error of a single sample is its own value, and its interval is infinite."""
     found = summarise([Sample(5000, None, 4000, 0)], "device")
     assert found.latency_s == pytest.approx(4e-6)
     assert found.stderr_s == found.latency_s

@@ -1,4 +1,4 @@
-"""A made-up device whose latency steps up with every 32 output channels, and a space of convolutions for it."""
+"""A synthetic device whose latency rises in steps of 32 output channels, and a space of convolutions for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPACE = SearchSpace.model_validate(
 
 
 def latency_s(layer: LayerFeatures) -> float:
-    """Additions take time by bytes; convolutions by products, their output channels in whole blocks of 32."""
+    """Return the latency: additions by bytes, convolutions by products with output channels in blocks of 32."""
     if layer.operator == "move/map/Add":
         return 2e-6 + layer.moved_bytes * 1e-10
     blocks = math.ceil(layer.out_channels / 32) * 32
@@ -36,5 +36,5 @@ def latency_s(layer: LayerFeatures) -> float:
 
 
 def measure(asked: Round[Configuration]) -> list[float | None]:
-    """Every layer of a round."""
+    """Return the latencies of all layers of a round."""
     return [latency_s(layer.features) for layer in asked.layers]

@@ -1,4 +1,4 @@
-"""Space files: what they may say, and what is said of those that say something else."""
+"""Space files: their content, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _load(folder: Path, text: str) -> str:
 
 @given(st.integers(1, 500), st.integers(0, 2000), st.integers(1, 64), st.floats(0, 1))
 def test_a_range_gives_multiples_within_it_and_both_ends(low: int, more: int, multiple: int, place: float) -> None:
-    """Whatever the place, the value is a multiple within the range; the ends of the cube are the ends of the range."""
+    """Every value of a range is a multiple within it, and the ends of the axis are the ends of the range."""
     axis = SizeRange(low, low + more + multiple, multiple)
     found = axis.at(place)
     assert axis.low <= found <= axis.high and found % multiple == 0
@@ -54,7 +54,7 @@ def test_depthwise_blocks_keep_their_channels(tmp_path: Path) -> None:
     assert layer.features.operator == "mac/conv/depthwise/plain"
 
 
-def test_sizes_that_do_not_fit_make_no_layer(tmp_path: Path) -> None:
+def test_sizes_that_do_not_fit_give_no_layer(tmp_path: Path) -> None:
     """Three groups do not divide 16 channels, and a window of 16 does not fit on an image of 14."""
     for more in ("groups = 3", "kernel = 16\nstride = 16"):
         (block,) = load_space(_load(tmp_path, f"[[layers]]\n{CONVOLUTION}{more}")).layers
@@ -109,7 +109,7 @@ def test_invalid_files_are_refused_with_the_place_and_the_reason(tmp_path: Path,
 
 
 def test_unknown_spaces_are_refused(tmp_path: Path) -> None:
-    """A name that is not built in is answered with those that are; a file that is not there with the reason."""
+    """The error for an unknown name lists the built-in spaces; the error for a missing file gives the reason."""
     with pytest.raises(ConfigurationError, match="builtin:vision"):
         load_space("builtin:vison")
     with pytest.raises(ConfigurationError, match="No such file"):

@@ -1,4 +1,4 @@
-"""Layers of a space as networks: the same keys as in real networks, the same sizes as the predictor is told."""
+"""Layers of a space as networks: the same keys as in real networks, the same sizes as in the features."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ EVERY_KIND: tuple[Configuration, ...] = (
         ),
     ],
 )
-def test_layers_have_the_keys_that_they_have_in_real_networks(network: str, layers: tuple[Configuration, ...]) -> None:
+def test_layers_have_the_keys_of_real_networks(network: str, layers: tuple[Configuration, ...]) -> None:
     """The same layers in a published network, cut by the same rules, have the same keys."""
     real = {found.key for found in cut(load_network(f"builtin:{network}"), DEFAULT_RULES)}
     own = own_layers(cut(network_of(layers, "some"), DEFAULT_RULES))
@@ -63,7 +63,7 @@ def test_layers_have_the_keys_that_they_have_in_real_networks(network: str, laye
 
 
 def test_every_kind_lies_between_neighbours_and_has_the_size_it_says() -> None:
-    """Inputs come from layers, results go to layers, and the result has the bytes of the features."""
+    """Every layer lies between neighbours, and its result has the bytes of its features."""
     network = network_of(EVERY_KIND, "all")
     own = own_layers(cut(network, DEFAULT_RULES))
     assert sorted(own) == list(range(len(EVERY_KIND)))
@@ -74,8 +74,8 @@ def test_every_kind_lies_between_neighbours_and_has_the_size_it_says() -> None:
         assert not set(own[index][-1].graph.outputs) & set(network.outputs)
 
 
-def test_a_layer_that_runs_together_with_a_neighbour_is_not_measured() -> None:
-    """Rules that draw an addition into the convolution before it leave nothing of it that could be measured alone."""
+def test_a_layer_fused_with_a_neighbour_is_not_measured() -> None:
+    """An addition that the rules fuse into the convolution before it is left out."""
     from harness.network.fusion_rules import FusionRule
 
     layers = [Elementwise("Add", 2, 1, 16, (7, 7)), Pooling("MaxPool", 1, 16, (15, 15), (3, 3), (2, 2))]

@@ -1,4 +1,4 @@
-"""Rounds of measuring: what they hold, when they end, and that they go where the hypotheses disagree."""
+"""Rounds: their content, their end, and that they prefer layers on which the models disagree."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ LAYERS = SpaceLayers(SPACE)
 
 
 class Recorded:
-    """Rounds as they were asked for."""
+    """Records the rounds and answers them."""
 
     def __init__(self, answer: Callable[[Round[Configuration]], list[float | None] | None] = measure) -> None:
         self.rounds: list[Round[Configuration]] = []
         self._answer = answer
 
     def measure(self, asked: Round[Configuration]) -> list[float | None] | None:
-        """Notes the round and answers it."""
+        """Record the round and return its latencies."""
         self.rounds.append(asked)
         return self._answer(asked)
 
@@ -47,7 +47,7 @@ def test_no_layer_is_measured_twice_and_no_more_than_were_allowed() -> None:
 
 
 def test_the_same_seed_gives_the_same_rounds() -> None:
-    """Rounds follow from seed and latencies alone: this is what lets a command go on where it was cut short."""
+    """Rounds depend only on seed and latencies, so that an interrupted command can resume."""
     first, again, other = Recorded(), Recorded(), Recorded()
     _explore(first, seed=7)
     _explore(again, seed=7)
@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_rounds() -> None:
 
 
 def test_it_stops_when_controls_are_predicted_well_enough() -> None:
-    """With a target of 100 % the second round, the first that was predicted, is the last."""
+    """With a target of 100 %, the second round is the last: it is the first with predictions."""
     result = _explore(Recorded(), target=1.0)
     assert (result.stopped, len(result.rounds)) == ("target", 2)
     assert result.rounds[0].control_error is None
@@ -64,20 +64,20 @@ def test_it_stops_when_controls_are_predicted_well_enough() -> None:
 
 
 def test_rounds_after_the_first_have_controls() -> None:
-    """The first round is a first look; every later one has twenty controls at least."""
+    """The first round has no controls, every later one at least twenty."""
     recorded = Recorded()
     _explore(recorded)
     assert recorded.rounds[0].control == ()
     assert all(len(asked.control) >= 20 for asked in recorded.rounds[1:])
 
 
-def test_refused_layers_count_as_tried_and_teach_nothing() -> None:
-    """A device that refuses every addition leaves the convolutions, and the count is kept."""
+def test_refused_layers_count_towards_the_limit() -> None:
+    """Refused layers count towards the limit, and the others are measured."""
 
     def refusing(asked: Round[Configuration]) -> list[float | None]:
         found = measure(asked)
-        return [None if layer.features.operator == "move/map/Add" else one
-                for layer, one in zip(asked.layers, found, strict=True)]  # fmt: skip
+        pairs = zip(asked.layers, found, strict=True)
+        return [None if layer.features.operator == "move/map/Add" else one for layer, one in pairs]
 
     recorded = Recorded(refusing)
     result = _explore(recorded)
@@ -86,8 +86,8 @@ def test_refused_layers_count_as_tried_and_teach_nothing() -> None:
     assert sum(one.refused for one in result.rounds) > 0
 
 
-def test_a_budget_that_does_not_do_ends_it() -> None:
-    """Where a round is not measured for lack of time, the rounds before it count."""
+def test_a_budget_that_is_too_small_ends_the_rounds() -> None:
+    """If the budget does not allow a round, the rounds before it count."""
     recorded = Recorded(lambda asked: measure(asked) if asked.number == 0 else None)
     result = _explore(recorded)
     assert (result.stopped, result.measured) == ("budget", 40)
@@ -101,15 +101,15 @@ def test_a_space_of_few_layers_is_exhausted() -> None:
     assert (result.stopped, result.measured) == ("exhausted", 8)
 
 
-def test_observers_hear_of_every_round() -> None:
-    """Rounds are told as they end."""
+def test_observers_are_called_after_every_round() -> None:
+    """The observer is called after every round."""
     heard: list[RoundResult] = []
     result = _explore(Recorded(), observe=heard.append)
     assert tuple(heard) == result.rounds
 
 
-def test_choices_go_where_hypotheses_disagree_and_never_to_one_place_alone() -> None:
-    """Four fifths of the weight on one half of a line gets four fifths of the choices; none lies by another.
+def test_choices_follow_disagreement_and_are_spread_evenly() -> None:
+    """Choices are proportional to weight: a half with four fifths of the weight gets four fifths, spread evenly.
 
     By hand: disagreement 16 against 1 weighs 4 against 1, and 50 choices are 40 and 10.
     """
@@ -123,7 +123,7 @@ def test_choices_go_where_hypotheses_disagree_and_never_to_one_place_alone() -> 
 
 
 def test_trees_disagree_most_at_a_step() -> None:
-    """Between the layers on either side of a step they disagree more than elsewhere: the next choice halves it."""
+    """The trees disagree most between the layers on either side of a step."""
     layers = spread_layers(SPACE, 150, 0)
     trees = learn_trees([TrainingExample(layer.features, latency_s(layer.features)) for layer in layers], 0)
     pool = [layer.features for layer in random_layers(SPACE, 1000, np.random.default_rng(0))]
@@ -133,8 +133,8 @@ def test_trees_disagree_most_at_a_step() -> None:
 
 
 @pytest.mark.long
-def test_the_committee_says_what_the_predictor_says() -> None:
-    """Its best guess is that of the predictor, which the table will hold; trees add to the disagreement only."""
+def test_the_committee_predicts_what_the_predictor_predicts() -> None:
+    """The committee predicts what the predictor predicts; the trees only add disagreement."""
     layers = [layer.features for layer in spread_layers(SPACE, 40, 0)]
     committee = learn_committee([TrainingExample(layer, latency_s(layer)) for layer in layers], 0)
     said = np.log([one.latency_s for one in committee.predictor.predict_all(layers)])
@@ -143,8 +143,8 @@ def test_the_committee_says_what_the_predictor_says() -> None:
     assert np.all(opinion.disagreement >= committee.trees.opinion(layers).disagreement - 1e-12)
 
 
-def test_a_first_look_holds_the_ends_of_every_block() -> None:
-    """The smallest and the largest layers within the limits are there, and every block has its part."""
+def test_the_first_round_holds_the_ends_of_every_block() -> None:
+    """The first round contains the smallest and largest layers within the limits, and layers of every block."""
     layers = spread_layers(SPACE, 30, 0)
     features = [layer.features for layer in layers]
     assert len(set(layers)) == 30
@@ -155,10 +155,9 @@ def test_a_first_look_holds_the_ends_of_every_block() -> None:
 
 
 def test_huge_spaces_are_sampled_not_listed() -> None:
-    """A space of more than 1e12 layers gives layers at once."""
-    axis = {"low": 1, "high": 4096}
-    block = {"op": "Conv", "channels_in": axis, "channels_out": axis, "size": {"low": 1, "high": 512},
-             "width": {"low": 1, "high": 512}}  # fmt: skip
+    """Layers can be drawn from a space of more than 1e12 layers."""
+    channels, edge = {"low": 1, "high": 4096}, {"low": 1, "high": 512}
+    block = {"op": "Conv", "channels_in": channels, "channels_out": channels, "size": edge, "width": edge}
     space = SearchSpace.model_validate({"layers": (block,)})
     assert space.count > 1e12
     assert len(random_layers(space, 100, np.random.default_rng(0))) == 100
@@ -174,7 +173,7 @@ def test_a_space_without_a_layer_within_its_limits_is_refused() -> None:
 
 
 def test_operators_are_far_apart() -> None:
-    """No addition is as near to a convolution as to another addition of twice its size."""
+    """An addition is nearer to another addition of twice its size than to any convolution."""
     layers = [layer.features for layer in spread_layers(SPACE, 30, 0)]
     axis = places_of(layers)[:, -1]
     kinds = {axis[place] for place, layer in enumerate(layers) if layer.operator == "move/map/Add"}

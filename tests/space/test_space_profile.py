@@ -1,4 +1,4 @@
-"""A space measured on a device: campaigns in the journal, resumed without measuring anything again."""
+"""A space measured on a device: campaigns in the journal, resumed without measuring twice."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _profile(
 
 
 def test_rounds_are_campaigns_and_their_layers_end_in_the_table(bench: Bench, space: str) -> None:
-    """Every layer measured has an entry whose latency is that of its weights, as on this device it is."""
+    """Every measured layer has an entry in the table, with the latency of its weights."""
     found = _profile(bench, space)
     assert found.result.measured == 44 and len(found.campaigns) == len(found.result.rounds) == 2
     table = bench.build()
@@ -74,14 +74,14 @@ def test_rounds_are_campaigns_and_their_layers_end_in_the_table(bench: Bench, sp
 
 
 def test_the_same_command_measures_nothing_again(bench: Bench, space: str) -> None:
-    """A second run finds all rounds in the journal; `fresh` begins anew."""
+    """A second run finds all rounds in the journal; `fresh` starts anew."""
     first, second = _profile(bench, space, count=20), _profile(bench, space, count=20)
     assert (second.campaigns, second.result) == (first.campaigns, first.result)
     assert (first.resumed, second.resumed) == (0, 1)
     assert set(_profile(bench, space, count=20, fresh=True).campaigns).isdisjoint(first.campaigns)
 
 
-def test_a_command_that_was_stopped_goes_on(bench: Bench, space: str) -> None:
+def test_a_stopped_command_resumes(bench: Bench, space: str) -> None:
     """After a stop within the first round the same command finishes that round's campaign."""
     stop = threading.Event()
 
@@ -95,8 +95,8 @@ def test_a_command_that_was_stopped_goes_on(bench: Bench, space: str) -> None:
     assert found.resumed == 1 and found.campaigns == (1,)
 
 
-def test_a_budget_within_the_first_round_is_an_error_and_a_larger_one_goes_on(bench: Bench, space: str) -> None:
-    """What was measured stays, and one round in all is all that a small budget buys."""
+def test_a_budget_within_the_first_round_is_an_error_and_a_larger_one_continues(bench: Bench, space: str) -> None:
+    """A budget that ends within a round raises CampaignIncomplete, and a larger one continues the campaign."""
     with pytest.raises(CampaignIncomplete, match="--budget"):
         _profile(bench, space, count=20, policy=RepeatPolicy(runs=3, budget_s=1e-6))
     found = _profile(bench, space, count=20, policy=RepeatPolicy(runs=3, budget_s=1e6))
@@ -104,22 +104,22 @@ def test_a_budget_within_the_first_round_is_an_error_and_a_larger_one_goes_on(be
 
 
 def test_the_command_measures_a_space(bench: Bench, space: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--space` with a count of one round: the JSON tells what was measured."""
+    """`--space` with a count of one round measures it, and the JSON reports it."""
     words = ["profile", "--device", DEVICE, "--workspace", str(bench.root), "--space", space]
     with pytest.raises(SystemExit) as ended:
         main([*words, "--count", "24", "--runs", "3", "--json"])
     assert ended.value.code in (0, None)
-    told = json.loads(capsys.readouterr().out)
-    assert told["result"]["measured"] == 24 and told["result"]["stopped"] == "count"
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["result"]["measured"] == 24 and printed["result"]["stopped"] == "count"
     with Journal(bench.workspace.journal) as journal:
-        assert len(journal.layers(told["campaigns"][0])) == 24
+        assert len(journal.layers(printed["campaigns"][0])) == 24
 
 
 @pytest.mark.parametrize(
     "words", [["--count", "40"], ["--target", "3"], ["--space", "s.toml", "--dry-run"], ["--space", "s.toml", "m.onnx"]]
 )
 def test_options_that_do_not_go_together_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Usage errors, told before anything is opened."""
+    """Options that exclude each other are usage errors, before anything is opened."""
     with pytest.raises(SystemExit) as ended:
         main(["profile", "--device", DEVICE, *words])
     assert ended.value.code == 2
