@@ -5,6 +5,7 @@
     EmulatorError
     ├── ContradictoryOptions  two options of the compiler contradict each other
     ├── InvalidMachine       a machine description is incomplete or contradicts itself
+    │   └── ContradictoryMachine  every value is allowed, but two of them contradict each other
     ├── InvalidModel         a network is not valid ONNX, or a shape is unknown before it runs
     ├── UnsupportedOperator  the compiler does not support a node of the network
     ├── DoesNotFit           a layer or network needs more memory than the machine has
@@ -32,6 +33,10 @@ class ContradictoryOptions(EmulatorError):
 
 class InvalidMachine(EmulatorError):
     """A machine description is not TOML, is incomplete, or contradicts itself."""
+
+
+class ContradictoryMachine(InvalidMachine):
+    """Every value of a machine description is allowed, but two of them contradict each other."""
 
 
 class InvalidModel(EmulatorError):

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.emulator_errors import InvalidMachine
+from device_agents.emulated_npu.emulator_errors import ContradictoryMachine, InvalidMachine
 from device_agents.emulated_npu.machine import load_preset, preset_names, preset_text
 from harness.emulator.sweep.axis import InvalidSweep, parse_axis, scale_of, shown
 from harness.emulator.sweep.knee import knee
-from harness.emulator.sweep.machine_parameters import ContradictoryMachine, changed, parameters
+from harness.emulator.sweep.machine_parameters import changed, parameters
 
 MOST = 64
 

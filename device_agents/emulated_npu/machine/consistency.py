@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from device_agents.emulated_npu.emulator_errors import InvalidMachine
+from device_agents.emulated_npu.emulator_errors import ContradictoryMachine
 from device_agents.emulated_npu.machine.description import MAX_CORES, Cores, Machine
 
 _Contradiction = tuple[str, str, str]
@@ -12,9 +12,9 @@ _Contradiction = tuple[str, str, str]
 
 
 def check_machine(machine: Machine) -> Machine:
-    """Return the machine; raise `InvalidMachine` if two of its values contradict each other."""
+    """Return the machine; raise `ContradictoryMachine` if two of its values contradict each other."""
     for what, why, next_step in _contradictions(machine):
-        raise InvalidMachine(f"Machine {machine.name}: {what}", why, next_step)
+        raise ContradictoryMachine(f"Machine {machine.name}: {what}", why, next_step)
     return machine
 
 

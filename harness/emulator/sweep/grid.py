@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_agents.emulated_npu.emulator_errors import EmulatorError
+from device_agents.emulated_npu.emulator_errors import ContradictoryMachine, EmulatorError
 from device_agents.emulated_npu.machine import Machine
 from harness.emulator.error_translation import errors_of_user
 from harness.emulator.options import MachineChoice
 from harness.emulator.sweep.axis import Axis, parse_axis
-from harness.emulator.sweep.machine_parameters import ContradictoryMachine, Value, changed, with_tied
+from harness.emulator.sweep.machine_parameters import Value, changed, with_tied
 from harness.errors import UsageError
 
 MOST_POINTS = 256

@@ -13,17 +13,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_type_hints
 
 from device_agents.emulated_npu.emulator_errors import InvalidMachine
-from device_agents.emulated_npu.machine import Machine, check_machine, parse_machine
+from device_agents.emulated_npu.machine import Machine, parse_machine
 from device_agents.emulated_npu.unit_commands import DataType
 
 Value = bool | int | float | str
 """A value as in the file of a machine."""
 
 _ONE_BUFFER = ("nb_bytes", "sb_bytes")
-
-
-class ContradictoryMachine(InvalidMachine):
-    """Every value is allowed, but two of them contradict each other."""
 
 
 def parameters() -> Mapping[str, Any]:
@@ -63,25 +59,8 @@ def changed(machine: Machine, settings: Mapping[str, Value]) -> Machine:
     for key in settings:
         check_key(key)
     content = {**dict(_values(machine, "")), **with_tied(machine, settings)}
-    try:
-        # JSON's numbers, booleans and strings are TOML's as well.
-        return parse_machine("\n".join(f"{key} = {json.dumps(value)}" for key, value in content.items()), machine.name)
-    except InvalidMachine as error:
-        # The reader checks single values first; check_machine alone finds contradictions.
-        contradiction = _contradiction(machine, content)
-        if contradiction is not None and contradiction.what == error.what:
-            raise ContradictoryMachine(error.what, error.why, error.next_step) from error
-        raise
-
-
-def _contradiction(machine: Machine, content: Mapping[str, Any]) -> InvalidMachine | None:
-    try:
-        check_machine(_replaced(machine, content, ""))
-    except InvalidMachine as error:
-        return error
-    except TypeError:  # the value has a type that cannot be compared
-        return None
-    return None
+    # JSON's numbers, booleans and strings are TOML's as well.
+    return parse_machine("\n".join(f"{key} = {json.dumps(value)}" for key, value in content.items()), machine.name)
 
 
 def _fields(kind: type[Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -99,14 +78,3 @@ def _values(table: Any, prefix: str) -> Iterator[tuple[str, Value]]:
             yield from _values(value, f"{prefix}{each.name}.")
         elif prefix or each.name != "name":
             yield prefix + each.name, value.name.lower() if isinstance(value, DataType) else value
-
-
-def _replaced(table: Any, content: Mapping[str, Any], prefix: str) -> Any:
-    changes = {}
-    for each in dataclasses.fields(table):
-        value, key = getattr(table, each.name), prefix + each.name
-        if dataclasses.is_dataclass(value):
-            changes[each.name] = _replaced(value, content, f"{key}.")
-        elif key in content and not isinstance(value, DataType):
-            changes[each.name] = content[key]
-    return dataclasses.replace(table, **changes)
