@@ -91,7 +91,11 @@ class Options:
         """Raise ContradictoryOptions if two options contradict each other."""
         if self.halo == "refetch" and self.chains == "whole":
             why = "Refetching runs every layer by itself, which is the opposite of one chain"
-            raise ContradictoryOptions("--halo refetch contradicts --chains whole", why, "Leave one of them out")
+            raise ContradictoryOptions("--halo refetch contradicts --chains whole", why, "Omit one of them")
+        self.check_dft()
+
+    def check_dft(self) -> None:
+        """Raise ContradictoryOptions for options of the DFT if no convolution is computed by DFT."""
         given = [f"--dft-block {self.dft_block}"] * (self.dft_block is not None)
         given += [f"--dft-kernels {self.dft_kernels}"] * (self.dft_kernels != "auto")
         if not given:
@@ -99,7 +103,7 @@ class Options:
         named = f"{' and '.join(given)} {'contradicts' if len(given) == 1 else 'contradict'}"
         if self.conv_algorithm == "direct":
             why = "Blocks and kernel DFTs exist only in convolutions by DFT"
-            raise ContradictoryOptions(f"{named} --conv-algorithm direct", why, "Leave one of them out")
+            raise ContradictoryOptions(f"{named} --conv-algorithm direct", why, "Omit one of them")
         fixed = " and ".join(self.given(FIXES_LAYERS))
         if self.conv_algorithm == "auto" and fixed:
             why = f"{fixed} force direct convolution unless --conv-algorithm odd-dft is given"

@@ -58,14 +58,8 @@ def direct_convolutions(graph: Graph) -> tuple[DirectConvolution, ...]:
 
 
 def check_options(options: Options, machine: Machine, limit: int) -> None:
-    """Raises NoDft where the options contradict each other or the machine; `limit` is its longest block."""
-    if options.conv_algorithm == "direct":
-        if options.dft_block is not None:
-            what = f"A block of {options.dft_block} contradicts direct convolution"
-            raise NoDft(what, "blocks are those of the DFT", "Leave one of them out")
-        if options.dft_kernels != "auto":
-            what = f"Kernel DFTs in {options.dft_kernels.upper()} contradict direct convolution"
-            raise NoDft(what, "there are none", "Leave one of them out")
+    """Raise ContradictoryOptions, or NoDft if the machine rules the options out; `limit` is its longest block."""
+    options.check_dft()
     if options.conv_algorithm == "odd-dft" and machine.data_type is not DataType.FLOAT32:
         what = f"{machine.name} computes in {machine.data_type.name.lower()}, which has no convolution by DFT"
         raise NoDft(what, "Spectra need float32", "Choose a machine that computes in float32, or another algorithm")

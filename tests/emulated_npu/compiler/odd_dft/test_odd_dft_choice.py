@@ -16,7 +16,7 @@ from device_agents.emulated_npu.compiler.odd_dft.levels import CacheLevels, larg
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import DirectConvolution, direct_convolutions
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import compile_model
-from device_agents.emulated_npu.emulator_errors import DoesNotFit, UnsupportedOperator
+from device_agents.emulated_npu.emulator_errors import ContradictoryOptions, DoesNotFit, UnsupportedOperator
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import find_machine
 
@@ -130,13 +130,13 @@ def test_what_is_forced_about_chains_is_about_the_networks_own_layers() -> None:
         (1, "auto", ["block of 1", "at least 3"]),
         (65, "odd-dft", ["block of 65", "63"]),
         (5, "odd-dft", ["y has a kernel of 7", "block of at most 5", "block of 7"]),
-        (9, "direct", ["block of 9", "contradicts"]),
+        (9, "direct", ["--dft-block 9 contradicts --conv-algorithm direct"]),
     ],
 )
 def test_impossible_blocks(block: int, algorithm: str, words: list[str]) -> None:
     """Even, too short, too long, shorter than a kernel, without a DFT: the error names the value and the limit."""
     network = convolution((1, 2, 20, 20), (2, 2, 7, 5))
-    with pytest.raises(UnsupportedOperator) as caught:
+    with pytest.raises((UnsupportedOperator, ContradictoryOptions)) as caught:
         _compiled(network, algorithm, dft_block=block)
     said = f"{caught.value.what} {caught.value.why} {caught.value.next_step}"
     assert all(word in said for word in words), said
