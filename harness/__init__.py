@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from harness.measure.profiling import ProfileResult
     from harness.measure.progress import Progress
     from harness.measure.request import ProfileRequest, SpaceRequest
+    from harness.probe.auxiliary import AuxiliaryKind
     from harness.space.exploration import SpaceProfile
     from harness.validation.network_validation import NetworkValidation, Validation, validate
     from harness.workspace import Workspace, find_workspace
 
 __version__ = version.VERSION
 __all__ = [
+    "AuxiliaryKind",
     "Device",
     "HarnessError",
     "LayerEstimate",
@@ -67,6 +69,7 @@ _MODULES = {
     "measure.profiling": ("ProfileResult",),
     "measure.progress": ("Progress",),
     "measure.request": ("ProfileRequest", "SpaceRequest"),
+    "probe.auxiliary": ("AuxiliaryKind",),
     "space.exploration": ("SpaceProfile",),
     "validation.network_validation": ("NetworkValidation", "Validation", "validate"),
     "workspace": ("Workspace", "find_workspace"),

@@ -13,7 +13,7 @@ from harness.measure.profiling import ProfileResult
 from harness.measure.progress import Observer, ignore
 from harness.measure.request import ProfileRequest
 from harness.network.models import Models, model_references
-from harness.probe.auxiliary import AuxiliaryKind
+from harness.probe.auxiliary import AUTO, AuxiliaryChoice, chosen_kind
 from harness.settings import DEFAULT_DEVICE
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
 
@@ -24,7 +24,7 @@ def profile(
     *,
     device: str = DEFAULT_DEVICE,
     policy: RepeatPolicy | None = None,
-    auxiliary: AuxiliaryKind | None = None,
+    auxiliary: AuxiliaryChoice | None = AUTO,
     dims: Mapping[str, int] | None = None,
     seed: int = 0,
     fresh: bool = False,
@@ -41,7 +41,7 @@ def profile(
         device=device,
         models=model_references(models),
         policy=policy or RepeatPolicy(),
-        auxiliary=auxiliary,
+        auxiliary=chosen_kind(auxiliary),
         dims=dict(dims or {}),
         seed=seed,
         fresh=fresh,

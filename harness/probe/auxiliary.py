@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
+from harness.errors import UsageError
 from harness.network.network import TensorType
 from harness.probe.overhead_terms import OverheadTerms
 
@@ -135,9 +136,18 @@ AUXILIARY_HELP = "Auxiliary layer behind each layer: {}; {} selects one by the d
 )
 
 
-def chosen_kind(choice: AuxiliaryChoice) -> AuxiliaryKind | None:
-    """Return the kind of a choice; None, for `auto`, leaves it to `auxiliary_for`."""
-    return None if choice == AUTO else AuxiliaryKind(choice)  # type: ignore[call-arg]  # the members' value is the name
+def chosen_kind(choice: AuxiliaryChoice | None) -> AuxiliaryKind | None:
+    """Return the kind of a choice; None, for `auto` and None, leaves it to `auxiliary_for`.
+
+    Raises UsageError, which lists the choices, for any other text.
+    """
+    if choice is None or choice == AUTO:
+        return None
+    kind = next((kind for kind in AuxiliaryKind if kind == choice), None)
+    if kind is None:
+        step = f"Choose from {', '.join((AUTO, *AuxiliaryKind))}"
+        raise UsageError(f"There is no auxiliary layer {choice[:40]!r}", next_step=step)
+    return kind
 
 
 def auxiliary_for(clock: str) -> AuxiliaryKind:

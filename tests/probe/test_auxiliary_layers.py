@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from probe_models import graph_of, run_on_onnxruntime
 
+from harness.errors import UsageError
 from harness.network.assemble import ModelBuilder
 from harness.network.network import TensorType
 from harness.probe.auxiliary import OUTPUT_CHANNELS, AuxiliaryChoice, AuxiliaryKind, attach, chosen_kind, slice_leading
@@ -109,9 +110,12 @@ def test_auxiliary_layers_are_the_ones_named(
 
 
 def test_a_choice_selects_a_kind_or_leaves_it_to_the_device() -> None:
-    """The choices of an option are `auto` and the names of all kinds."""
+    """The choices of an option are `auto` and the names of all kinds; any other text is refused with the choices."""
     assert [chosen_kind(kind.value) for kind in AuxiliaryKind] == list(AuxiliaryKind)
     assert chosen_kind("auto") is None
+    with pytest.raises(UsageError, match="no auxiliary layer 'conv9x9'") as caught:
+        chosen_kind("conv9x9")
+    assert "auto, avgpool" in caught.value.next_step
     assert get_args(AuxiliaryChoice) == ("auto", *map(str, AuxiliaryKind))
 
 
