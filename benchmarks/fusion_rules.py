@@ -114,7 +114,7 @@ def print_patterns(
     """One row a pattern, and how often the verdicts are what is told, by patterns and by places."""
     print("| pattern | places | shapes | saving | p | verdict | told fused | told chained |\n|" + "---|" * 8)
     count: Counter[tuple[bool, bool]] = Counter()
-    places_of: Counter[tuple[bool, bool]] = Counter()
+    points_of: Counter[tuple[bool, bool]] = Counter()
     open_ones = 0
     for tried, rule in zip(search.tried, rules, strict=True):
         places = [
@@ -132,13 +132,13 @@ def print_patterns(
         print("| " + " | ".join(map(str, cells)) + " |")
         open_ones += word == "undecided"
         count[rule.holds, 2 * fused > len(places)] += 1
-        places_of[rule.holds, True] += fused
-        places_of[rule.holds, False] += len(places) - fused
+        points_of[rule.holds, True] += fused
+        points_of[rule.holds, False] += len(places) - fused
     print()
     print("| counted by | found and told | found, not told | told, not found | neither | precision | recall |")
     print("|" + "---|" * 7)
     print_counts("patterns tried", count)
-    print_counts("places of these patterns", places_of)
+    print_counts("places of these patterns", points_of)
     print_counts("pairs of adjacent operators, as cut in the end", _edges(rules, networks, told))
     print(f"\n{open_ones} patterns are left undecided, and count as not found.")
 

@@ -27,7 +27,7 @@ from harness.measure.request import ProfileRequest  # noqa: E402
 from harness.predictor.features.layer_arrays import Floats  # noqa: E402
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample  # noqa: E402
 from harness.predictor.fit import fit_predictor  # noqa: E402
-from harness.space.committee import places_of  # noqa: E402
+from harness.space.committee import points_of  # noqa: E402
 from harness.space.exploration import DeviceRounds  # noqa: E402
 from harness.space.planner import Described, Measure, Round, RoundResult, Source, choose, explore  # noqa: E402
 from harness.space.sampling import SpaceLayers  # noqa: E402
@@ -66,7 +66,7 @@ class Rows:
         """One row out of each of `count` parts of equal size."""
         generator = np.random.default_rng(seed)
         pool = self.random(20 * count, generator, frozenset())
-        places = places_of([row.features for row in pool])
+        places = points_of([row.features for row in pool])
         return [pool[place] for place in choose(places, np.ones(len(pool)), count, generator)]
 
 

@@ -26,9 +26,9 @@ class SizeList:
         """Return the number of values."""
         return len(self.values)
 
-    def at(self, place: float) -> int:
-        """Return the value at `place`, from 0 (smallest) to 1 (largest)."""
-        return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
+    def at(self, position: float) -> int:
+        """Return the value at `position`, from 0 (smallest) to 1 (largest)."""
+        return self.values[min(int(position * len(self.values)), len(self.values) - 1)]
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class SizeRange:
         """Return the number of multiples."""
         return self.high // self.multiple_of - -(-self.low // self.multiple_of) + 1
 
-    def at(self, place: float) -> int:
-        """Return the value at `place`, from 0 (smallest) to 1 (largest)."""
+    def at(self, position: float) -> int:
+        """Return the value at `position`, from 0 (smallest) to 1 (largest)."""
         first = -(-self.low // self.multiple_of)
         last = self.high // self.multiple_of
         # Half a step beyond either end makes the ends as likely as their neighbours.
         start, end = math.log(first - 0.5), math.log(last + 0.5)
-        return min(max(round(math.exp(start + place * (end - start))), first), last) * self.multiple_of
+        return min(max(round(math.exp(start + position * (end - start))), first), last) * self.multiple_of
 
 
 Axis = SizeList | SizeRange
@@ -102,9 +102,9 @@ class Choices:
         """Return the number of values."""
         return len(self.values)
 
-    def at(self, place: float) -> Any:
-        """Return the choice at `place`, from 0 to 1."""
-        return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
+    def at(self, position: float) -> Any:
+        """Return the choice at `position`, from 0 to 1."""
+        return self.values[min(int(position * len(self.values)), len(self.values) - 1)]
 
 
 def choices_of(*allowed: str | bool) -> PlainValidator:

@@ -48,7 +48,8 @@ class Block(StrictModel):
 
     def at(self, point: Sequence[float]) -> Configuration | None:
         """Return the layer at a point of the unit cube over `axes`; None if its sizes do not fit together."""
-        return self._layer({name: axis.at(place) for (name, axis), place in zip(self.axes.items(), point, strict=True)})
+        pairs = zip(self.axes.items(), point, strict=True)
+        return self._layer({name: axis.at(position) for (name, axis), position in pairs})
 
     def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
         raise NotImplementedError

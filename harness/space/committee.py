@@ -90,7 +90,7 @@ def learn_trees(samples: Sequence[TrainingExample], seed: int) -> Trees:
     )
 
 
-def places_of(layers: Sequence[LayerFeatures]) -> Floats:
+def points_of(layers: Sequence[LayerFeatures]) -> Floats:
     """Return layers as points whose axes count doublings of their sizes, operators far apart; shape (layers, axes)."""
     sizes = [
         (
@@ -100,7 +100,7 @@ def places_of(layers: Sequence[LayerFeatures]) -> Floats:
         )
         for layer in layers
     ]
-    known = {name: float(place) for place, name in enumerate(sorted({layer.operator for layer in layers}))}
+    known = {name: float(index) for index, name in enumerate(sorted({layer.operator for layer in layers}))}
     apart = np.array([[16.0 * known[layer.operator]] for layer in layers])
     return np.hstack([np.log2(np.array(sizes, dtype=np.float64)), apart])
 

@@ -111,7 +111,7 @@ class _Parts:
 
 def _add(parts: _Parts, index: int, layer: Configuration) -> None:
     shapes = _input_shapes(layer)
-    sources = [_written(parts, f"{index}.before{place}", shape) for place, shape in enumerate(shapes)]
+    sources = [_written(parts, f"{index}.before{number}", shape) for number, shape in enumerate(shapes)]
     result = _layer(parts, f"{index}.{_OWN}", layer, sources)
     _read(parts, f"{index}.after", result, layer)
 

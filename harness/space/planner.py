@@ -12,7 +12,7 @@ from harness.predictor.features.layer_arrays import Floats, Ints
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
 from harness.predictor.fit import LEAST_SAMPLES
 from harness.settings import SPACE_COUNT, SPACE_TARGET
-from harness.space.committee import Hypotheses, learn_committee, places_of
+from harness.space.committee import Hypotheses, learn_committee, points_of
 
 _FIRST_SHARE = 0.2
 _LEAST_FIRST = 40
@@ -147,11 +147,11 @@ def next_round(
     if not pool:
         return Round(number, (), tuple(control))
     features = [layer.features for layer in pool]
-    found = choose(places_of(features), hypotheses.opinion(features).disagreement, size - controls, generator)
-    return Round(number, tuple(pool[place] for place in found), tuple(control))
+    found = choose(points_of(features), hypotheses.opinion(features).disagreement, size - controls, generator)
+    return Round(number, tuple(pool[index] for index in found), tuple(control))
 
 
-def choose(places: Floats, disagreement: Floats, count: int, generator: np.random.Generator) -> list[int]:
+def choose(points: Floats, disagreement: Floats, count: int, generator: np.random.Generator) -> list[int]:
     """Return the indices of up to `count` layers of a random pool.
 
     The weight of a layer is the square root of the disagreement about it. The pool is divided into `count`
@@ -159,18 +159,18 @@ def choose(places: Floats, disagreement: Floats, count: int, generator: np.rando
     with disagreement thus get more layers, and no two layers come from the same neighbourhood.
     """
     weight = np.sqrt(np.maximum(disagreement, 1e-6))
-    parts = _parts(places, weight, np.arange(len(places)), count)
+    parts = _parts(points, weight, np.arange(len(points)), count)
     return [int(generator.choice(part, p=weight[part] / weight[part].sum())) for part in parts]
 
 
-def _parts(places: Floats, weight: Floats, index: Ints, count: int) -> list[Ints]:
+def _parts(points: Floats, weight: Floats, index: Ints, count: int) -> list[Ints]:
     """Divide points into `count` parts of about equal weight, each time along the axis with the largest spread."""
     count = min(count, index.size)
     if count < 1:
         return []
     if count == 1:
         return [index]
-    own, weights = places[index], weight[index]
+    own, weights = points[index], weight[index]
     middle = np.average(own, axis=0, weights=weights)
     axis = int(np.argmax(np.average((own - middle) ** 2, axis=0, weights=weights)))
     order = index[np.argsort(own[:, axis], kind="stable")]
@@ -178,7 +178,7 @@ def _parts(places: Floats, weight: Floats, index: Ints, count: int) -> list[Ints
     left = count // 2
     cut = int(np.searchsorted(summed, summed[-1] * left / count))
     cut = min(max(cut, left), order.size - (count - left))
-    return _parts(places, weight, order[:cut], left) + _parts(places, weight, order[cut:], count - left)
+    return _parts(points, weight, order[:cut], left) + _parts(points, weight, order[cut:], count - left)
 
 
 def _samples(layers: Sequence[Described], latencies: Sequence[float | None]) -> list[TrainingExample]:

@@ -68,8 +68,8 @@ def spread_layers(space: SearchSpace, count: int, seed: int) -> list[Configurati
     shares = np.array([block.share for block in space.layers])
     parts = np.maximum(2, np.round(count * shares / shares.sum())).astype(int)
     queues = [
-        _spread(space, block, int(part), seed + place)
-        for place, (block, part) in enumerate(zip(space.layers, parts, strict=True))
+        _spread(space, block, int(part), seed + number)
+        for number, (block, part) in enumerate(zip(space.layers, parts, strict=True))
     ]
     found: dict[Configuration, None] = {}
     turn = 0

@@ -10,7 +10,7 @@ from stepping_machine import SPACE, latency_s, measure
 
 from harness.errors import ConfigurationError
 from harness.predictor.features.layer_features import TrainingExample
-from harness.space.committee import learn_committee, learn_trees, places_of
+from harness.space.committee import learn_committee, learn_trees, points_of
 from harness.space.configuration import Configuration
 from harness.space.planner import Round, RoundResult, SpaceResult, choose, explore
 from harness.space.sampling import SpaceLayers, random_layers, spread_layers
@@ -175,7 +175,7 @@ def test_a_space_without_a_layer_within_its_limits_is_refused() -> None:
 def test_operators_are_far_apart() -> None:
     """An addition is nearer to another addition of twice its size than to any convolution."""
     layers = [layer.features for layer in spread_layers(SPACE, 30, 0)]
-    axis = places_of(layers)[:, -1]
+    axis = points_of(layers)[:, -1]
     kinds = {axis[place] for place, layer in enumerate(layers) if layer.operator == "move/map/Add"}
     assert len(kinds) == 1 and kinds.isdisjoint(
         axis[place] for place, layer in enumerate(layers) if layer.operator != "move/map/Add"

@@ -51,7 +51,7 @@ class Hull:
         """Return the coverage of each layer, and the doublings by which it is beyond the hull, (layers,)."""
         operator = operator_index(self.operators, arrays)
         known = operator >= 0
-        place = places_of(arrays)
+        place = points_of(arrays)
         beyond = np.maximum(np.maximum(self.low[operator] - place, place - self.high[operator]), 0.0).max(axis=1)
         beyond = np.where(known, np.where(beyond > _SAME, beyond, 0.0), 1.0)
         far = nearest(place, operator, self.places, self.owner) > self.near[operator] + _SAME
@@ -61,7 +61,7 @@ class Hull:
 
 def hull_of(arrays: LayerArrays, operators: tuple[str, ...]) -> Hull:
     """Return the hull of learnt layers; `operators` must name all of theirs."""
-    place, owner = places_of(arrays), operator_index(operators, arrays)
+    place, owner = points_of(arrays), operator_index(operators, arrays)
     own = [place[owner == index] for index in range(len(operators))]
     distance = nearest(place, owner, place, owner, itself=True)
     near = [float(np.quantile(distance[owner == index], _EDGE_QUANTILE)) for index in range(len(operators))]
@@ -76,7 +76,7 @@ def operator_index(operators: tuple[str, ...], arrays: LayerArrays) -> Ints:
     return np.array([known.get(name, -1) for name in arrays.operators], dtype=np.int64)
 
 
-def places_of(arrays: LayerArrays) -> Floats:
+def points_of(arrays: LayerArrays) -> Floats:
     """Return layers as points on axes in doublings, with more weight on window axes, (layers, axes)."""
     sizes = arrays.sizes
     axes = [sizes["batch"], sizes["in_channels"], sizes["out_channels"], sizes["groups"]]
