@@ -1,4 +1,4 @@
-"""Lock files of a test exclude nobody else; a bench with a null device; no deadlines on a shared machine."""
+"""Shared fixtures: lock files of each test's own, a bench with a null device, hypothesis without deadlines."""
 
 from __future__ import annotations
 

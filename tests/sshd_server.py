@@ -149,7 +149,7 @@ def make_key(path: Path) -> str:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """A loopback port without listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""A stand-in for a vendor's benchmark: reads an ONNX file, tells latencies by a formula, misbehaves on request.
+"""A stand-in for a vendor's benchmark: reads an ONNX file, prints latencies from a formula, misbehaves on request.
 
 It is a program of its own and imports nothing of the project: `python -I -S stand_in_tool.py --graph=FILE …`.
 The latency is `c + a * input + b * output + w * weights`, in seconds and bytes, weights of more than 1,024
@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def report(figure: str) -> None:
-    """The two lines in which an average is told, and words around them."""
+    """Print the two lines with averages, and text around them."""
     print("Running benchmark")
     print(f"Timings in us: Init: 12.5, Inference (avg): {figure}")
     print("a warning that nobody reads", file=sys.stderr)
@@ -152,13 +152,13 @@ def report(figure: str) -> None:
 def misbehave(options: argparse.Namespace, runs_us: list[float]) -> None:
     """What tools do when they should not."""
     kind, figure = options.misbehave, f"{runs_us[0]:.6f}"
-    told = [{"us": one} for one in runs_us]
+    latencies = [{"us": one} for one in runs_us]
     documents = {
-        "short list": {"runs": told[1:]},
-        "hole": {"runs": [*told[1:], {"ms": 1}]},
-        "text": {"runs": [{"us": figure}] * len(told)},
-        "nan in json": {"runs": [{"us": math.nan}] * len(told)},
-        "zero in json": {"runs": [*told[1:], {"us": 0}]},
+        "short list": {"runs": latencies[1:]},
+        "hole": {"runs": [*latencies[1:], {"ms": 1}]},
+        "text": {"runs": [{"us": figure}] * len(latencies)},
+        "nan in json": {"runs": [{"us": math.nan}] * len(latencies)},
+        "zero in json": {"runs": [*latencies[1:], {"us": 0}]},
         "no list": {"runs": {"us": 1.0}},
     }
     if kind in ("nothing", "exit"):

@@ -1,4 +1,4 @@
-"""A vendor's tool as a device: the main job with it, and what happens where it gives no latency."""
+"""A vendor's tool as a device: the main job, and errors of a tool that reports no latency."""
 
 from __future__ import annotations
 
@@ -26,15 +26,20 @@ from harness.probe.probe import network_probe
 DEVICE = "vendor"
 TOOL = [sys.executable, "-I", "-S", str(Path(__file__).resolve().parents[1] / "stand_in_tool.py")]
 WORDS = [*TOOL, "--graph={model}", "--num_runs={runs}", "--json"]
-RUNS = 50  # more than any sitting asks for, so that a loaded probe takes one call
+RUNS = 50  # more than any session asks for, so that a loaded probe takes one call
 
 
 def describe(bench: Bench, *further: str, **changes: Any) -> None:
     """Writes devices.toml with the stand-in as the device `vendor`."""
     options = {
-        "run": [*WORDS, *further], "version": [*TOOL, "--version"], "latency": "json:$.runs[*].us", "unit": "us",
-        "clock": "device", "runs": RUNS, **changes,
-    }  # fmt: skip
+        "run": [*WORDS, *further],
+        "version": [*TOOL, "--version"],
+        "latency": "json:$.runs[*].us",
+        "unit": "us",
+        "clock": "device",
+        "runs": RUNS,
+        **changes,
+    }
     lines = [f'[devices.{DEVICE}]\nbackend = "command"\nresource = "{DEVICE}"\n[devices.{DEVICE}.options]']
     lines += [f"{name} = {json.dumps(value)}" for name, value in options.items()]
     bench.workspace.devices.write_text("\n".join(lines))
@@ -51,7 +56,7 @@ def samples_of(bench: Bench) -> int:
 
 
 def test_a_vendor_s_tool_does_the_main_job(bench: Bench) -> None:
-    """A table measured by calling the tool estimates a network as the tool's formula has it."""
+    """A table measured by calling the tool estimates a network as the tool's formula does."""
     model = build_network(bench.root / "small.onnx", widths=(8, 32))
     describe(bench)
     bench.profile(model, device=DEVICE, policy=RepeatPolicy(runs=3))
@@ -67,7 +72,7 @@ def test_a_vendor_s_tool_does_the_main_job(bench: Bench) -> None:
     ("misbehaviour", "words"),
     [
         ("exit", ["exit code 3", "delegate not supported"]),
-        ("zero in json", ["a latency of 0 us is none", '"us": 0']),
+        ("zero in json", ["a latency of 0 us is not positive", '"us": 0']),
         ("hang", ["did not end within 0.5 s"]),
         ("endless", ["printed more than 4 MiB", "still running"]),
     ],
@@ -75,7 +80,7 @@ def test_a_vendor_s_tool_does_the_main_job(bench: Bench) -> None:
 def test_no_latency_is_an_error_with_the_tool_s_last_words(
     misbehaviour: str, words: list[str], bench: Bench, tmp_path: Path
 ) -> None:
-    """The runtime refused, says the session, with words that are safe for a terminal; the session goes on."""
+    """The session reports the refusal in text that is safe for a terminal, and goes on."""
     timeout_s = 0.5 if misbehaviour == "hang" else 90
     describe(bench, f"--misbehave={misbehaviour}", f"--pids={tmp_path / 'pids'}", timeout_s=timeout_s)
     probe = network_probe(load_network(str(bench.model)))
@@ -83,14 +88,14 @@ def test_no_latency_is_an_error_with_the_tool_s_last_words(
         session.acquire("the test")
         with pytest.raises(BackendError) as caught:
             session.put(payload_of(probe))
-        told = str(caught.value)
-        assert all(word in told for word in words), told
-        assert told.isprintable()
+        text = str(caught.value)
+        assert all(word in text for word in words), text
+        assert text.isprintable()
         assert session.status()["busy"] is False
 
 
 def test_nothing_of_a_tool_without_latencies_enters_the_journal(bench: Bench) -> None:
-    """No sample, no table; why each probe was refused stands in the journal."""
+    """Without a latency there is no sample and no table; the journal holds the reason for each probe."""
     model = build_network(bench.root / "small.onnx", widths=(8,))
     describe(bench, "--misbehave=exit")
     with pytest.raises(HarnessError):
@@ -102,8 +107,8 @@ def test_nothing_of_a_tool_without_latencies_enters_the_journal(bench: Bench) ->
     assert records and all("exit code 3" in (one.refused or "") for one in records)
 
 
-def test_a_tool_that_is_missing_is_told_when_the_session_opens(bench: Bench) -> None:
-    """`devices check` and `profile` say which program is missing."""
+def test_a_missing_tool_is_reported_when_the_session_opens(bench: Bench) -> None:
+    """`devices check` and `profile` name the missing program."""
     describe(bench, run=["no-such-benchmark", "{model}"])
     device = load_inventory(bench.workspace.devices)[DEVICE]
     (backend,) = [check for check in check_device(device) if check.name == "backend"]
@@ -113,7 +118,7 @@ def test_a_tool_that_is_missing_is_told_when_the_session_opens(bench: Bench) -> 
 
 
 def test_a_tool_that_fails_once_costs_no_sample(bench: Bench, tmp_path: Path) -> None:
-    """What was measured before is kept and what failed is not in it; the same session's worker is gone."""
+    """Earlier samples are kept, the failed one is not among them, and the worker has ended."""
     describe(bench, "--misbehave=exit", "--at=2", f"--counter={tmp_path / 'calls'}", runs=2)
     device = load_inventory(bench.workspace.devices)[DEVICE]
     probe = network_probe(load_network(str(bench.model)))
@@ -130,7 +135,7 @@ def test_a_tool_that_fails_once_costs_no_sample(bench: Bench, tmp_path: Path) ->
 
 
 def test_the_tool_runs_behind_ssh(bench: Bench, sshd: Sshd) -> None:
-    """The same agent calls the tool on the other side, with the key confined to the agent."""
+    """Over SSH the same agent calls the tool, with a key restricted to the agent."""
     describe(bench)
     known = load_inventory(bench.workspace.devices)[DEVICE]
     device = sshd.device(DEVICE, "command").model_copy(update={"options": known.options})

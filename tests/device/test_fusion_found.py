@@ -1,4 +1,4 @@
-"""Fusion found by pair probes, end to end: on the emulated NPU that tells nothing, and on a CPU that is not asked."""
+"""Fusion found by pair probes, end to end: on the emulated NPU that reveals nothing, and on a CPU that is not asked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ APART = "Relu(x0);Conv/dense/16(0)"
 
 @pytest.fixture
 def network(tmp_path: Path) -> Network:
-    """Two convolutions with normalisation, one of them with an activation, which the other reads."""
+    """Two convolutions with normalisation; the first has an activation, whose result the second reads."""
     nodes, weights, read = [], [], "x"
     for index in range(2):
         weights.append(numpy_helper.from_array(np.full((CHANNELS, CHANNELS, 1, 1), 0.1, np.float32), f"w{index}"))
@@ -80,7 +80,7 @@ def test_the_blind_npu_gives_its_folding_away(network: Network, journal: Journal
 
 
 def test_a_cpu_gives_its_fusion_away(network: Network, journal: Journal) -> None:
-    """What ONNX Runtime folds into a convolution is found without asking it."""
+    """Pair probes find what ONNX Runtime folds into a convolution, without its graph."""
     with open_session(BUILT_IN["cpu01"]) as session:
         session.acquire("the test")
         search = FusionSearch(DeviceRun(session, journal, "cpu01"), AuxiliaryKind.AVGPOOL, 0, False)
@@ -90,7 +90,7 @@ def test_a_cpu_gives_its_fusion_away(network: Network, journal: Journal) -> None
 
 
 def test_a_stopped_search_goes_on_where_it_was(network: Network, journal: Journal) -> None:
-    """A search that is stopped leaves a campaign behind, which the next one takes up."""
+    """A stopped search leaves a campaign that the next search resumes."""
     stop = threading.Event()
     stop.set()
     with open_session(BUILT_IN["cpu01"]) as session:
@@ -104,7 +104,7 @@ def test_a_stopped_search_goes_on_where_it_was(network: Network, journal: Journa
 
 
 def test_a_rule_needs_all_producers() -> None:
-    """A saving that is there in one layout alone may be a reorder, however significant; it is judged by the smaller."""
+    """A saving in one layout only may be a reorder, so the smaller saving of both layouts decides."""
     real, large = Verdict(1.0, 0.01, 1e-12, 1.0, 4, 4), Verdict(2.0, 0.01, 1e-12, 1.0, 4, 4)
     fake, silent = Verdict(0.0, 0.01, 1.0, 1e-12, 4, 0), Verdict(0.5, 1.0, 0.5, 0.5, 4, 2)
     tried = [

@@ -1,4 +1,4 @@
-"""devices.toml: what it may say, and what is told when it says something else."""
+"""devices.toml: the settings that it accepts, and the errors for others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _write(folder: Path, text: str) -> Path:
 
 
 def test_built_in_devices_need_no_file(tmp_path: Path) -> None:
-    """Without devices.toml there are the emulated NPU, telling and silent, two runtimes on the CPU, and null01."""
+    """Without devices.toml there are the emulated NPU, with and without reports, two CPU runtimes, and null01."""
     for path in (None, tmp_path / "devices.toml"):
         inventory = load_inventory(path)
         assert sorted(inventory) == ["cpu-openvino", "cpu01", "npu01", "npu01-blind", "null01"]
@@ -38,7 +38,7 @@ def test_built_in_devices_need_no_file(tmp_path: Path) -> None:
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
-    """Key and known_hosts lie beside devices.toml, wherever the command runs."""
+    """Relative paths of key and known_hosts start at the folder of devices.toml, wherever the command runs."""
     device = load_inventory(_write(tmp_path, BOARD))["board"]
     assert isinstance(device.transport, Ssh)
     assert device.transport.identity == tmp_path / "keys" / "board"
@@ -60,7 +60,7 @@ def test_emulated_devices_occupy_only_themselves(tmp_path: Path) -> None:
 
 
 def test_inventory_cannot_be_changed() -> None:
-    """What was read is what everybody sees."""
+    """A device and its options cannot be changed."""
     with pytest.raises(TypeError):
         load_inventory(None)["x"] = BUILT_IN["cpu01"]  # type: ignore[index]
 
@@ -92,16 +92,16 @@ def test_inventory_cannot_be_changed() -> None:
         ("[devices.x\n", "not valid TOML"),
     ],
 )
-def test_wrong_file_is_told_with_file_and_key(tmp_path: Path, text: str, named: str) -> None:
-    """Each mistake names the file, the key and what is wrong with it."""
+def test_wrong_file_is_reported_with_file_and_key(tmp_path: Path, text: str, named: str) -> None:
+    """Each error gives the file, the key and the reason."""
     path = _write(tmp_path, text)
     with pytest.raises(ConfigurationError, match=named) as caught:
         load_inventory(path)
     assert str(path) in str(caught.value) and caught.value.exit_code == 3
 
 
-def test_binary_file_is_told(tmp_path: Path) -> None:
-    """Bytes that are no text are not a traceback."""
+def test_binary_file_is_reported(tmp_path: Path) -> None:
+    """A binary file is an error, not a traceback."""
     path = tmp_path / "devices.toml"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigurationError):
@@ -122,7 +122,7 @@ def test_key_file_readable_by_others_is_refused(tmp_path: Path) -> None:
 
 
 def test_unknown_device_lists_near_names() -> None:
-    """A slip of the finger gets the name that was meant."""
+    """A misspelt name gets a suggestion."""
     with pytest.raises(UnknownDevice, match="Did you mean cpu01"):
         find_device(BUILT_IN, "cpu1")
     with pytest.raises(UnknownDevice, match="Known devices: cpu-openvino, cpu01, npu01, npu01-blind, null01"):

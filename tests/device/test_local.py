@@ -44,7 +44,7 @@ def test_known_latency_comes_back() -> None:
 
 
 def test_closing_ends_the_agent_and_frees_the_lease() -> None:
-    """Nothing runs and nothing is held after the session."""
+    """After the session no agent runs and no lease is held."""
     with open_session(NULL) as session:
         session.acquire("me")
         agent = _agent(session)
@@ -68,7 +68,7 @@ def test_cancel_ends_a_long_run() -> None:
 
 
 def test_killed_worker_is_a_worker_that_died(runtime_folder: Path) -> None:
-    """The crash of a runtime is told as such, with its signal."""
+    """The crash of a runtime is reported with its signal."""
     with open_session(NULL) as session:
         session.acquire("me")
         session.put(PROBE)
@@ -79,7 +79,7 @@ def test_killed_worker_is_a_worker_that_died(runtime_folder: Path) -> None:
 
 
 def test_killed_agent_is_a_lost_link_and_takes_its_worker_along(runtime_folder: Path) -> None:
-    """An agent that vanishes leaves neither a worker nor a lock."""
+    """A killed agent leaves neither a worker nor a lock."""
     with open_session(NULL) as session:
         session.acquire("me")
         session.put(PROBE)
@@ -95,7 +95,7 @@ def test_killed_agent_is_a_lost_link_and_takes_its_worker_along(runtime_folder: 
 
 
 def test_lease_of_another_process_is_respected() -> None:
-    """Whoever holds the resource keeps it."""
+    """A second session cannot take a held resource."""
     lease = Lease("null01")
     lease.acquire("eve@elsewhere")
     try:
@@ -106,7 +106,7 @@ def test_lease_of_another_process_is_respected() -> None:
 
 
 def test_controller_that_returns_too_late_learns_that_its_lease_is_lost() -> None:
-    """A lease that was not renewed is told as such, though the agent has ended meanwhile."""
+    """A lease that was not renewed is reported as lost, although the agent has ended."""
     device_deadlines = Deadlines(lease_ttl_s=0.3, keep_s=0.0)
     with AgentSession(LocalTransport().open(), NULL, device_deadlines) as session:
         session.greet()
@@ -127,13 +127,13 @@ def test_heartbeats_keep_the_lease_while_the_controller_is_busy_elsewhere() -> N
 
 
 def test_probe_of_many_megabytes_arrives() -> None:
-    """Pipes and sockets take less than a probe at a time, and nothing blocks for ever."""
+    """A probe larger than pipes and sockets hold is sent without blocking."""
     with open_session(NULL) as session:
         session.acquire("me")
         assert session.put(ProbePayload("big", os.urandom(1 << 20) * 20, (), (INPUT,), 4)) is None
 
 
-def test_wrong_option_is_told_by_the_backend() -> None:
+def test_wrong_option_is_refused_by_the_backend() -> None:
     """An option that the backend lacks is a BackendError."""
     device = Device(name="x", backend="null", options={"colour": "red"}, resource="x")
     with pytest.raises(BackendError, match="colour"):
@@ -141,7 +141,7 @@ def test_wrong_option_is_told_by_the_backend() -> None:
 
 
 def test_files_of_the_current_folder_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A json.py where the command runs is not the agent's json."""
+    """The agent imports nothing from the folder in which the command runs."""
     (tmp_path / "json.py").write_text("raise SystemExit(9)")
     monkeypatch.chdir(tmp_path)
     open_session(NULL).close()
@@ -169,7 +169,7 @@ def test_healthy_device_passes_its_checks() -> None:
 
 
 def test_check_of_a_busy_device_names_the_holder_and_starts_nothing() -> None:
-    """Who measures is told and left alone."""
+    """A check reports the holder and does not disturb its measurement."""
     lease = Lease("null01")
     lease.acquire("eve@elsewhere")
     try:
@@ -180,8 +180,8 @@ def test_check_of_a_busy_device_names_the_holder_and_starts_nothing() -> None:
     assert checks["lease"].ok is None and "eve@elsewhere" in checks["lease"].found
 
 
-def test_check_tells_a_wrong_option() -> None:
-    """A device whose backend refuses its options fails that check, with what to do."""
+def test_check_reports_a_wrong_option() -> None:
+    """A device whose backend refuses its options fails that check, with a remedy."""
     device = Device(name="x", backend="null", options={"colour": "red"}, resource="x")
     check = _by_name(check_device(device))["backend"]
     assert check.ok is False and "colour" in check.found and check.mend

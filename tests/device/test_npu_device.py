@@ -1,4 +1,4 @@
-"""The emulated NPU as a device: an agent process, its virtual clock, what it tells, and its oracle."""
+"""The emulated NPU as a device: an agent process, its virtual clock, what it reveals, and its oracle."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ def truth_of(session: AgentSession, probe: Probe) -> Truth:
     return session.oracle(probe.id)
 
 
-def test_what_is_told_depends_on_device_and_purpose() -> None:
-    """npu01 tells fusion and chains, npu01-blind nothing, and an oracle is heard of by validation alone."""
-    told = {}
+def test_what_is_revealed_depends_on_device_and_purpose() -> None:
+    """npu01 reveals fusion and chains, npu01-blind nothing, and only validation sees an oracle."""
+    revealed = {}
     for name in ("npu01", "npu01-blind"):
         for purpose in ("measurement", "validation"):
             with open_session(BUILT_IN[name], purpose) as opened:
-                told[name, purpose] = opened.hello.reveals
+                revealed[name, purpose] = opened.hello.reveals
                 assert opened.hello.clock == "device"
-    assert told == {
+    assert revealed == {
         ("npu01", "measurement"): ("fusion", "chains"),
         ("npu01", "validation"): ("fusion", "chains", "oracle"),
         ("npu01-blind", "measurement"): (),
@@ -81,7 +81,7 @@ def test_what_is_told_depends_on_device_and_purpose() -> None:
 
 
 def test_fingerprint_names_machine_and_noise() -> None:
-    """Another machine, seed or noise is another device; what it tells is not."""
+    """Another machine, seed or noise makes another device; another choice of what is revealed does not."""
     settings = {}
     changes: dict[str, dict[str, Any]] = {
         "plain": {},
@@ -101,11 +101,23 @@ def test_fingerprint_names_machine_and_noise() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"preset": "edgy"}, {"preset": "../edge"}, {"preset": "edge.toml"}, {"preset": ""}, {"preset": 3},
-        {"seed": -1}, {"seed": 1.5}, {"seed": "1"}, {"noise": 2}, {"noise": 0.5}, {"noise": "1"},
-        {"reveals": "chains"}, {"reveals": "everything"}, {"reveals": 1}, {"colour": "red"},
+        {"preset": "edgy"},
+        {"preset": "../edge"},
+        {"preset": "edge.toml"},
+        {"preset": ""},
+        {"preset": 3},
+        {"seed": -1},
+        {"seed": 1.5},
+        {"seed": "1"},
+        {"noise": 2},
+        {"noise": 0.5},
+        {"noise": "1"},
+        {"reveals": "chains"},
+        {"reveals": "everything"},
+        {"reveals": 1},
+        {"colour": "red"},
     ],
-)  # fmt: skip
+)
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     """Each mistake is the backend's refusal, and no path of the device is looked at."""
     with pytest.raises(BackendError) as refused, open_session(_device(**options)):
@@ -159,7 +171,7 @@ def test_measuring_sessions_have_no_oracle(probe: Probe) -> None:
 
 
 def test_oracle_of_a_probe_that_is_not_loaded_is_refused(session: AgentSession) -> None:
-    """Nothing is told of what is not there, and the session goes on."""
+    """The oracle refuses an unknown probe, and the session goes on."""
     with pytest.raises(ProtocolError, match="bad-request"):
         session.oracle("nothing")
     assert session.status()["busy"] is False
@@ -170,8 +182,8 @@ def test_fusion_and_chains_are_revealed(session: AgentSession, probe: Probe, tmp
     network = load_network(str(build_network(tmp_path / "chain.onnx")))
     revealed = session.put(payload_of(probe), reveal=True)
     assert revealed is not None
-    told = read_runtime_graph(network, probe.model.names, revealed.format, revealed.content)
-    ops = {"+".join(node.op for node in network.nodes if node.index in group) for group in told.groups}
+    graph = read_runtime_graph(network, probe.model.names, revealed.format, revealed.content)
+    ops = {"+".join(node.op for node in network.nodes if node.index in group) for group in graph.groups}
     assert ops == {"Conv+Relu", "GlobalAveragePool", "Flatten+Gemm"}
     content = json.loads(revealed.content)
     assert sorted(index for chain in content["chains"] for index in chain) == list(range(len(content["layers"])))
@@ -243,18 +255,19 @@ GOOD: dict[str, Any] = {
 
 
 def test_proper_truth_is_believed() -> None:
-    """The values arrive as they were told, names without control characters."""
+    """The values arrive unchanged, names without control characters."""
     truth = read_truth(json.dumps(GOOD).encode(), "p", "npu01")
     assert (truth.overhead, truth.makespan_s) == (TrueOverhead(1e-10, 0.0, 1e-4), 3e-3)
     assert [(layer.name, layer.nodes, layer.latency_s) for layer in truth.layers] == [
-        ("a", ("n0",), 1e-3), ("b", (), 2e-3),
-    ]  # fmt: skip
+        ("a", ("n0",), 1e-3),
+        ("b", (), 2e-3),
+    ]
 
 
 def test_device_that_does_not_know_its_overhead_is_believed() -> None:
-    """A runtime tells its layers and no a, b, c."""
-    told = {**GOOD, "overhead": None}
-    truth = read_truth(json.dumps(told).encode(), "p", "cpu01")
+    """A runtime reports its layers and no a, b, c."""
+    reply = {**GOOD, "overhead": None}
+    truth = read_truth(json.dumps(reply).encode(), "p", "cpu01")
     assert (truth.overhead, truth.makespan_s, len(truth.layers)) == (None, 3e-3, 2)
 
 
@@ -263,7 +276,7 @@ def _with_layer(**fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reply",
     [
         {**GOOD, "probe": "q"},
         {**GOOD, "probe": 3},
@@ -287,10 +300,10 @@ def _with_layer(**fields: Any) -> dict[str, Any]:
         _with_layer(extra=1),
     ],
 )
-def test_truths_that_cannot_be_are_refused(told: dict[str, Any]) -> None:
+def test_truths_that_cannot_be_are_refused(reply: dict[str, Any]) -> None:
     """Impossible numbers, layers that are not the whole, and another probe's answer are refused."""
     with pytest.raises(ProtocolError):
-        read_truth(json.dumps(told).encode(), "p", "npu01")
+        read_truth(json.dumps(reply).encode(), "p", "npu01")
 
 
 @pytest.mark.parametrize("payload", [b"", b"null", b"\xff", json.dumps(GOOD).encode()[:-1], b"[" * 100_000])

@@ -73,7 +73,7 @@ threads = 1
 def test_ssh_gives_what_the_local_device_gives(workspace: Workspace, model: Path) -> None:
     """A campaign over SSH yields the same plan, counts and fingerprint as a local one, and the same latencies.
 
-    The same as far as the journal itself can tell: every probe within its own standard errors and the drift
+    The same within the precision of the journal: every probe within its own standard errors and the drift
     of the reference probe between and within the two campaigns.
     """
     policy = RepeatPolicy(runs=RUNS)

@@ -1,4 +1,4 @@
-"""The runtimes on this machine's CPU as devices: what they tell, and the main job with OpenVINO."""
+"""The runtimes on this machine's CPU as devices: what they reveal, and the main job with OpenVINO."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ OPS = {"Conv+Relu", "GlobalAveragePool", "Flatten", "Gemm"}
 
 
 @pytest.mark.parametrize("name", ["cpu01", "cpu-openvino"])
-def test_layers_are_told_to_validation_alone(name: str, tmp_path: Path) -> None:
-    """Fusion is told to who measures; the runtime's profile only to who validates, and without a, b, c."""
+def test_only_validation_gets_true_layers(name: str, tmp_path: Path) -> None:
+    """Every session reveals fusion; only a session for validation reveals the runtime's profile, without a, b, c."""
     network = load_network(str(build_network(tmp_path / "chain.onnx")))
     probe = network_probe(network)
     with open_session(BUILT_IN[name]) as measuring:
@@ -33,8 +33,8 @@ def test_layers_are_told_to_validation_alone(name: str, tmp_path: Path) -> None:
         session.acquire("the test")
         revealed = session.put(payload_of(probe), reveal=True)
         assert revealed is not None
-        told = read_runtime_graph(network, probe.model.names, revealed.format, revealed.content)
-        assert {"+".join(node.op for node in network.nodes if node.index in one) for one in told.groups} == OPS
+        graph = read_runtime_graph(network, probe.model.names, revealed.format, revealed.content)
+        assert {"+".join(node.op for node in network.nodes if node.index in one) for one in graph.groups} == OPS
         truth = session.oracle(probe.id)
     assert truth.overhead is None
     assert {node for layer in truth.layers for node in layer.nodes} <= set(probe.model.names.nodes)

@@ -1,4 +1,4 @@
-"""A session against agents that misbehave: each fault is the right error, and none is believed."""
+"""A session with agents that misbehave: each fault raises the right error, and no wrong sample is accepted."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def meet() -> Any:
 
 
 def _samples(*series: Any, payload: bytes | None = None, end: Any = (), **fields: Any) -> Any:
-    """A script for run: one samples frame with these series, and an end record, right unless told otherwise."""
+    """A script for run: one samples frame with these series, and an end record, correct by default."""
 
     def answer(peer: Peer, frame: wire.Frame) -> None:
         text = json.dumps({"series": list(series), "state": {"load_1min": 1}}).encode() if payload is None else payload
@@ -156,8 +156,8 @@ def test_proper_run_is_believed(meet: Meet) -> None:
     assert (second.samples[0].cpu_ns, second.samples[0].preemptions, second.samples[1].cpu_ns) == (0, 1, None)
 
 
-def test_text_of_the_device_reaches_nobody_with_control_characters(meet: Meet) -> None:
-    """Fingerprints are cleaned before anything shows them."""
+def test_text_of_the_device_is_shown_without_control_characters(meet: Meet) -> None:
+    """Fingerprints are cleaned of control characters."""
     session, _ = meet()
     assert session.greet().fingerprint == {"cpu": "a [31mb"}
 
@@ -194,7 +194,7 @@ def _changed(samples: Any) -> list[Any]:
     ],
 )
 def test_samples_that_cannot_be_are_refused(meet: Meet, series: list[Any]) -> None:
-    """Impossible numbers, and visits that nobody asked for, end the run."""
+    """Impossible numbers, and visits that were not requested, end the run."""
     with pytest.raises(ProtocolError):
         _run(meet, _samples(*series))
 
@@ -233,7 +233,7 @@ def test_payloads_that_are_no_samples_are_refused(meet: Meet, payload: bytes) ->
     ],
 )
 def test_end_record_that_does_not_confirm_is_refused(meet: Meet, end: dict[str, Any]) -> None:
-    """Count, hash and the kind of end must fit what arrived."""
+    """Count, hash and cancellation of the end record must match the samples."""
     with pytest.raises(ProtocolError):
         _run(meet, _samples(*GOOD, end=end))
 
@@ -264,7 +264,7 @@ def test_bytes_that_are_no_frame_are_refused(meet: Meet, data: bytes) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\0\0", wire.encode(wire.Frame("samples", 3, {}, b"x" * 100, seq=2))[:-1]])
 def test_stream_that_ends_early_is_a_lost_link(meet: Meet, data: bytes) -> None:
-    """Without an end record nothing counts as complete, and the reason is told without control characters."""
+    """Without an end record nothing counts as complete, and the reason has no control characters."""
     with pytest.raises(LinkLost) as caught:
         _run(meet, _raw(data, close=True))
     assert "bye" in str(caught.value) and "\x1b" not in str(caught.value)
@@ -277,8 +277,8 @@ def test_answer_to_another_request_is_refused(meet: Meet, id: int) -> None:
         _run(meet, lambda peer, _: peer.writer.write("end", id, count=0, hash="0" * 64, cancelled=False))
 
 
-def test_heartbeat_that_nobody_sent_is_refused(meet: Meet) -> None:
-    """Only heartbeats of ours are answered."""
+def test_heartbeat_that_was_not_sent_is_refused(meet: Meet) -> None:
+    """An answer to a heartbeat that was not sent is a ProtocolError."""
     with pytest.raises(ProtocolError):
         _run(meet, lambda peer, _: peer.writer.write("heartbeat", 50, busy=True))
 
@@ -304,7 +304,7 @@ def test_heartbeat_that_nobody_sent_is_refused(meet: Meet) -> None:
 def test_error_frames_become_errors_of_harness(
     meet: Meet, fields: dict[str, Any], expected: type[HarnessError]
 ) -> None:
-    """Each code has its class, and no text of the device arrives uncleaned."""
+    """Each code has its class, and every text of the device is cleaned."""
     with pytest.raises(expected) as caught:
         _run(meet, lambda peer, frame: peer.writer.write("error", frame.id, **fields))
     assert str(caught.value).isprintable()
@@ -320,7 +320,7 @@ def test_agent_of_an_earlier_protocol_is_to_be_installed_anew(meet: Meet) -> Non
     assert peer.seen[0].fields["major"] == wire.PROTOCOL_MAJOR
 
 
-def test_lease_lost_without_a_request_reaches_whoever_waits(meet: Meet) -> None:
+def test_lease_lost_without_a_request_ends_any_wait(meet: Meet) -> None:
     """An error of id 0 concerns the whole session."""
     with pytest.raises(LeaseLost):
         _run(meet, lambda peer, _: peer.writer.write("error", 0, code="lease-lost", message="m"))
@@ -337,13 +337,13 @@ def test_silent_link_is_lost(meet: Meet) -> None:
 
 
 def test_agent_that_only_answers_heartbeats_is_given_up(meet: Meet) -> None:
-    """Signs of life are no excuse for a run that never ends."""
+    """A run that never ends is given up although heartbeats are answered."""
     with pytest.raises(LinkLost, match="no samples or end within"):
         _run(meet, lambda *_: None, SHORT)
 
 
 def test_no_agent_at_all_is_unreachable(meet: Meet) -> None:
-    """A program that ends before hello leaves a device without agent."""
+    """A program that ends before hello is an unreachable device."""
     session, _ = meet(hello=_raw(b"", close=True))
     with pytest.raises(DeviceUnreachable, match="No agent answers"):
         session.greet()
@@ -364,7 +364,7 @@ def test_no_agent_at_all_is_unreachable(meet: Meet) -> None:
     ],
 )
 def test_hello_that_is_none_is_refused(meet: Meet, changes: dict[str, Any]) -> None:
-    """What the agent says about itself is checked like all else."""
+    """Each field of hello is checked."""
     session, _ = meet(hello=lambda peer, frame: peer.writer.write("hello", frame.id, **{**HELLO, **changes}))
     with pytest.raises(ProtocolError):
         session.greet()
@@ -412,7 +412,7 @@ def test_long_lists_of_visits_are_sent_in_parts(meet: Meet) -> None:
 
 
 def test_abandoned_run_leaves_only_close(meet: Meet) -> None:
-    """Whoever stops reading a run cannot use the session for something else."""
+    """After an abandoned run the session refuses other requests."""
     session, _ = meet(run=_samples(*GOOD))
     session.greet()
     session.acquire("me")
@@ -423,7 +423,7 @@ def test_abandoned_run_leaves_only_close(meet: Meet) -> None:
 
 @pytest.mark.parametrize("visit", [Visit("p", 0, 0), Visit("p", -1, 1), Visit("p", 0, True), Visit("p", 0, 1.5)])  # type: ignore[arg-type]
 def test_visits_without_runs_are_a_mistake_of_the_caller(meet: Meet, visit: Visit) -> None:
-    """A visit has one run or more, as an integer."""
+    """The runs of a visit must be an integer of 1 or more."""
     session, _ = meet()
     with pytest.raises(ValueError):
         list(session.run([visit]))
@@ -435,7 +435,7 @@ def test_visits_without_runs_are_a_mistake_of_the_caller(meet: Meet, visit: Visi
 def test_revelations_that_do_not_fit_are_refused(
     meet: Meet, reveal: bool, payload: bytes, fields: dict[str, Any]
 ) -> None:
-    """A content comes with a format, and only where it was asked for."""
+    """A revealed graph has a format, and arrives on request only."""
     session, _ = meet(put=lambda peer, frame: peer.writer.write("put", frame.id, payload, **fields))
     session.greet()
     session.acquire("me")

@@ -48,7 +48,7 @@ def _measure(session: AgentSession) -> int:
 
 
 def test_forced_command_measures(sshd: Any) -> None:
-    """Behind a forced command the agent does all that it does locally."""
+    """Behind a forced command the agent serves a session as it does locally."""
     with open_session(sshd.device()) as session:
         assert session.hello.backend == "null"
         assert _measure(session) == 15
@@ -94,7 +94,7 @@ def test_damaged_agent_on_the_device_is_replaced(sshd: Any) -> None:
 
 
 def test_installed_agent_runs_behind_its_authorized_keys_line(sshd: Any) -> None:
-    """The line that `agent install` tells confines the key to the installed agent."""
+    """The line that `agent install` prints restricts the key to the installed agent."""
     sshd.allow_commands()
     device = sshd.device()
     installed = install_agent(device)
@@ -133,7 +133,7 @@ def test_hashed_known_hosts_are_read(sshd: Any) -> None:
 
 
 def test_damaged_known_hosts_is_a_configuration_error(sshd: Any) -> None:
-    """A line that is no key is told, and nothing is trusted."""
+    """A line that is not a key is an error, and no key is trusted."""
     sshd.known_hosts.write_text("board ssh-ed25519 !!!\n")
     with pytest.raises((ConfigurationError, HostKeyError), match="known_hosts"):
         open_session(sshd.device())
@@ -161,7 +161,7 @@ def test_changed_host_key_is_refused_with_the_command_that_removes_the_old(sshd:
 
 
 def test_wrong_user_key_is_tried_once(sshd: Any, tmp_path: Path) -> None:
-    """A refused identity is an AuthenticationError, and nobody tries again."""
+    """A refused identity is an AuthenticationError and is not tried again."""
     _make_key(tmp_path / "stranger")
     with pytest.raises(AuthenticationError, match="refused the identity"):
         open_session(sshd.device(identity=tmp_path / "stranger"))
@@ -173,7 +173,7 @@ def test_wrong_user_key_is_tried_once(sshd: Any, tmp_path: Path) -> None:
 def test_identity_that_cannot_be_used_is_a_configuration_error(
     sshd: Any, tmp_path: Path, content: bytes | None
 ) -> None:
-    """A missing or damaged key file is told as what it is."""
+    """A missing or damaged key file is a ConfigurationError that says which."""
     path = tmp_path / "key"
     if content is not None:
         path.write_bytes(content)
@@ -189,14 +189,14 @@ def test_identity_readable_by_others_is_refused(sshd: Any) -> None:
         open_session(sshd.device())
 
 
-def test_forced_command_that_is_missing_is_told(sshd: Any) -> None:
-    """A program that is not there ends in an error with what the shell said about it."""
+def test_missing_forced_command_is_reported(sshd: Any) -> None:
+    """A missing program is an error that contains the shell's message."""
     sshd.force("/nonexistent/agent")
     with pytest.raises(DeviceUnreachable, match="/nonexistent/agent"):
         open_session(sshd.device())
 
 
-def test_forced_command_that_is_no_agent_is_told(sshd: Any) -> None:
+def test_forced_command_that_is_no_agent_is_reported(sshd: Any) -> None:
     """A program that prints something else is a ProtocolError, without its control characters."""
     sshd.force("printf '\\033[31mWelcome to the lab board, have fun\\n'")
     with pytest.raises(ProtocolError) as caught:
@@ -205,7 +205,7 @@ def test_forced_command_that_is_no_agent_is_told(sshd: Any) -> None:
 
 
 def test_second_controller_is_refused(sshd: Any) -> None:
-    """The lease lies on the device: who comes second learns who is first."""
+    """The lease is held on the device: a second controller gets the name of the first."""
     with open_session(sshd.device()) as first, open_session(sshd.device()) as second:
         first.acquire("alice@lab")
         with pytest.raises(DeviceBusy, match="alice@lab"):
@@ -213,7 +213,7 @@ def test_second_controller_is_refused(sshd: Any) -> None:
 
 
 def test_sshd_that_dies_in_the_middle_is_a_lost_link(sshd: Any) -> None:
-    """A broken connection is a LinkLost, never an empty result, and the device gets free."""
+    """A broken connection raises LinkLost, never returns an empty result, and frees the device."""
     with open_session(sshd.device()) as session:
         session.acquire("the test")
         session.put(PROBE)
@@ -224,7 +224,7 @@ def test_sshd_that_dies_in_the_middle_is_a_lost_link(sshd: Any) -> None:
 
 
 def test_local_device_needs_no_installation() -> None:
-    """There is nothing to install on this machine."""
+    """`agent install` for a local device is a usage error."""
     with pytest.raises(UsageError):
         install_agent(BUILT_IN["cpu01"])
 
@@ -237,7 +237,7 @@ def test_line_for_authorized_keys_quotes_the_interpreter(sshd: Any) -> None:
 
 @contextmanager
 def _listener(serve: Callable[[socket.socket], None]) -> Iterator[tuple[int, list[int]]]:
-    """Something that is no sshd on a port of loopback; counts its connections."""
+    """A server on loopback that is not an sshd; it counts its connections."""
     connections: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -275,7 +275,7 @@ def _http(stream: socket.socket) -> None:
 
 
 def test_closed_port_is_unreachable(sshd: Any) -> None:
-    """Nobody listening is told in these words, at once."""
+    """A closed port is reported as such, at once."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         with pytest.raises(DeviceUnreachable, match="port is closed"):
@@ -283,7 +283,7 @@ def test_closed_port_is_unreachable(sshd: Any) -> None:
 
 
 def test_unknown_host_name_is_unreachable(sshd: Any) -> None:
-    """A name that does not resolve is no crash."""
+    """A host name that does not resolve is an unreachable device."""
     with pytest.raises(DeviceUnreachable):
         open_session(sshd.device(host="board.invalid"))
 

@@ -1,4 +1,4 @@
-"""A real agent process, spoken to frame by frame."""
+"""A real agent process, with frames sent and received one by one."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class AgentProcess:
         return frame
 
     def greet(self, backend: str | None = "null", **options: Any) -> wire.Frame:
-        """Says hello."""
+        """Sends hello."""
         return self.ask("hello", major=wire.PROTOCOL_MAJOR, minor=0, backend=backend, options=options)
 
     def lease(self, resource: str = "bench", ttl_s: float = 30.0, holder: str = "the test") -> wire.Frame:

@@ -30,7 +30,7 @@ def _gone(pid: int) -> bool:
     return False
 
 
-def test_hello_tells_version_backend_and_fingerprint(start_agent: Start) -> None:
+def test_hello_reports_version_backend_and_fingerprint(start_agent: Start) -> None:
     """The answer to hello holds what a table needs to know about the device."""
     fields = start_agent().greet().fields
     assert (fields["major"], fields["agent_version"]) == (wire.PROTOCOL_MAJOR, AGENT_VERSION)
@@ -39,7 +39,7 @@ def test_hello_tells_version_backend_and_fingerprint(start_agent: Start) -> None
 
 
 def test_hello_without_backend_starts_no_worker(start_agent: Start) -> None:
-    """A look at the device disturbs nobody who measures on it."""
+    """A hello without backend starts no worker and disturbs no measurement."""
     agent = start_agent()
     assert agent.greet(None).fields["clock"] is None
     status = agent.ask("status", resource="bench").fields
@@ -49,7 +49,7 @@ def test_hello_without_backend_starts_no_worker(start_agent: Start) -> None:
 
 
 def test_unknown_major_version_is_refused(start_agent: Start) -> None:
-    """Another major version is an error of code version, and tells the agent's own."""
+    """Another major version is an error of code version, and reports the agent's own version."""
     frame = start_agent().ask("hello", major=99, minor=0, backend="null", options={})
     assert (frame.type, frame.fields["code"], frame.fields["major"]) == ("error", "version", wire.PROTOCOL_MAJOR)
 
@@ -127,8 +127,8 @@ def test_wrong_token_is_lease_lost(start_agent: Start, type: str, token: object)
     assert agent.ask("renew", token=agent.token).type == "renew"
 
 
-def test_second_controller_is_told_who_is_first(start_agent: Start) -> None:
-    """Two controllers never hold one resource, and the second learns the name of the first."""
+def test_second_controller_gets_the_name_of_the_first(start_agent: Start) -> None:
+    """Two controllers never hold one resource, and the second gets the name of the first."""
     first, second = start_agent(), start_agent()
     first.greet(None)
     second.greet(None)
@@ -140,7 +140,7 @@ def test_second_controller_is_told_who_is_first(start_agent: Start) -> None:
 
 
 def test_old_token_is_refused_after_release(start_agent: Start) -> None:
-    """A released token is worth nothing, even once the lease is taken again."""
+    """A released token is refused, also after the lease was taken again."""
     agent = start_agent().ready()
     old = agent.token
     agent.ask("release", token=old)
@@ -149,8 +149,8 @@ def test_old_token_is_refused_after_release(start_agent: Start) -> None:
     assert agent.ask("run", token=old, visits=[["p", 0, 1]]).fields["code"] == "lease-lost"
 
 
-def test_killed_worker_is_told_with_its_signal(start_agent: Start) -> None:
-    """The death of the worker is an error frame, and the agent lives on to say it again."""
+def test_killed_worker_is_reported_with_its_signal(start_agent: Start) -> None:
+    """The death of the worker is an error frame, and the agent repeats it for later requests."""
     agent = start_agent().ready()
     request = agent.start_long_run()
     assert agent.receive().type == "samples"
@@ -163,8 +163,8 @@ def test_killed_worker_is_told_with_its_signal(start_agent: Start) -> None:
     assert agent.end() == 0
 
 
-def test_worker_that_dies_idle_is_told_at_the_next_request(start_agent: Start) -> None:
-    """Nobody has to be waiting for the worker's death to be noticed."""
+def test_worker_that_dies_idle_is_reported_at_the_next_request(start_agent: Start) -> None:
+    """The death of an idle worker is reported at the next request."""
     agent = start_agent().ready()
     os.kill(agent.worker, signal.SIGTERM)
     while (frame := agent.put()).type == "put":
@@ -173,7 +173,7 @@ def test_worker_that_dies_idle_is_told_at_the_next_request(start_agent: Start) -
 
 
 def test_stopped_worker_is_silent_and_gets_killed(start_agent: Start) -> None:
-    """A worker that says nothing for silence_s is killed, stopped or not."""
+    """A worker that sends nothing for silence_s is killed, even if it is stopped."""
     agent = start_agent().ready()
     worker = agent.worker
     os.kill(worker, signal.SIGSTOP)
@@ -184,7 +184,7 @@ def test_stopped_worker_is_silent_and_gets_killed(start_agent: Start) -> None:
 
 
 def test_end_of_input_frees_the_lock_and_leaves_no_process(start_agent: Start) -> None:
-    """A host that goes away in the middle of a run leaves the device free and nothing behind."""
+    """A host that disconnects during a run leaves the device free and no process or file."""
     agent = start_agent().ready()
     agent.start_long_run()
     assert agent.receive().type == "samples"
@@ -206,7 +206,7 @@ def test_terminated_agent_cleans_up(start_agent: Start, number: int) -> None:
 
 
 def test_folder_of_a_killed_agent_is_removed_by_the_next(start_agent: Start) -> None:
-    """What an agent could not clean up itself does not fill the device's disk."""
+    """The next agent removes the folders that a killed agent left."""
     killed, alive = start_agent(), start_agent()
     killed.greet()
     alive.greet()
@@ -220,7 +220,7 @@ def test_folder_of_a_killed_agent_is_removed_by_the_next(start_agent: Start) -> 
 
 
 def test_lease_that_is_not_renewed_ends_the_agent(start_agent: Start) -> None:
-    """A silent host loses the device: worker killed, lock free, the reason told."""
+    """A silent host loses the device: the worker is killed, the lock is free, the reason is reported."""
     agent = start_agent().ready(ttl_s=0.4)
     worker = agent.worker
     frame = agent.receive()
@@ -231,7 +231,7 @@ def test_lease_that_is_not_renewed_ends_the_agent(start_agent: Start) -> None:
 
 
 def test_host_that_does_not_read_cannot_keep_the_device(start_agent: Start) -> None:
-    """Answers that nobody takes block nothing: the lease runs out all the same."""
+    """Answers that the host does not read block nothing: the lease still runs out."""
     agent = start_agent().ready(ttl_s=0.4)
     for _ in range(3):
         agent.send("run", token=agent.token, visits=[["p", 0, 60_000]])
@@ -241,7 +241,7 @@ def test_host_that_does_not_read_cannot_keep_the_device(start_agent: Start) -> N
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 8, struct.pack(">I", 2) + b"[]"])
 def test_malformed_frames_end_the_agent_with_an_error(start_agent: Start, data: bytes) -> None:
-    """Bytes that are no frame are an error of code protocol and a non-zero exit."""
+    """Malformed bytes are an error of code protocol and a non-zero exit."""
     agent = start_agent()
     agent.greet(None)
     agent.stdin.write(data)
@@ -265,7 +265,7 @@ def test_malformed_frames_end_the_agent_with_an_error(start_agent: Start, data: 
 def test_bad_requests_are_refused_and_the_session_goes_on(
     start_agent: Start, type: str, fields: dict[str, object]
 ) -> None:
-    """A request that makes no sense is an error frame, not the end."""
+    """An invalid request is an error frame, and the session goes on."""
     agent = start_agent()
     agent.greet(None)
     assert agent.ask(type, **fields).fields["code"] == "bad-request"
@@ -273,12 +273,12 @@ def test_bad_requests_are_refused_and_the_session_goes_on(
 
 
 def test_requests_before_hello_are_refused(start_agent: Start) -> None:
-    """Hello comes first."""
+    """Any request before hello is refused."""
     assert start_agent().ask("status").fields["code"] == "bad-request"
 
 
 def test_unknown_request_is_refused(start_agent: Start) -> None:
-    """A type that nobody knows is an error frame."""
+    """An unknown type is an error frame."""
     agent = start_agent()
     agent.greet(None)
     agent.lease()
@@ -293,7 +293,7 @@ def test_wrong_hash_of_a_probe_is_refused(start_agent: Start) -> None:
 
 
 def test_watchdog_ends_a_process_that_hangs() -> None:
-    """Beyond its deadline a process ends, whatever its main thread is doing."""
+    """The watchdog ends a process beyond its deadline, whatever its main thread does."""
     script = (
         "import sys, time; from device_agents.watchdog import Watchdog\n"
         "Watchdog(0.1, 0.1, 7, lambda: print('last act', flush=True)).start()\n"

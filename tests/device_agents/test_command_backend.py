@@ -1,4 +1,4 @@
-"""The command backend with a real program in the place of a vendor's tool, well-behaved and not."""
+"""The command backend with a real program in place of a vendor's tool, with and without faults."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def model(network: Path) -> AssembledModel:
 
 @pytest.fixture(scope="module")
 def true_ns(network: Path) -> int:
-    """What the stand-in says of the network."""
+    """The latency that the stand-in computes for the network."""
     return round(Truth().network_s(network) * 1e9)
 
 
@@ -88,7 +88,7 @@ def loaded(settings: Mapping[str, Any], model: AssembledModel) -> Any:
 
 
 def test_the_figure_of_the_tool_is_the_sample(model: AssembledModel, folder: Path, true_ns: int) -> None:
-    """On the clock that the options state; wall time is that of the call where the clock is the device's own."""
+    """Samples use the clock of the options; with the device's clock, wall time is that of the call."""
     backend = loaded(options(), model)
     assert (backend.clock, backend.reveals) == ("wall", ())
     assert backend.run("p") == Sample(wall_ns=true_ns)
@@ -112,7 +112,7 @@ def test_units(unit: str, factor: float, model: AssembledModel, true_ns: int) ->
 
 
 def test_each_run_of_a_list_is_a_sample(model: AssembledModel, tmp_path: Path) -> None:
-    """A call is made once for as many samples as it tells, and they come in its order, from a file as well."""
+    """One call serves as many samples as it reports, in its order, from a file as well."""
     counter = tmp_path / "calls"
     further = ["--noise=0.1", f"--counter={counter}"]
     taken = {}
@@ -129,7 +129,7 @@ def test_each_run_of_a_list_is_a_sample(model: AssembledModel, tmp_path: Path) -
 
 
 def test_longer_lists_lose_their_beginning(model: AssembledModel) -> None:
-    """Of a tool that does more runs than it was asked for, the last ones count."""
+    """If a tool reports more runs than requested, the last ones count."""
     words = [word.replace("{runs}", "7") for word in WORDS]
     settings = options(latency=EACH)
     settings["run"] = [*words, "--noise=0.1", "--json"]
@@ -139,7 +139,7 @@ def test_longer_lists_lose_their_beginning(model: AssembledModel) -> None:
 
 
 def test_the_model_is_complete(model: AssembledModel, folder: Path, tmp_path: Path) -> None:
-    """The tool finds a file with the weights in it that runs, readable by nobody else."""
+    """The tool gets a complete model file with weights, which no other user can read."""
     kept = tmp_path / "kept.onnx"
     backend = loaded(options(f"--keep={kept}"), model)
     (place,) = folder.iterdir()
@@ -207,7 +207,7 @@ REFUSED_FILE = {
 def test_what_is_no_latency_is_refused(
     misbehaviour: str, further: list[str], latency: str, words: list[str], model: AssembledModel, folder: Path
 ) -> None:
-    """The probe is refused with the reason and the tool's last words, nothing of it is left, no sample exists."""
+    """The probe is refused with the reason and the end of the tool's output; no file and no sample remain."""
     backend = create("command", options(f"--misbehave={misbehaviour}", *further, latency=latency))
     with pytest.raises(Refused) as caught:
         backend.load(request_of(model))
@@ -219,7 +219,7 @@ def test_what_is_no_latency_is_refused(
 
 
 def test_a_tool_that_fails_later_ends_the_worker(model: AssembledModel, tmp_path: Path) -> None:
-    """It told a latency before, so the probe is not to blame; the worker ends with the tool's last words."""
+    """A tool that reported a latency before and then fails ends the worker, with the end of its output."""
     backend = loaded(options("--misbehave=exit", "--at=2", f"--counter={tmp_path / 'calls'}"), model)
     backend.run("p")
     with pytest.raises(SystemExit, match=r"exit code 3.*delegate not supported"):
@@ -227,13 +227,13 @@ def test_a_tool_that_fails_later_ends_the_worker(model: AssembledModel, tmp_path
 
 
 def test_endless_output_is_cut(model: AssembledModel) -> None:
-    """A tool that does not stop printing is ended at a few megabytes, long before its time is up."""
+    """A tool that does not stop printing is killed at a few megabytes, long before its time limit."""
     with pytest.raises(Refused, match=r"printed more than 4 MiB.*still running"):
         loaded(options("--misbehave=endless", timeout_s=90), model)
 
 
 def test_a_hanging_tool_is_ended_with_its_children(model: AssembledModel, tmp_path: Path) -> None:
-    """After its time the tool and what it started are gone."""
+    """After the time limit the tool and its children are killed."""
     pids = tmp_path / "pids"
     with pytest.raises(Refused, match=r"did not end within 2 s.*Inference"):
         loaded(options("--misbehave=hang", f"--pids={pids}", timeout_s=2), model)
@@ -241,7 +241,7 @@ def test_a_hanging_tool_is_ended_with_its_children(model: AssembledModel, tmp_pa
 
 
 def test_what_a_tool_leaves_running_is_ended(model: AssembledModel, tmp_path: Path, true_ns: int) -> None:
-    """A child that holds the tool's pipes keeps nobody waiting, and does not disturb the next call."""
+    """A child that holds the tool's pipes delays nothing and does not disturb the next call."""
     pids = tmp_path / "pids"
     backend = loaded(options("--misbehave=family", f"--pids={pids}"), model)
     assert backend.run("p").wall_ns == true_ns
@@ -249,7 +249,7 @@ def test_what_a_tool_leaves_running_is_ended(model: AssembledModel, tmp_path: Pa
 
 
 def test_a_tool_dies_with_its_worker(network: Path, tmp_path: Path) -> None:
-    """A worker that is killed outright takes the running tool along, and the tool's children."""
+    """When a worker is killed, the running tool and its children end too."""
     pids = tmp_path / "pids"
     program = (
         "import json, sys; from device_agents.backends import LoadRequest, create;"
@@ -268,7 +268,7 @@ def test_a_tool_dies_with_its_worker(network: Path, tmp_path: Path) -> None:
 
 
 def test_a_call_is_alone(model: AssembledModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few variables, nothing to read, a folder of its own that goes with what is left in it; no shell."""
+    """A tool gets few variables, empty input, a folder that is removed with its content, and no shell."""
     monkeypatch.setenv("SECRET", "s3cret")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     seen = tmp_path / "seen"
@@ -282,8 +282,11 @@ def test_a_call_is_alone(model: AssembledModel, folder: Path, tmp_path: Path, mo
     facts = json.loads(seen.read_text())
     private = Path(facts["at"])
     assert set(facts["environment"]) - {"HOME", "USER", "LOGNAME", "LC_CTYPE"} == {
-        "PATH", "TMPDIR", "LC_ALL", "ORT_DISABLE_TELEMETRY",
-    }  # fmt: skip
+        "PATH",
+        "TMPDIR",
+        "LC_ALL",
+        "ORT_DISABLE_TELEMETRY",
+    }
     assert (facts["environment"]["LC_ALL"], facts["environment"]["TMPDIR"]) == ("C", facts["at"])
     assert private.parent == folder and not private.exists()
     assert facts["read"] == ""
@@ -340,13 +343,18 @@ def test_other_options_are_another_device() -> None:
     assert "runs=4,warmup=3,unit=us,clock=wall" in facts["settings"]
     assert create("command", options(timeout_s=7, remove=["true"])).fingerprint() == facts
     changes: list[dict[str, Any]] = [
-        {"unit": "ms"}, {"clock": "device"}, {"runs": 5}, {"warmup": 0}, {"push": ["true", "{model}"]},
-        {"latency": AVERAGE.replace("(.+)", "(.*)")}, {"version": "2"},
-    ]  # fmt: skip
+        {"unit": "ms"},
+        {"clock": "device"},
+        {"runs": 5},
+        {"warmup": 0},
+        {"push": ["true", "{model}"]},
+        {"latency": AVERAGE.replace("(.+)", "(.*)")},
+        {"version": "2"},
+    ]
     seen = [json.dumps(create("command", options(**change)).fingerprint(), sort_keys=True) for change in changes]
     assert len({*seen, json.dumps(facts, sort_keys=True)}) == len(changes) + 1
-    told = create("command", options(version=[*WORDS[:4], "--version"])).fingerprint()
-    assert told["runtime_version"] == "stand-in 1.4.2"
+    facts = create("command", options(version=[*WORDS[:4], "--version"])).fingerprint()
+    assert facts["runtime_version"] == "stand-in 1.4.2"
 
 
 @pytest.mark.parametrize(
@@ -444,31 +452,35 @@ def test_json_paths_find_numbers_or_say_why(document: Any, path: str, each: bool
 
 @given(st.floats() | st.floats(1e-12, 1e14), st.sampled_from(["s", "ms", "us", "ns"]))
 def test_latencies_are_positive_and_bounded(figure: float, unit: str) -> None:
-    """Whatever a tool tells is a latency from a nanosecond to 10,000 s, or an error."""
+    """Every figure is a latency from a nanosecond to 10,000 s, or an error."""
     try:
-        told_ns = nanoseconds(figure, unit)
+        time_ns = nanoseconds(figure, unit)
     except ValueError:
         seconds = figure * {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit]
         assert not 0.6e-9 <= seconds <= 0.9999e4
     else:
-        assert 1 <= told_ns <= 10**13
+        assert 1 <= time_ns <= 10**13
 
 
 def _examples() -> list[Any]:
-    """The devices that docs/vendor_tools.md shows, each with a sample of output and the latencies told of it."""
+    """The devices that docs/vendor_tools.md shows, each with a sample of output and its latencies."""
     text = DOCUMENT.read_text()
     found = re.findall(
         r"```toml\n(\[devices\.[^`]+)```.*?```(?:text|json)\n([^`]+)```\s+Latency: ([0-9., ]+) ms", text, re.DOTALL
     )
     devices = [(next(iter(tomllib.loads(table)["devices"].items())), *rest) for table, *rest in found]
-    return [pytest.param(device, output, told, id=name) for (name, device), output, told in devices]
+    return [pytest.param(device, output, latencies, id=name) for (name, device), output, latencies in devices]
 
 
-@pytest.mark.parametrize(("device", "output", "told"), _examples())
+@pytest.mark.parametrize(("device", "output", "latencies"), _examples())
 def test_examples_of_the_documentation_hold(
-    device: dict[str, Any], output: str, told: str, model: AssembledModel, tmp_path: Path,
+    device: dict[str, Any],
+    output: str,
+    latencies: str,
+    model: AssembledModel,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """Each example is a device, and finds in its sample of output the latencies that stand below it."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -484,7 +496,7 @@ exec cat {tmp_path}/output
             (programs / settings[option][0]).write_text(script)
             (programs / settings[option][0]).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    expected = [round(float(one) * 1e6) for one in told.split(",")]
+    expected = [round(float(one) * 1e6) for one in latencies.split(",")]
     if len(expected) > 1:
         settings["runs"] = len(expected)
     backend = loaded(settings, model)

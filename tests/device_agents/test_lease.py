@@ -45,7 +45,7 @@ def _wait_for_state(pid: int, state: str) -> None:
         time.sleep(0.01)
 
 
-def test_second_process_is_refused_and_told_who_holds() -> None:
+def test_second_process_is_refused_with_the_name_of_the_holder() -> None:
     """A resource that another process holds cannot be taken, and its holder is named."""
     process, _ = _hold()
     try:

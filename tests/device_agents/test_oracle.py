@@ -37,7 +37,7 @@ def test_purpose_is_settled_at_hello(start_agent: Start) -> None:
 
 
 def test_backend_without_oracle_says_so(start_agent: Start) -> None:
-    """A formula has no layers to tell: an error of code backend, and no word of an oracle in its hello."""
+    """A backend without oracle answers with an error of code backend, and its hello lists no oracle."""
     agent = _opened(start_agent, purpose="validation")
     assert agent.hello.fields["reveals"] == ["unfused"]
     frame = agent.ask("oracle", token=agent.token, probe="p")
@@ -52,6 +52,6 @@ def test_oracle_needs_the_lease(start_agent: Start) -> None:
 
 @pytest.mark.parametrize("purpose", ["curiosity", 3, None, ["validation"]])
 def test_unknown_purposes_are_refused(start_agent: Start, purpose: object) -> None:
-    """A purpose that nobody knows is a bad request, and starts no worker."""
+    """An unknown purpose is a bad request and starts no worker."""
     frame = start_agent().ask("hello", major=wire.PROTOCOL_MAJOR, minor=1, backend="null", options={}, purpose=purpose)
     assert (frame.type, frame.fields["code"]) == ("error", "bad-request")

@@ -45,7 +45,7 @@ def test_layers_add_up_to_the_run_without_profiler() -> None:
         truth_of([TrueLayer("a", (), 0.0)], 2.0)
 
 
-def test_cpu_time_is_taken_where_it_is_told() -> None:
+def test_cpu_time_is_used_if_reported() -> None:
     """The median over runs, of wall time only where the pool has several threads."""
     assert makespan_s([Sample(9, 1), Sample(9, 3), Sample(9, 2)]) == pytest.approx(2e-9)
     assert makespan_s([Sample(9, None)]) == pytest.approx(9e-9)
@@ -77,14 +77,14 @@ def test_single_runs_follow_from_means(taken_us: list[int]) -> None:
 
 
 def _events(*nodes: tuple[str, int, list[int]]) -> bytes:
-    told: list[dict[str, Any]] = [{"cat": "Session", "name": "model_run", "dur": 1, "args": {}}]
+    events: list[dict[str, Any]] = [{"cat": "Session", "name": "model_run", "dur": 1, "args": {}}]
     for name, index, times in nodes:
-        told += [
+        events += [
             {"cat": "Node", "name": f"{name}_kernel_time", "dur": time, "args": {"node_index": str(index)}}
             for time in times
         ]
-        told.append({"cat": "Node", "name": f"{name}_fence_before", "dur": 99, "args": {"node_index": str(index)}})
-    return json.dumps(told).encode()
+        events.append({"cat": "Node", "name": f"{name}_fence_before", "dur": 99, "args": {"node_index": str(index)}})
+    return json.dumps(events).encode()
 
 
 def test_profile_is_read_run_by_run() -> None:
@@ -96,7 +96,7 @@ def test_profile_is_read_run_by_run() -> None:
 
 @pytest.mark.parametrize("times", [[], [1, 2, 3]])
 def test_profiles_of_other_runs_are_refused(times: list[int]) -> None:
-    """A number of executions that does not fit the runs is told, not averaged."""
+    """A number of executions that does not fit the runs raises ValueError and is not averaged."""
     content = _events(("a", 0, [1] * (2 + WARMUP_RUNS)), ("b", 1, times))
     if times:
         with pytest.raises(ValueError, match="executed 3 times in 4 runs"):

@@ -62,7 +62,7 @@ def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
         create(name, options)
 
 
-def test_openvino_is_told_apart_by_its_settings() -> None:
+def test_fingerprint_of_openvino_has_its_settings() -> None:
     """Version, threads and 32-bit floats are part of the fingerprint."""
     facts = create("openvino", {"threads": 2}).fingerprint()
     assert facts["runtime"] == "openvino" and facts["runtime_version"][:2] == "20"
@@ -79,7 +79,7 @@ def test_broken_models_are_refused(name: str, content: bytes, model: AssembledMo
 
 
 @pytest.mark.parametrize("name", RUNTIMES)
-def test_oracle_tells_the_runtime_s_own_profile(name: str, model: AssembledModel, folder: Path) -> None:
+def test_oracle_reports_the_runtime_s_own_profile(name: str, model: AssembledModel, folder: Path) -> None:
     """Layers add up, most of the time is in convolutions, nodes are those that were sent, no file is left."""
     backend = create(name, {})
     assert isinstance(backend, HasOracle)
@@ -94,7 +94,7 @@ def test_oracle_tells_the_runtime_s_own_profile(name: str, model: AssembledModel
     assert backend.run("p").wall_ns > 0
 
 
-def test_openvino_reports_to_nobody(tmp_path: Path) -> None:
+def test_openvino_sends_no_telemetry(tmp_path: Path) -> None:
     """The backend leaves no file in the home folder, and nothing that could report is loaded."""
     program = (
         "import sys; from device_agents.backends import create; create('openvino', {});"

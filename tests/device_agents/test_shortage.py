@@ -1,4 +1,4 @@
-"""A runtime's words for want of memory or disk are told from its words about the probe."""
+"""A lack of memory or disk is distinguished from a fault of the probe by the runtime's message."""
 
 from __future__ import annotations
 

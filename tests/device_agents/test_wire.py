@@ -99,7 +99,7 @@ def test_replayed_frame_is_refused() -> None:
         list(decoder.feed(_header()))
 
 
-def test_arriving_tells_the_header_of_an_unfinished_frame() -> None:
+def test_arriving_is_the_header_of_an_unfinished_frame() -> None:
     """While a payload is on its way its header can be read."""
     decoder = wire.Decoder()
     data = wire.encode(wire.Frame("put", 1, {"token": 7}, b"payload"))

@@ -30,9 +30,15 @@ def value(name: str, shape: Shape | None, dtype: int = FLOAT) -> object:
 
 
 def model(
-    nodes: Sequence[NodeProto], *, inputs: Sequence[object], outputs: Sequence[object],
-    initializers: Sequence[TensorProto] = (), opset: int = 17, name: str = "g", domains: Sequence[str] = (),
-) -> ModelProto:  # fmt: skip
+    nodes: Sequence[NodeProto],
+    *,
+    inputs: Sequence[object],
+    outputs: Sequence[object],
+    initializers: Sequence[TensorProto] = (),
+    opset: int = 17,
+    name: str = "g",
+    domains: Sequence[str] = (),
+) -> ModelProto:
     """A model of these parts, unchecked."""
     graph = helper.make_graph(list(nodes), name, list(inputs), list(outputs), list(initializers))
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
@@ -40,9 +46,16 @@ def model(
 
 
 def convolutions(
-    *, x: str = "x", a: str = "a", y: str = "y", names: Sequence[str] = ("c1", "r1", "c2", "r2", "p"),
-    w1: str = "w1", batch: int | str | None = 1, size: int = 16, channels: int = 48,
-) -> ModelProto:  # fmt: skip
+    *,
+    x: str = "x",
+    a: str = "a",
+    y: str = "y",
+    names: Sequence[str] = ("c1", "r1", "c2", "r2", "p"),
+    w1: str = "w1",
+    batch: int | str | None = 1,
+    size: int = 16,
+    channels: int = 48,
+) -> ModelProto:
     """Two convolutions with activations, and a pooling."""
     nodes = [
         helper.make_node("Conv", [x, w1], [a], name=names[0], pads=[1] * 4),
@@ -60,9 +73,16 @@ def convolutions(
 
 
 def single(
-    operator: str, shape: Shape, out_shape: Shape | None = None, dtype: int = FLOAT, *,
-    initializers: Sequence[TensorProto] = (), out_dtype: int | None = None, opset: int = 17, **attributes: object,
-) -> ModelProto:  # fmt: skip
+    operator: str,
+    shape: Shape,
+    out_shape: Shape | None = None,
+    dtype: int = FLOAT,
+    *,
+    initializers: Sequence[TensorProto] = (),
+    out_dtype: int | None = None,
+    opset: int = 17,
+    **attributes: object,
+) -> ModelProto:
     """One operator between x and y; initializers are its further inputs."""
     node = helper.make_node(operator, ["x", *(one.name for one in initializers)], ["y"], name="n", **attributes)
     outputs = [value("y", shape if out_shape is None else out_shape, dtype if out_dtype is None else out_dtype)]

@@ -86,9 +86,7 @@ def _huge_constant(operator: str) -> ModelProto:
         "Tile": _nodes(("Tile", ["start", "size"], ["big"])),
     }[operator]
     nodes += _nodes(("ReduceSum", ["big"], ["sum"]), ("Add", ["x", "sum"], ["y"]))
-    return model(
-        nodes, inputs=[value("x", [1, 8])], outputs=[value("y", [1, 8])], initializers=[size, start], opset=17
-    )  # fmt: skip
+    return model(nodes, inputs=[value("x", [1, 8])], outputs=[value("y", [1, 8])], initializers=[size, start], opset=17)
 
 
 def _doubling() -> ModelProto:
@@ -96,9 +94,7 @@ def _doubling() -> ModelProto:
     names = ["w", *(f"t{index}" for index in range(40))]
     nodes = [helper.make_node("Concat", [a, a], [b], axis=0, name=b) for a, b in itertools.pairwise(names)]
     nodes += _nodes(("ReduceSum", [names[-1]], ["sum"]), ("Add", ["x", "sum"], ["y"]))
-    return model(
-        nodes, inputs=[value("x", [1, 8])], outputs=[value("y", [1, 8])], initializers=[weights("w", (8,))]
-    )  # fmt: skip
+    return model(nodes, inputs=[value("x", [1, 8])], outputs=[value("y", [1, 8])], initializers=[weights("w", (8,))])
 
 
 def _ir(version: int) -> ModelProto:
@@ -171,7 +167,9 @@ REFUSED: dict[str, tuple[Builder, tuple[str, ...]]] = {
         _write(
             lambda: model(
                 [helper.make_node("Relu", ["x"], ["y"], domain="com.evil", name="n")],
-                inputs=[value("x", [1, 8])], outputs=[value("y", [1, 8])], domains=["com.evil"],
+                inputs=[value("x", [1, 8])],
+                outputs=[value("y", [1, 8])],
+                domains=["com.evil"],
             )
         ),
         ("com.evil",),
@@ -191,7 +189,8 @@ REFUSED: dict[str, tuple[Builder, tuple[str, ...]]] = {
         _write(
             lambda: model(
                 _nodes(("NonZero", ["x"], ["i"]), ("Cast", ["i"], ["f"]), ("Relu", ["f"], ["y"])),
-                inputs=[value("x", [1, 8])], outputs=[value("y", [2, None])],
+                inputs=[value("x", [1, 8])],
+                outputs=[value("y", [2, None])],
             )
         ),
         (),
@@ -204,7 +203,8 @@ REFUSED: dict[str, tuple[Builder, tuple[str, ...]]] = {
     "2^64 elements": (_write(lambda: single("Relu", [1 << 32, 1 << 32])), ()),
     "2^40 output": (_write(lambda: single("Expand", [1, 1], [1 << 40, 1], initializers=[_ints(1 << 40, 1)])), ()),
     "2^40 padding": (
-        _write(lambda: single("Pad", [1, 8], [1, (1 << 40) + 8], initializers=[_ints(0, 0, 0, 1 << 40)])), (),
+        _write(lambda: single("Pad", [1, 8], [1, (1 << 40) + 8], initializers=[_ints(0, 0, 0, 1 << 40)])),
+        (),
     ),
     "2^40 constant": (_write(lambda: _huge_constant("ConstantOfShape")), ()),
     "2^40 expanded constant": (_write(lambda: _huge_constant("Expand")), ()),
@@ -218,7 +218,8 @@ REFUSED: dict[str, tuple[Builder, tuple[str, ...]]] = {
     "undefined output": (_write(lambda: _chain(("Relu", ["x"], ["z"]))), ("y",)),
     "duplicate tensor": (_write(lambda: _chain(("Relu", ["x"], ["y"]), ("Tanh", ["x"], ["y"]))), ("y",)),
     "duplicate initializer": (
-        _write(lambda: _chain(("Add", ["x", "w"], ["y"]), initializers=(weights("w", (8,)),) * 2)), ("w",),
+        _write(lambda: _chain(("Add", ["x", "w"], ["y"]), initializers=(weights("w", (8,)),) * 2)),
+        ("w",),
     ),
     "output shadows initializer": (
         _write(lambda: _chain(("Relu", ["x"], ["w"]), ("Add", ["x", "w"], ["y"]), initializers=(weights("w", (8,)),))),
@@ -240,7 +241,8 @@ REFUSED: dict[str, tuple[Builder, tuple[str, ...]]] = {
     "operator that is not text": (_write(lambda: _not_text("Relu")), ()),
     "tensor name that is not text": (_write(_tensor_not_text), ()),
     "data type that the operator lacks": (
-        _write(lambda: single("Sigmoid", [1, 8], dtype=TensorProto.INT16)), ("Sigmoid",),
+        _write(lambda: single("Sigmoid", [1, 8], dtype=TensorProto.INT16)),
+        ("Sigmoid",),
     ),
     "stride 0": (_write(lambda: _conv(strides=[0, 0])), ()),
     "stride -1": (_write(lambda: _conv(strides=[-1, -1])), ()),
@@ -249,13 +251,14 @@ REFUSED: dict[str, tuple[Builder, tuple[str, ...]]] = {
     "kernel of the wrong rank": (_write(lambda: _conv(kernel_shape=[3])), ()),
     "padding -100": (_write(lambda: _conv(pads=[-100] * 4)), ()),
     "pool stride 0": (
-        _write(lambda: single("MaxPool", [1, 3, 8, 8], kernel_shape=[2, 2], strides=[0, 0])), (),
+        _write(lambda: single("MaxPool", [1, 3, 8, 8], kernel_shape=[2, 2], strides=[0, 0])),
+        (),
     ),
     "axis 99": (_write(lambda: single("Softmax", [1, 8], axis=99)), ()),
     "wrong attribute type": (_write(lambda: single("Softmax", [1, 8], axis="one")), ("axis",)),
     "unknown attribute": (_write(lambda: single("Relu", [1, 8], frobnicate=3)), ("frobnicate",)),
     "impossible reshape": (_write(lambda: single("Reshape", [1, 8], [3, 5], initializers=[_ints(3, 5)])), ()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -395,12 +398,34 @@ def _external_case(name: str, folder: Path) -> ModelProto:
 @pytest.mark.parametrize(
     "case",
     [
-        "parent", "parent inside", "absolute", "backslash", "no location", "empty location", "missing", "device", "NUL",
-        "newline", "long location", "symbolic link", "symbolic link inside", "hard link", "linked folder", "pipe",
-        "folder", "negative offset", "offset past the end", "length past the end", "length 2^50", "length negative",
-        "length too short", "offset leaves too little", "offset not a number", "offset of 5000 digits",
+        "parent",
+        "parent inside",
+        "absolute",
+        "backslash",
+        "no location",
+        "empty location",
+        "missing",
+        "device",
+        "NUL",
+        "newline",
+        "long location",
+        "symbolic link",
+        "symbolic link inside",
+        "hard link",
+        "linked folder",
+        "pipe",
+        "folder",
+        "negative offset",
+        "offset past the end",
+        "length past the end",
+        "length 2^50",
+        "length negative",
+        "length too short",
+        "offset leaves too little",
+        "offset not a number",
+        "offset of 5000 digits",
     ],
-)  # fmt: skip
+)
 def test_external_data_is_contained(case: str, unchanged: Harness, tmp_path: Path) -> None:
     """External data outside the model's folder, through a link, or beyond its file is refused by tensor name."""
     network = save(_external_case(case, tmp_path), tmp_path / "model" / "net.onnx")
@@ -638,14 +663,18 @@ def _of_dtype(dtype: int, name: str) -> ModelProto:
     if name.startswith("int"):
         nodes = [helper.make_node("Add", ["x", "w"], ["a"]), helper.make_node("Mul", ["a", "x"], ["y"])]
         return model(
-            nodes, inputs=[value("x", [1, 64], dtype)], outputs=[value("y", [1, 64], dtype)],
+            nodes,
+            inputs=[value("x", [1, 64], dtype)],
+            outputs=[value("y", [1, 64], dtype)],
             initializers=[weights("w", (64,), name)],
-        )  # fmt: skip
+        )
     nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
     return model(
-        nodes, inputs=[value("x", [1, 64], dtype)], outputs=[value("y", [1, 64], dtype)],
+        nodes,
+        inputs=[value("x", [1, 64], dtype)],
+        outputs=[value("y", [1, 64], dtype)],
         initializers=[weights("w", (64, 64), name)],
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

@@ -316,7 +316,7 @@ def test_tables_folder_that_is_a_file_is_refused(harness: Harness, profiled: Har
     harness("lut", "build", "--device", "null01").assert_refused(3)
 
 
-def test_full_disk_is_told(unchanged: Harness, small_network: Path) -> None:
+def test_full_disk_is_reported(unchanged: Harness, small_network: Path) -> None:
     """A result that cannot be written because the disk is full is an error and no bug report."""
     with open("/dev/full", "w", encoding="utf-8") as full:
         unchanged.process("estimate", small_network, "--device", "null01", stdout=full).assert_refused(3)
@@ -349,7 +349,7 @@ PROFILES = 'settings LIKE \'%"purpose":"profile"%\''
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, small_network: Path) -> dict[str, Any]:
-    """What the campaign of these tests gives when nobody disturbs it."""
+    """The result of the undisturbed campaign."""
     harness = Harness.in_folder(tmp_path_factory.mktemp("undisturbed"))
     result = _profile(harness, small_network).assert_ok().json
     return {**result, "visits": _visits(harness)}
@@ -442,7 +442,7 @@ def test_second_controller_in_the_same_workspace_is_busy(harness: Harness, small
 
 
 @pytest.mark.parametrize("victim", ["agent", "worker"])
-def test_agent_that_dies_is_told_and_resumed(
+def test_agent_that_dies_is_reported_and_resumed(
     victim: str, harness: Harness, small_network: Path, undisturbed: dict[str, Any]
 ) -> None:
     """Agent or worker killed in the middle: exit 4, and the same command completes the campaign."""

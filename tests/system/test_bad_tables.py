@@ -172,7 +172,7 @@ def test_other_devices_table_is_refused(unchanged: Harness, table: Path, small_n
 
 
 def test_table_filed_under_another_device_is_refused(harness: Harness, profiled: Harness, small_network: Path) -> None:
-    """A table that somebody moved to another device's folder is not used for that device."""
+    """A table that was moved to another device's folder is not used for that device."""
     shutil.copytree(profiled.workspace / "lut" / "null01", harness.workspace / "lut" / "cpu01")
     harness("estimate", small_network, "--device", "cpu01").assert_refused(3, mentions=("null01", "cpu01"))
 

@@ -26,10 +26,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         patch.setenv("HARNESS_RUNTIME_FOLDER", str(tmp_path_factory.mktemp("leases")))
         rig = Rig(_bench(tmp_path_factory.mktemp("undisturbed")), {}, patch)
         rig.sit()
-        told = rig.told()
-    (visits,) = told["visits"]
+        outcome = rig.outcome()
+    (visits,) = outcome["visits"]
     assert len(visits) == rig.samples().total() > 200
-    return told
+    return outcome
 
 
 def _bench(folder: Path) -> Bench:

@@ -1,4 +1,4 @@
-"""One fault, one campaign: what breaks, when the board is free again, what is left, and how the next sitting ends."""
+"""One fault, one campaign: the error, the time until the board is free, what is kept, and how the next session ends."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Rig:
     rounds: int = field(default=0, init=False)
 
     def sit(self, deadlines: Deadlines | None = None, **options: Any) -> ProfileResult:
-        """One sitting of the campaign; the deadlines are the usual ones unless others are given."""
+        """One session of the campaign, with the usual deadlines by default."""
         with self.monkeypatch.context() as patch:
             if deadlines is not None:
                 patch.setattr("harness.device.session.Deadlines", functools.partial(_replaced, deadlines))
@@ -135,7 +135,7 @@ class Rig:
         )
 
     def begin(self, rounds: int = 3) -> None:
-        """A first sitting, which is stopped after so many rounds."""
+        """A first session, stopped after `rounds` rounds."""
         stop = threading.Event()
         with pytest.raises(Interrupted):
             self.sit(observe=self._after(rounds, stop.set), stop=stop)
@@ -151,9 +151,9 @@ class Rig:
         bound_s: float = TTL_S,
         deadlines: Deadlines = SHORT,
     ) -> HarnessError | None:
-        """A sitting that the fault strikes after so many rounds, or before it begins with 0; then a whole one.
+        """A session that the fault strikes after some rounds, or before it begins with 0; then a whole one.
 
-        The sitting must end with an error of just this class, or of one of these, or without one.
+        The session must end with an error of exactly this class, or of one of these, or without one.
         """
         free = FreeAgain(self.resource)
 
@@ -187,7 +187,7 @@ class Rig:
     ) -> None:
         """The same command again: it must end as an undisturbed campaign does, with all that was there before.
 
-        `caught` is what the disturbed sitting ended with: an error, or the name of a signal.
+        `caught` is how the disturbed session ended: an error, or the name of a signal.
         """
         mend()
         kept = self.samples()
@@ -196,14 +196,14 @@ class Rig:
         after = self.samples()
         lost = sum((kept - after).values())
         doubled = sum(count - 1 for count in after.values())
-        resumed = self.told() == self.undisturbed
+        resumed = self.outcome() == self.undisturbed
         error = caught if isinstance(caught, str) else type(caught).__name__ if caught else "none"
         exit_code = caught.exit_code if isinstance(caught, HarnessError) else 0
         Row(fault, error, exit_code, seconds, bound_s, kept.total(), lost, doubled, resumed).record()
         assert (lost, doubled) == (0, 0)
-        assert self.told() == self.undisturbed
+        assert self.outcome() == self.undisturbed
 
-    def told(self) -> dict[str, Any]:
+    def outcome(self) -> dict[str, Any]:
         """Plan, completeness and visits of the only campaign; golden probes are campaigns of another purpose."""
         rows = self.query(f"SELECT id, plan, complete {PROFILES}")
         return {"campaigns": [row[1:] for row in rows], "visits": [self.bench.visits(row[0]) for row in rows]}

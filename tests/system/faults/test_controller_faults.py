@@ -30,15 +30,27 @@ class Controllers:
     runtime_folder: Path
 
     def start(
-        self, *arguments: str, at: int = 0, number: int = signal.SIGKILL, moment: str = "before",
-        lease_ttl_s: float = 0.0, file_bytes: int = 0,
-    ) -> int:  # fmt: skip
+        self,
+        *arguments: str,
+        at: int = 0,
+        number: int = signal.SIGKILL,
+        moment: str = "before",
+        lease_ttl_s: float = 0.0,
+        file_bytes: int = 0,
+    ) -> int:
         """Starts a call of `harness.profile`, or a command; returns its process id. `at` 0 breaks nothing."""
         return self._ask(
-            arguments=arguments, folder=str(self.rig.bench.root), runs=POLICY.runs, output=str(self.output), at=at,
-            environment={"HARNESS_RUNTIME_FOLDER": str(self.runtime_folder)}, signal=int(number), moment=moment,
-            lease_ttl_s=lease_ttl_s, file_bytes=file_bytes,
-        )  # fmt: skip
+            arguments=arguments,
+            folder=str(self.rig.bench.root),
+            runs=POLICY.runs,
+            output=str(self.output),
+            at=at,
+            environment={"HARNESS_RUNTIME_FOLDER": str(self.runtime_folder)},
+            signal=int(number),
+            moment=moment,
+            lease_ttl_s=lease_ttl_s,
+            file_bytes=file_bytes,
+        )
 
     @property
     def output(self) -> Path:
@@ -64,7 +76,7 @@ def fork_server() -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, str(HERE / "fault_controller.py")]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:  # fmt: skip
+    ) as process:
         yield process
         assert process.stdin is not None
         process.stdin.close()
@@ -96,7 +108,7 @@ def test_a_controller_killed_at_every_step_of_the_journal(rig: Rig, controllers:
     """Killed in every round between samples and their round's mark, the campaign still becomes the same one.
 
     In turn after the samples' commit, before that of the mark, and after it; also while the campaign is recorded,
-    and before and after it is called complete. No sitting does more than a round.
+    and before and after it is marked complete. No session does more than a round.
     """
     kept, killed, slowest_s = rig.samples(), 0, 0.0
     steps = ((1, "after"), (2, "before"), (2, "after"))
@@ -111,16 +123,25 @@ def test_a_controller_killed_at_every_step_of_the_journal(rig: Rig, controllers:
         kept = after
         assert killed < COMMITS
     assert killed > 10
-    assert rig.told() == rig.undisturbed
-    Row(f"controller killed (-9) in {killed} sittings in a row", "SIGKILL", 0, slowest_s, TTL_S, kept.total(), 0, 0,
-        True).record()  # fmt: skip
+    assert rig.outcome() == rig.undisturbed
+    Row(
+        f"controller killed (-9) in {killed} sessions in a row",
+        "SIGKILL",
+        0,
+        slowest_s,
+        TTL_S,
+        kept.total(),
+        0,
+        0,
+        True,
+    ).record()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("at", range(1, COMMITS))
 def test_a_controller_killed_at_one_step(rig: Rig, controllers: Controllers, at: int, moment: str) -> None:
-    """Killed once, at any commit of the whole campaign, the next sitting ends with the same campaign."""
+    """Killed once, at any commit of the whole campaign, the next session ends with the same campaign."""
     assert controllers.wait(controllers.start(at=at, moment=moment)) == -signal.SIGKILL
     rig.finish(f"controller killed (-9) {moment} commit {at}", "SIGKILL", _freed(rig))
 
@@ -155,20 +176,25 @@ def test_a_stale_controller_that_returns(rig: Rig, controllers: Controllers, at:
         assert controllers.wait(stale) == 0x1000
         seconds = _freed(rig)
         rig.sit()
-        done = rig.told(), rig.samples(), rig.query("SELECT * FROM rounds"), rig.query("SELECT * FROM campaigns")
+        done = rig.outcome(), rig.samples(), rig.query("SELECT * FROM rounds"), rig.query("SELECT * FROM campaigns")
     finally:
         os.kill(stale, signal.SIGCONT)
     code = controllers.wait(stale)
     printed = controllers.output.read_text()
     assert (code, printed.split(":")[0]) == (LeaseLost.exit_code, "LeaseLost"), printed
-    assert done == (rig.told(), rig.samples(), rig.query("SELECT * FROM rounds"), rig.query("SELECT * FROM campaigns"))
+    assert done == (
+        rig.outcome(),
+        rig.samples(),
+        rig.query("SELECT * FROM rounds"),
+        rig.query("SELECT * FROM campaigns"),
+    )
     tokens = [token for (token,) in rig.query("SELECT DISTINCT token FROM series ORDER BY id")]
     assert tokens == sorted(tokens)
     rig.finish(f"stale controller returns to write {next_write}", LeaseLost(printed), seconds)
 
 
 def test_two_controllers_for_one_device(rig: Rig, controllers: Controllers) -> None:
-    """Who comes second is told who is first, by name, and disturbs nothing."""
+    """A second controller gets the name of the first one and disturbs nothing."""
     first = controllers.start(at=9, number=signal.SIGSTOP, moment="after")
     try:
         assert controllers.wait(first) == 0x1000

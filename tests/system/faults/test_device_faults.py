@@ -35,10 +35,10 @@ GRACE_S = 5.0
 def sabotage(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Bends the device of this machine; without an argument it is as ever."""
 
-    def bend(**told: object) -> None:
-        if told:
+    def bend(**faults: object) -> None:
+        if faults:
             monkeypatch.setenv("PYTHONPATH", str(SABOTAGE))
-            monkeypatch.setenv("HARNESS_SABOTAGE", json.dumps(told))
+            monkeypatch.setenv("HARNESS_SABOTAGE", json.dumps(faults))
         else:
             monkeypatch.delenv("PYTHONPATH")
 
@@ -56,7 +56,7 @@ def sabotage(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_a_worker_that_ends(
     rig: Rig, runtime_folder: Path, sabotage: Callable[..., None], fault: str, number: int, ending: str
 ) -> None:
-    """However the worker ends, it is told as a worker that died, with its ending; success is no excuse."""
+    """However the worker ends, even with exit code 0, it is reported as died, with its ending."""
     sabotage(leaves_on_signal=True)
 
     def strike() -> None:
@@ -144,7 +144,7 @@ def test_a_remote_agent_that_is_stopped(remote: Rig, runtime_folder: Path) -> No
 
 
 def test_a_stopped_agent_keeps_the_board_while_its_lease_lasts(rig: Rig, runtime_folder: Path) -> None:
-    """Who is merely slow is left alone: nobody is evicted before the lease has run out."""
+    """A slow holder keeps the device: no one is evicted before the lease has run out."""
     device = load_inventory(rig.bench.workspace.devices)["bench"]
     with AgentSession(transport_of(device).open(), device) as session:
         session.greet()
@@ -159,9 +159,7 @@ def test_a_stopped_agent_keeps_the_board_while_its_lease_lasts(rig: Rig, runtime
 def test_another_version_of_the_agent(rig: Rig, sabotage: Callable[..., None]) -> None:
     """An agent that speaks another major version is refused with the command that installs the right one."""
     rig.begin()
-    error = rig.meet(
-        "agent version mismatch", lambda: sabotage(major=1), ProtocolError, after_rounds=0, mend=sabotage
-    )  # fmt: skip
+    error = rig.meet("agent version mismatch", lambda: sabotage(major=1), ProtocolError, after_rounds=0, mend=sabotage)
     assert error is not None and "harness agent install" in error.next_step
 
 
@@ -172,7 +170,7 @@ def test_an_operator_that_the_device_does_not_know(rig: Rig, sabotage: Callable[
     refused = {probe for (probe,) in rig.query("SELECT probe FROM probes WHERE refused LIKE '%no kernel for Gemm%'")}
     assert len(refused) == result.refused > 0
     kept = [row for row in rig.undisturbed["visits"][0] if row[3] not in refused]
-    assert rig.told() == {**rig.undisturbed, "visits": [kept]}
+    assert rig.outcome() == {**rig.undisturbed, "visits": [kept]}
     Row("unknown operator", "none", 0, None, TTL_S, result.samples, 0, 0, True).record()
 
 

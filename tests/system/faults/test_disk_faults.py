@@ -51,7 +51,7 @@ def test_the_disk_of_the_journal_gets_full(rig: Rig, host_disk: Path) -> None:
     """What was committed is there, the error names the disk, and the board does not wait for the mending."""
     error = rig.meet(
         "disk full on the host", lambda: _fill(host_disk), JournalError, mend=(host_disk / "filler").unlink
-    )  # fmt: skip
+    )
     assert error is not None and "disk is full" in error.why
 
 
@@ -69,7 +69,7 @@ def test_the_disk_of_the_journal_is_read_only(rig: Rig, host_disk: Path) -> None
 
 
 def test_a_host_without_room_for_temporary_files(rig: Rig, tmp_path: Path) -> None:
-    """Where not even the agent's standard error finds a place, the device cannot be reached, and the reason is told."""
+    """Without room for the agent's standard error the device is unreachable, and the error gives the reason."""
     rig.begin()
     with rig.monkeypatch.context() as patch:
         patch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
@@ -138,7 +138,7 @@ def test_a_quota_on_the_device(rig: Rig, sshd: Sshd) -> None:
 
 
 def _lease_s(rig: Rig) -> float:
-    """Seconds until another controller could take the lease: none, since nobody got it."""
+    """Seconds until another controller could take the lease: none, since it was never taken."""
     lease = Lease(rig.resource)
     lease.acquire("the next controller")
     lease.release()

@@ -19,7 +19,7 @@ Connect = Callable[..., tuple[FaultProxy, socket.socket]]
 
 @pytest.fixture(scope="module")
 def echo() -> Iterator[int]:
-    """A server that sends back what it gets, and ends when it gets no more."""
+    """An echo server that ends at the end of its input."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve(stream: socket.socket) -> None:
@@ -90,7 +90,7 @@ def test_a_rate_is_not_exceeded(connect: Connect) -> None:
 def test_a_connection_ends_after_so_many_bytes(
     connect: Connect, fault: Fault, reset: bool, direction: Direction
 ) -> None:
-    """Not one byte beyond the place arrives; a reset is told as such."""
+    """Not one byte beyond the place arrives; a reset is reported as a reset."""
     proxy, stream = connect()
     proxy.inject(fault, after_bytes=1000, direction=direction)
     got = b""
@@ -111,7 +111,7 @@ def test_corruption_inverts_the_bits_of_one_byte(connect: Connect, after_bytes: 
     assert _echoed(stream, 3000) == bytes(after_bytes) + b"\x81" + bytes(2999 - after_bytes)
 
 
-def test_a_black_hole_tells_nobody(connect: Connect) -> None:
+def test_a_black_hole_is_silent(connect: Connect) -> None:
     """Nothing arrives, nothing ends; after healing new connections live, and the old one stays dead."""
     proxy, stream = connect()
     stream.sendall(b"before")

@@ -24,7 +24,7 @@ GARBAGE = b"\x00\xffHTTP/1.1 400 \x1b[2J\r\n" * 20
 
 @pytest.mark.parametrize(("fault", "listed"), [("wrong host key", "another"), ("unknown host key", "none")])
 def test_a_host_key_that_is_not_listed(rig: Rig, sshd: Sshd, tmp_path: Path, fault: str, listed: str) -> None:
-    """A wrong or unknown host key ends the sitting before the identity is shown, for good, and holds nothing."""
+    """A wrong or unknown host key ends the session before the identity is shown; it is not retried."""
     rig.begin()
     rig.put_behind(sshd)
     right = sshd.known_hosts.read_text()
@@ -41,7 +41,7 @@ def test_a_host_key_that_is_not_listed(rig: Rig, sshd: Sshd, tmp_path: Path, fau
 
 
 def test_a_rotated_host_key(rig: Rig, sshd: Sshd) -> None:
-    """A board that was set up anew in the middle of a campaign is refused until somebody lists its new key."""
+    """A board that was set up anew in the middle of a campaign is refused until its new key is listed."""
     rig.put_behind(sshd)
     rig.begin()
 
@@ -75,12 +75,10 @@ def test_a_wrong_client_key(rig: Rig, sshd: Sshd, tmp_path: Path) -> None:
 
 
 def test_a_closed_port(rig: Rig, sshd: Sshd) -> None:
-    """Nobody listening is told as a device that cannot be reached."""
+    """A closed port is a device that cannot be reached."""
     rig.begin()
     rig.put_behind(sshd, free_port())
-    rig.meet(
-        "closed port", lambda: None, DeviceUnreachable, after_rounds=0, mend=lambda: rig.put_behind(sshd)
-    )  # fmt: skip
+    rig.meet("closed port", lambda: None, DeviceUnreachable, after_rounds=0, mend=lambda: rig.put_behind(sshd))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +93,7 @@ def test_what_answers_is_no_sshd(
     rig.put_behind(sshd, proxy.port, banner_timeout_s=0.5)
     error = rig.meet(
         name, lambda: proxy.inject(fault, times=connects), DeviceUnreachable, after_rounds=0, mend=proxy.heal
-    )  # fmt: skip
+    )
     assert proxy.accepted == connects + 1
     assert str(error).isprintable()
 
@@ -132,7 +130,7 @@ def test_a_black_hole_in_the_middle(remote: Rig, proxy: FaultProxy) -> None:
 
 @pytest.mark.long
 def test_a_link_that_is_down_for_longer_than_the_lease(remote: Rig, proxy: FaultProxy) -> None:
-    """A link that comes back too late finds the board free; what then arrives late is nobody's."""
+    """A link that returns too late finds the board free, and late samples are dropped."""
     remote.meet("link down beyond the lease", lambda: proxy.inject(Stall(3600)), LinkLost, mend=proxy.heal)
 
 

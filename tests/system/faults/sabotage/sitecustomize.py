@@ -1,6 +1,6 @@
-"""What a device does wrong on purpose: imported by its Python where PYTHONPATH leads here, told by HARNESS_SABOTAGE.
+"""Planted faults of a device: its Python imports this file if PYTHONPATH points here; HARNESS_SABOTAGE lists them.
 
-The agent and the worker are the real ones; one of their parts is bent before they start.
+Agent and worker are the real ones; one of their parts is replaced before they start.
 """
 
 import json
@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-_TOLD = json.loads(os.environ.get("HARNESS_SABOTAGE", "{}"))
+_FAULTS = json.loads(os.environ.get("HARNESS_SABOTAGE", "{}"))
 _WORDS = sys.orig_argv
 _IS_WORKER = "worker" in _WORDS
 _IS_AGENT = "device_agents" in _WORDS and not _IS_WORKER
@@ -83,17 +83,17 @@ def _distort(kind: str) -> None:
     NullBackend.run = distorted  # type: ignore[method-assign]
 
 
-if _IS_AGENT and "major" in _TOLD:
-    _another_major(_TOLD["major"])
-if _IS_AGENT and "wall_clock_s" in _TOLD:
-    _shift_the_wall_clock(_TOLD["wall_clock_s"])
-if _IS_AGENT and "wall_clock_jumps_s" in _TOLD:
-    _let_the_wall_clock_jump(_TOLD["wall_clock_jumps_s"])
-if _IS_WORKER and _TOLD.get("leaves_on_signal"):
+if _IS_AGENT and "major" in _FAULTS:
+    _another_major(_FAULTS["major"])
+if _IS_AGENT and "wall_clock_s" in _FAULTS:
+    _shift_the_wall_clock(_FAULTS["wall_clock_s"])
+if _IS_AGENT and "wall_clock_jumps_s" in _FAULTS:
+    _let_the_wall_clock_jump(_FAULTS["wall_clock_jumps_s"])
+if _IS_WORKER and _FAULTS.get("leaves_on_signal"):
     signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
-if _IS_WORKER and "refuses" in _TOLD:
-    _refuse(_TOLD["refuses"], _TOLD["reason"], _TOLD.get("after_loads", 0))
-if _IS_WORKER and "hoards_bytes" in _TOLD:
-    _hoard(_TOLD["hoards_bytes"])
-if _IS_WORKER and "distorts" in _TOLD:
-    _distort(_TOLD["distorts"])
+if _IS_WORKER and "refuses" in _FAULTS:
+    _refuse(_FAULTS["refuses"], _FAULTS["reason"], _FAULTS.get("after_loads", 0))
+if _IS_WORKER and "hoards_bytes" in _FAULTS:
+    _hoard(_FAULTS["hoards_bytes"])
+if _IS_WORKER and "distorts" in _FAULTS:
+    _distort(_FAULTS["distorts"])
