@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from pathlib import Path
 
@@ -10,12 +11,15 @@ import pytest
 from nullbench import DEVICE, Bench
 
 import harness
-from harness import RepeatPolicy
+from harness import ProfileRequest, RepeatPolicy
 from harness.errors import DeviceQuarantined, InvalidNetwork, OutOfService, UsageError
+from harness.fleet.cluster.job_archive import WorkerJob, detach_models, pack, unpack
+from harness.fleet.execution import WaitPolicy
 from harness.fleet.health import SESSIONS_TO_LEARN
 from harness.fleet.store import FleetStore
 from harness.measure.journal import Journal
 from harness.network.models import ModelContent, load_network, model_references
+from harness.probe.auxiliary import AuxiliaryKind
 
 TWO = RepeatPolicy(runs=2)
 RELU = '<ir_version: 8, opset_import: ["" : 17]> g (float[1] x) => (float[1] y) {y = Relu(x)}'
@@ -92,3 +96,20 @@ def test_a_stop_ends_the_call_and_the_next_one_resumes(bench: Bench) -> None:
     with pytest.raises(harness.errors.Interrupted):
         harness.profile(bench.model, device=DEVICE, workspace=bench.root, policy=TWO, observe=observe, stop=stop)
     assert profiled(bench).resumed
+
+
+def test_a_network_in_memory_reaches_a_worker_under_its_name(bench: Bench, tmp_path: Path) -> None:
+    """Packed and unpacked, a request has files for networks in memory, and every other field unchanged."""
+    request = ProfileRequest(
+        DEVICE,
+        (*model_references([onnx.load(bench.model), bench.model]), "builtin:dscnn"),
+        auxiliary=AuxiliaryKind.CONV3X3,
+        name="night/device/set",
+        watch_level=0.01,
+    )
+    detached, files = detach_models(request)
+    job = unpack(pack(WorkerJob(detached, WaitPolicy(attempts=7)), files), tmp_path)
+    assert job.wait.attempts == 7
+    assert dataclasses.replace(job.request, models=request.models) == request
+    assert [network.name for network in job.request.networks()] == ["chain", "chain", "dscnn"]
+    assert [Path(model).is_relative_to(tmp_path) for model in job.request.models] == [True, True, False]
