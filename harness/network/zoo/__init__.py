@@ -7,7 +7,7 @@ Importing this package is cheap; onnx is imported by the first call of `build`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMES", "build"]
 
-NAMES: tuple[str, ...] = ("mobilenetv2", "resnet18", "efficientnet_b0", "dscnn", "vit_tiny", "bert_mini")
+_MODULES = {
+    "mobilenetv2": "inverted_residuals",
+    "resnet18": "resnet",
+    "efficientnet_b0": "inverted_residuals",
+    "dscnn": "dscnn",
+    "vit_tiny": "transformers",
+    "bert_mini": "transformers",
+}
+"""The module of each network; its function is called `build_NAME`."""
+NAMES = tuple(_MODULES)
 
 
 def build(name: str, seed: int = 0) -> ModelProto:
@@ -35,17 +44,6 @@ def build(name: str, seed: int = 0) -> ModelProto:
     """
     if name not in NAMES:
         raise ValueError(f"no network called {name!r} in the zoo; choose one of: {', '.join(NAMES)}")
-    return _builders()[name](seed)
-
-
-def _builders() -> dict[str, Callable[[int], ModelProto]]:
-    from harness.network.zoo import dscnn, inverted_residuals, resnet, transformers
-
-    return {
-        "mobilenetv2": inverted_residuals.build_mobilenetv2,
-        "resnet18": resnet.build_resnet18,
-        "efficientnet_b0": inverted_residuals.build_efficientnet_b0,
-        "dscnn": dscnn.build_dscnn,
-        "vit_tiny": transformers.build_vit_tiny,
-        "bert_mini": transformers.build_bert_mini,
-    }
+    module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    model: ModelProto = getattr(module, f"build_{name}")(seed)
+    return model
