@@ -22,7 +22,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests" / "predicto
 
 from v100_convolutions import split  # noqa: E402
 
-from harness.predictor.features.layer_arrays import Floats, LayerArrays, index_of, layer_arrays  # noqa: E402
+from harness.array_types import Floats  # noqa: E402
+from harness.predictor.features.layer_arrays import LayerArrays, index_of, layer_arrays  # noqa: E402
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample  # noqa: E402
 from harness.predictor.fit import fit_predictor  # noqa: E402
 from harness.predictor.roofline.device_tiling import DeviceTiling  # noqa: E402

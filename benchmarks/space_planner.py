@@ -21,10 +21,10 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests" / "predictor")]
 
+from harness.array_types import Floats  # noqa: E402
 from harness.device.inventory import find_device, load_inventory  # noqa: E402
 from harness.measure.device_run import open_run  # noqa: E402
 from harness.measure.request import ProfileRequest  # noqa: E402
-from harness.predictor.features.layer_arrays import Floats  # noqa: E402
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample  # noqa: E402
 from harness.predictor.fit import fit_predictor  # noqa: E402
 from harness.space.committee import points_of  # noqa: E402

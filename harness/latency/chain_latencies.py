@@ -11,8 +11,10 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from harness.array_types import Floats
 from harness.latency.chain_queues import ChainLayers, parts_of
 from harness.latency.layer_latency import Latency
 from harness.latency.overhead import COLUMNS, row_of
@@ -20,11 +22,6 @@ from harness.latency.sparse_system import Solution
 from harness.measure.summary import Measurement
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[np.float64]]
 
 SIGNED = ("chain ", "meeting ")
 """Prefixes of unknowns that may come out negative."""
@@ -42,9 +39,9 @@ class ChainLatencies:
     """
 
     chains: tuple[ChainProbes, ...]
-    values: Array
-    covariance: Array
-    charging: Array
+    values: Floats
+    covariance: Floats
+    charging: Floats
 
 
 @dataclass(frozen=True)
@@ -57,8 +54,8 @@ class LayerShares:
 
     chains: tuple[int, ...]
     places: tuple[tuple[str, str], ...]
-    values: Array
-    covariance: Array
+    values: Floats
+    covariance: Floats
 
 
 def chain_equations(
@@ -99,8 +96,6 @@ def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainL
     A chain left with less than LEAST_SHARE of its own time keeps that much, and its neighbours are charged the rest:
     sums over networks do not change.
     """
-    import numpy as np
-
     names = frozenset(solution.names)
     known = [(chain, behind) for chain, behind in _with_next(chains) if _chain(chain) in names]
     alone = [solution.index(_chain(chain)) for chain, _ in known]
@@ -136,8 +131,6 @@ def shares(latencies: ChainLatencies, layers: Mapping[tuple[str, str], Latency])
     `parts_of`, which leave each chain's sum unchanged. A layer not in `layers` counts as an average one of its chain,
     with a standard error of the same size.
     """
-    import numpy as np
-
     chains = latencies.chains
     if not chains:
         return LayerShares((), (), np.zeros(0), np.zeros((0, 0)))
@@ -227,7 +220,7 @@ def _meeting(chain: ChainProbes, behind: ChainProbes) -> str:
     return f"meeting {chain.meeting} {chain.alone} {behind.alone}"
 
 
-def _charged(values: Array, floors: Array) -> Array:
+def _charged(values: Floats, floors: Floats) -> Floats:
     """Return values of at least their floors: a shortfall is taken from the next ones, then from those before.
 
     If even the sum is too small, returns the floors.
@@ -242,10 +235,8 @@ def _charged(values: Array, floors: Array) -> Array:
     return charged
 
 
-def _in_context(chain: ChainProbes, layers: Mapping[tuple[str, str], Latency], whole_s: float) -> tuple[Array, Array]:
+def _in_context(chain: ChainProbes, layers: Mapping[tuple[str, str], Latency], whole_s: float) -> tuple[Floats, Floats]:
     """Return each layer's time in context, in seconds, and whether it was not measured."""
-    import numpy as np
-
     found = [layers.get(place) for place in chain.places]
     known = [one.latency_s for one in found if one is not None]
     average_s = sum(known) / len(known) if known else whole_s / len(found)

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
+from scipy.optimize import least_squares
 
-    Array = np.ndarray[Any, np.dtype[np.float64]]
+from harness.array_types import Floats
 
 MODEL_ERROR = 0.05
 """Relative error of the model on any chain."""
@@ -48,55 +47,49 @@ class ChainLayers:
     """
 
     chain: Sequence[int]
-    context_s: Array
+    context_s: Floats
     borders: Sequence[Sequence[int]]
-    weight_bytes: Array
+    weight_bytes: Floats
 
 
 @dataclass(frozen=True)
 class Parts:
     """Each layer's fraction of its chain, and its standard error before the fractions are made to add up to one."""
 
-    parts: Array
-    doubts: Array
+    parts: Floats
+    doubts: Floats
 
 
 @dataclass(frozen=True)
 class _QueueTimes:
     """Seconds by layer and queue, and by queue and chain, at some values of the unknowns."""
 
-    compute: Array
-    moved: Array
-    queues: tuple[Array, Array]
+    compute: Floats
+    moved: Floats
+    queues: tuple[Floats, Floats]
     power: float
 
     @property
-    def computing(self) -> Array:
+    def computing(self) -> Floats:
         """The weight of the computing queue in each chain's time, from 0 to 1."""
-        import numpy as np
-
         computing, moving = (np.log(queue) * self.power for queue in self.queues)
-        weight: Array = np.exp(computing - np.logaddexp(computing, moving))
+        weight: Floats = np.exp(computing - np.logaddexp(computing, moving))
         return weight
 
     @property
-    def log_total(self) -> Array:
+    def log_total(self) -> Floats:
         """Logarithm of each chain's seconds."""
-        import numpy as np
-
         one, other = (np.log(queue) * self.power for queue in self.queues)
-        total: Array = np.logaddexp(one, other) / self.power
+        total: Floats = np.logaddexp(one, other) / self.power
         return total
 
 
-def parts_of(layers: ChainLayers, chains_s: Array, stderr_s: Array) -> Parts:
+def parts_of(layers: ChainLayers, chains_s: Floats, stderr_s: Floats) -> Parts:
     """Fit the queues to chains of `chains_s` seconds, and divide each chain among its layers.
 
     A layer's standard error has two sources: the chains' residuals beyond their own errors, divided among the layers,
     and the difference between its fractions of the two queues where neither queue dominates.
     """
-    import numpy as np
-
     relative = stderr_s / chains_s
     found = min((_fit(layers, size, chains_s, relative) for size in _sizes(layers)), key=lambda fit: fit[0])
     times, owner = found[1], np.asarray(layers.chain, int)
@@ -113,8 +106,6 @@ def parts_of(layers: ChainLayers, chains_s: Array, stderr_s: Array) -> Parts:
 
 def _sizes(layers: ChainLayers) -> Sequence[float]:
     """Return the sizes to try as the smallest large border: between any two neighbouring sizes, or some of these."""
-    import numpy as np
-
     known = np.unique([size for sizes in layers.borders for size in sizes if size])
     between = np.sqrt(known[1:] * known[:-1].astype(float))
     if len(between) > _MOST_SIZES:
@@ -122,11 +113,8 @@ def _sizes(layers: ChainLayers) -> Sequence[float]:
     return [0.0, *between.tolist()]
 
 
-def _fit(layers: ChainLayers, large_bytes: float, chains_s: Array, relative: Array) -> tuple[float, _QueueTimes]:
+def _fit(layers: ChainLayers, large_bytes: float, chains_s: Floats, relative: Floats) -> tuple[float, _QueueTimes]:
     """Return the cost of the best values of the unknowns for one size, and the queues' times at these."""
-    import numpy as np
-    from scipy.optimize import least_squares
-
     small = np.array([sum(size for size in sizes if size < large_bytes) for sizes in layers.borders], float)
     large = np.array([sum(sizes) for sizes in layers.borders], float) - small
     member = np.equal.outer(np.arange(len(chains_s)), np.asarray(layers.chain)).astype(float)
@@ -134,16 +122,16 @@ def _fit(layers: ChainLayers, large_bytes: float, chains_s: Array, relative: Arr
     usual_rate = _USUAL_MOVED * float(layers.context_s.sum()) / moved_bytes
     usual = np.array([0.0, np.log(usual_rate), np.log(usual_rate), np.log(_USUAL_POWER - 1)])
 
-    def times(unknowns: Array) -> _QueueTimes:
+    def times(unknowns: Floats) -> _QueueTimes:
         scale, small_rate, large_rate, overlap = np.exp(unknowns)
         context = scale * layers.context_s
         weights = np.minimum(large_rate * layers.weight_bytes, context)
         compute = np.maximum(np.sqrt(context**2 - weights**2), _LEAST_COMPUTE * context)
         moved = small_rate * small + large_rate * large + weights + _TINY_S
-        queues: tuple[Array, Array] = (member @ compute, member @ moved)
+        queues: tuple[Floats, Floats] = (member @ compute, member @ moved)
         return _QueueTimes(compute, moved, queues, 1 + overlap)
 
-    def misfit(unknowns: Array) -> Array:
+    def misfit(unknowns: Floats) -> Floats:
         off = (times(unknowns).log_total - np.log(chains_s)) / np.hypot(MODEL_ERROR, relative)
         return np.append(off, _PULL * (unknowns - usual))
 

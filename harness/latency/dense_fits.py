@@ -7,41 +7,34 @@ one through `sparse_system` they take seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from harness.array_types import Floats, Ints, Mask
 from harness.latency.robust import huber_weights, pivot, reweight, robust_spread
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from harness.latency.robust import Ints, Mask
-
-    Array = np.ndarray[Any, np.dtype[np.float64]]
 
 _SMALLEST_SPREAD = 1e-12
 _AGREEMENT = 1e-7
 """Change relative to a fit's largest value at which the fit is settled: refits only serve percentiles."""
 
 
-def robust_fits(design: Array, totals: Array, weight: Array) -> Array:
+def robust_fits(design: Floats, totals: Floats, weight: Floats) -> Floats:
     """Return Huber estimates for `totals`, of shape (fits, probes), by iteratively reweighted least squares.
 
     `design` has the shape (probes, columns), `weight` is one over each probe's error. Returns (fits, columns), none
     of them negative. The weighted design must have full rank.
     """
-    import numpy as np
-
     scale = np.linalg.norm(design * weight[:, None], axis=0)
     scaled, wanted = design * weight[:, None] / scale, totals * weight
 
-    def refit(due: Ints, values: Array) -> Array:
+    def refit(due: Ints, values: Floats) -> Floats:
         residuals = wanted[due] - values @ scaled.T
         spread = np.maximum(_SMALLEST_SPREAD, robust_spread(residuals))
         return _nonnegative(scaled, wanted[due], huber_weights(residuals, spread))
 
     first = _nonnegative(scaled, wanted, np.ones_like(wanted))
     values = reweight(first, refit, lambda found: _AGREEMENT * abs(found).max(axis=1, keepdims=True))
-    fitted: Array = values / scale
+    fitted: Floats = values / scale
     return fitted
 
 
@@ -49,27 +42,21 @@ def robust_fits(design: Array, totals: Array, weight: Array) -> Array:
 class _Stack:
     """Normal equations as stacked dense matrices."""
 
-    gram: Array
-    goal: Array
+    gram: Floats
+    goal: Floats
 
-    def solve(self, fits: Ints, free: Mask) -> Array:
-        import numpy as np
-
+    def solve(self, fits: Ints, free: Mask) -> Floats:
         both = free[:, :, None] & free[:, None, :]
         bound = ~free[:, :, None] & np.eye(free.shape[1], dtype=bool)
         goal = np.where(free, self.goal[fits], 0.0)[..., None]
-        solved: Array = np.linalg.solve(np.where(both, self.gram[fits], 0.0) + bound, goal)[..., 0]
+        solved: Floats = np.linalg.solve(np.where(both, self.gram[fits], 0.0) + bound, goal)[..., 0]
         return solved
 
-    def slope(self, fits: Ints, values: Array) -> Array:
-        import numpy as np
-
-        slope: Array = np.einsum("fij,fj->fi", self.gram[fits], values) - self.goal[fits]
+    def slope(self, fits: Ints, values: Floats) -> Floats:
+        slope: Floats = np.einsum("fij,fj->fi", self.gram[fits], values) - self.goal[fits]
         return slope
 
 
-def _nonnegative(design: Array, totals: Array, trust: Array) -> Array:
-    import numpy as np
-
+def _nonnegative(design: Floats, totals: Floats, trust: Floats) -> Floats:
     stack = _Stack(np.einsum("pi,fp,pj->fij", design, trust, design, optimize=True), (trust * totals) @ design)
     return pivot(stack, stack.goal, np.ones(stack.goal.shape, dtype=bool))

@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from harness.array_types import Floats
 from harness.latency.joint import JointFit, Place, fit_joint
 from harness.latency.layer_latency import RESOLUTION_SIGMAS, CampaignData, Latency, slope_over_copies, subtracted
 from harness.latency.methods import LatencyMethod
 from harness.latency.overhead import Overhead
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[np.float64]]
 
 DISAGREEMENT_Z = 3.0
 RELEVANT_SHARE = 0.05
@@ -33,7 +30,7 @@ class LayerLatencies:
     """
 
     latencies: Mapping[Place, Latency]
-    covariance: Array
+    covariance: Floats
     flags: Mapping[Place, str]
     additivity: float | None
     sum_error: float
@@ -44,8 +41,6 @@ def estimate_layers(data: CampaignData, method: LatencyMethod, overhead: Overhea
 
     `overhead` is the fit to the campaign's null probes. Raises IllConditionedDesign.
     """
-    import numpy as np
-
     if method == "joint":
         fit = fit_joint(data, overhead)
         found = dict(zip(fit.places, fit.latencies, strict=True))
@@ -66,10 +61,8 @@ def estimate_layers(data: CampaignData, method: LatencyMethod, overhead: Overhea
     return LayerLatencies(latencies, np.diag(np.array(variances, float)), {}, None, overhead.scatter)
 
 
-def _shares(fit: JointFit, data: CampaignData) -> tuple[dict[Place, Latency], Array]:
+def _shares(fit: JointFit, data: CampaignData) -> tuple[dict[Place, Latency], Floats]:
     """Return the layers' shares of their chains by place, with their covariance; the mean where a place recurs."""
-    import numpy as np
-
     places = list(dict.fromkeys(fit.shares.places))
     rows = {place: row for row, place in enumerate(places)}
     mean = np.zeros((len(places), len(fit.shares.places)))

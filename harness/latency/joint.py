@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from harness.array_types import Floats
 from harness.latency.chain_latencies import (
     SIGNED,
     LayerShares,
@@ -28,11 +30,6 @@ from harness.latency.sparse_system import Equation, Solution, solve
 from harness.measure.summary import Measurement
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import STACK_COPIES, LayerProbes
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[np.float64]]
 
 Place = tuple[str, str]
 """Digest of a layer's key, and its context."""
@@ -60,7 +57,7 @@ class JointFit:
 
     places: tuple[Place, ...]
     latencies: tuple[Latency, ...]
-    covariance: Array
+    covariance: Floats
     shares: LayerShares
     sum_error: float
     repeated: Mapping[Place, Latency]
@@ -74,8 +71,6 @@ def fit_joint(data: CampaignData, overhead: Overhead) -> JointFit:
 
     `overhead` is the fit to null probes alone, whose scatter and columns hold for all. Raises IllConditionedDesign.
     """
-    import numpy as np
-
     chains, measured = data.chains, data.summaries
     layers = [layer for layer in data.layers if {layer.in_context, layer.null} <= measured.keys()]
     solution, scale = _solve(_equations(data, layers, overhead), data.roles)
@@ -157,8 +152,6 @@ def _equation(measurement: Measurement, amounts: Mapping[str, float], noise: flo
 
 def _spread_by_role(roles: Sequence[str], solution: Solution) -> dict[str, float]:
     """Return the robust spread of residuals in standard errors by role, at least 1, where there are enough."""
-    import numpy as np
-
     of = np.array(roles)
     held = {role: solution.residuals[(of == role) & solution.redundant] for role in set(roles)}
     return {

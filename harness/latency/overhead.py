@@ -13,19 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from harness.array_types import Floats
 from harness.errors import IllConditionedDesign
 from harness.latency.dense_fits import robust_fits
 from harness.latency.drift import SLOW_DRIFT, level_error, level_factors, levelled
 from harness.measure.summary import MAD_TO_SIGMA, Z_95, Measurement, summarise
 from harness.probe.overhead_terms import TERM_NAMES, OverheadTerms
 from harness.samples import Sample
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[np.float64]]
 
 COLUMNS = ("runs", *TERM_NAMES)
 """The order of coefficients: `runs` is c, `input_bytes` is a, `output_bytes` is b."""
@@ -136,8 +134,6 @@ def fit_overhead(
     the device's own memory that the null probes cannot separate from a and b is left out, and its time becomes part
     of them. Raises IllConditionedDesign where the sizes do not separate the other columns.
     """
-    import numpy as np
-
     design = np.array([row_of(terms) for terms, _ in nulls]).reshape(-1, len(COLUMNS))
     total = np.array([measurement.latency_s for _, measurement in nulls])
     used = np.flatnonzero(design.any(axis=0))
@@ -174,10 +170,8 @@ def fit_overhead(
     )
 
 
-def _separable(design: Array, weight: Array, used: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:
+def _separable(design: Floats, weight: Floats, used: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:
     """Return the columns that the design separates, and its condition number with columns of unit length."""
-    import numpy as np
-
     names = [COLUMNS[column] for column in used]
     step = "Measure null probes whose input and output sizes vary independently, as `harness profile` plans them"
     if len(design) <= len(used) or not {"runs", "input_bytes", "output_bytes"} <= set(names):
@@ -203,13 +197,12 @@ def _separable(design: Array, weight: Array, used: np.ndarray[Any, Any]) -> tupl
     return used, condition
 
 
-def _refits(design: Array, total: Array, weight: Array, fitted: Array, random: np.random.Generator) -> Array:
+def _refits(design: Floats, total: Floats, weight: Floats, fitted: Floats, random: np.random.Generator) -> Floats:
     """Return fits to totals drawn about the fitted ones, with the robust spread of the weighted residuals.
 
     The spread excludes as many of the smallest residuals as there are columns: the fit made them small. The ratio of
     Student's to the normal quantile widens the draws for the degrees of freedom.
     """
-    import numpy as np
     from scipy.stats import t
 
     expected = design @ fitted
@@ -221,13 +214,12 @@ def _refits(design: Array, total: Array, weight: Array, fitted: Array, random: n
     return robust_fits(design, expected + noise, weight)
 
 
-def _misfit(residual: Array, total: Array, stderr: Array, columns: int) -> tuple[float, float]:
+def _misfit(residual: Floats, total: Floats, stderr: Floats, columns: int) -> tuple[float, float]:
     """Return the relative scatter that measured errors do not explain, and its probability on an additive device.
 
     The probability is a binomial test of how many probes are further from the fit than their standard error: a few
     disturbed probes do not decide it.
     """
-    import numpy as np
     from scipy.stats import binom
 
     beyond = int(np.count_nonzero(abs(residual) > stderr))
@@ -238,21 +230,18 @@ def _misfit(residual: Array, total: Array, stderr: Array, columns: int) -> tuple
     return float(np.sqrt(max(0.0, spread**2 - explained**2))), likely
 
 
-def _least_squares(design: Array, total: Array, weight: Array) -> tuple[Array, float]:
-    import numpy as np
+def _least_squares(design: Floats, total: Floats, weight: Floats) -> tuple[Floats, float]:
     from sklearn.linear_model import LinearRegression
 
     # Columns of bytes are so much larger than that of runs that the solver would treat it as rounding.
     scale = np.linalg.norm(design * weight[:, None], axis=0)
     model = LinearRegression(fit_intercept=False).fit(design / scale, total, sample_weight=weight**2)
-    plain: Array = model.coef_ / scale
+    plain: Floats = model.coef_ / scale
     return plain, _r2(total, design @ plain, weight)
 
 
-def _r2(total: Array, predicted: Array, weight: Array) -> float:
+def _r2(total: Floats, predicted: Floats, weight: Floats) -> float:
     """Return the share of the weighted variance that the fit explains; 1 where there is no variance."""
-    import numpy as np
-
     centre = np.average(total, weights=weight**2)
     unexplained = float(np.sum((weight * (total - predicted)) ** 2))
     variance = float(np.sum((weight * (total - centre)) ** 2))

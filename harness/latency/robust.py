@@ -8,16 +8,12 @@ only as a sparse matrix. All functions here take a stack of fits, of shape (fits
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
+import numpy as np
+
+from harness.array_types import Floats, Ints, Mask
 from harness.measure.summary import MAD_TO_SIGMA
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[np.float64]]
-    Ints = np.ndarray[Any, np.dtype[np.intp]]
-    Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 HUBER = 1.345
 """Residuals beyond this many standard deviations lose weight: 95 % efficiency where errors are normal."""
@@ -30,38 +26,32 @@ _SLACK = 1e-11
 class NormalEquations(Protocol):
     """The normal equations of a stack of least-squares fits with columns of about unit length."""
 
-    def solve(self, fits: Ints, free: Mask) -> Array:
+    def solve(self, fits: Ints, free: Mask) -> Floats:
         """Return the solutions over the free columns, zero elsewhere."""
         ...
 
-    def slope(self, fits: Ints, values: Array) -> Array:
+    def slope(self, fits: Ints, values: Floats) -> Floats:
         """Return the gradient of half the squared error."""
         ...
 
 
-def robust_spread(residuals: Array) -> Array:
+def robust_spread(residuals: Floats) -> Floats:
     """Return the robust standard deviation about zero along the last axis, which stays with length 1."""
-    import numpy as np
-
-    spread: Array = MAD_TO_SIGMA * np.median(abs(residuals), axis=-1, keepdims=True)
+    spread: Floats = MAD_TO_SIGMA * np.median(abs(residuals), axis=-1, keepdims=True)
     return spread
 
 
-def huber_weights(residuals: Array, spread: Array | float) -> Array:
+def huber_weights(residuals: Floats, spread: Floats | float) -> Floats:
     """Return the weights of squared residuals: 1 up to HUBER times the spread, less beyond."""
-    import numpy as np
-
     return np.minimum(1.0, HUBER * spread / np.maximum(abs(residuals), 1e-300))
 
 
-def reweight(values: Array, refit: Callable[[Ints, Array], Array], tolerance: Callable[[Array], Array]) -> Array:
+def reweight(values: Floats, refit: Callable[[Ints, Floats], Floats], tolerance: Callable[[Floats], Floats]) -> Floats:
     """Refit each fit until none of its values changes by more than its tolerance, at most _REWEIGHTINGS times.
 
     `refit` takes the indices of the fits still due and their values, and returns new values by weights from the old.
     `tolerance` returns the change allowed to each value.
     """
-    import numpy as np
-
     due = np.arange(len(values))
     for _ in range(_REWEIGHTINGS):
         renewed = refit(due, values[due])
@@ -73,14 +63,12 @@ def reweight(values: Array, refit: Callable[[Ints, Array], Array], tolerance: Ca
     return values
 
 
-def pivot(equations: NormalEquations, goal: Array, free: Mask, bounded: Mask | bool = True) -> Array:
+def pivot(equations: NormalEquations, goal: Floats, free: Mask, bounded: Mask | bool = True) -> Floats:
     """Solve with `bounded` columns not below zero by block principal pivoting (Portugal, Judice and Vicente 1994).
 
     `goal` is the right-hand side and `free` the columns to start off their bound, both of shape (fits, columns). All
     columns that violate a condition change sides while that leaves fewer violations; after that the last one alone.
     """
-    import numpy as np
-
     fits, columns = goal.shape
     slack = _SLACK * (abs(goal).max(axis=1, keepdims=True, initial=0.0) + 1e-300)
     fewest, tries = np.full(fits, columns + 1), np.full(fits, _FULL_EXCHANGES)

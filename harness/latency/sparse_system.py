@@ -9,18 +9,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from scipy.sparse import csc_array, diags_array, eye_array
+from scipy.sparse.linalg import splu
+
+from harness.array_types import Floats, Ints, Mask
 from harness.errors import IllConditionedDesign
 from harness.latency.robust import huber_weights, pivot, reweight, robust_spread
-
-if TYPE_CHECKING:
-    import numpy as np
-    from scipy.sparse import csc_array
-
-    from harness.latency.robust import Ints, Mask
-
-    Array = np.ndarray[Any, np.dtype[np.float64]]
 
 MAX_CONDITION = 1e4
 """Of the weighted design with columns of unit length; beyond it, rounding and noise decide the unknowns."""
@@ -54,9 +50,9 @@ class Solution:
     """
 
     names: tuple[str, ...]
-    values: Array
-    covariance: Array
-    residuals: Array
+    values: Floats
+    covariance: Floats
+    residuals: Floats
     redundant: Mask
     scale: float
     condition: float
@@ -76,8 +72,6 @@ def solve(equations: Sequence[Equation], signed: Set[str] = frozenset()) -> Solu
     Standard errors grow by `scale` where it exceeds 1. Raises IllConditionedDesign where the equations do not
     determine each unknown, and names those that they cannot separate.
     """
-    import numpy as np
-
     names = tuple(sorted({name for equation in equations for name, amount in equation.amounts.items() if amount}))
     design = _design(equations, names)
     total = np.array([equation.total_s for equation in equations])
@@ -89,7 +83,7 @@ def solve(equations: Sequence[Equation], signed: Set[str] = frozenset()) -> Solu
     leverage = _leverage(scaled)
     redundant = leverage < 1 - _DETERMINED
 
-    def weigh(values: Array) -> tuple[Array, float, Array]:
+    def weigh(values: Floats) -> tuple[Floats, float, Floats]:
         residuals = wanted - scaled @ values
         # A fit makes its residuals smaller than the errors are, most where one equation decides almost alone.
         honest = residuals / np.sqrt(np.maximum(1 - leverage, _DETERMINED))
@@ -97,7 +91,7 @@ def solve(equations: Sequence[Equation], signed: Set[str] = frozenset()) -> Solu
         scale = float(robust_spread(held)[0]) if len(held) >= _FEWEST_RESIDUALS else 1.0
         return residuals, scale, np.where(redundant, huber_weights(honest, max(1.0, scale)), 1.0)
 
-    def fit(trust: Array, start: Mask) -> Array:
+    def fit(trust: Floats, start: Mask) -> Floats:
         weight = np.sqrt(trust)
         return _bounded(_scaled(scaled, weight), wanted * weight, bounded, start)
 
@@ -114,9 +108,6 @@ def solve(equations: Sequence[Equation], signed: Set[str] = frozenset()) -> Solu
 
 
 def _design(equations: Sequence[Equation], names: Sequence[str]) -> csc_array:
-    import numpy as np
-    from scipy.sparse import csc_array
-
     place = {name: at for at, name in enumerate(names)}
     cells = [
         (row, place[name], amount)
@@ -128,54 +119,40 @@ def _design(equations: Sequence[Equation], names: Sequence[str]) -> csc_array:
     return csc_array((np.array(amounts, float), (rows, columns)), shape=(len(equations), len(names)))
 
 
-def _structure(design: csc_array, total: Array) -> csc_array:
+def _structure(design: csc_array, total: Floats) -> csc_array:
     """Return the design weighted by totals, with columns of unit length.
 
     Which unknowns the probes separate depends on what they contain, not on how often each one was run.
     """
-    import numpy as np
-
     typical = np.clip(abs(total), *(np.median(abs(total)) * np.array([1 / _SPAN, _SPAN])))
     structure = _scaled(design, 1 / np.maximum(typical, 1e-300))
     return _scaled(structure, np.ones(len(total)), 1 / _column_lengths(structure))
 
 
-def _column_lengths(design: csc_array) -> Array:
-    import numpy as np
-
-    lengths: Array = np.sqrt(np.asarray(design.multiply(design).sum(axis=0)).ravel())
+def _column_lengths(design: csc_array) -> Floats:
+    lengths: Floats = np.sqrt(np.asarray(design.multiply(design).sum(axis=0)).ravel())
     return lengths
 
 
-def _scaled(design: csc_array, by_row: Array, by_column: Array | float = 1.0) -> csc_array:
-    import numpy as np
-    from scipy.sparse import csc_array, diags_array
-
+def _scaled(design: csc_array, by_row: Floats, by_column: Floats | float = 1.0) -> csc_array:
     columns = np.broadcast_to(by_column, design.shape[1:])
     return csc_array(diags_array(by_row) @ design @ diags_array(columns))
 
 
 def _normal(design: csc_array) -> csc_array:
     """Return the normal matrix, with a ridge so small that it only keeps the factorisation from failing."""
-    from scipy.sparse import csc_array, eye_array
-
     return csc_array(design.T @ design + _RIDGE * eye_array(design.shape[1]))
 
 
-def _inverse(normal: csc_array) -> Array:
+def _inverse(normal: csc_array) -> Floats:
     """Return the dense inverse by one sparse factorisation; a few thousand unknowns take seconds."""
-    import numpy as np
-    from scipy.sparse.linalg import splu
-
-    inverse: Array = splu(normal).solve(np.eye(normal.shape[0]))
+    inverse: Floats = splu(normal).solve(np.eye(normal.shape[0]))
     return (inverse + inverse.T) / 2
 
 
-def _leverage(design: csc_array) -> Array:
+def _leverage(design: csc_array) -> Floats:
     """Return how much of each equation's fitted total its own measured total decides, from 0 to 1."""
-    import numpy as np
-
-    leverage: Array = np.asarray((design @ _inverse(_normal(design)) * design.toarray()).sum(axis=1)).ravel()
+    leverage: Floats = np.asarray((design @ _inverse(_normal(design)) * design.toarray()).sum(axis=1)).ravel()
     return np.clip(leverage, 0.0, 1.0)
 
 
@@ -184,37 +161,29 @@ class _OneFit:
     """Normal equations of one fit as a sparse matrix."""
 
     normal: csc_array
-    goal: Array
+    goal: Floats
 
-    def solve(self, fits: Ints, free: Mask) -> Array:  # noqa: ARG002 - there is one fit
-        import numpy as np
-        from scipy.sparse.linalg import splu
-
+    def solve(self, fits: Ints, free: Mask) -> Floats:  # noqa: ARG002 - there is one fit
         inside, values = np.flatnonzero(free[0]), np.zeros((1, len(self.goal)))
         if len(inside):
             values[0, inside] = splu(self.normal[:, inside][inside, :].tocsc()).solve(self.goal[inside])
         return values
 
-    def slope(self, fits: Ints, values: Array) -> Array:  # noqa: ARG002 - there is one fit
-        slope: Array = (self.normal @ values[0] - self.goal)[None]
+    def slope(self, fits: Ints, values: Floats) -> Floats:  # noqa: ARG002 - there is one fit
+        slope: Floats = (self.normal @ values[0] - self.goal)[None]
         return slope
 
 
-def _bounded(design: csc_array, wanted: Array, bounded: Mask, start: Mask) -> Array:
+def _bounded(design: csc_array, wanted: Floats, bounded: Mask, start: Mask) -> Floats:
     """Solve least squares with `bounded` values not below zero, from the `start` columns off their bound."""
-    import numpy as np
-
     fit = _OneFit(_normal(design), design.T @ wanted)
     free = start | ~bounded if start.any() else np.ones(len(start), bool)
-    values: Array = pivot(fit, fit.goal[None], free[None], bounded)[0]
+    values: Floats = pivot(fit, fit.goal[None], free[None], bounded)[0]
     return values
 
 
 def _check(design: csc_array, names: Sequence[str]) -> float:
     """Return the condition number of a design with columns of unit length; raises IllConditionedDesign."""
-    import numpy as np
-    from scipy.sparse.linalg import splu
-
     normal = _normal(design)
     factor = splu(normal)
     random = np.random.default_rng(0)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.array_types import Floats
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import CampaignIncomplete, LutNotFound
 from harness.latency.estimators import LayerLatencies, estimate_layers
@@ -27,9 +27,6 @@ from harness.network.fusion_rules import FusionRule
 from harness.probe.probe_plan import LayerProbes
 from harness.settings import DEFAULT_DEVICE
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
-
-if TYPE_CHECKING:
-    Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def build_lut(
@@ -159,7 +156,7 @@ class _Source:
         return cls(campaign, known, windows, measured.visits, overhead, latencies)
 
 
-def _entries(sources: Sequence[_Source], method: LatencyMethod) -> tuple[tuple[Entry, ...], Array]:
+def _entries(sources: Sequence[_Source], method: LatencyMethod) -> tuple[tuple[Entry, ...], Floats]:
     """Return the newest campaign's entry for each place, sorted, and their covariance: campaigns err independently."""
     newest = {place: number for number, source in enumerate(sources) for place in source.latencies.latencies}
     places = sorted(newest)

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
-    Array = np.ndarray[Any, np.dtype[np.float64]]
+from harness.array_types import Floats
 
 _ITEM_BYTES = 4
 _SMALLEST = 1e-4
 """Smaller correlations are noise, and cost space."""
 
 
-def pack(covariance: Array) -> bytes:
+def pack(covariance: Floats) -> bytes:
     """Return the packed correlations of a covariance matrix; empty for fewer than two entries."""
-    import numpy as np
-
     spread = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
     correlation = covariance / np.outer(spread, spread)
     upper = correlation[np.triu_indices(len(covariance), 1)]
@@ -31,10 +27,8 @@ def pack(covariance: Array) -> bytes:
     return zlib.compress(kept.astype("<f4").tobytes(), 6) if len(kept) else b""
 
 
-def unpack(content: bytes, entries: int) -> Array:
+def unpack(content: bytes, entries: int) -> Floats:
     """Return the correlation matrix; raises ValueError unless the content belongs to this number of entries."""
-    import numpy as np
-
     expected = entries * (entries - 1) // 2 * _ITEM_BYTES
     if not expected and not content:
         return np.eye(entries)
@@ -55,10 +49,8 @@ def unpack(content: bytes, entries: int) -> Array:
     return matrix
 
 
-def variance(correlation: Array, stderr: Array, counts: Mapping[int, int]) -> float:
+def variance(correlation: Floats, stderr: Floats, counts: Mapping[int, int]) -> float:
     """Return the variance of a sum of entries, each counted by its index as often as `counts` says."""
-    import numpy as np
-
     at = np.fromiter(counts.keys(), int, len(counts))
     parts = stderr[at] * np.fromiter(counts.values(), float, len(counts))
     return max(0.0, float(parts @ correlation[np.ix_(at, at)] @ parts))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.predictor.features.layer_arrays import Floats, Ints, LayerArrays, index_of
+from harness.array_types import Floats, Ints
+from harness.predictor.features.layer_arrays import LayerArrays, index_of
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.feature_matrix import FeatureMatrix, feature_matrix
 from harness.predictor.roofline.roofline_fit import Roofline, fit_roofline

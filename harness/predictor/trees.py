@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.predictor.features.layer_arrays import Floats
+from harness.array_types import Floats
 from harness.predictor.roofline.feature_matrix import FeatureMatrix, rising_columns
 
 VOTES = 64

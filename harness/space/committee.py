@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.predictor.features.layer_arrays import Floats
+from harness.array_types import Floats
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
 from harness.predictor.fit import fit_predictor
 from harness.predictor.predictor import Predictor

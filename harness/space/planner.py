@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from harness.predictor.features.layer_arrays import Floats, Ints
+from harness.array_types import Floats, Ints
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
 from harness.predictor.fit import LEAST_SAMPLES
 from harness.settings import SPACE_COUNT, SPACE_TARGET

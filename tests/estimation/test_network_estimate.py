@@ -1,9 +1,10 @@
-"""Whole networks from a table: the sum of what it says, and an honest word on the rest."""
+"""Estimates of whole networks from a table, with intervals and coverage."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from harness.measure.policy import RepeatPolicy
 from harness.network.models import load_network
 from harness.probe.overhead_terms import OverheadTerms
 
-# Estimates, and says what kinds of processes or connections were made meanwhile.
+# Estimates, and prints the kinds of processes and connections made meanwhile.
 WATCHED = """
 import sys
 from pathlib import Path
@@ -34,20 +35,26 @@ print(found.latency_s, sorted(seen))
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """Return a workspace with a null device and a small network, for all tests."""
+    return Bench(tmp_path_factory.mktemp("bench"))
+
+
+@pytest.fixture(scope="module")
 def table(bench: Bench) -> Lut:
-    """A table of the small network."""
+    """Return a table of the small network."""
     bench.profile(policy=RepeatPolicy(runs=10))
     return bench.build()
 
 
 def of(path: Path, table: Lut) -> NetworkEstimate:
-    """The estimate of one file."""
+    """Return the estimate of one file."""
     return estimate_network(load_network(str(path)), table)
 
 
 def test_the_estimate_is_the_sum_of_its_parts(bench: Bench, table: Lut) -> None:
-    """Layers from the table, each as often as it occurs, plus the overhead at the network's own sizes (S1.8)."""
+    """An estimate is the sum of its layers' entries and the overhead at the network's own sizes (S1.8)."""
     (found,) = estimate([str(bench.model)], device=table.device, workspace=bench.workspace)
     assert found.latency_s == pytest.approx(sum(layer.latency_s or 0.0 for layer in found.layers) + found.overhead_s)
     terms = OverheadTerms(4 * 8 * 16 * 16, 4 * 64)
@@ -62,7 +69,7 @@ def test_the_estimate_is_the_sum_of_its_parts(bench: Bench, table: Lut) -> None:
 
 
 def test_the_estimate_is_near_the_truth(bench: Bench, table: Lut) -> None:
-    """The true time by the formula lies within twice the interval, which is no wider than a tenth of it."""
+    """The true time is within twice the interval, whose half width is below a tenth of the estimate."""
     found = of(bench.model, table)
     assert found.latency_s is not None
     assert found.interval_s is not None
@@ -72,7 +79,7 @@ def test_the_estimate_is_near_the_truth(bench: Bench, table: Lut) -> None:
 
 
 def test_a_network_that_was_never_profiled_is_estimated_from_its_layers(bench: Bench, table: Lut) -> None:
-    """A deeper network of known layers is covered although nobody ever measured it."""
+    """A network of measured layers that was never measured itself is estimated within 5 %."""
     deep = build_network(bench.root / "deep.onnx", widths=(8, 32, 32, 32, 32, 32, 32))
     found = of(deep, table)
     assert found.latency_s == pytest.approx(bench.truth.network_s(deep), rel=0.05)
@@ -80,7 +87,7 @@ def test_a_network_that_was_never_profiled_is_estimated_from_its_layers(bench: B
 
 
 def test_errors_of_repeated_layers_add_up_straight(bench: Bench, table: Lut) -> None:
-    """A layer that occurs n times errs n times the same way; different layers err independently."""
+    """The error of a layer that occurs n times counts n times; errors of different layers are independent."""
     exact = tuple(dataclasses.replace(entry, stderr_s=0.0) for entry in table.entries)
     key = next(entry.key for entry in table.entries if "32,32,3,3" in entry.signature)
     one = tuple(dataclasses.replace(entry, stderr_s=1e-5 if entry.key == key else 0.0) for entry in exact)
@@ -102,7 +109,7 @@ def test_errors_of_repeated_layers_add_up_straight(bench: Bench, table: Lut) -> 
 
 
 def test_unknown_layers_leave_the_total_open(bench: Bench, table: Lut) -> None:
-    """A layer that the table lacks makes the total None, is listed, counted, and what is known is told beside it."""
+    """A layer that the table lacks makes the total None; it is listed, and the sum of the others is given."""
     wide = build_network(bench.root / "wide.onnx", widths=(8, 32, 32, 40))
     found = of(wide, table)
     assert found.latency_s is None
@@ -117,10 +124,10 @@ def test_unknown_layers_leave_the_total_open(bench: Bench, table: Lut) -> None:
     assert empty.covered_latency_s == pytest.approx(empty.overhead_s)
 
 
-def test_an_estimate_needs_no_device(bench: Bench, table: Lut) -> None:
-    """No process is started, no connection made, no journal opened; devices.toml need not exist."""
-    bench.workspace.devices.unlink()
-    command = [sys.executable, "-c", WATCHED, str(bench.model), str(bench.root)]
+def test_an_estimate_needs_no_device(bench: Bench, table: Lut, tmp_path: Path) -> None:
+    """An estimate starts no process, makes no connection, opens no journal, and needs no devices.toml."""
+    shutil.copytree(bench.workspace.lut, tmp_path / "lut")
+    command = [sys.executable, "-c", WATCHED, str(bench.model), str(tmp_path)]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     latency, _, seen = ran.stdout.strip().partition(" ")
     assert float(latency) == of(bench.model, table).latency_s
@@ -128,7 +135,7 @@ def test_an_estimate_needs_no_device(bench: Bench, table: Lut) -> None:
 
 
 def test_several_networks_keep_their_order(bench: Bench, table: Lut) -> None:
-    """Estimates come in the order of the networks, from the newest table or the one that is named."""
+    """Estimates are in the order of the networks, from the newest table or the given one."""
     small = build_network(bench.root / "small.onnx", widths=(8, 32))
     names = [str(bench.model), str(small), str(bench.model)]
     newest = estimate(names, device=table.device, workspace=bench.workspace)
@@ -138,7 +145,7 @@ def test_several_networks_keep_their_order(bench: Bench, table: Lut) -> None:
 
 
 def test_a_table_of_another_device_is_refused(bench: Bench, table: Lut) -> None:
-    """A named table must be that of the named device, and a device without a table has none."""
+    """A table of another device is refused, and so is a device without a table."""
     with pytest.raises(LutMismatch):
         estimate([str(bench.model)], device="cpu01", lut=table.path)
     with pytest.raises(LutNotFound):

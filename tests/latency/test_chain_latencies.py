@@ -1,4 +1,4 @@
-"""Latencies of chains from totals of windows, and of their layers: sums are kept, and so are their variances."""
+"""Latencies of chains from windows, and shares of their layers, which keep sums and their variances."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NULLS = (
 
 
 def row_of_chains(network: str, count: int, dropped: Sequence[int] = ()) -> list[ChainProbes]:
-    """Chains behind each other; the first reads what comes from outside, and the third is equal to the second."""
+    """Return consecutive chains; the first reads its input from outside, and the third is equal to the second."""
     names = [f"{network}{at - (at == 2)}" for at in range(count)]
     chains = []
     for at, name in enumerate(names):
@@ -47,7 +47,7 @@ def row_of_chains(network: str, count: int, dropped: Sequence[int] = ()) -> list
 
 
 def truth_of(chains: Sequence[ChainProbes], seed: int) -> dict[str, float]:
-    """Seconds that chains, meetings and what stands in front of them take; meetings may be less than nothing."""
+    """Return the seconds of chains, meetings and the layers in front of them; meetings may be negative."""
     draw = np.random.default_rng(seed)
     times = {chain.alone: float(draw.uniform(2e-5, 1e-3)) for chain in chains}
     times |= {chain.meeting: float(draw.uniform(-1e-5, 1e-5)) for chain in chains if chain.meeting}
@@ -56,7 +56,7 @@ def truth_of(chains: Sequence[ChainProbes], seed: int) -> dict[str, float]:
 
 
 def terms_of(chains: Sequence[ChainProbes]) -> dict[str, OverheadTerms]:
-    """Transfers of every probe."""
+    """Return the transfers of every probe."""
     probes = [name for c in chains for name in (c.alone, c.alone_null, c.meeting, c.meeting_null) if name]
     return {
         probe: OverheadTerms(input_bytes=100 * at, output_bytes=70 * at)
@@ -65,12 +65,12 @@ def terms_of(chains: Sequence[ChainProbes]) -> dict[str, OverheadTerms]:
 
 
 def overhead_s(terms: OverheadTerms) -> float:
-    """What host and transfers take."""
+    """Return the seconds of host and transfers."""
     return C_S + A_S * terms.input_bytes + B_S * terms.output_bytes
 
 
 def totals(chains: Sequence[ChainProbes], truth: Mapping[str, float]) -> dict[str, float]:
-    """What every window takes, by hand: what stands in front, its chains, and where they meet."""
+    """Return every window's total: the layers in front, its chains, and their meeting."""
     terms, found = terms_of(chains), {}
     for at, chain in enumerate(chains):
         front = truth.get(chain.alone_null, 0.0)
@@ -84,7 +84,7 @@ def totals(chains: Sequence[ChainProbes], truth: Mapping[str, float]) -> dict[st
 
 
 def solved(chains: Sequence[ChainProbes], seen: Mapping[str, float], relative: float) -> Solution:
-    """The system of the windows and of three calibration probes."""
+    """Solve the system of the windows and three calibration probes."""
     calibration = [
         Equation({"runs": 1.0, "input_bytes": n.input_bytes, "output_bytes": n.output_bytes}, overhead_s(n), 1e-10)
         for n in NULLS
@@ -101,7 +101,7 @@ def solved(chains: Sequence[ChainProbes], seen: Mapping[str, float], relative: f
 @given(SEEDS, st.integers(1, 7), st.sets(st.integers(0, 5), max_size=2))
 @settings(max_examples=25, deadline=None)
 def test_exact_totals_give_the_exact_chains(seed: int, count: int, dropped: set[int]) -> None:
-    """Chains come out as they went in, each with its part of its meetings, which are parted as chains are long."""
+    """Exact totals give the true chains, each with its part of its meetings in proportion to its length."""
     chains = [*row_of_chains("one", count, sorted(dropped)), *row_of_chains("other", 2)]
     truth = truth_of(chains, seed)
     found = chain_latencies(chains, solved(chains, totals(chains, truth), 1e-6))
@@ -116,10 +116,11 @@ def test_exact_totals_give_the_exact_chains(seed: int, count: int, dropped: set[
     assert found.values == pytest.approx(wanted, rel=1e-5)
 
 
-def test_how_a_meeting_is_charged_is_in_doubt() -> None:
-    """Of 20 us that 100 and 300 us save, 5 and 15 us are theirs; whether it is all one's is one draw of 1/4.
+def test_the_charging_of_a_meeting_has_an_error_without_effect_on_sums() -> None:
+    """A saving of 20 us between chains of 100 and 300 us is charged as 5 and 15 us.
 
-    The spread of that is 20 us * (1/4 * 3/4)^(1/2), for both and the other way round: the sum has none.
+    The error is that of one draw with probability 1/4 of the whole saving, 20 us * (1/4 * 3/4)^(1/2), with opposite
+    signs in the two chains: the sum has none.
     """
     chains = row_of_chains("n", 2)
     truth = {"alone n0": 1e-4, "alone n1": 3e-4, "meeting 0 n0": -2e-5, "null 1": 1e-5}
@@ -130,7 +131,7 @@ def test_how_a_meeting_is_charged_is_in_doubt() -> None:
 
 
 def test_amounts_are_the_overheads_and_one_of_each_content() -> None:
-    """A pair holds what stands in front, both chains, twice the one where they are equal, and their meeting."""
+    """A pair of equal chains holds the layers in front, twice the chain, and their meeting."""
     chains = row_of_chains("n", 4)
     terms = terms_of(chains)
     equations = chain_equations(chains, terms, terms)
@@ -144,7 +145,7 @@ def test_amounts_are_the_overheads_and_one_of_each_content() -> None:
 
 
 def test_windows_that_were_not_measured_are_left_out() -> None:
-    """A chain without its window is not told, and its neighbour's meeting with it is not; the others are."""
+    """A chain whose window was not measured has no latency; the other chains have theirs."""
     chains = row_of_chains("n", 5)
     seen = totals(chains, truth_of(chains, 1))
     del seen["alone n3"]
@@ -153,7 +154,7 @@ def test_windows_that_were_not_measured_are_left_out() -> None:
 
 
 def test_chains_and_their_sum_scatter_as_the_covariance_says() -> None:
-    """Over noisy campaigns, spreads of the chains and of the network are those that are told."""
+    """Over noisy campaigns, chains and their sum scatter by the standard errors of the covariance."""
     chains = [
         ChainProbes((("layer", str(at)),), "n", f"alone {at}", "", f"meeting {at}" if at < 11 else "", "", True)
         for at in range(12)
@@ -174,11 +175,11 @@ def test_chains_and_their_sum_scatter_as_the_covariance_says() -> None:
     assert np.std(values, axis=0) == pytest.approx(np.sqrt(np.diag(covariance)), rel=0.45)
 
 
-def test_no_chain_takes_less_than_nothing() -> None:
-    """A chain that saves more than it takes, in front and behind, leaves the rest to its neighbours; the sum is kept.
+def test_no_chain_is_negative() -> None:
+    """A chain whose meetings save more than it takes keeps a tenth of its time, and the sum does not change.
 
-    Half of each meeting's 95 us leaves 100, 100 and 100 us with 52.5, 5 and 52.5 us: the second keeps a tenth of its
-    100 us, which the third pays for.
+    Half of each meeting's 95 us leaves chains of 100 us with 52.5, 5 and 52.5 us: the second keeps 10 us, and the third
+    is charged the difference.
     """
     chains = [
         ChainProbes((("layer", str(at)),), "n", f"alone {at}", "", f"meeting {at}" if at < 2 else "", "", True)
@@ -192,7 +193,7 @@ def test_no_chain_takes_less_than_nothing() -> None:
 @given(SEEDS, st.integers(1, 6))
 @settings(max_examples=40, deadline=None)
 def test_shares_are_positive_and_add_up_to_their_chains(seed: int, count: int) -> None:
-    """Each chain is the sum of its layers, and so are variances and covariances of chains."""
+    """The shares of each chain's layers add up to the chain, and so do their variances and covariances."""
     draw = np.random.default_rng(seed)
     chains = tuple(row_of_chains("n", count))
     root = draw.standard_normal((count, count)) * 1e-6
@@ -213,10 +214,10 @@ def test_shares_are_positive_and_add_up_to_their_chains(seed: int, count: int) -
 
 
 def test_few_chains_leave_layers_in_doubt() -> None:
-    """Two layers of 2 and 6 us in a chain of 4 us take 1 and 3 us, each in doubt by USUAL_DOUBT: 0.3 and 0.9 us.
+    """Layers of 2 and 6 us in a chain of 4 us take 1 and 3 us, with errors of USUAL_DOUBT: 0.3 and 0.9 us.
 
-    What is taken from one goes to both by their shares of 1/4 and 3/4, so that each is off by
-    (3/4)² * 0.3² + (1/4)² * 0.9² = 0.10125 us² beside its share of the chain's variance of 0.16 us².
+    An error of one layer is divided between both by their shares of 1/4 and 3/4, so each has a variance of
+    (3/4)² * 0.3² + (1/4)² * 0.9² = 0.10125 us², besides its share of the chain's variance of 0.16 us².
     """
     chain = ChainProbes((("a", ""), ("b", "")), "n", "alone", "", "", "", True)
     latencies = ChainLatencies((chain,), np.array([4e-6]), np.array([[0.16e-12]]), np.zeros((1, 1)))
@@ -229,10 +230,10 @@ def test_few_chains_leave_layers_in_doubt() -> None:
     assert found.covariance.sum() == pytest.approx(0.16e-12)
 
 
-def test_a_layer_that_is_not_known_is_as_uncertain_as_it_is_long() -> None:
-    """Of three layers of a chain of 6 us the one that no probe tells takes the mean of 2 us, give or take 2 us.
+def test_an_unmeasured_layer_is_as_uncertain_as_it_is_long() -> None:
+    """An unmeasured layer of three in a chain of 6 us takes the mean of 2 us, with a standard error of 2 us.
 
-    Its own part of that, (2/3)² * 2², and of the others' USUAL_DOUBT of 0.6 us (1/3)² * (0.3² + 0.9²), 1 and 3 us.
+    Its variance is (2/3)² * 2² of its own error and (1/3)² * (0.3² + 0.9²) of the others' USUAL_DOUBT.
     """
     chain = ChainProbes((("a", ""), ("b", ""), ("c", "")), "n", "alone", "", "", "", True)
     latencies = ChainLatencies((chain,), np.array([6e-6]), np.zeros((1, 1)), np.zeros((1, 1)))
@@ -243,13 +244,13 @@ def test_a_layer_that_is_not_known_is_as_uncertain_as_it_is_long() -> None:
 
 
 def test_no_chains_have_no_shares() -> None:
-    """A device that tells no chains gives nothing to split."""
+    """A device without chains has no shares."""
     found = shares(ChainLatencies((), np.zeros(0), np.zeros((0, 0)), np.zeros((0, 0))), {})
     assert (found.places, found.values.shape, found.covariance.shape) == ((), (0,), (0, 0))
 
 
 def test_a_chain_of_one_layer_is_that_layer() -> None:
-    """Nothing is to be shared out, whatever the layer takes in its context."""
+    """A chain of one layer is that layer's, whatever its time in context."""
     chain = ChainProbes((("a", ""),), "n", "alone", "", "", "", True)
     latencies = ChainLatencies((chain,), np.array([4e-6]), np.array([[1e-14]]), np.zeros((1, 1)))
     for layers in ({}, {("a", ""): Latency(9e-6, 1e-6, True, 9)}):

@@ -1,4 +1,4 @@
-"""Copies of a layer by their slope, and the flags of layers that other estimators contradict."""
+"""The slope over copies of a layer, and the flags of layers whose estimators disagree."""
 
 from __future__ import annotations
 
@@ -26,44 +26,43 @@ STACKS = ("x1", "x2", "x4")
 LAYER = LayerProbes(LayerKey("k"), "chip", "Conv", "conv", "whole", "alone", "within", "without", STACKS)
 PLACE = (LAYER.key.digest, LAYER.context)
 TERMS = {
-    "whole": OverheadTerms(4096, 64, 1, 8192, 64), "alone": OverheadTerms(8192, 64, 1, 8192, 64),
-    "within": OverheadTerms(512, 64, 1, 8192, 64), "without": OverheadTerms(512, 64, 1, 8192, 64),
-    **dict.fromkeys(STACKS, OverheadTerms(512, 64, 1, 8192, 64)),
-}  # fmt: skip
-ROLES = {
-    "whole": "layer", "alone": "auxiliary", "within": "context", "without": "null", **dict.fromkeys(STACKS, "stack"),
-}  # fmt: skip
+    "whole": OverheadTerms(4096, 64, 1, 8192, 64),
+    "alone": OverheadTerms(8192, 64, 1, 8192, 64),
+    **dict.fromkeys(("within", "without", *STACKS), OverheadTerms(512, 64, 1, 8192, 64)),
+}
+_ROLES = {"whole": "layer", "alone": "auxiliary", "within": "context", "without": "null"}
+ROLES = {**_ROLES, **dict.fromkeys(STACKS, "stack")}
 PRODUCER_S = 2e-5
 LAYER_S = 1e-3
 
 
 def measured(latency_s: float, stderr_s: float = 1e-8) -> Measurement:
-    """A measurement with ten samples."""
+    """Return a measurement with ten samples."""
     return Measurement(latency_s, stderr_s, 2 * stderr_s, 10, 0, "device")
 
 
 def overhead_s(terms: OverheadTerms) -> float:
-    """100 µs a run, 0.1 ns per byte in, 0.2 ns per byte out."""
+    """Return 100 µs a run, 0.1 ns per input byte and 0.2 ns per output byte."""
     return 1e-4 + 1e-10 * terms.input_bytes + 2e-10 * terms.output_bytes
 
 
 @cache
 def calibration() -> tuple[dict[str, Probe], dict[str, Measurement], Overhead]:
-    """Null probes of a device without noise, their totals, and the fit of these."""
+    """Return null probes of a device without noise, their totals, and their fit."""
     probes = {probe.id: probe for probe in calibration_probes(AuxiliaryKind.AVGPOOL, 200_000)}
     totals = {name: measured(overhead_s(probe.terms), 1e-7) for name, probe in probes.items()}
     return probes, totals, fit_overhead([(probes[name].terms, one) for name, one in totals.items()])
 
 
 def contents_s(by_itself_s: float = LAYER_S, behind_a_copy_s: float = LAYER_S) -> dict[str, float]:
-    """What each probe holds besides the overhead, of a layer that takes LAYER_S in its context."""
+    """Return the contents of each probe without the overhead, for a layer that takes LAYER_S in its context."""
     copies = {name: LAYER_S + (number - 1) * behind_a_copy_s for name, number in zip(STACKS, STACK_COPIES, strict=True)}
     held = {"within": PRODUCER_S + LAYER_S, "without": PRODUCER_S, "whole": by_itself_s, "alone": 0.0}
     return {**held, **{name: PRODUCER_S + one for name, one in copies.items()}}
 
 
 def estimated(contents: Mapping[str, float], stderr_s: float = 1e-8) -> LayerLatencies:
-    """The layer by the default method, of probes that hold this."""
+    """Return the layer by the default method, from probes with these contents."""
     probes, totals, overhead = calibration()
     roles = {**dict.fromkeys(probes, "calibration"), **ROLES}
     terms = {**{name: probe.terms for name, probe in probes.items()}, **TERMS}
@@ -72,38 +71,38 @@ def estimated(contents: Mapping[str, float], stderr_s: float = 1e-8) -> LayerLat
 
 
 def test_estimators_that_agree_flag_nothing() -> None:
-    """A layer that takes the same everywhere has its latency and no flag."""
+    """A layer with the same time in all probes has that latency and no flag."""
     found = estimated(contents_s())
     assert found.latencies[PLACE].latency_s == pytest.approx(LAYER_S, rel=1e-3)
     assert found.flags == {}
 
 
 def test_a_copy_that_is_faster_behind_itself_is_flagged() -> None:
-    """By a fifth: the flag names the estimator and the difference."""
+    """A copy faster by a fifth behind itself is flagged with the estimator and the difference."""
     found = estimated(contents_s(behind_a_copy_s=0.8 * LAYER_S))
     assert found.flags == {PLACE: "chain -20%"}
     assert found.latencies[PLACE].latency_s == pytest.approx(LAYER_S, rel=1e-3)
 
 
 def test_a_layer_that_is_slower_by_itself_is_flagged() -> None:
-    """Both methods of the sources take it from the same probe, and both say so; the entry is that of the context."""
+    """A layer slower by itself is flagged by both subtractions, and the entry keeps its time in context."""
     found = estimated(contents_s(by_itself_s=1.3 * LAYER_S))
     assert found.flags == {PLACE: "difference +30%, regression +30%"}
     assert found.latencies[PLACE].latency_s == pytest.approx(LAYER_S, rel=1e-3)
 
 
 def test_small_differences_are_no_flags_however_certain() -> None:
-    """Four percent are known to a thousandth here, and do not count."""
+    """A certain difference of 4 % is not flagged."""
     assert estimated(contents_s(1.04 * LAYER_S, 0.96 * LAYER_S)).flags == {}
 
 
 def test_uncertain_differences_are_no_flags_however_large() -> None:
-    """Half as much again within the errors is no disagreement."""
+    """A difference of half the latency within the errors is not flagged."""
     assert estimated(contents_s(1.5 * LAYER_S, 1.5 * LAYER_S), stderr_s=0.2 * LAYER_S).flags == {}
 
 
 def test_layers_below_resolution_are_not_flagged() -> None:
-    """What takes no time that can be told contradicts nothing."""
+    """A layer below resolution is not flagged."""
     nothing = dict.fromkeys(contents_s(), PRODUCER_S) | {"whole": LAYER_S, "alone": 0.0}
     found = estimated(nothing)
     assert not found.latencies[PLACE].resolved
@@ -111,7 +110,7 @@ def test_layers_below_resolution_are_not_flagged() -> None:
 
 
 def test_a_refused_probe_takes_part_in_no_flag() -> None:
-    """The other estimators still do."""
+    """A refused probe removes only its own estimator from the flags."""
     contents = contents_s(1.3 * LAYER_S, 0.8 * LAYER_S)
     assert estimated({name: one for name, one in contents.items() if name != "x2"}).flags == {
         PLACE: "difference +30%, regression +30%"
@@ -122,7 +121,7 @@ def test_a_refused_probe_takes_part_in_no_flag() -> None:
 
 
 def stacked(totals: Sequence[float], stderrs: Sequence[float]) -> dict[str, Measurement]:
-    """Measurements of the stacks."""
+    """Return measurements of the stacks."""
     return {name: measured(*one) for name, *one in zip(STACKS, totals, stderrs, strict=True)}
 
 
@@ -137,13 +136,13 @@ def test_copies_by_hand() -> None:
 
 
 ERRORS = st.lists(st.floats(1e-3, 0.02), min_size=3, max_size=3)
-"""Larger than the relative error that every total is believed to have."""
+"""Larger than the smallest relative error of a total."""
 
 
 @settings(deadline=None)
 @given(st.floats(0.1, 1.0), st.floats(0.0, 1.0), ERRORS)
 def test_a_line_gives_its_slope_whatever_the_errors(slope_s: float, front_s: float, errors: list[float]) -> None:
-    """What stands in front of the copies is in all totals and falls out."""
+    """The slope over copies is the layer, whatever precedes the copies and whatever the errors."""
     found = slope_over_copies(LAYER, stacked([front_s + copies * slope_s for copies in STACK_COPIES], errors))
     assert found is not None
     assert found.latency_s == pytest.approx(slope_s, rel=1e-6)
@@ -152,7 +151,7 @@ def test_a_line_gives_its_slope_whatever_the_errors(slope_s: float, front_s: flo
 @settings(deadline=None)
 @given(st.lists(st.floats(-0.05, 0.05), min_size=3, max_size=3), ERRORS)
 def test_the_slope_is_that_of_weighted_least_squares(off: list[float], errors: list[float]) -> None:
-    """As numpy fits it, with the errors that it gives."""
+    """Slope and standard error are those of numpy's weighted fit."""
     totals = [1.0 + 0.5 * copies + one for copies, one in zip(STACK_COPIES, off, strict=True)]
     found = slope_over_copies(LAYER, stacked(totals, errors))
     (slope, _), covariance = np.polyfit(STACK_COPIES, totals, 1, w=1 / np.array(errors), cov="unscaled")
@@ -162,7 +161,7 @@ def test_the_slope_is_that_of_weighted_least_squares(off: list[float], errors: l
 
 
 def test_a_layer_that_cannot_follow_itself_has_no_slope() -> None:
-    """Nor one of whose stacks a probe was refused."""
+    """A layer without all of its stacks measured has no slope."""
     everything = stacked((3.0, 5.0, 9.0), (1.0, 1.0, 1.0))
     for name in STACKS:
         assert slope_over_copies(LAYER, {other: one for other, one in everything.items() if other != name}) is None
@@ -171,7 +170,7 @@ def test_a_layer_that_cannot_follow_itself_has_no_slope() -> None:
 
 
 def test_the_overhead_of_exact_null_probes_is_exact() -> None:
-    """What the tests above take off is what they put in."""
+    """The overhead fitted to exact null probes is exact."""
     _, _, overhead = calibration()
     for terms in TERMS.values():
         assert overhead.of(row_of(terms))[0] == pytest.approx(overhead_s(terms), rel=1e-3)

@@ -1,4 +1,4 @@
-"""The joint system: exact where totals are exact, never negative, honest about errors, robust, and refusing."""
+"""The joint system: exact values, bounds, intervals, robustness, and refusal of ambiguous designs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def probes(truth: dict[str, float], seed: int, relative: float, outliers: float = 0.0) -> list[Equation]:
-    """Layers behind three shared producers, each layer also alone, null probes of both, all with a run's overhead."""
+    """Return layers behind three shared producers, each layer also alone, and null probes, each with the overhead."""
     draw = np.random.default_rng(seed)
     layers = [name for name in truth if name.startswith("layer")]
     held: list[dict[str, float]] = [{"run": 1.0} for _ in range(4)]
@@ -33,21 +33,21 @@ def probes(truth: dict[str, float], seed: int, relative: float, outliers: float 
 
 
 def times(seed: int, layers: int = 12) -> dict[str, float]:
-    """True times between a microsecond and ten milliseconds."""
+    """Return true times between a microsecond and ten milliseconds."""
     draw = np.random.default_rng(seed)
     names = ["run", *(f"producer{at}" for at in range(3)), *(f"layer{at}" for at in range(layers))]
     return dict(zip(names, 10 ** draw.uniform(-6, -2, len(names)), strict=True))
 
 
 def found(solution: Solution) -> dict[str, float]:
-    """The values by name."""
+    """Return the values by name."""
     return dict(zip(solution.names, solution.values, strict=True))
 
 
 @given(SEEDS)
 @settings(max_examples=15, deadline=None)
 def test_exact_totals_give_the_exact_times(seed: int) -> None:
-    """Without noise every unknown comes out as it went in, over four orders of magnitude."""
+    """Without noise every unknown has its true value, over four orders of magnitude."""
     truth = times(seed)
     solution = solve(probes(truth, seed, 0.0))
     assert found(solution) == pytest.approx(truth, rel=1e-5)
@@ -57,14 +57,12 @@ def test_exact_totals_give_the_exact_times(seed: int) -> None:
 @given(SEEDS)
 @settings(max_examples=25, deadline=None)
 def test_no_time_is_negative_and_the_bound_is_the_optimum(seed: int) -> None:
-    """Where noise asks for negative times, the solution is that of non-negative least squares."""
+    """Where noise would give negative times, the solution is that of non-negative least squares."""
     draw = np.random.default_rng(seed)
     design = draw.uniform(0, 2, (14, 8)) * (draw.random((14, 8)) < 0.5) + np.eye(14, 8)
     total = design @ (draw.uniform(0, 1, 8) * (draw.random(8) < 0.5)) + 0.01 * draw.standard_normal(14)
     equations = [
-        Equation(
-            {f"x{at}": amount for at, amount in enumerate(row)}, value, 1.0
-        )  # errors so large that none stands out
+        Equation({f"x{at}": amount for at, amount in enumerate(row)}, value, 1.0)  # large errors: no outliers
         for row, value in zip(design.tolist(), total.tolist(), strict=True)
     ]
     solution = solve(equations)
@@ -74,7 +72,7 @@ def test_no_time_is_negative_and_the_bound_is_the_optimum(seed: int) -> None:
 
 
 def test_intervals_hold_as_often_as_they_say() -> None:
-    """Of the times of 40 noisy campaigns, 95 % lie within 1.96 standard errors."""
+    """Of the times of 40 noisy campaigns, 95 % are within 1.96 standard errors."""
     held = []
     for seed in range(40):
         truth = times(seed)
@@ -85,8 +83,8 @@ def test_intervals_hold_as_often_as_they_say() -> None:
     assert 0.92 < np.mean(held) < 0.985
 
 
-def test_slow_totals_among_many_do_little_harm() -> None:
-    """With a tenth of the totals half as long again, most times stay within a few percent, and the spread says so."""
+def test_slow_totals_among_many_have_little_effect() -> None:
+    """With a tenth of the totals slower by half, most times stay within 3 %."""
     errors = []
     for seed in range(20):
         truth = times(seed)
@@ -96,7 +94,7 @@ def test_slow_totals_among_many_do_little_harm() -> None:
 
 
 def test_the_covariance_is_that_of_the_normal_equations() -> None:
-    """For two unknowns the covariance is what the textbook says: (AᵀWA)⁻¹."""
+    """For two unknowns the covariance is (AᵀWA)⁻¹."""
     equations = [Equation({"a": 1, "b": 1}, 3.0, 0.1), Equation({"a": 1}, 1.0, 0.2), Equation({"b": 2}, 4.0, 0.3)]
     design, weight = np.array([[1, 1], [1, 0], [0, 2]]), np.diag([100.0, 25.0, 1 / 0.09])
     solution = solve(equations)
@@ -105,7 +103,7 @@ def test_the_covariance_is_that_of_the_normal_equations() -> None:
 
 
 def test_layers_that_never_occur_apart_are_refused_by_name() -> None:
-    """Two unknowns that always come together cannot be told apart; the error names them and what would mend it."""
+    """Unknowns that only occur together are refused; the error names them and a probe that would separate them."""
     equations = [
         Equation({"conv": 1, "relu": 1, "run": 1}, 3.0, 0.1),
         Equation({"conv": 2, "relu": 2, "run": 1}, 5.0, 0.1),

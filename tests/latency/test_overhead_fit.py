@@ -1,4 +1,4 @@
-"""The overhead regression recovers a, b and c, says how well, and refuses what it cannot tell apart."""
+"""The overhead regression: coefficients, intervals, and refusal of designs that do not separate them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,22 @@ from harness.probe.calibration import calibration_probes
 from harness.probe.overhead_terms import OverheadTerms
 
 TRUTH = {
-    "runs": 1e-4, "input_bytes": 1e-10, "output_bytes": 2e-10, "auxiliaries": 3e-6, "auxiliary_input_bytes": 4e-11,
-    "auxiliary_output_bytes": 3e-10, "slices": 2e-6, "slice_bytes": 1e-10, "views": 7e-7,
-    "loaded_bytes": 6e-11, "stored_bytes": 7e-11, "accesses": 1e-7, "stacks": 1e-5, "stacked_rows": 8e-7,
+    "runs": 1e-4,
+    "input_bytes": 1e-10,
+    "output_bytes": 2e-10,
+    "auxiliaries": 3e-6,
+    "auxiliary_input_bytes": 4e-11,
+    "auxiliary_output_bytes": 3e-10,
+    "slices": 2e-6,
+    "slice_bytes": 1e-10,
+    "views": 7e-7,
+    "loaded_bytes": 6e-11,
+    "stored_bytes": 7e-11,
+    "accesses": 1e-7,
+    "stacks": 1e-5,
+    "stacked_rows": 8e-7,
     "last_bytes": 6e-10,
-}  # fmt: skip
+}
 A_B_C = ("input_bytes", "output_bytes", "runs")
 SLOW = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 Nulls = list[tuple[OverheadTerms, Measurement]]
@@ -31,12 +42,12 @@ Nulls = list[tuple[OverheadTerms, Measurement]]
 
 @cache
 def design(kind: AuxiliaryKind = AuxiliaryKind.AVGPOOL) -> tuple[OverheadTerms, ...]:
-    """The terms of the real calibration probes."""
+    """Return the terms of the real calibration probes."""
     return tuple(probe.terms for probe in calibration_probes(kind, 600_000))
 
 
 def totals(terms: Sequence[OverheadTerms], seed: int, noise: float, outliers: float = 0.0, unit: float = 1.0) -> Nulls:
-    """Measurements of null probes by the truth, with relative noise; `outliers` of them far too slow."""
+    """Return measurements of null probes by the truth, with relative noise; a share of `outliers` is far too slow."""
     draw = np.random.default_rng(seed)
     clean = np.array(
         [sum(TRUTH[name] * amount for name, amount in zip(COLUMNS, row_of(one), strict=True)) for one in terms]
@@ -56,7 +67,7 @@ def totals(terms: Sequence[OverheadTerms], seed: int, noise: float, outliers: fl
 
 @pytest.mark.parametrize("kind", AuxiliaryKind)
 def test_exact_totals_give_the_exact_coefficients(kind: AuxiliaryKind) -> None:
-    """Without noise, a, b, c and the auxiliary layer's own cost come out as they went in, by both fits."""
+    """Without noise, both fits return the true a, b, c and cost of the auxiliary layer."""
     found = fit_overhead(totals(design(kind), 0, 0.0))
     for name, least in found.least_squares.items():
         assert found.coefficients[name].value == pytest.approx(TRUTH[name], rel=1e-4)
@@ -67,7 +78,7 @@ def test_exact_totals_give_the_exact_coefficients(kind: AuxiliaryKind) -> None:
 
 
 def test_least_squares_is_right_for_large_sizes_and_uniform_weights() -> None:
-    """Megabytes beside single runs, and totals that weigh alike: the plain fit is exact all the same."""
+    """The plain fit is exact for columns of megabytes beside single runs, and for totals of equal weight."""
     terms = [probe.terms for probe in calibration_probes(AuxiliaryKind.AVGPOOL, 5_000_000)]
     exact = [(one, Measurement(measured.latency_s, 1e-3, 2e-3, 9, 0, "cpu")) for one, measured in totals(terms, 0, 0.0)]
     for nulls in (totals(terms, 0, 0.0), exact):
@@ -78,7 +89,7 @@ def test_least_squares_is_right_for_large_sizes_and_uniform_weights() -> None:
 
 
 def test_intervals_cover_the_truth_about_as_often_as_stated() -> None:
-    """Over 30 draws of 1 % noise, the 95 % intervals of a, b and c hold the truth in at least 85 % of all cases.
+    """Over 30 draws with 1 % noise, the 95 % intervals of a, b and c hold the truth in at least 85 % of all cases.
 
     The three of a draw are correlated; with 95 % true coverage, below 85 % of 90 happens about once in 1,000 runs.
     """
@@ -91,7 +102,7 @@ def test_intervals_cover_the_truth_about_as_often_as_stated() -> None:
 
 
 def test_the_robust_fit_withstands_outliers_that_ruin_least_squares() -> None:
-    """With a tenth of the probes far too slow, the robust fit stays near the truth where least squares does not."""
+    """With a tenth of the probes far too slow, the robust fit stays near the truth and least squares does not."""
     robust, plain = {name: [] for name in A_B_C}, {name: [] for name in A_B_C}  # type: ignore[var-annotated]
     for seed in range(8):
         found = fit_overhead(totals(design(), seed, 0.002, outliers=0.1))
@@ -106,7 +117,7 @@ def test_the_robust_fit_withstands_outliers_that_ruin_least_squares() -> None:
 @SLOW
 @given(st.integers(0, 10**6), st.floats(0.0, 0.5), st.sampled_from([0.0, 0.1, 0.3]))
 def test_no_coefficient_is_ever_negative(seed: int, noise: float, outliers: float) -> None:
-    """However bad the data, a transfer never gives time back; the value lies in its own interval."""
+    """With any noise, no coefficient is negative and each value is within its interval."""
     found = fit_overhead(totals(design(), seed, noise, outliers))
     for coefficient in found.coefficients.values():
         assert 0 <= coefficient.low <= coefficient.value <= coefficient.high
@@ -117,7 +128,7 @@ def test_no_coefficient_is_ever_negative(seed: int, noise: float, outliers: floa
 
 
 def test_a_device_without_transfer_cost_has_zero_in_its_intervals() -> None:
-    """Where a and b are zero, their intervals begin at zero and say so."""
+    """Where a and b are zero, their intervals begin at zero."""
     terms = design()
     draw = np.random.default_rng(3)
     flat = [1e-4 * float(np.exp(0.01 * draw.standard_normal())) for _ in terms]
@@ -129,7 +140,7 @@ def test_a_device_without_transfer_cost_has_zero_in_its_intervals() -> None:
 
 
 def test_totals_that_are_all_the_same_are_fitted() -> None:
-    """A device that always takes exactly as long is all c; R² has nothing to explain and is no reason to fail."""
+    """A device with constant totals has c alone, and a finite R² although there is no variance to explain."""
     for total in (1e-4, 1e-9, 2.0**-13):
         found = fit_overhead([(one, Measurement(total, 1e-9, 2e-9, 9, 0, "cpu")) for one in design()])
         assert found.c.value == pytest.approx(total)
@@ -139,7 +150,7 @@ def test_totals_that_are_all_the_same_are_fitted() -> None:
 
 @pytest.mark.parametrize("unit", [1e6, 1e-6])
 def test_the_fit_does_not_depend_on_the_unit_of_time(unit: float) -> None:
-    """The same totals in other units give the same coefficients in these units, and the same quality."""
+    """The same totals in other units give the same coefficients in those units, and the same quality."""
     one, other = fit_overhead(totals(design(), 4, 0.01)), fit_overhead(totals(design(), 4, 0.01, unit=unit))
     for name in COLUMNS:
         left, right = one.coefficients[name], other.coefficients[name]
@@ -151,14 +162,12 @@ def test_the_fit_does_not_depend_on_the_unit_of_time(unit: float) -> None:
 
 @pytest.mark.parametrize("factor", [1024, 1_000_000])
 def test_the_condition_number_does_not_depend_on_the_unit_of_size(factor: int) -> None:
-    """Bytes or megabytes make the same design; only a and b are in other units."""
+    """Bytes or megabytes give the same condition number; only the units of a and b differ."""
     terms = design()
+    rows = [dataclasses.asdict(one) for one in terms]
     grown = [
-        OverheadTerms(**{
-            name: amount * (factor if name.endswith("bytes") else 1) for name, amount in dataclasses.asdict(one).items()
-        })
-        for one in terms
-    ]  # fmt: skip
+        OverheadTerms(**{name: n * factor if name.endswith("bytes") else n for name, n in row.items()}) for row in rows
+    ]
     small = totals(terms, 5, 0.01)
     large = [(one, measured) for one, (_, measured) in zip(grown, small, strict=True)]
     one, other = fit_overhead(small), fit_overhead(large)
@@ -168,7 +177,7 @@ def test_the_condition_number_does_not_depend_on_the_unit_of_size(factor: int) -
 
 
 def refusal(sizes: Sequence[tuple[int, int]]) -> IllConditionedDesign:
-    """What is said of null probes with these input and output sizes and nothing else in them."""
+    """Return the error for null probes with these input and output sizes and no other terms."""
     nulls = [(OverheadTerms(*size), Measurement(1e-4 + 1e-10 * sum(size), 1e-7, 2e-7, 9, 0, "cpu")) for size in sizes]
     with pytest.raises(IllConditionedDesign) as refused:
         fit_overhead(nulls)
@@ -177,7 +186,7 @@ def refusal(sizes: Sequence[tuple[int, int]]) -> IllConditionedDesign:
 
 
 def test_equal_input_and_output_sizes_are_refused_by_name() -> None:
-    """Where each probe returns what it was given, a and b cannot be told apart; sizes that would do are given."""
+    """Probes whose input and output sizes are equal are refused, with sizes that would separate a and b."""
     refused = refusal([(size, size) for size in (100, 1000, 5000, 10_000, 100_000)])
     assert {"input_bytes", "output_bytes"} <= set(refused.why.split())
     assert "400000" in refused.next_step
@@ -185,36 +194,36 @@ def test_equal_input_and_output_sizes_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize("fixed", ["input_bytes", "output_bytes"])
 def test_a_size_that_never_varies_is_refused_with_advice_that_can_be_followed(fixed: str) -> None:
-    """Where one size is the same in all probes, the advice is to vary that size: nobody can vary `runs`."""
+    """If one size is the same in all probes, the advice is to vary that size and not `runs`, which cannot vary."""
     varied = (100, 1000, 5000, 10_000, 100_000)
     refused = refusal([(1000, size) if fixed == "input_bytes" else (size, 1000) for size in varied])
     assert f"vary {fixed}" in refused.next_step
 
 
 def test_too_few_probes_are_refused() -> None:
-    """As many probes as unknowns, or none, leave nothing to tell the fit by; the advice names what to vary."""
+    """No more probes than unknowns are refused, and the advice names the sizes to vary."""
     for nulls in (refusal([]), refusal([(100, 1)]), refusal([(100, 1), (1000, 50), (10, 10_000)])):
         assert "input and output sizes" in nulls.next_step or "input_bytes" in nulls.next_step
 
 
 def test_probes_without_any_output_size_are_refused() -> None:
-    """A column that is zero throughout cannot be fitted."""
+    """Probes with zero output size throughout are refused."""
     assert refusal([(size, 0) for size in (100, 1000, 5000, 10_000, 100_000)]).why
 
 
 @pytest.mark.parametrize("kind", AuxiliaryKind)
 def test_the_calibration_set_is_well_conditioned(kind: AuxiliaryKind) -> None:
-    """The probes that `profile` plans are accepted, for each auxiliary layer, with a margin."""
+    """The probes that `profile` plans are well below the largest condition number, for each auxiliary layer."""
     assert fit_overhead(totals(design(kind), 6, 0.01)).condition < 60
 
 
 def test_the_same_data_give_the_same_fit() -> None:
-    """Nothing in the fit is left to chance."""
+    """Two fits to the same data are equal."""
     assert fit_overhead(totals(design(), 7, 0.02)) == fit_overhead(totals(design(), 7, 0.02))
 
 
 def test_the_overhead_of_a_row_is_its_sum_with_a_variance() -> None:
-    """Amounts times coefficients; the variance is that of the covariance and never negative."""
+    """A row's overhead is the sum of amounts times coefficients, with the variance of their covariance."""
     found: Overhead = fit_overhead(totals(design(), 8, 0.01))
     row = row_of(OverheadTerms(1000, 200), runs=2)
     value, variance = found.of(row)

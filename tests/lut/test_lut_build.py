@@ -1,4 +1,4 @@
-"""From the journal to a table: what is merged, what never is."""
+"""Building a table from the journal: which campaigns are merged, and which never."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from harness.lut.table_files import latest_lut, read_lut
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 
-FEW = RepeatPolicy(runs=6)
+FEW = RepeatPolicy(runs=4)
 
 
 def test_nothing_measured_is_no_table(bench: Bench) -> None:
-    """Without a campaign the error says what to run."""
+    """Without a campaign the error names the command to run."""
     with pytest.raises(LutNotFound) as missing:
         bench.build()
     assert "harness profile" in missing.value.next_step
 
 
 def test_an_unfinished_campaign_is_no_table(bench: Bench) -> None:
-    """Samples of an interrupted campaign wait for the rest."""
+    """An interrupted campaign gives no table."""
     with pytest.raises(Interrupted):
         bench.profile(policy=FEW, stop=StopAfter(35))
     with pytest.raises(CampaignIncomplete):
@@ -33,7 +33,7 @@ def test_an_unfinished_campaign_is_no_table(bench: Bench) -> None:
 
 
 def test_every_entry_leads_back_to_its_samples(bench: Bench) -> None:
-    """Campaign, probe and baseline of an entry have samples in the journal; the manifest names the device."""
+    """Campaign, probe and baseline of every entry have samples in the journal."""
     bench.profile(policy=FEW)
     table = bench.build()
     assert latest_lut(bench.workspace.lut, table.device) == table.path
@@ -50,7 +50,7 @@ def test_every_entry_leads_back_to_its_samples(bench: Bench) -> None:
 
 
 def test_campaigns_of_one_device_are_merged(bench: Bench) -> None:
-    """Layers of two networks measured apart stand in one table; what was measured twice counts from the newer one."""
+    """A table merges layers of two campaigns, and a layer measured twice has its newer latency."""
     other = build_network(bench.root / "other.onnx", widths=(8, 48, 32))
     bench.profile(policy=FEW)
     first = bench.build()
@@ -65,7 +65,7 @@ def test_campaigns_of_one_device_are_merged(bench: Bench) -> None:
 
 
 def test_campaigns_of_another_fingerprint_are_never_merged(bench: Bench) -> None:
-    """The same name with another formula is another device: its table holds nothing of the old one."""
+    """A device with another fingerprint is another device: its table holds no older entries."""
     other = build_network(bench.root / "other.onnx", widths=(8, 48, 32))
     bench.profile(other, policy=FEW)
     bench.set_device(dataclasses.replace(bench.truth, weight_s_per_byte=2e-9))
@@ -76,12 +76,12 @@ def test_campaigns_of_another_fingerprint_are_never_merged(bench: Bench) -> None
 
 
 def test_a_slower_device_shows_in_the_difference_and_noise_does_not(bench: Bench) -> None:
-    """Tables of equal devices with other noise do not differ; with dearer weights just the layers with weights do."""
+    """Tables that differ by noise alone compare equal; slower weights show in exactly the layers with weights."""
     tables = []
     slow = dataclasses.replace(bench.truth, seed=99, weight_s_per_byte=1.5e-9)
     for truth in (bench.truth, dataclasses.replace(bench.truth, seed=7), slow):
         bench.set_device(truth)
-        bench.profile(policy=RepeatPolicy(runs=25))
+        bench.profile(policy=RepeatPolicy(runs=12))
         tables.append(bench.build())
     assert compare(tables[0], tables[1]).changed == ()
     found = compare(tables[0], tables[2])

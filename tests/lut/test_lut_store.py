@@ -1,4 +1,4 @@
-"""Tables on disk: immutable, whole or not there, and never believed after a change."""
+"""Tables on disk: immutable, complete or absent, and refused after any change."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from harness.network.fusion_rules import DEFAULT_RULES
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=30)
 CONTEXTS = st.lists(st.sampled_from(["outside", "chip"]), min_size=1, max_size=3).map(",".join)
 SECONDS = st.floats(1e-12, 1e4)
-# Publishes tables of 2,000 entries until it is killed.
+# Publishes tables of 1,000 entries until it is killed.
 WRITER = """
 import dataclasses, itertools, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_lut_store import entry, table
 from harness.lut.table_files import publish
-entries = [entry(f"layer {n}") for n in range(2000)]
+entries = [entry(f"layer {n}") for n in range(1000)]
 print("ready", flush=True)
 for number in itertools.count():
     publish(table(entries, created=f"2026-01-01T00:00:00+00:00 {sys.argv[3]} {number}"), Path(sys.argv[1]))
@@ -49,45 +49,52 @@ for number in itertools.count():
 
 
 def entry(signature: str, **changed: Any) -> Entry:
-    """An entry of a layer with this signature."""
-    values: dict[str, Any] = {
-        "key": hashlib.sha256(signature.encode()).hexdigest()[:16], "context": "chip", "op": "Conv+Relu",
-        "latency_s": 1.25e-4, "stderr_s": 1e-6, "samples": 10, "resolved": True, "visit": "cold",
-        "flags": "", "networks": "",
-        "campaign": 1, "probe": "p",
-        "baseline": "", "signature": signature,
-    }  # fmt: skip
-    return Entry(**{**values, **changed})
+    """Return an entry of a layer with this signature."""
+    key = hashlib.sha256(signature.encode()).hexdigest()[:16]
+    plain = Entry(key, "chip", "Conv+Relu", 1.25e-4, 1e-6, 10, True, "cold", "", "", 1, "p", "", signature)
+    return dataclasses.replace(plain, **changed)
 
 
 def table(entries: list[Entry] | tuple[Entry, ...] = (), **changed: Any) -> Lut:
-    """A table that is not published yet."""
+    """Return an unpublished table."""
     coefficients = {name: Coefficient(1e-9, 1e-11, 0.98e-9, 1.02e-9) for name in COLUMNS}
     covariance = tuple(tuple(1e-22 * (i == j) for j in range(len(COLUMNS))) for i in range(len(COLUMNS)))
     overhead = Overhead(coefficients, covariance, {"runs": 1e-4}, 0.99, 0.98, 12.0, 0.01, 25)
-    values: dict[str, Any] = {
-        "path": Path(), "device": "board", "created": "2026-01-02T03:04:05+00:00", "clock": "device",
-        "method": "joint", "fingerprint": {"cpu": "x"}, "overhead": overhead, "rules": DEFAULT_RULES,
-        "entries": tuple(entries),
-    }  # fmt: skip
-    return Lut(**{**values, **changed})
+    plain = Lut(
+        path=Path(),
+        device="board",
+        created="2026-01-02T03:04:05+00:00",
+        clock="device",
+        method="joint",
+        fingerprint={"cpu": "x"},
+        overhead=overhead,
+        rules=DEFAULT_RULES,
+        entries=tuple(entries),
+    )
+    return dataclasses.replace(plain, **changed)
 
 
 @st.composite
 def entries(draw: st.DrawFn) -> list[Entry]:
-    """Entries of different layers or contexts, with all kinds of text in them."""
+    """Draw entries of different layers or contexts, with any text in them."""
     places = draw(st.lists(st.tuples(TEXT, CONTEXTS), unique=True, max_size=8))
     return [
         entry(
-            signature, context=context, op=draw(TEXT), latency_s=draw(SECONDS),
+            signature,
+            context=context,
+            op=draw(TEXT),
+            latency_s=draw(SECONDS),
             stderr_s=draw(st.one_of(st.just(0.0), SECONDS)),
-            samples=draw(st.integers(1, 10**6)), resolved=draw(st.booleans()), probe=draw(TEXT), baseline=draw(TEXT),
+            samples=draw(st.integers(1, 10**6)),
+            resolved=draw(st.booleans()),
+            probe=draw(TEXT),
+            baseline=draw(TEXT),
         )
         for signature, context in places
-    ]  # fmt: skip
+    ]
 
 
-@settings(max_examples=30, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=20, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(
     entries(),
     st.sampled_from(METHODS),
@@ -97,7 +104,7 @@ def entries(draw: st.DrawFn) -> list[Entry]:
 def test_what_is_published_is_read_back(
     rows: list[Entry], method: str, clock: str, fingerprint: dict[str, str]
 ) -> None:
-    """Any entries, texts with commas, quotes and line ends included, come back to seven digits."""
+    """Any entries, with commas, quotes and line ends in their texts, are read back to seven digits."""
     draft = table(rows, method=method, clock=clock, fingerprint=fingerprint)
     with tempfile.TemporaryDirectory() as root:
         published = publish(draft, Path(root))
@@ -111,13 +118,13 @@ def test_what_is_published_is_read_back(
 
 
 def test_a_carriage_return_in_a_text_is_read_back(tmp_path: Path) -> None:
-    """A lone carriage return, which some CSV writers leave unquoted, does not break the table that holds it."""
+    """A lone carriage return, which some CSV writers leave unquoted, is read back."""
     rows = (entry("a\rb"), entry("c", op="d\re", baseline="\r"))
     assert publish(table(rows), tmp_path).entries == rows
 
 
 def test_the_same_content_is_the_same_folder(tmp_path: Path) -> None:
-    """Publishing twice gives one folder, left as it was; other content gives another."""
+    """Publishing twice gives one unchanged folder; other content gives another folder."""
     first = publish(table([entry("a")]), tmp_path)
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in first.path.iterdir()}
     assert publish(table([entry("a")]), tmp_path).path == first.path
@@ -128,7 +135,7 @@ def test_the_same_content_is_the_same_folder(tmp_path: Path) -> None:
 
 
 def test_the_folder_is_named_by_date_and_content(tmp_path: Path) -> None:
-    """`<device>/<date>-<hash>`, and the hash is that of the manifest, which holds that of the entries."""
+    """The folder is `<device>/<date>-<hash>` with the hash of the manifest, which holds that of the entries."""
     folder = publish(table([entry("a")]), tmp_path).path
     manifest = (folder / MANIFEST).read_bytes()
     assert folder == tmp_path / "board" / f"2026-01-02-{hashlib.sha256(manifest).hexdigest()[:8]}"
@@ -137,7 +144,7 @@ def test_the_folder_is_named_by_date_and_content(tmp_path: Path) -> None:
 
 
 def test_many_publish_the_same_content_at_once(tmp_path: Path) -> None:
-    """Writers of the same table do not trip over each other; all get the one folder."""
+    """Concurrent writers of the same table all succeed with one folder."""
     failures: list[BaseException] = []
     for number in range(25):
         draft = table([entry("a")], created=f"2026-01-02T00:00:{number:02}+00:00")
@@ -160,9 +167,9 @@ def test_many_publish_the_same_content_at_once(tmp_path: Path) -> None:
 
 
 def test_a_killed_writer_leaves_no_half_table(tmp_path: Path) -> None:
-    """After kill -9 at any moment every table that readers can see is whole."""
+    """After a kill at any moment, every table that readers see is complete."""
     draw, here = random.Random(os.urandom(8)), str(Path(__file__).parent)
-    for attempt in range(4):
+    for attempt in range(3):
         command = [sys.executable, "-c", WRITER, str(tmp_path), here, str(attempt)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
             assert writer.stdout is not None
@@ -171,14 +178,14 @@ def test_a_killed_writer_leaves_no_half_table(tmp_path: Path) -> None:
             os.kill(writer.pid, signal.SIGKILL)
         folder = tmp_path / "board"
         seen = [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.exists() else []
-        assert all(len(read_lut(path).entries) == 2000 for path in seen)
+        assert all(len(read_lut(path).entries) == 1000 for path in seen)
         if seen:
             assert latest_lut(tmp_path, "board") in seen
     assert seen
 
 
 def test_half_written_tables_are_not_the_latest(tmp_path: Path) -> None:
-    """What a killed writer left aside is passed over, and alone is no table."""
+    """A temporary folder of a killed writer is not a table."""
     aside = tmp_path / "board" / ".writing-abc"
     aside.mkdir(parents=True)
     (aside / ENTRIES).write_text("key")
@@ -191,7 +198,7 @@ def test_half_written_tables_are_not_the_latest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_the_latest_table_is_the_one_created_last(tmp_path: Path, order: tuple[int, ...]) -> None:
-    """Newest is what the manifests say, also on one day and after a checkout that set all file times anew."""
+    """The newest table is the last by its manifest, also within one day and whatever the file times."""
     times = ["2026-01-01T23:00:00+00:00", "2026-01-02T01:00:00+00:00", "2026-01-02T09:00:00+00:00"]
     folders = [publish(table([entry("a")], created=created), tmp_path).path for created in times]
     for moment, index in enumerate(order):
@@ -201,7 +208,7 @@ def test_the_latest_table_is_the_one_created_last(tmp_path: Path, order: tuple[i
 
 
 def test_tables_of_other_devices_are_not_mixed_up(tmp_path: Path) -> None:
-    """The table of another device is refused by name, and each device has its own latest one."""
+    """A table of another device is refused, and each device has its own latest table."""
     board, stick = publish(table(), tmp_path), publish(table(device="stick"), tmp_path)
     assert latest_lut(tmp_path, "stick") == stick.path
     with pytest.raises(LutMismatch, match="board"):
@@ -212,7 +219,7 @@ def test_tables_of_other_devices_are_not_mixed_up(tmp_path: Path) -> None:
 
 
 def edit(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    """A change of one file that leaves the hashes as they were."""
+    """Return a change of one file that leaves the hashes unchanged."""
     return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes())) and None
 
 
@@ -234,7 +241,7 @@ def edit(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
     ],
 )
 def test_a_table_that_was_changed_is_corrupt(tmp_path: Path, tamper: Callable[[Path], Any]) -> None:
-    """Any byte changed in either file, or another name, is noticed before a number is believed."""
+    """A table with any byte changed in a file, or another folder name, is refused."""
     published = publish(table([entry("a"), entry("b")]), tmp_path).path
     tamper(published)
     (folder,) = (tmp_path / "board").iterdir()
@@ -244,7 +251,7 @@ def test_a_table_that_was_changed_is_corrupt(tmp_path: Path, tamper: Callable[[P
 
 @pytest.mark.parametrize("name", [ENTRIES, MANIFEST])
 def test_a_table_without_one_of_its_files_is_refused(tmp_path: Path, name: str) -> None:
-    """A missing file is an error of the table, never a traceback."""
+    """A table without one of its files is refused with a LutError."""
     folder = publish(table([entry("a")]), tmp_path).path
     (folder / name).unlink()
     with pytest.raises(LutError):
@@ -252,7 +259,7 @@ def test_a_table_without_one_of_its_files_is_refused(tmp_path: Path, name: str) 
 
 
 def sign(folder: Path, rows: list[dict[str, Any]], manifest: dict[str, Any]) -> Path:
-    """Writes a table whose hashes fit, as somebody does who forges one."""
+    """Write a table whose hashes match its content, as a forger would."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -268,29 +275,50 @@ def sign(folder: Path, rows: list[dict[str, Any]], manifest: dict[str, Any]) -> 
 
 
 def nested(manifest: dict[str, Any], *path: Any) -> None:
-    """Sets what the path, but for its last item, leads to."""
+    """Set the value at a path of keys; the last item is the value."""
     *keys, last, value = path
     for key in keys:
         manifest = manifest[key]
     manifest[last] = value
 
 
-BAD_ROWS = [
-    ("latency_s", "nan"), ("latency_s", "inf"), ("latency_s", "-1e-4"), ("latency_s", "0"), ("latency_s", "1 ms"),
-    ("stderr_s", "-1"), ("stderr_s", "nan"), ("samples", "0"), ("samples", "1.5"), ("resolved", "2"), ("op", ""),
-    ("context", "moon"), ("key", "0123456789abcdef"), ("key", "../../etc"), ("signature", "another layer"),
-]  # fmt: skip
+BAD_VALUES = {
+    "latency_s": ["nan", "inf", "-1e-4", "0", "1 ms"],
+    "stderr_s": ["-1", "nan"],
+    "samples": ["0", "1.5"],
+    "resolved": ["2"],
+    "op": [""],
+    "context": ["moon"],
+    "key": ["0123456789abcdef", "../../etc"],
+    "signature": ["another layer"],
+}
+BAD_ROWS = [(field, value) for field, values in BAD_VALUES.items() for value in values]
 BAD_MANIFESTS = [
-    ("schema_version", 1), ("schema_version", "2"), ("entries", 3), ("entries", True), ("clock", "sundial"),
-    ("method", "guess"), ("extra", 1), ("overhead", "r2", float("nan")), ("overhead", "coefficients", {}),
-    ("overhead", "covariance", [[1.0]]), ("overhead", "scatter", -1.0), ("rules", 0, "pattern", "Conv(9)"),
-    ("overhead", "coefficients", "runs", "value", float("inf")), ("fingerprint", ["cpu"]), ("device", None),
-]  # fmt: skip
+    ("schema_version", 1),
+    ("schema_version", "2"),
+    ("entries", 3),
+    ("entries", True),
+    ("clock", "sundial"),
+    ("method", "guess"),
+    ("extra", 1),
+    ("overhead", "extra", 1.0),
+    ("overhead", "r2", float("nan")),
+    ("overhead", "coefficients", {}),
+    ("overhead", "coefficients", "runs", "value", float("inf")),
+    ("overhead", "coefficients", "runs", "stderr", -1.0),
+    ("overhead", "covariance", [[1.0]]),
+    ("overhead", "scatter", -1.0),
+    ("overhead", "misfit_p", 1.5),
+    ("rules", 0, "pattern", "Conv(9)"),
+    ("rules", 0, "p_value", 2.0),
+    ("fingerprint", ["cpu"]),
+    ("device", None),
+]
 
 
 @pytest.mark.parametrize(("field", "value"), BAD_ROWS)
 def test_impossible_values_are_corrupt_even_when_signed(tmp_path: Path, field: str, value: str) -> None:
-    """Hashes that fit do not make a negative, missing or unnamed latency believable."""
+    """A row with an impossible value is refused even if all hashes match."""
     folder = publish(table([entry("a"), entry("b")]), tmp_path).path
     with (folder / ENTRIES).open(newline="") as text:
         rows = list(csv.DictReader(text))
@@ -301,7 +329,7 @@ def test_impossible_values_are_corrupt_even_when_signed(tmp_path: Path, field: s
 
 @pytest.mark.parametrize("change", BAD_MANIFESTS, ids=str)
 def test_impossible_manifests_are_corrupt_even_when_signed(tmp_path: Path, change: tuple[Any, ...]) -> None:
-    """Another schema, wrong types, numbers that are none and missing terms are refused."""
+    """A manifest with another schema, wrong types, impossible numbers or missing terms is refused."""
     folder = publish(table([entry("a"), entry("b")]), tmp_path).path
     manifest = json.loads((folder / MANIFEST).read_bytes())
     nested(manifest, *change)
@@ -312,7 +340,7 @@ def test_impossible_manifests_are_corrupt_even_when_signed(tmp_path: Path, chang
 
 
 def test_a_signed_table_with_a_layer_twice_is_corrupt(tmp_path: Path) -> None:
-    """One place has one entry."""
+    """A table with two entries for one layer and context is refused."""
     folder = publish(table([entry("a"), entry("b")]), tmp_path).path
     with (folder / ENTRIES).open(newline="") as text:
         rows = list(csv.DictReader(text))
@@ -322,7 +350,7 @@ def test_a_signed_table_with_a_layer_twice_is_corrupt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 0.0, -1e-6])
 def test_an_impossible_latency_is_never_published(tmp_path: Path, value: float) -> None:
-    """A table that could not be read is not written: nothing is left behind that readers would call damaged."""
+    """A table that could not be read is not written, and leaves no folder behind."""
     with pytest.raises((HarnessError, ValueError)):
         publish(table([entry("a", latency_s=value)]), tmp_path)
     with pytest.raises(LutNotFound):
@@ -330,7 +358,7 @@ def test_an_impossible_latency_is_never_published(tmp_path: Path, value: float) 
 
 
 def test_a_layer_is_found_in_its_context_or_else_in_another() -> None:
-    """The entry of the first context that is there; else that between on-chip neighbours; else none."""
+    """A layer is found in the first given context, else between on-chip neighbours, else in any."""
     chip, outside = entry("a", context="chip", latency_s=1.0), entry("a", context="outside", latency_s=2.0)
     lone = entry("b", context="outside")
     lut = table([outside, chip, lone])
@@ -344,7 +372,7 @@ def test_a_layer_is_found_in_its_context_or_else_in_another() -> None:
 
 
 def test_the_interval_of_an_entry_is_never_negative() -> None:
-    """An uncertain entry has an interval that begins at zero."""
+    """The interval of an uncertain entry begins at zero."""
     assert entry("a", latency_s=1e-6, stderr_s=1e-5).interval_s[0] == 0.0
     low, high = entry("a", latency_s=1e-3, stderr_s=1e-5).interval_s
     assert (low, high) == pytest.approx((1e-3 - 1.96e-5, 1e-3 + 1.96e-5), rel=1e-4)

@@ -1,4 +1,4 @@
-"""Layers described by their keys."""
+"""The features of layers from their keys."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _NORM = "BatchNormalization(t0,c:float32[8],c:float32[8],c:float32[8],c:float32[
 
 
 def window(k: int, p: int, s: int = 1, group: int = 1) -> str:
-    """Attributes of a convolution in a key."""
+    """Return the attributes of a convolution in a key."""
     return _WINDOW.format(k=k, p=p, s=s, group=group)
 
 
 def described(text: str) -> LayerFeatures:
-    """The features of a key, which must be one."""
+    """Return the features of a valid key."""
     layer = describe(text)
     assert layer is not None
     return layer
 
 
 def test_a_residual_convolution_by_hand() -> None:
-    """A 3x3 convolution of stride 2 with its norm, the other summand and an activation: one operator, one operand."""
+    """A 3x3 convolution of stride 2 with norm, residual addition and activation is one operator with one operand."""
     layer = described(
         f"k1|x0:float32[2,16,10,7]|x1:float32[2,8,5,4]|Conv(x0,c:float32[8,16,3,3]){{{window(3, 1, 2)}}}|{_NORM}"
         "|Sum(t1,x1){}|Relu(t2){}|->t3:float32[2,8,5,4]"
@@ -42,7 +42,7 @@ def test_a_residual_convolution_by_hand() -> None:
 
 
 def test_kinds_of_convolutions() -> None:
-    """Depthwise, grouped and transposed ones are classes of their own; the last does its work per input pixel."""
+    """Depthwise, grouped and transposed convolutions have their own classes; the last works per input pixel."""
     read, written = "x0:float32[1,8,6,6]", "t0:float32[1,8,6,6]"
     kinds = [(8, 1, "depthwise"), (2, 4, "grouped"), (1, 8, "dense")]
     for group, depth, kind in kinds:
@@ -55,7 +55,7 @@ def test_kinds_of_convolutions() -> None:
 
 
 def test_products_by_hand() -> None:
-    """Weights are read as weights, another activation as an operand; `transB` puts the columns first."""
+    """A constant right side counts as weights, an activation as an operand; `transB` puts the columns first."""
     read = "x0:float32[1,197,192]"
     dense = described(f"k1|{read}|MatMul(x0,c:float32[192,768]){{}}|Add(c:float32[768],t0){{}}|->t1:float32[1,197,768]")
     assert (dense.operator, dense.macs) == ("mac/product/weights/plain", 197 * 192 * 768)
@@ -73,7 +73,7 @@ def test_products_by_hand() -> None:
 
 
 def test_joined_maps_in_front_of_a_convolution() -> None:
-    """The work of a convolution that reads a concatenation is that of all its channels."""
+    """A convolution of a concatenation counts the work of all its channels."""
     layer = described(
         "k1|x0:float32[1,8,6,6]|x1:float32[1,24,6,6]|Concat(x0,x1){axis=1}"
         f"|Conv(t0,c:float32[16,32,1,1]){{{window(1, 0)}}}|Relu(t1){{}}|->t2:float32[1,16,6,6]"
@@ -98,14 +98,14 @@ def test_joined_maps_in_front_of_a_convolution() -> None:
     ],
 )
 def test_movers_of_bytes_by_hand(text: str, operator: str, moved: int) -> None:
-    """Whatever has no products is a mover: its class, and its elements read and written."""
+    """A layer without products has a class of movers, and the bytes it reads and writes."""
     layer = described(f"k1|{text}")
     assert layer.operator == operator
     assert layer.moved_bytes == 4 * moved
 
 
 def test_pooling_has_a_window() -> None:
-    """Kernel and stride of pooling are those of its window."""
+    """Pooling has the kernel and stride of its window."""
     layer = described(
         "k1|x0:float32[1,64,112,112]|MaxPool(x0){ceil_mode=0;dilations=1,1;kernel_shape=3,3;pads=1,1,1,1;strides=2,2}"
         "|->t0:float32[1,64,56,56]"
@@ -116,7 +116,7 @@ def test_pooling_has_a_window() -> None:
 
 @pytest.mark.parametrize("name", ["mobilenetv2", "shufflenet", "bert_mini"])
 def test_every_layer_of_a_network_is_described(name: str) -> None:
-    """No layer of a network is without features, and products count what its weights say."""
+    """Every layer of a network has features, and every product is a loop nest."""
     (network,) = load_networks([f"builtin:{name}"], None)
     layers = [described(layer.key.text) for layer in cut(network, ())]
     assert len(layers) == len(network.nodes)
@@ -125,15 +125,15 @@ def test_every_layer_of_a_network_is_described(name: str) -> None:
 
 
 @given(text=st.text("k1|x0:float32[]->t,Conv(){}c=/.-23", max_size=60))
-def test_what_is_no_key_is_refused(text: str) -> None:
-    """Any other text gives None or a layer, never an error."""
+def test_other_text_is_refused(text: str) -> None:
+    """Any text gives None or a layer, never an error."""
     layer = describe(f"k1|{text}")
     assert layer is None or layer.moved_bytes > 0
     assert describe(f"k0|{text}") is None
 
 
 def test_classes_from_coarse_to_fine() -> None:
-    """Every front of a path is a class; the third level names the code."""
+    """Every beginning of a path is a class, and the third level names the code."""
     assert classes_of("mac/conv/dense/Relu") == ("mac", "mac/conv", "mac/conv/dense", "mac/conv/dense/Relu")
     assert code_of("mac/conv/dense/Relu/Concat") == "mac/conv/dense"
     assert code_of("Conv") == "Conv"

@@ -1,4 +1,4 @@
-"""Descriptions of layers and what follows from them."""
+"""The features of layers and their derived sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.predictor.features.layer_features import TrainingExample, channelwi
 
 
 def test_a_convolution_by_hand() -> None:
-    """Output sizes, work and bytes of a 3x3 convolution are those of paper and pencil."""
+    """Output sizes, work and bytes of a 3x3 convolution are as computed by hand."""
     layer = convolution(
         batch=2, in_channels=8, out_channels=4, size=(10, 7), kernel=(3, 3), stride=(2, 2), padding=(1, 1)
     )
@@ -23,7 +23,7 @@ def test_a_convolution_by_hand() -> None:
 
 
 def test_depthwise_convolutions_are_an_operator_of_their_own() -> None:
-    """One group per channel runs other code than one group; both know their work."""
+    """A convolution with one group per channel has its own operator, and counts its own work."""
     layer = convolution(batch=1, in_channels=8, out_channels=8, size=(4, 4), kernel=(3, 3), padding=(1, 1), groups=8)
     assert layer.operator == "DepthwiseConv"
     assert layer.macs == 16 * 8 * 9
@@ -31,14 +31,14 @@ def test_depthwise_convolutions_are_an_operator_of_their_own() -> None:
 
 
 def test_an_extra_operand_is_read_once_more() -> None:
-    """A fused residual addition reads one more tensor of the output's size."""
+    """An extra operand adds one more tensor of the output's size to the bytes."""
     plain = channelwise("Relu", batch=1, channels=3, in_size=(5, 5), out_size=(5, 5))
     fused = replace(plain, extra_operands=1)
     assert fused.moved_bytes - plain.moved_bytes == 3 * 25 * 4
 
 
 def test_batched_products_are_groups() -> None:
-    """Twelve products of (49, 32) and (32, 49) are twelve times one."""
+    """Twelve products of (49, 32) and (32, 49) have twelve times the work and bytes of one."""
     one = matrix_product(rows=49, depth=32, columns=49)
     many = matrix_product(rows=49, depth=32, columns=49, batch=12)
     assert one.macs == 49 * 32 * 49
@@ -48,7 +48,7 @@ def test_batched_products_are_groups() -> None:
 
 @pytest.mark.parametrize("wrong", [{"batch": 0}, {"groups": 3}, {"size": (1, 1)}])
 def test_impossible_layers_are_refused(wrong: dict[str, object]) -> None:
-    """Sizes below 1, negative counts and groups that do not divide the channels are the caller's mistake."""
+    """Sizes below 1, negative counts and groups that do not divide the channels are refused."""
     given: dict[str, object] = {"batch": 1, "in_channels": 8, "out_channels": 4, "size": (8, 8), "kernel": (3, 3)}
     with pytest.raises(UsageError):
         convolution(**(given | wrong))  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def test_impossible_layers_are_refused(wrong: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("latency_s", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_sample_needs_a_time(latency_s: float) -> None:
-    """What was not measured is no sample."""
+def test_an_example_needs_a_positive_finite_time(latency_s: float) -> None:
+    """A latency that is zero, negative or not finite is refused."""
     with pytest.raises(UsageError, match="finite time"):
         TrainingExample(matrix_product(rows=1, depth=1, columns=1), latency_s)

@@ -15,24 +15,24 @@ from harness.predictor.uncertainty.coverage import Coverage, hull_of
 from harness.predictor.uncertainty.intervals import ANY, LEVEL, Residuals, calibrate, conformal_quantile
 
 LONG_S = 1e-3
-"""All of them take as long: only relative errors count."""
+"""The latency of all layers, so that only relative errors matter."""
 
 
 def residuals(errors: list[float], coverage: Coverage = Coverage.INSIDE, operator: str = "Conv") -> Residuals:
-    """Held-out layers of one operator and class, without spread."""
+    """Return held-out layers of one operator and class, without spread."""
     count = len(errors)
     zeros = np.zeros(count)
     return Residuals((operator,) * count, (coverage,) * count, np.array(errors), zeros, zeros, np.full(count, LONG_S))
 
 
 def test_quantiles_by_hand() -> None:
-    """Of 9 scores the highest is the 90 % quantile; 8 are too few for any."""
+    """Of 9 scores the highest is the 90 % quantile; 8 are too few, and the quantile is infinite."""
     assert conformal_quantile([5.0, 9.0, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0]) == 9.0
     assert conformal_quantile([1.0] * 8) == math.inf
 
 
-def test_intervals_hold_as_often_as_they_say() -> None:
-    """Over 2,000 calibrations on 60 layers of any law, further layers lie inside in 90 %."""
+def test_calibrated_intervals_hold_at_their_level() -> None:
+    """Over 2,000 calibrations on 60 layers, 90 % of further layers are within their intervals."""
     generator = np.random.default_rng(7)
     held = 0
     for _ in range(2000):
@@ -40,13 +40,13 @@ def test_intervals_hold_as_often_as_they_say() -> None:
         calibration = calibrate(residuals(errors[:60].tolist()))
         width = calibration.half_widths(["Conv"], [Coverage.INSIDE], np.zeros(1), np.zeros(1), np.full(1, LONG_S))
         held += bool(errors[60] <= width[0])
-    # 55 of 61 places lie at or below the 55th of 60 scores
+    # 55 of 61 ranks are at or below the 55th of 60 scores
     assert binomtest(held, 2000, 55 / 61).pvalue > 0.01
     assert pytest.approx(LEVEL, abs=0.005) == 55 / 61
 
 
 def test_disagreement_and_distance_widen() -> None:
-    """Where trees disagree, and with every doubling outside the hull, an interval is wider."""
+    """Intervals widen with disagreement of the trees and with each doubling outside the hull."""
     calibration = calibrate(residuals([0.01 * step for step in range(1, 101)]))
     near, unsure, far = calibration.half_widths(
         ["Conv"] * 3,
@@ -60,19 +60,22 @@ def test_disagreement_and_distance_widen() -> None:
 
 
 def test_further_out_is_never_narrower() -> None:
-    """A class that happened to err less than a nearer one gets the nearer one's quantile."""
+    """A coverage class with smaller errors than a nearer one gets the nearer one's quantile."""
     lucky = residuals([0.01] * 60, Coverage.EDGE)
     inside = residuals([0.1] * 60)
     both = Residuals(
-        inside.operators + lucky.operators, inside.classes + lucky.classes, np.append(inside.errors, lucky.errors),
-        np.zeros(120), np.zeros(120), np.full(120, LONG_S),
-    )  # fmt: skip
+        inside.operators + lucky.operators,
+        inside.classes + lucky.classes,
+        np.append(inside.errors, lucky.errors),
+        *np.zeros((2, 120)),
+        np.full(120, LONG_S),
+    )
     quantiles = calibrate(both).quantiles
     assert quantiles["Conv", Coverage.INSIDE] == quantiles["Conv", Coverage.EDGE] == quantiles[ANY, Coverage.OUTSIDE]
 
 
 def test_coverage_classes() -> None:
-    """Learnt layers are inside, gaps are edges, larger ones and new operators are outside."""
+    """Learnt layers are inside, gaps between them edges, larger layers and new operators outside."""
     layers = [layer for layer in tiled_machine.random_layers(200, seed=5) if layer.operator == "Conv"]
     hull = hull_of(layer_arrays(layers), ("Conv",))
 
@@ -87,4 +90,6 @@ def test_coverage_classes() -> None:
     pool = next(layer for layer in tiled_machine.random_layers(50, seed=6) if layer.operator == "MaxPool")
     classes, beyond = hull.locate(layer_arrays([conv(1024), conv(20, 2), pool]))  # type: ignore[list-item]
     assert classes == [Coverage.OUTSIDE, Coverage.EDGE, Coverage.OUTSIDE]
-    assert beyond.tolist() == pytest.approx([2.0, 0.0, 1.0])  # 256 channels were the most; one for the operator
+    assert beyond.tolist() == pytest.approx(
+        [2.0, 0.0, 1.0]
+    )  # the most channels were 256; a new operator counts as one doubling

@@ -1,4 +1,4 @@
-"""Trees in ONNX say what they say in Python."""
+"""Trees in ONNX predict the same as in Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEATURES = 5
 
 
 def learnt(count: int, seed: int) -> tuple[FeatureMatrix, np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """Layers with few different values per feature, so that thresholds meet them."""
+    """Return layers with few different values per feature, so that some are on thresholds."""
     generator = np.random.default_rng(seed)
     columns = generator.choice([0.1, 0.2, 1 / 3, 1e9], (count, FEATURES)).astype(np.float32)
     return columns, np.log1p(columns[:, 0]) + generator.normal(0.0, 0.1, count)
@@ -26,7 +26,7 @@ def learnt(count: int, seed: int) -> tuple[FeatureMatrix, np.ndarray[tuple[int],
 def run(
     model: onnx.ModelProto, operator: list[float], columns: FeatureMatrix
 ) -> list[np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """Correction and spread according to ONNX Runtime."""
+    """Return correction and spread by ONNX Runtime."""
     session = onnxruntime.InferenceSession(model.SerializeToString())
     features = np.hstack([np.array(operator, np.float32)[:, None], columns])
     return [output[:, 0] for output in session.run(["log_ratio", "spread"], {"features": features})]
@@ -35,7 +35,7 @@ def run(
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 1000))
 def test_voting_trees_are_equal_when_stored(seed: int) -> None:
-    """Median and spread in ONNX Runtime are those in scikit-learn, also for layers on thresholds."""
+    """Median and spread in ONNX Runtime are those of scikit-learn, also for layers on thresholds."""
     columns, log_ratio = learnt(30, seed)
     trees = grow_voting(columns, log_ratio, seed)
     asked, _ = learnt(40, seed + 1)
@@ -45,17 +45,17 @@ def test_voting_trees_are_equal_when_stored(seed: int) -> None:
 
 
 def test_boosted_trees_are_equal_when_stored() -> None:
-    """The sum in ONNX Runtime is that in scikit-learn, and there is no spread."""
-    columns, log_ratio = learnt(200, 3)
+    """The sum in ONNX Runtime is that of scikit-learn, without spread."""
+    columns, log_ratio = learnt(100, 3)
     trees = grow_boosted(columns, log_ratio, 3)
-    asked, _ = learnt(300, 4)
-    ratio, spread = run(model_of([trees], FEATURES, {}), [0.0] * 300, asked)
+    asked, _ = learnt(150, 4)
+    ratio, spread = run(model_of([trees], FEATURES, {}), [0.0] * 150, asked)
     assert ratio == pytest.approx(trees.correct(asked).log_ratio, abs=1e-5)
     assert not spread.any()
 
 
 def test_each_operator_has_trees_of_its_own() -> None:
-    """Voting, boosted and no trees in one file do not disturb each other; an unknown operator gets zero."""
+    """Voting, boosted and no trees in one file are independent; an unknown operator gets zero."""
     columns, log_ratio = learnt(60, 5)
     grown: list[Corrector] = [
         grow_boosted(columns, log_ratio, 0),
@@ -73,7 +73,7 @@ def test_each_operator_has_trees_of_its_own() -> None:
 
 
 def test_a_tree_may_be_a_single_leaf() -> None:
-    """Equal samples give trees without a branch."""
+    """Equal examples give trees without a branch, which predict the same when stored."""
     columns = np.ones((20, FEATURES), np.float32)
     ratio, _ = run(model_of([grow_voting(columns, np.full(20, 0.25), 0)], FEATURES, {}), [0.0], columns[:1])
     assert ratio == pytest.approx([0.25])

@@ -24,7 +24,7 @@ LAYERS = [matrix_product(rows=rows, depth=8, columns=8) for rows in (1, 2, 3, 4)
 
 
 def scores(shared: float, networks: int, layers: int) -> HeldOutTogether:
-    """Residuals of unit variance, `shared` of which is the network's."""
+    """Return residuals of unit variance, of which the share `shared` is common to a network."""
     generator = np.random.default_rng(3)
     common = np.repeat(generator.normal(0.0, np.sqrt(shared), networks), layers)
     own = generator.normal(0.0, np.sqrt(1.0 - shared), networks * layers)
@@ -34,14 +34,14 @@ def scores(shared: float, networks: int, layers: int) -> HeldOutTogether:
 
 @pytest.mark.parametrize("shared", [0.0, 0.3, 0.8])
 def test_shares_are_found(shared: float) -> None:
-    """Of many networks' errors the part that layers have in common comes out within 0.1."""
+    """The share of variance common to a network's layers is found within 0.1."""
     found = shares_of(scores(shared, networks=200, layers=8))
     assert found["Conv"] == pytest.approx(shared, abs=0.1)
     assert found[ANY] == found["Conv"]
 
 
-def test_few_pairs_say_nothing() -> None:
-    """An operator seen in few pairs takes what is known of all, and without any the errors count as one."""
+def test_few_pairs_give_no_share() -> None:
+    """An operator with few pairs has the share of all operators, or else counts as fully shared."""
     found = shares_of(scores(0.5, networks=3, layers=2))
     assert found == {}
     assert share_of(found, "Conv") == UNKNOWN_SHARE
@@ -49,7 +49,7 @@ def test_few_pairs_say_nothing() -> None:
 
 
 def test_sums_by_hand() -> None:
-    """Four layers, each 10 % uncertain: 20 % of one if independent, 40 % if shared or repeated, between else."""
+    """Four layers with errors of 10 % sum to an error of 20 % if independent and 40 % if shared or repeated."""
     assert stderr_of_sum(LAYERS, [ONE] * 4) == pytest.approx(0.2)
     assert stderr_of_sum(LAYERS, [replace(ONE, shared=1.0)] * 4) == pytest.approx(0.4)
     assert stderr_of_sum([LAYERS[0]] * 4, [ONE] * 4) == pytest.approx(0.4)
@@ -59,6 +59,6 @@ def test_sums_by_hand() -> None:
 
 
 def test_an_unbounded_interval_counts_as_a_factor_of_e() -> None:
-    """A layer that nothing is known of does not make the sum's error infinite."""
+    """An infinite interval counts as a factor of e and leaves the sum's error finite."""
     unknown = replace(ONE, low_s=0.0, high_s=np.inf)
     assert stderr_of_sum(LAYERS[:1], [unknown]) == pytest.approx(1.0 / NORMAL_90)

@@ -1,4 +1,4 @@
-"""A made-up device whose latency is known: whole tiles on a few units, one memory, a launch."""
+"""A synthetic device with known latency: whole tiles on a few units, one memory, a launch."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from harness.predictor.features.layer_features import (
     convolution,
     matrix_product,
 )
+from harness.predictor.roofline.device_tiling import DeviceTiling
 
 UNITS, TILE, DEPTH = 12, 64, 16
+TILING = DeviceTiling(UNITS, DEPTH, 1, ((TILE, TILE, 1),))
 LAUNCH_S, TURN_S, BYTE_S = 5e-6, 4e-7, 2e-11
 _CHANNELS = (16, 20, 24, 36, 48, 64, 72, 100, 128, 160, 192, 256)
 
 
 def latency_s(layer: LayerFeatures) -> float:
-    """Launch plus the longer of memory and of waves of 64 x 64 tiles in depth steps of 16."""
+    """Return launch plus the longer of memory and waves of 64 x 64 tiles in depth steps of 16."""
     tiles = layer.groups * math.ceil(layer.rows / TILE) * math.ceil(layer.columns / TILE)
     turns = math.ceil(layer.in_channels // layer.groups * layer.taps / DEPTH)
     return LAUNCH_S + max(math.ceil(tiles / UNITS) * turns * TURN_S, layer.moved_bytes * BYTE_S)
 
 
 def random_layers(count: int, seed: int) -> list[LayerFeatures]:
-    """Convolutions, poolings and matrix products, in that order of number."""
+    """Return different convolutions, poolings and matrix products."""
     generator = np.random.default_rng(seed)
     found: dict[LayerFeatures, None] = {}
     while len(found) < count:
@@ -37,9 +39,13 @@ def random_layers(count: int, seed: int) -> list[LayerFeatures]:
         if kind < 0.6:
             kernel = int(generator.choice([1, 3]))
             layer = convolution(
-                batch=1, in_channels=channels, out_channels=out_channels, size=(edge, edge),
-                kernel=(kernel, kernel), padding=(kernel // 2, kernel // 2),
-            )  # fmt: skip
+                batch=1,
+                in_channels=channels,
+                out_channels=out_channels,
+                size=(edge, edge),
+                kernel=(kernel, kernel),
+                padding=(kernel // 2, kernel // 2),
+            )
         elif kind < 0.8:
             size = (2 * edge, 2 * edge)
             layer = channelwise(
@@ -52,7 +58,7 @@ def random_layers(count: int, seed: int) -> list[LayerFeatures]:
 
 
 def measured(count: int, seed: int) -> list[TrainingExample]:
-    """Random layers with their latency and 1 % of noise."""
+    """Return random layers with their latency and 1 % of noise."""
     noise = np.random.default_rng(seed).normal(1.0, 0.01, count)
     layers = random_layers(count, seed)
     return [

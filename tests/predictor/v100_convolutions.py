@@ -17,14 +17,14 @@ _HALF_BYTES = 2
 
 @cache
 def measured() -> tuple[TrainingExample, ...]:
-    """All rows that were measured, in the order of the file."""
+    """Return all measured rows, in the order of the file."""
     with lzma.open(_FILE, "rt", encoding="ascii") as lines:
         rows = [line.strip().lstrip("{").split("} ") for line in lines]
     return tuple(_sample(layer, float(milliseconds)) for layer, milliseconds in rows if float(milliseconds) > 0.0)
 
 
 def split(seed: int, *counts: int) -> list[list[TrainingExample]]:
-    """Random parts of these sizes without a row in common."""
+    """Return random disjoint parts of these sizes."""
     samples = measured()
     order = np.random.default_rng(seed).permutation(len(samples))
     ends = np.cumsum(counts)

@@ -1,4 +1,4 @@
-"""Whole networks measured beside their estimates, on a device whose true times are known."""
+"""Validation of estimates on whole networks, on a device with known true times."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from harness.errors import CoverageError, LutNotFound, UsageError
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.samples import Sample
-from harness.validation.network_validation import Validation
+from harness.validation.network_validation import DEFAULT_PROCESSES, Validation
 from harness.validation.whole_networks import ProcessSamples, whole_latency
 
 
 def checked(bench: Bench, *models: Path, **options: object) -> Validation:
-    """The validation of these files on the bench's device."""
-    names = [str(model) for model in models]
-    return validate(names, device=DEVICE, workspace=bench.workspace, **options)  # type: ignore[arg-type]
+    """Return the validation of these files on the bench's device, in one process unless given."""
+    given = {"processes": 1, **options}
+    return validate(list(models), device=DEVICE, workspace=bench.workspace, **given)  # type: ignore[arg-type]
 
 
 def test_estimates_agree_with_measurements_within_the_noise(bench: Bench) -> None:
-    """Estimated, measured and true time of profiled and of never profiled networks agree within a few percent."""
+    """Estimated, measured and true times agree within 5 %, also for a network that was never profiled."""
     bench.profile(policy=RepeatPolicy(runs=20))
     bench.build()
     deep = build_network(bench.root / "deep.onnx", widths=(8, 32, 32, 32, 32, 32))
-    result = checked(bench, bench.model, deep)
+    result = checked(bench, bench.model, deep, processes=DEFAULT_PROCESSES)
     for network, path in zip(result.networks, (bench.model, deep), strict=True):
         truth_s = bench.truth.network_s(path)
         assert network.measured_s == pytest.approx(truth_s, rel=0.02)
@@ -47,7 +47,7 @@ def test_estimates_agree_with_measurements_within_the_noise(bench: Bench) -> Non
 
 
 def test_without_noise_the_error_is_nothing(bench: Bench) -> None:
-    """On a device that repeats itself exactly, the estimate is the measurement to a tenth of a percent."""
+    """On a device without noise, estimate and measurement agree to a tenth of a percent."""
     bench.set_device(dataclasses.replace(bench.truth, noise=0.0))
     bench.profile(policy=RepeatPolicy(runs=3))
     bench.build()
@@ -57,7 +57,7 @@ def test_without_noise_the_error_is_nothing(bench: Bench) -> None:
 
 
 def test_naive_timing_counts_the_overhead_of_every_layer(bench: Bench) -> None:
-    """The sum of layers timed alone holds the overhead once per layer, which is the error that the method avoids."""
+    """The sum of layers timed alone includes the overhead once per layer."""
     bench.set_device(dataclasses.replace(bench.truth, noise=0.0))
     bench.profile(policy=RepeatPolicy(runs=3))
     bench.build()
@@ -69,7 +69,7 @@ def test_naive_timing_counts_the_overhead_of_every_layer(bench: Bench) -> None:
 
 
 def test_networks_of_the_same_name_are_kept_apart(bench: Bench) -> None:
-    """Two files called alike in different folders are validated each with its own layers."""
+    """Two files of the same name in different folders are each validated with their own layers."""
     paths = []
     for folder, widths in (("a", (8, 32, 32)), ("b", (8, 16, 16, 16))):
         (bench.root / folder).mkdir()
@@ -84,7 +84,7 @@ def test_networks_of_the_same_name_are_kept_apart(bench: Bench) -> None:
 
 
 def test_the_floor_is_what_processes_differ_by() -> None:
-    """A network's time is the median over processes, its repeatability their standard deviation, freed of its bias."""
+    """A network's time is the median over processes, and its repeatability their unbiased standard deviation."""
     ms = 1_000_000
     processes = [
         ProcessSamples({"net": [Sample(value, None, value, 0)] * 5}, {}, {}) for value in (10 * ms, 11 * ms, 12 * ms)
@@ -97,7 +97,7 @@ def test_the_floor_is_what_processes_differ_by() -> None:
 
 
 def test_errors_are_shown_with_and_without_the_floor(bench: Bench) -> None:
-    """Every process has its own median, and what an error exceeds their spread by stands beside it."""
+    """Each process has its own median, and the error beyond their spread is given beside the error."""
     bench.profile(policy=RepeatPolicy(runs=6))
     bench.build()
     result = checked(bench, bench.model, processes=2)
@@ -107,8 +107,8 @@ def test_errors_are_shown_with_and_without_the_floor(bench: Bench) -> None:
     assert (result.floor, result.mape_beyond_floor) == (one.repeatability, one.error_beyond_floor)
 
 
-def test_one_process_tells_no_floor(bench: Bench) -> None:
-    """After one process nothing is known of repeatability, and the error stands as it is; none at all is refused."""
+def test_one_process_has_no_floor(bench: Bench) -> None:
+    """One process has no repeatability, and the error beyond the floor is the error; no process is refused."""
     bench.profile(policy=RepeatPolicy(runs=3))
     bench.build()
     result = checked(bench, bench.model, processes=1)
@@ -119,18 +119,18 @@ def test_one_process_tells_no_floor(bench: Bench) -> None:
 
 
 def test_validation_never_feeds_a_table(bench: Bench) -> None:
-    """Whole networks measured by `validate` are in the journal and change nothing in the next table."""
+    """Whole networks measured by `validate` are in the journal and do not change the next table."""
     bench.profile(policy=RepeatPolicy(runs=6))
     before = bench.build()
-    checked(bench, bench.model)
+    checked(bench, bench.model, processes=2)
     with Journal(bench.workspace.journal) as journal:
         purposes = [known.settings["purpose"] for known in journal.campaigns(DEVICE)]
-    assert purposes == ["profile", "validate", "validate", "validate"]
+    assert purposes == ["profile", "validate", "validate"]
     assert bench.build().entries == before.entries
 
 
 def test_a_network_with_unknown_layers_is_refused_before_it_is_measured(bench: Bench) -> None:
-    """What cannot be estimated is named, and nothing is run on the device."""
+    """A network with unknown layers is named, and nothing runs on the device."""
     bench.profile(policy=RepeatPolicy(runs=3))
     bench.build()
     other = build_network(bench.root / "other.onnx", widths=(8, 40))
@@ -140,8 +140,8 @@ def test_a_network_with_unknown_layers_is_refused_before_it_is_measured(bench: B
         assert len(journal.campaigns(DEVICE)) == 1
 
 
-def test_a_device_that_changed_since_its_table_is_told(bench: Bench) -> None:
-    """What differs between the table's device and the one measured now is named beside the error it causes."""
+def test_a_device_changed_since_its_table_is_reported(bench: Bench) -> None:
+    """A device that changed since its table is reported with the changed fields and the resulting errors."""
     bench.profile(policy=RepeatPolicy(runs=6))
     bench.build()
     bench.set_device(dataclasses.replace(bench.truth, c_s=3e-4))
@@ -152,7 +152,7 @@ def test_a_device_that_changed_since_its_table_is_told(bench: Bench) -> None:
 
 
 def test_without_a_table_nothing_is_measured(bench: Bench) -> None:
-    """The error says that a table is missing, and no journal appears."""
+    """Without a table validation fails and creates no journal."""
     with pytest.raises(LutNotFound):
         checked(bench, bench.model)
     assert not bench.workspace.journal.exists()

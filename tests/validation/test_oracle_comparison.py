@@ -1,4 +1,4 @@
-"""A table beside the truth: which layers are compared, and what the summary says."""
+"""Comparison of a table with the truth: the layers compared, and the summary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPS = ["Conv+Relu", "Conv+Relu", "Conv+Relu", "GlobalAveragePool", "Flatten", "G
 
 
 class Compared:
-    """The bench's network of six layers, each estimated at one millisecond unless told otherwise."""
+    """The bench's network of six layers, each estimated at one millisecond unless given."""
 
     def __init__(self, folder: Path, latencies_s: Mapping[int, float] | None = None) -> None:
         network = load_network(str(build_network(folder / "chain.onnx")))
@@ -37,19 +37,19 @@ class Compared:
         ]
 
     def nodes(self, *layers: int, part: slice = slice(None)) -> tuple[str, ...]:
-        """The names, in the model that was sent, of the nodes of these layers."""
+        """Return the names, in the model sent to the device, of the nodes of these layers."""
         chosen: list[Layer] = [self.layers[at] for at in layers]
         return tuple(self.emitted[node.index] for layer in chosen for node in layer.graph.nodes[part])
 
     def __call__(self, *executed: tuple[tuple[str, ...], float]) -> NetworkTruth:
-        """The comparison where the device executes these nodes in these times."""
-        told = tuple(TrueLayer(f"layer {at}", nodes, latency_s) for at, (nodes, latency_s) in enumerate(executed))
-        truth = Truth(None, sum(one.latency_s for one in told), told)
+        """Return the comparison for a device that executes these nodes in these times."""
+        reported = tuple(TrueLayer(f"layer {at}", nodes, latency_s) for at, (nodes, latency_s) in enumerate(executed))
+        truth = Truth(None, sum(one.latency_s for one in reported), reported)
         return compare_network("net", list(zip(self.layers, self.estimates, strict=True)), self.names, truth)
 
 
 def test_layers_are_compared_one_by_one(tmp_path: Path) -> None:
-    """Where the device executes our layers as they are, each stands beside its own entry."""
+    """Layers that the device executes as cut are each compared with their own entry."""
     compared = Compared(tmp_path)
     found = compared(*((compared.nodes(at), 2e-3) for at in range(6)))
     assert [layer.op for layer in found.layers] == OPS
@@ -61,7 +61,7 @@ def test_layers_are_compared_one_by_one(tmp_path: Path) -> None:
 
 
 def test_several_layers_of_the_device_in_one_of_ours_add_up(tmp_path: Path) -> None:
-    """A node or a layer that took the device several steps is compared with their sum."""
+    """A layer that the device executes in several steps is compared with their sum."""
     compared = Compared(tmp_path)
     first, second = compared.nodes(0, part=slice(1)), compared.nodes(0, part=slice(1, 2))
     found = compared((first, 3e-4), (second, 2e-4), (second, 4e-4), *((compared.nodes(at), 1e-3) for at in range(1, 6)))
@@ -70,7 +70,7 @@ def test_several_layers_of_the_device_in_one_of_ours_add_up(tmp_path: Path) -> N
 
 
 def test_layers_that_the_device_executes_as_one_are_compared_together(tmp_path: Path) -> None:
-    """A layer of the device over several of ours makes one comparison of all of them, names and entries joined."""
+    """Layers that the device executes as one are compared as one, with joined names and summed entries."""
     compared = Compared(tmp_path, {3: 5e-4, 4: 0.0})
     found = compared(*((compared.nodes(at), 1e-3) for at in range(3)), (compared.nodes(3, 4, 5), 3e-3))
     assert len(found.layers) == 4
@@ -81,14 +81,14 @@ def test_layers_that_the_device_executes_as_one_are_compared_together(tmp_path: 
 
 
 def test_layers_that_cost_nothing_have_no_error(tmp_path: Path) -> None:
-    """A layer that the device executes for free is listed with what the table gives it, and without a quotient."""
+    """A layer that takes the device no time is listed with its estimate and without an error."""
     compared = Compared(tmp_path, {4: 1e-6})
     found = compared(*((compared.nodes(at), 1e-3) for at in (0, 1, 2, 3, 5)))
     assert (found.layers[4].true_s, found.layers[4].estimated_s, found.layers[4].error) == (0.0, 1e-6, None)
 
 
-def test_time_for_no_node_is_told_apart(tmp_path: Path) -> None:
-    """What the device does on its own account belongs to no layer, and is not lost."""
+def test_time_for_no_node_is_listed_separately(tmp_path: Path) -> None:
+    """Time that the device spends on no node belongs to no layer but to the total."""
     compared = Compared(tmp_path)
     found = compared(*((compared.nodes(at), 1e-3) for at in range(6)), ((), 5e-4))
     assert found.unassigned_s == pytest.approx(5e-4)
@@ -97,13 +97,13 @@ def test_time_for_no_node_is_told_apart(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Compared:
-    """The network read once for many comparisons."""
+    """Return the network, read once for many comparisons."""
     return Compared(tmp_path_factory.mktemp("model"))
 
 
 @given(data=st.data())
 def test_nothing_is_lost_or_counted_twice(data: st.DataObject, standing: Compared) -> None:
-    """However the device groups nodes, truths and estimates of the comparisons add up to those of the network."""
+    """For any grouping of nodes, true times and estimates of the comparisons add up to those of the network."""
     nodes = standing.nodes(*range(6))
     groups = data.draw(st.lists(st.lists(st.sampled_from(nodes), max_size=3, unique=True), min_size=1, max_size=8))
     found = standing(*((tuple(group), 1e-3) for group in groups))
@@ -113,7 +113,7 @@ def test_nothing_is_lost_or_counted_twice(data: st.DataObject, standing: Compare
 
 
 def test_unknown_nodes_are_refused(tmp_path: Path) -> None:
-    """An oracle that speaks of another model is not believed."""
+    """A node that the model does not have is refused."""
     with pytest.raises(ProtocolError, match="n99"):
         Compared(tmp_path)((("n99",), 1e-3))
 
@@ -134,7 +134,7 @@ PROFILE = Truth(None, 1.0, ())
 
 
 def test_overhead_is_compared_with_the_fit() -> None:
-    """Each of a, b and c stands beside its truth; a truth of zero has no quotient."""
+    """Each of a, b and c is compared with its true value; a true value of zero has no error."""
     found = report_truth(_overhead(a=2e-10, b=1e-12, c=1e-4), TRUTH, [_network([0.1])]).overhead
     assert (found["a_s_per_byte"].true, found["a_s_per_byte"].fitted) == (1e-10, 2e-10)
     assert found["a_s_per_byte"].error == pytest.approx(1.0)
@@ -143,7 +143,7 @@ def test_overhead_is_compared_with_the_fit() -> None:
 
 
 def test_summary_is_over_the_layers_that_matter() -> None:
-    """Median and 95th percentile are of absolute errors of layers above one percent of their network's time."""
+    """Median and 95th percentile cover the absolute errors of layers above 1 % of their network's time."""
     fitted = _overhead(a=1e-10, b=0.0, c=1e-4)
     errors = [(-1) ** at * at / 100 for at in range(101)]
     found = report_truth(fitted, TRUTH, [_network(errors), _network([9.0, -9.0], share=0.01)])
@@ -153,20 +153,20 @@ def test_summary_is_over_the_layers_that_matter() -> None:
 
 
 def test_without_layers_that_matter_there_is_no_summary() -> None:
-    """Nothing counted is told as nothing."""
+    """Without counted layers, median and percentile are None."""
     found = report_truth(_overhead(a=1e-10, b=0.0, c=1e-4), TRUTH, [_network([0.5], share=0.001)])
     assert (found.counted, found.median_error, found.p95_error, found.worst(5)) == (0, None, None, ())
 
 
-def test_device_that_does_not_know_its_overhead_has_none_to_compare() -> None:
-    """A runtime's profile tells layers and no a, b, c: these are left out, the layers are not."""
+def test_a_runtime_profile_has_no_overhead_to_compare() -> None:
+    """A runtime's profile without a, b, c gives a comparison of layers alone."""
     found = report_truth(_overhead(a=2e-10, b=1e-12, c=1e-4), PROFILE, [_network([0.1])])
     assert found.overhead == {}
     assert found.median_error == pytest.approx(0.1)
 
 
 def test_long_layers_and_all_layers_have_their_own_sums() -> None:
-    """By hand: of 60 us, 40 us and nothing, 66 us, 30 us and 1 us are estimated; all count by time, one is long."""
+    """Estimates of 66, 30 and 1 us for 60, 40 and 0 us have a time-weighted error of 17 % and one long layer."""
     pairs = [(60e-6, 66e-6), (40e-6, 30e-6), (0.0, 1e-6)]
     layers = [
         LayerTruth(f"l{at}", "Conv", true_s, estimated_s, 0.0, estimated_s / true_s - 1 if true_s else None)

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from harness.array_types import Floats, Ints
 from harness.predictor.features.layer_features import LayerFeatures, code_of
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Variant = tuple[str, int, int, int, int]
 """Operator, kernel and stride: layers that may run different code."""
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.predictor.features.layer_arrays import Floats, LayerArrays
+from harness.array_types import Floats
+from harness.predictor.features.layer_arrays import LayerArrays
 
 WIDTHS = (32, 64, 128, 256)
 _LARGEST_TILE = 32768

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.predictor.features.layer_arrays import Floats, LayerArrays
+from harness.array_types import Floats
+from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.roofline.roofline_fit import Roofline
 
 _CHANNEL_WIDTHS = (8, 16, 32, 64, 128, 256)

@@ -19,7 +19,8 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
 
-from harness.predictor.features.layer_arrays import Floats, LayerArrays
+from harness.array_types import Floats
+from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.features.layer_features import classes_of
 from harness.predictor.roofline.device_tiling import DeviceTiling
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.predictor.features.layer_arrays import Floats, Ints, LayerArrays
+from harness.array_types import Floats, Ints
+from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.roofline.device_tiling import ALL_TILES, DeviceTiling
 from harness.predictor.roofline.roofline_fit import Roofline, fit_roofline
 

@@ -7,7 +7,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from harness.predictor.features.layer_arrays import Floats, Ints, LayerArrays
+from harness.array_types import Floats, Ints
+from harness.predictor.features.layer_arrays import LayerArrays
 
 _EDGE_QUANTILE = 0.95
 _BLOCK = 256

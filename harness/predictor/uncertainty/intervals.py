@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.predictor.features.layer_arrays import Floats
+from harness.array_types import Floats
 from harness.predictor.uncertainty.coverage import Coverage
 
 LEVEL = 0.9

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.predictor.features.layer_arrays import Floats
+from harness.array_types import Floats
 from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.uncertainty.coverage import Coverage
 from harness.predictor.uncertainty.intervals import ANY, NORMAL_90
