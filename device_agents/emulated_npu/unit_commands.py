@@ -279,23 +279,19 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Wait:
+class _SemaphoreAccess:
+    queue: Queue
+    semaphore: int
+    count: int = 1
+    layer: int = -1
+
+
+class Wait(_SemaphoreAccess):
     """At the head of `queue`: blocks until the semaphore is at least `count`, then lowers it by that."""
 
-    queue: Queue
-    semaphore: int
-    count: int = 1
-    layer: int = -1
 
-
-@dataclass(frozen=True)
-class Post:
+class Post(_SemaphoreAccess):
     """At the head of `queue`, when everything before it has finished: raises the semaphore by `count`."""
-
-    queue: Queue
-    semaphore: int
-    count: int = 1
-    layer: int = -1
 
 
 @dataclass(frozen=True)

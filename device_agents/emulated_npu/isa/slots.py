@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.isa.instructions import DESCRIPTOR_SLOTS, SETTINGS_SLOTS
 from device_agents.emulated_npu.isa.settings_words import settings_of_words, settings_words
 from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Descriptor, Settings, Space
 
 
+@dataclass(slots=True)
 class _DescriptorSlot:
     """The written values; `ready` is their descriptor until the next write."""
 
-    __slots__ = ("dims", "header", "ready", "strides")
-
-    def __init__(self) -> None:
-        self.header: tuple[Space, DataType, int] | None = None
-        self.dims = [0] * MAX_RANK
-        self.strides = [0] * MAX_RANK
-        self.ready: Descriptor | None = None
+    header: tuple[Space, DataType, int] | None = None
+    dims: list[int] = field(default_factory=lambda: [0] * MAX_RANK)
+    strides: list[int] = field(default_factory=lambda: [0] * MAX_RANK)
+    ready: Descriptor | None = None
 
 
 class DescriptorSlots:
@@ -57,14 +57,12 @@ class DescriptorSlots:
         return slot.ready
 
 
+@dataclass(slots=True)
 class _SettingsSlot:
-    """The words, initially those of Settings(); `ready` are their settings until the next write."""
+    """The words, None before the first write; `ready` are their settings until the next write."""
 
-    __slots__ = ("ready", "words")
-
-    def __init__(self) -> None:
-        self.words: list[int] | None = None
-        self.ready: Settings | None = None
+    words: list[int] | None = None
+    ready: Settings | None = None
 
 
 class SettingsSlots:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
@@ -37,29 +37,25 @@ class CoreSteps:
     steps: Sequence[IssuedStep]
 
 
+@dataclass(slots=True)
 class GroupState:
     """Cores that start the next input together, and a ring of `depth` slots for data that other groups send them."""
 
-    __slots__ = ("depth", "ends_ps", "latest_ps", "members", "number", "running", "waiting")
-
-    def __init__(self, number: int, depth: int) -> None:
-        self.number, self.depth = number, depth
-        self.members: list[int] = []  # indices of its cores
-        self.running = 0
-        self.latest_ps = 0
-        self.ends_ps: list[int] = []
-        self.waiting: dict[int, list[int]] = {}  # by run: cores whose SEND waits for its end
+    depth: int
+    members: list[int] = field(default_factory=list)  # indices of its cores
+    running: int = 0
+    latest_ps: int = 0
+    ends_ps: list[int] = field(default_factory=list)
+    waiting: dict[int, list[int]] = field(default_factory=dict)  # by run: cores whose SEND waits for its end
 
 
+@dataclass(slots=True)
 class Channel:
     """Messages on their way from one core to another, by arrival time."""
 
-    __slots__ = ("arrivals", "parked", "receiver")
-
-    def __init__(self, receiver: int) -> None:
-        self.receiver = receiver  # index of the core
-        self.arrivals: deque[int] = deque()
-        self.parked = False  # the receiver waits for the next message
+    receiver: int  # index of the core
+    arrivals: deque[int] = field(default_factory=deque)
+    parked: bool = False  # the receiver waits for the next message
 
 
 class MessageTransfer(NamedTuple):
@@ -77,6 +73,7 @@ class MessageTransfer(NamedTuple):
     is_foreign: bool
 
 
+@dataclass(slots=True)
 class CoreCode:
     """The translated steps of one core.
 
@@ -84,35 +81,20 @@ class CoreCode:
     WAIT and POST (`io_units`, `cp_units`), the `transfers` of a command with several, and `messages`.
     """
 
-    __slots__ = (
-        "cp_ops",
-        "cp_units",
-        "gaps",
-        "group",
-        "index",
-        "io_ops",
-        "io_units",
-        "kinds",
-        "messages",
-        "mfu_ps",
-        "semaphores",
-        "source",
-        "transfers",
-        "vfu_ps",
-    )
-
-    def __init__(self, index: int, source: CoreSteps, group: GroupState) -> None:
-        self.index, self.source, self.group = index, source, group
-        self.kinds: list[int] = []
-        self.gaps: list[int] = []
-        self.io_ops: list[int] = []
-        self.io_units: list[tuple[int, int]] = []
-        self.transfers: dict[int, tuple[int, ...]] = {}
-        self.messages: dict[int, MessageTransfer] = {}
-        self.cp_ops: list[int] = []
-        self.cp_units: list[tuple[int, int]] = []
-        self.semaphores: dict[int, int] = {}  # index by number
-        self.mfu_ps = self.vfu_ps = 0
+    index: int
+    source: CoreSteps
+    group: GroupState
+    kinds: list[int] = field(default_factory=list)
+    gaps: list[int] = field(default_factory=list)
+    io_ops: list[int] = field(default_factory=list)
+    io_units: list[tuple[int, int]] = field(default_factory=list)
+    transfers: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    messages: dict[int, MessageTransfer] = field(default_factory=dict)
+    cp_ops: list[int] = field(default_factory=list)
+    cp_units: list[tuple[int, int]] = field(default_factory=list)
+    semaphores: dict[int, int] = field(default_factory=dict)  # index by number
+    mfu_ps: int = 0
+    vfu_ps: int = 0
 
     def add(self, queue: Queue, op: int, units: tuple[int, int] = (NONE, 0)) -> None:
         """Append an entry to a queue."""
@@ -126,13 +108,12 @@ class CoreCode:
         return next(itertools.islice(of_queue, entry, None))
 
 
+@dataclass(slots=True)
 class ResourceUse:
     """The load of all cores on one resource in one run."""
 
-    __slots__ = ("moved_bytes", "work_ps")
-
-    def __init__(self) -> None:
-        self.work_ps = self.moved_bytes = 0
+    work_ps: int = 0
+    moved_bytes: int = 0
 
 
 class Translation:
@@ -260,7 +241,7 @@ def _groups(cores: Sequence[CoreSteps], depths: Mapping[int, int]) -> dict[int, 
             raise ExecutionFault(
                 what, "data that it receives for an input needs a slot", "Give every group a depth of 1 or more"
             )
-        found.setdefault(each.group, GroupState(each.group, depth)).members.append(index)
+        found.setdefault(each.group, GroupState(depth)).members.append(index)
     return found
 
 

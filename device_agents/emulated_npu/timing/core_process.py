@@ -9,6 +9,7 @@ catches up, so entries are still served in order of time.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from heapq import heappush
 
 from device_agents.emulated_npu.emulator_errors import Deadlock
@@ -30,13 +31,13 @@ from device_agents.emulated_npu.unit_commands import Queue
 _FAR = 1 << 80  # later than all times
 
 
+@dataclass(slots=True)
 class _Waits:
-    """How long the IO queue of a core has waited in a run, by cause."""
+    """How long the IO queue of a core has waited in a run, by cause (`CoreRun`)."""
 
-    __slots__ = ("blocked_ps", "exchange_ps", "starved_ps")
-
-    def __init__(self) -> None:
-        self.starved_ps = self.exchange_ps = self.blocked_ps = 0
+    starved_ps: int = 0
+    exchange_ps: int = 0
+    blocked_ps: int = 0
 
 
 def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, None]:

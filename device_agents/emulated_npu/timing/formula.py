@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from device_agents.emulated_npu.emulator_errors import Deadlock
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
@@ -56,15 +56,12 @@ class _QueueState:
         self.pending: deque[tuple[IssuedStep, int]] = deque()
 
 
+@dataclass(slots=True)
 class _Units:
     """The units of one semaphore in program order, with the times they were posted."""
 
-    __slots__ = ("_last_ps", "_posts", "_spare")
-
-    def __init__(self) -> None:
-        self._posts: deque[tuple[int, int]] = deque()
-        self._spare = 0
-        self._last_ps = 0
+    _posts: deque[tuple[int, int]] = field(default_factory=deque)
+    _spare: int = 0
 
     def post(self, count: int, at_ps: int) -> None:
         self._posts.append((count, at_ps))

@@ -22,7 +22,7 @@ and takes longer for one core and one input: see docs/performance.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from device_agents.emulated_npu.emulator_errors import Deadlock
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
@@ -74,17 +74,15 @@ def schedule(
     return engine.result()
 
 
+@dataclass(slots=True)
 class _Semaphore:
     """A counter that records which POST added each unit."""
 
-    __slots__ = ("_next", "_posters", "_taken", "_totals", "posted")
-
-    def __init__(self) -> None:
-        self.posted = 0
-        self._taken = 0
-        self._totals: list[int] = []
-        self._posters: list[int] = []
-        self._next = 0
+    posted: int = 0
+    _taken: int = 0
+    _totals: list[int] = field(default_factory=list)
+    _posters: list[int] = field(default_factory=list)
+    _next: int = 0
 
     @property
     def value(self) -> int:
@@ -106,18 +104,17 @@ class _Semaphore:
         return self._posters[self._next]
 
 
+@dataclass(slots=True)
 class _Server:
     """A queue and its server: `order` lists all entries ever issued, of which `head` were served."""
 
-    __slots__ = ("blocked", "depth", "free_ps", "head", "last", "order", "queue")
-
-    def __init__(self, queue: Queue, depth: int) -> None:
-        self.queue, self.depth = queue, depth
-        self.order: list[int] = []
-        self.head = 0
-        self.free_ps = 0
-        self.last = NOTHING
-        self.blocked = False  # by a semaphore
+    queue: Queue
+    depth: int
+    order: list[int] = field(default_factory=list)
+    head: int = 0
+    free_ps: int = 0
+    last: int = NOTHING
+    blocked: bool = False  # by a semaphore
 
 
 class _CoreEngine:

@@ -28,17 +28,6 @@ from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.resources import Resource
 from device_agents.emulated_npu.unit_commands import Command, Function
 
-__all__ = [
-    "CoreRun",
-    "CoreSteps",
-    "CoreTiming",
-    "ResourceTiming",
-    "StepTimes",
-    "StreamTiming",
-    "simulate_cores",
-    "step_times",
-]
-
 NO_LIMIT_PS = 1 << 62
 _NO_RUN = -1
 
