@@ -12,19 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from networks_on_npu import (
-    ORDERS,
-    TOLERANCE,
-    WINDOWS,
-    NetworkCase,
-    all_options,
-    execute,
-    machines_for,
-    network_of,
-    random_networks,
-    relative_error,
-    small_machine,
-)
+from networks_on_npu import ORDERS, TOLERANCE, NetworkCase, execute, network_of, relative_error, small_machine
+from random_networks import WINDOWS, all_options, machines_for, random_networks
 from small_models import node, values
 
 from device_agents.emulated_npu.compiler.compiled import Compiled

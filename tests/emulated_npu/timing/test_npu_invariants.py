@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from networks_on_npu import all_options, builtin_model, machines_for, random_networks, with_varied_weights
+from networks_on_npu import builtin_model, with_varied_weights
+from random_networks import all_options, machines_for, random_networks
 
 from device_agents.emulated_npu.compiler.codegen.emit import emit
 from device_agents.emulated_npu.compiler.compiled import Compiled

@@ -11,13 +11,12 @@ from networks_on_npu import (
     NetworkCase,
     builtin_model,
     execute,
-    machines_for,
     network_of,
-    random_networks,
     relative_error,
     small_machine,
     with_varied_weights,
 )
+from random_networks import machines_for, random_networks
 from small_models import node, values
 
 from device_agents.emulated_npu.compiler.compiled import Compiled

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
-from networks_on_npu import WINDOWS, NetworkCase, random_networks
+from networks_on_npu import NetworkCase
 from onnx import load_model_from_string
+from random_networks import WINDOWS, random_networks
 from small_models import model, node, values
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, View

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from networks_on_npu import WINDOWS, machines_for, network_of, random_networks
+from networks_on_npu import network_of
+from random_networks import WINDOWS, machines_for, random_networks
 from small_models import imported, model, node, values
 from splittable_network import splittable_network
 from systems_of_cores import checked_run, with_cores

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks_on_npu import NetworkCase, network_of, random_networks, small_machine
+from networks_on_npu import NetworkCase, network_of, small_machine
+from random_networks import random_networks
 from small_models import node, values
 from systems_of_cores import assignments, groups_of, with_cores
 

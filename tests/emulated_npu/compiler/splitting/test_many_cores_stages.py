@@ -9,18 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
-from networks_on_npu import (
-    ORDERS,
-    NetworkCase,
-    all_options,
-    builtin_network,
-    execute,
-    machines_for,
-    network_of,
-    random_networks,
-    relative_error,
-    small_machine,
-)
+from networks_on_npu import ORDERS, NetworkCase, builtin_network, execute, network_of, relative_error, small_machine
+from random_networks import all_options, machines_for, random_networks
 from small_models import node, values
 from systems_of_cores import (
     alone,

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from networks_on_npu import WINDOWS, NetworkCase, execute, network_of, random_networks, relative_error, small_machine
+from networks_on_npu import NetworkCase, execute, network_of, relative_error, small_machine
 from onnx import NodeProto
+from random_networks import WINDOWS, random_networks
 from reference_graph import run_graph
 from small_models import node, values
 
