@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, ExecutionFault
 from device_agents.emulated_npu.execution.functional import ExecutionCounters, FunctionalMachine, memories_for, run
@@ -18,11 +18,6 @@ from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.formula import Formula, formula
 from device_agents.emulated_npu.timing.simulation import Timing, marginal_ps, simulate
 from device_agents.emulated_npu.unit_commands import Command
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 MOST_ITEMS = 1_000_000
 """The most items, loops unrolled, that are timed: they stay in memory, about a kilobyte each."""

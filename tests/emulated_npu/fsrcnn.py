@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from small_models import model, node, values
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
@@ -21,8 +21,6 @@ from device_agents.emulated_npu.compiler.pipeline import compile_graph
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Space
-
-Array = np.ndarray[Any, Any]
 
 ANCHOR: dict[str, Any] = tomllib.loads(
     (Path(__file__).parents[1] / "anchors" / "halo_fsrcnn.toml").read_text(encoding="utf-8")

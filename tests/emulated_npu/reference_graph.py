@@ -13,11 +13,10 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from scipy.special import erf
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph.constants import NUMPY_TYPES
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, View
 from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
-
-Array = np.ndarray[Any, Any]
 
 
 def run_graph(graph: Graph, inputs: Mapping[str, Array], weights: Mapping[str, Array]) -> dict[str, Array]:

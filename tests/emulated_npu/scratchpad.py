@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 from onnx import helper
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.execution.functional import FunctionalMachine
 from device_agents.emulated_npu.execution.memory import NUMPY_TYPES, Memories
 from device_agents.emulated_npu.unit_commands import (
@@ -22,8 +23,6 @@ from device_agents.emulated_npu.unit_commands import (
     Settings,
     Space,
 )
-
-Array = np.ndarray[Any, Any]
 
 DATA_TYPES = {dtype: data_type for data_type, dtype in NUMPY_TYPES.items()}
 

@@ -11,10 +11,10 @@ import onnxruntime
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 from reference_graph import run_graph
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 
-Array = np.ndarray[Any, Any]
 IR_VERSION = 8
 
 

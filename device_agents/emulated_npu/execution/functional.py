@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, ExecutionFault
 from device_agents.emulated_npu.execution import vfu, vfu_windows
 from device_agents.emulated_npu.execution.interleaving import Order, Queues, queue_depths, run_items
-from device_agents.emulated_npu.execution.memory import Array, Memories, ResolvedView, resolve_view
+from device_agents.emulated_npu.execution.memory import Memories, ResolvedView, resolve_view
 from device_agents.emulated_npu.execution.mfu import convolve
 from device_agents.emulated_npu.execution.signatures import operands_of
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program

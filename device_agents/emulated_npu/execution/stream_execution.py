@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
 from device_agents.emulated_npu.execution.functional import (
     ExecutionCounters,
@@ -24,7 +25,7 @@ from device_agents.emulated_npu.execution.functional import (
     start_run,
 )
 from device_agents.emulated_npu.execution.interleaving import Order, queue_depths, run_while_possible
-from device_agents.emulated_npu.execution.memory import NUMPY_TYPES, Array, Memories
+from device_agents.emulated_npu.execution.memory import NUMPY_TYPES, Memories
 from device_agents.emulated_npu.execution.signatures import fault, operands_of
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.machine import Machine

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.execution.activations import activate, activate_own
-from device_agents.emulated_npu.execution.memory import Array
 from device_agents.emulated_npu.execution.mfu import epilogue
 from device_agents.emulated_npu.execution.signatures import fault
 from device_agents.emulated_npu.execution.sliding_windows import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.instructions import (
     ACCUMULATE_FLAG,
@@ -37,8 +37,6 @@ _DATA_ROW = np.dtype(
 )
 _ABSENT = (0, 0)
 _AGAIN = "Compile the network again"
-
-_Array = np.ndarray[Any, Any]
 
 
 class InvalidInstruction(InvalidProgram):
@@ -86,7 +84,7 @@ _FUNCTIONS = {int(function): function for function in Function}
 _WITH_PEER = [int(function) for function, rule in OPERAND_RULES.items() if rule.peer]
 
 
-def _data_instructions(rows: _Array) -> Iterable[DataInstruction]:
+def _data_instructions(rows: Array) -> Iterable[DataInstruction]:
     functions = [_FUNCTIONS[number] for number in rows["opcode"].tolist()]
     flags = rows["flags"]
     operands = [_references(rows["operands"][:, 0], np.ones(len(rows), bool))]
@@ -97,7 +95,7 @@ def _data_instructions(rows: _Array) -> Iterable[DataInstruction]:
     return map(DataInstruction, functions, *operands, rows["settings"].tolist(), accumulates, peers)
 
 
-def _references(pairs: _Array, present: _Array) -> list[OperandReference | None]:
+def _references(pairs: Array, present: Array) -> list[OperandReference | None]:
     packed = np.where(present, pairs[:, 0].astype(np.int64) << 8 | pairs[:, 1], -1).tolist()
     # Few pairs are distinct, and a lookup is faster than a new object.
     table = {key: None if key < 0 else OperandReference(key >> 8, key & 0xFF) for key in set(packed)}
@@ -128,7 +126,7 @@ def _pack(instruction: Instruction) -> bytes:
     )
 
 
-def _check(code: bytes) -> tuple[_Array, _Array]:
+def _check(code: bytes) -> tuple[Array, Array]:
     """Return the indices of the instructions in control and in data format; raise if one is invalid."""
     if len(code) % INSTRUCTION_BYTES:
         what = f"code of {len(code)} bytes is not a whole number of {INSTRUCTION_BYTES}-byte instructions"
@@ -142,7 +140,7 @@ def _check(code: bytes) -> tuple[_Array, _Array]:
     return control, data
 
 
-def _check_control(rows: _Array, control: _Array) -> None:
+def _check_control(rows: Array, control: Array) -> None:
     for opcode, fields in CONTROL_FIELDS.items():
         indices = control[rows["opcode"][control] == opcode]
         if not indices.size:
@@ -162,7 +160,7 @@ def _check_control(rows: _Array, control: _Array) -> None:
     _reject(settings[wrong], "SETTINGS bits mean nothing in this word", rows["immediate"])
 
 
-def _check_data(rows: _Array, indices: _Array) -> None:
+def _check_data(rows: Array, indices: Array) -> None:
     flags = rows["flags"]
     _reject(indices[rows["zero"] != 0], "has a reserved byte that is not zero")
     for function, rule in OPERAND_RULES.items():
@@ -187,7 +185,7 @@ def _check_data(rows: _Array, indices: _Array) -> None:
     _reject(indices[rows["settings"] >= SETTINGS_SLOTS], f"has a settings slot beyond {SETTINGS_SLOTS - 1}")
 
 
-def _reject(indices: _Array, why: str, values: _Array | None = None) -> None:
+def _reject(indices: Array, why: str, values: Array | None = None) -> None:
     if indices.size:
         index = int(indices[0])
         value = "" if values is None else f" ({int(values[index]):#x})"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.unit_commands import MAX_RANK, Activation, Settings, Triple
 
@@ -20,8 +18,6 @@ WORDS = ("kernel", "stride", "dilation", "pad", "modes", "alpha", "beta", "gamma
 TRIPLE_BITS = 21
 _MASK = (1 << TRIPLE_BITS) - 1
 _PAD, _MODES = WORDS.index("pad"), WORDS.index("modes")
-
-_Array = np.ndarray[Any, Any]
 
 
 def settings_words(settings: Settings) -> tuple[int, ...]:
@@ -79,10 +75,10 @@ def unpack_signed_triple(word: int) -> Triple:
     return depth, height, width
 
 
-def invalid_words(indices: _Array, words: _Array) -> _Array:
+def invalid_words(indices: Array, words: Array) -> Array:
     """Return the mask of invalid words; `words` (N, int64) are the words at `indices` (N) of a slot."""
     positive = indices < _PAD
-    wrong: _Array = (indices <= _PAD) & (words < 0)
+    wrong: Array = (indices <= _PAD) & (words < 0)
     for position in range(3):
         wrong |= positive & ((words >> position * TRIPLE_BITS & _MASK) == 0)
     activation, axes, spare = words & 0xFF, words >> 8 & 0xFF, words >> 16 & 0xFFFF

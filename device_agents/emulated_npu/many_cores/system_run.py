@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.execution.interleaving import Order
-from device_agents.emulated_npu.execution.memory import Array
 from device_agents.emulated_npu.execution.stream_execution import (
     GroupProgram,
     StreamRun,

@@ -7,22 +7,22 @@ write during a read, as in place. A strided view counts from its first byte to i
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from device_agents.emulated_npu.arrays import Int64Array
 from device_agents.emulated_npu.timing.single_core import Schedule
 from device_agents.emulated_npu.unit_commands import Command, Operand, Space
 
-_Array = np.ndarray[Any, np.dtype[np.int64]]
 _NEVER = -1
 
 
 class Occupancy(NamedTuple):
     """Live bytes from each time until the next; times ascend."""
 
-    times_ps: _Array
-    live_bytes: _Array
+    times_ps: Int64Array
+    live_bytes: Int64Array
 
 
 class _TimedAccess(NamedTuple):
@@ -73,10 +73,10 @@ def _range(operand: Operand) -> tuple[int, int]:
 class _Lives:
     """The ranges between the edges of all accesses: since when each is live, and when it was last read."""
 
-    def __init__(self, sizes: _Array) -> None:
+    def __init__(self, sizes: Int64Array) -> None:
         self._sizes = sizes
-        self._born: _Array = np.full(len(sizes), _NEVER, np.int64)
-        self._read: _Array = np.full(len(sizes), _NEVER, np.int64)
+        self._born: Int64Array = np.full(len(sizes), _NEVER, np.int64)
+        self._read: Int64Array = np.full(len(sizes), _NEVER, np.int64)
         self._over: list[tuple[int, int, int]] = []  # born, last read, bytes
 
     def write(self, where: slice, now_ps: int) -> None:
@@ -96,13 +96,13 @@ class _Lives:
         over = self._read != _NEVER
         if over.any():
             self._end(self._born[over], self._read[over], self._sizes[over])
-        lives: _Array = np.array(self._over, np.int64).reshape(-1, 3)
+        lives: Int64Array = np.array(self._over, np.int64).reshape(-1, 3)
         times, places = np.unique(np.concatenate([lives[:, 0], lives[:, 1]]), return_inverse=True)
         changes = np.zeros(len(times), np.int64)
         np.add.at(changes, places, np.concatenate([lives[:, 2], -lives[:, 2]]))
         return Occupancy(times, np.cumsum(changes))
 
-    def _end(self, born: _Array, read: _Array, sizes: _Array) -> None:
+    def _end(self, born: Int64Array, read: Int64Array, sizes: Int64Array) -> None:
         """Record ended lives; neighbours with the same times become one."""
         starts = np.flatnonzero(np.r_[True, (np.diff(born) != 0) | (np.diff(read) != 0)])
         totals = np.add.reduceat(sizes, starts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 
-Array = np.ndarray[Any, Any]
 shapes = st.lists(st.integers(1, 5), max_size=4).map(tuple)
 
 

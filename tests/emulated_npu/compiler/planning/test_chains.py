@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
 from networks_on_npu import NetworkCase, execute, network_of, relative_error, small_machine
 from small_models import by_runtime, model, node, values
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import HaloChoice, Options
 from device_agents.emulated_npu.compiler.pipeline import compile_model
@@ -18,7 +18,6 @@ from device_agents.emulated_npu.execution.functional import FunctionalMachine, m
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
-Array = np.ndarray[Any, Any]
 Rows = tuple[int, int]
 
 WIDTH, CHANNELS = 7, 3

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View, ViewAxis
 from device_agents.emulated_npu.compiler.graph.regions import Region
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
@@ -21,8 +21,6 @@ from device_agents.emulated_npu.compiler.planning.placement import (
 )
 from device_agents.emulated_npu.execution.memory import Memories
 from device_agents.emulated_npu.unit_commands import DataType, Space
-
-Array = np.ndarray[Any, Any]
 
 
 @st.composite

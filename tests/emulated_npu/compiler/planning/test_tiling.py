@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +15,12 @@ from onnx import load_model_from_string
 from random_networks import WINDOWS, random_networks
 from small_models import model, node, values
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, View
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.graph.regions import Region
 from device_agents.emulated_npu.compiler.planning.tiling import Cut, Geometry, HaloMode, NotTileable, Tile, cut_chain
 from device_agents.emulated_npu.unit_commands import Function
-
-Array = np.ndarray[Any, Any]
-
 
 # --- what a layer reads, straight from the definitions ---------------------------------------------------------------
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +10,7 @@ from networks_on_npu import small_machine
 from scratchpad import Scratchpad
 from small_models import model, node, values
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.planning.weights import (
@@ -24,8 +23,6 @@ from device_agents.emulated_npu.compiler.planning.weights import (
 )
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.unit_commands import Space
-
-Array = np.ndarray[Any, Any]
 
 
 @st.composite

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from small_models import imported, model, node, values
 from splittable_network import splittable_network
 from systems_of_cores import checked_run, with_cores
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
@@ -30,8 +30,6 @@ from device_agents.emulated_npu.execution.stream_execution import GroupProgram, 
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.unit_commands import Space
 from harness.emulator.split_study import layer_ps
-
-Array = np.ndarray[Any, Any]
 
 
 def _drawn_splits(draw: Callable[..., Any], graph: Graph, sizes: Mapping[int, int]) -> dict[int, LayerSplit]:

@@ -17,6 +17,7 @@ from random_networks import WINDOWS, random_networks
 from reference_graph import run_graph
 from small_models import node, values
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
@@ -25,8 +26,6 @@ from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS, CannotSplit, SplitKind, equal_parts
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.unit_commands import Activation, Function
-
-Array = np.ndarray[Any, Any]
 
 
 def _with(graph: Graph, layer: HardwareLayer, split: LayerSplit) -> Graph:
