@@ -65,7 +65,7 @@ def _run(order: dict[str, Any]) -> None:
 
 
 def _profile(order: dict[str, Any]) -> None:
-    """The same campaign as a call of the library: without the golden probes of the command line."""
+    """Run the campaign alone, without golden probes."""
     from harness.device.inventory import find_device, load_inventory
     from harness.errors import HarnessError
     from harness.measure.device_run import open_run

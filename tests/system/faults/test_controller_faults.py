@@ -38,7 +38,7 @@ class Controllers:
         lease_ttl_s: float = 0.0,
         file_bytes: int = 0,
     ) -> int:
-        """Starts a call of `harness.profile`, or a command; returns its process id. `at` 0 breaks nothing."""
+        """Starts a campaign without golden probes, or a command; returns its process id. `at` 0 breaks nothing."""
         return self._ask(
             arguments=arguments,
             folder=str(self.rig.bench.root),
