@@ -21,7 +21,7 @@ from device_agents.emulated_npu.timing.core_code import CoreSteps
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.simulation import durations_ps
 from device_agents.emulated_npu.timing.single_core import schedule
-from device_agents.emulated_npu.timing.stream_timing import simulate_cores, step_times
+from device_agents.emulated_npu.timing.stream_timing import simulate_cores
 from device_agents.emulated_npu.unit_commands import (
     Command,
     DataType,
@@ -100,10 +100,7 @@ def one_core_engines(network: str, preset: str) -> None:
     def by_many_cores() -> object:
         return simulate_cores([CoreSteps(0, 0, steps)], machine, inputs=1, depths={0: 1}, costs=costs)
 
-    def by_many_cores_with_steps() -> object:
-        return step_times([CoreSteps(0, 0, steps)], machine, inputs=1, depths={0: 1}, run=0, costs=costs)
-
-    engines = (by_single_core, by_many_cores, by_many_cores_with_steps)
+    engines = (by_single_core, by_many_cores)
     seconds: dict[str, list[float]] = {engine.__name__: [] for engine in engines}
     for _ in range(ONE_CORE_REPEATS):
         for engine in engines:

@@ -9,8 +9,3 @@ PS_PER_NS = 1_000
 def ceil_div(value: int, divisor: int) -> int:
     """Return the quotient, rounded up."""
     return -(-value // divisor)
-
-
-def round_up(value: int, multiple: int) -> int:
-    """Return the smallest multiple that is not below the value."""
-    return ceil_div(value, multiple) * multiple

@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
-from device_agents.emulated_npu.arithmetic import ceil_div, round_up
+from device_agents.emulated_npu.arithmetic import ceil_div
 
 _CHANNEL_ATOM = 16
 _KERNEL_ATOM = 32
@@ -18,6 +18,10 @@ _WINOGRAD_WEIGHTS = Fraction(16, 9)
 _WINOGRAD_MACS = Fraction(9, 4)
 _KB = 1024
 _CYCLES_PER_KB_AT_1_GB_PER_S = 1000
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return ceil_div(value, multiple) * multiple
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class SheetLayer:
     @property
     def channels(self) -> int:
         """Input channels after the stride is unfolded into channels, rounded up to whole atoms."""
-        return round_up(self.in_channels * self.stride * self.stride, _CHANNEL_ATOM)
+        return _round_up(self.in_channels * self.stride * self.stride, _CHANNEL_ATOM)
 
     @property
     def taps(self) -> int:
@@ -118,7 +122,7 @@ def sheet_volumes(layer: SheetLayer, machine: SheetMachine) -> SheetVolumes:
     """Return columns X, Y, Z, AA and AB of a row."""
     out_h, out_w = ceil_div(layer.height, layer.stride), ceil_div(layer.width, layer.stride)
     rows = layer.kernel_h + 1 if layer.first else min(layer.kernel_h, out_h)
-    output_channels = round_up(layer.kernels, _CHANNEL_ATOM)
+    output_channels = _round_up(layer.kernels, _CHANNEL_ATOM)
     kernel_group = Fraction(layer.channels * layer.taps * _KERNEL_ATOM, _KB)
     weights = Fraction(layer.channels * layer.taps * layer.kernels, _KB)
     return SheetVolumes(
@@ -164,9 +168,9 @@ def sheet_mac_cycles(layer: SheetLayer, machine: SheetMachine) -> Fraction:
     valid_w = layer.width if layer.padded else layer.width - layer.kernel_w + 1
     plane = ceil_div(valid_h, layer.stride) * ceil_div(valid_w, layer.stride)
     if layer.fully_connected:
-        kernels = Fraction(round_up(layer.kernels * 16, _KERNELS_TOGETHER), 16)
+        kernels = Fraction(_round_up(layer.kernels * 16, _KERNELS_TOGETHER), 16)
     else:
-        kernels = Fraction(round_up(layer.kernels, _KERNELS_TOGETHER))
+        kernels = Fraction(_round_up(layer.kernels, _KERNELS_TOGETHER))
     taps = Fraction(layer.kernel_h * layer.kernel_w, layer.stride * layer.stride)
     cycles = layer.channels * plane * kernels * taps / machine.macs
     return cycles / _WINOGRAD_MACS if _is_winograd(layer, machine) else cycles

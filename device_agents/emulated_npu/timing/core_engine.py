@@ -26,7 +26,9 @@ class StreamEngine:
     times of run `kept_run` by core.
     """
 
-    def __init__(self, translation: Translation, machine: Machine, inputs: int, limit_ps: int, kept_run: int) -> None:
+    def __init__(
+        self, translation: Translation, machine: Machine, inputs: int, limit_ps: int, kept_run: int | None = None
+    ) -> None:
         self._translation = translation
         self._stream = StreamState(len(translation.codes), len(translation.groups), machine, inputs, limit_ps, kept_run)
         self.resources = [SharedResource() for _ in range(translation.resources)]

@@ -48,7 +48,9 @@ class StreamState:
     - `held`: groups that wait for all groups to end an earlier input.
     """
 
-    def __init__(self, cores: int, groups: int, machine: Machine, inputs: int, limit_ps: int, kept_run: int) -> None:
+    def __init__(
+        self, cores: int, groups: int, machine: Machine, inputs: int, limit_ps: int, kept_run: int | None
+    ) -> None:
         self.groups, self.ahead = groups, 2 * groups + 2
         self.ended: dict[int, tuple[int, int]] = {}
         self.held: list[GroupState] = []

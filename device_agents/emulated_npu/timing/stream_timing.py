@@ -19,17 +19,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
-from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.core_code import CoreSteps, Translation
 from device_agents.emulated_npu.timing.core_engine import StreamEngine
-from device_agents.emulated_npu.timing.core_stream import CoreRun, EntryTimes
+from device_agents.emulated_npu.timing.core_stream import CoreRun
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.resources import Resource
 from device_agents.emulated_npu.unit_commands import Command, Function
 
 NO_LIMIT_PS = 1 << 62
-_NO_RUN = -1
 
 
 @dataclass(frozen=True)
@@ -82,21 +80,6 @@ class StreamTiming:
         return self.ends_ps[-1]
 
 
-@dataclass(frozen=True)
-class StepTimes:
-    """One run of one core, by step, in picoseconds since the stream began; as in `Schedule` for a single run.
-
-    For a step that enters no queue `served_ps` and `finished_ps` are its issue time.
-    """
-
-    core: int
-    begin_ps: int
-    steps: Sequence[IssuedStep]
-    issued_ps: Sequence[int]
-    served_ps: Sequence[int]
-    finished_ps: Sequence[int]
-
-
 def simulate_cores(
     cores: Sequence[CoreSteps],
     machine: Machine,
@@ -112,8 +95,11 @@ def simulate_cores(
     without cores or inputs, a core that does not exist or appears twice, a peer without a program, a group without
     depth, and an invalid command. All name core and instruction if there is one.
     """
-    translation = _translated(cores, machine, inputs, depths, costs)
-    engine = StreamEngine(translation, machine, inputs, limit_ps, _NO_RUN)
+    if not cores or inputs < 1:
+        what = f"{len(cores)} cores run {inputs} inputs"
+        raise ExecutionFault(what, "there is nothing to time", "Give at least one of each")
+    translation = Translation(cores, machine, costs or CostModel(machine), depths)
+    engine = StreamEngine(translation, machine, inputs, limit_ps)
     engine.run()
     timings = tuple(
         CoreTiming(code.source.core, code.source.group, code.mfu_ps, code.vfu_ps, tuple(runs))
@@ -139,48 +125,6 @@ def simulate_cores(
         ),
         ends_ps=tuple(max(each.runs[number].end_ps for each in timings) for number in range(inputs)),
     )
-
-
-def step_times(
-    cores: Sequence[CoreSteps],
-    machine: Machine,
-    *,
-    inputs: int,
-    depths: Mapping[int, int],
-    run: int,
-    costs: CostModel | None = None,
-) -> tuple[StepTimes, ...]:
-    """Return the times of all steps for input `run` of a stream, by core; raise as `simulate_cores`."""
-    translation = _translated(cores, machine, inputs, depths, costs)
-    if not 0 <= run < inputs:
-        raise ExecutionFault(f"there is no input {run}", f"the stream has {inputs}", "Name one of them, counted from 0")
-    engine = StreamEngine(translation, machine, inputs, NO_LIMIT_PS, run)
-    engine.run()
-    return tuple(_by_step(code.source, code.kinds, engine.kept[index]) for index, code in enumerate(translation.codes))
-
-
-def _translated(
-    cores: Sequence[CoreSteps], machine: Machine, inputs: int, depths: Mapping[int, int], costs: CostModel | None
-) -> Translation:
-    if not cores or inputs < 1:
-        what = f"{len(cores)} cores run {inputs} inputs"
-        raise ExecutionFault(what, "there is nothing to time", "Give at least one of each")
-    return Translation(cores, machine, costs or CostModel(machine), depths)
-
-
-def _by_step(source: CoreSteps, kinds: Sequence[int], times: EntryTimes) -> StepTimes:
-    issued, served, finished = ([0] * len(kinds) for _ in range(3))
-    passed = [0] * 4
-    for position, kind in enumerate(kinds):
-        place = min(kind, 2)
-        entry = passed[place]
-        passed[place] += 1
-        issued[position] = times.issued_ps[place][entry]
-        if place < 2:
-            served[position], finished[position] = times.served_ps[place][entry], times.finished_ps[place][entry]
-        else:
-            served[position] = finished[position] = issued[position]
-    return StepTimes(source.core, times.begin_ps, source.steps, issued, served, finished)
 
 
 def _first_groups(cores: Sequence[CoreSteps]) -> set[int]:

@@ -7,6 +7,7 @@ from core_streams import FOUR_CORES, ONE_CHIP, ExactMachine, RandomStream, notif
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks_on_npu import builtin_model, with_varied_weights
+from step_times import step_times
 from timed_programs import compute, load, machine, programs, steps_of, store
 
 from device_agents.emulated_npu.compiler.pipeline import compile_model
@@ -18,7 +19,7 @@ from device_agents.emulated_npu.timing.core_stream import CoreRun
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.simulation import durations_ps
 from device_agents.emulated_npu.timing.single_core import Schedule, schedule
-from device_agents.emulated_npu.timing.stream_timing import StreamTiming, simulate_cores, step_times
+from device_agents.emulated_npu.timing.stream_timing import StreamTiming, simulate_cores
 from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait
 
 _DEPTHS = st.tuples(st.integers(1, 5), st.integers(1, 5))
@@ -204,7 +205,7 @@ def test_the_steps_of_one_input() -> None:
     assert (second.begin_ps, list(second.finished_ps)) == (7_000, [12_000, 10_000, 12_000, 14_000])
 
 
-# --- What cannot go on ------------------------------------------------------------------------------------------
+# --- Errors -----------------------------------------------------------------------------------------------------
 
 
 def test_a_receive_that_nobody_sends_is_a_deadlock() -> None:

@@ -1,0 +1,54 @@
+"""The times of every step in a stream of inputs, as `Schedule` has them for a single run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.core_code import CoreSteps, Translation
+from device_agents.emulated_npu.timing.core_engine import StreamEngine
+from device_agents.emulated_npu.timing.core_stream import EntryTimes
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.stream_timing import NO_LIMIT_PS
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """One run of one core, by step, in picoseconds since the stream began; as in `Schedule` for a single run.
+
+    For a step that enters no queue `served_ps` and `finished_ps` are its issue time.
+    """
+
+    core: int
+    begin_ps: int
+    steps: Sequence[IssuedStep]
+    issued_ps: Sequence[int]
+    served_ps: Sequence[int]
+    finished_ps: Sequence[int]
+
+
+def step_times(
+    cores: Sequence[CoreSteps], machine: Machine, inputs: int, depths: Mapping[int, int], run: int
+) -> tuple[StepTimes, ...]:
+    """Return the times of all steps for input `run` of a stream, by core."""
+    translation = Translation(cores, machine, CostModel(machine), depths)
+    engine = StreamEngine(translation, machine, inputs, NO_LIMIT_PS, kept_run=run)
+    engine.run()
+    return tuple(_by_step(code.source, code.kinds, engine.kept[index]) for index, code in enumerate(translation.codes))
+
+
+def _by_step(source: CoreSteps, kinds: Sequence[int], times: EntryTimes) -> StepTimes:
+    issued, served, finished = ([0] * len(kinds) for _ in range(3))
+    passed = [0] * 4
+    for position, kind in enumerate(kinds):
+        place = min(kind, 2)
+        entry = passed[place]
+        passed[place] += 1
+        issued[position] = times.issued_ps[place][entry]
+        if place < 2:
+            served[position], finished[position] = times.served_ps[place][entry], times.finished_ps[place][entry]
+        else:
+            served[position] = finished[position] = issued[position]
+    return StepTimes(source.core, times.begin_ps, source.steps, issued, served, finished)
