@@ -1,44 +1,44 @@
-"""Every error that `harness` raises on purpose, as one tree.
+"""The errors that `harness` raises on purpose, as one tree.
 
 ::
 
-    HarnessError                     exit 1   a bug of harness, unless a subclass says otherwise
-    ├── UsageError                   exit 2   the command line asks for something that makes no sense
-    ├── InputError                   exit 3   a file or a setting is invalid
-    │   ├── ConfigurationError                devices.toml, harness.toml, workspace
+    HarnessError                     exit 1    a bug in harness, unless a subclass says otherwise
+    ├── UsageError                   exit 2    the command line is contradictory or incomplete
+    ├── InputError                   exit 3    a file or a setting is invalid
+    │   ├── ConfigurationError                 devices.toml, harness.toml, nightly.toml, the workspace
     │   │   └── UnknownDevice
-    │   ├── NetworkError                      the ONNX file
-    │   │   ├── InvalidNetwork                not a valid ONNX file, or a hostile one
-    │   │   ├── UnsupportedNetwork            valid, but outside what harness can measure
-    │   │   └── UnresolvedDimension           a symbolic dimension nobody bound
-    │   ├── LutError                          a lookup table
-    │   │   ├── LutCorrupt                    edited, truncated, wrong schema
-    │   │   ├── LutMismatch                   the table of another device
+    │   ├── NetworkError                       the ONNX file
+    │   │   ├── InvalidNetwork
+    │   │   ├── UnsupportedNetwork
+    │   │   └── UnresolvedDimension
+    │   ├── LutError                           a lookup table
+    │   │   ├── LutCorrupt
+    │   │   ├── LutMismatch
     │   │   └── LutNotFound
-    │   └── JournalError                      the journal of samples
-    ├── DeviceError                  exit 4   the device cannot be reached or used
-    │   ├── DeviceUnreachable                 closed port, no route, no banner
-    │   ├── HostKeyError                      unknown or changed host key
-    │   ├── AuthenticationError               the device refused our key
-    │   ├── DeviceBusy                        somebody else holds the lease
-    │   ├── LeaseLost                         our lease ran out or was superseded
-    │   ├── LinkLost                          the connection ended before the end record
-    │   ├── ProtocolError                     frames that break the protocol
-    │   ├── WorkerDied                        the worker process crashed, hung or was killed
-    │   ├── BackendError                      the runtime refused a probe
-    │   ├── OutOfService                      maintenance or retired, by a person's word
-    │   ├── NightBusy                         another nightly runs in this workspace
-    │   └── EngineError                       what runs jobs side by side cannot be reached
-    ├── MeasurementError             exit 5   the samples do not carry a result
+    │   └── JournalError                       the journal of samples
+    ├── DeviceError                  exit 4    the device cannot be reached or used
+    │   ├── DeviceUnreachable
+    │   ├── HostKeyError
+    │   ├── AuthenticationError
+    │   ├── DeviceBusy
+    │   ├── LeaseLost
+    │   ├── LinkLost
+    │   ├── ProtocolError
+    │   ├── WorkerDied
+    │   ├── BackendError
+    │   ├── OutOfService
+    │   ├── NightBusy
+    │   └── EngineError
+    ├── MeasurementError             exit 5    the samples do not give a result
     │   ├── CampaignIncomplete
-    │   ├── DeviceQuarantined                 the golden probe left its band
-    │   └── IllConditionedDesign              a, b, c cannot be told apart
-    ├── CoverageError                exit 6   layers that the table does not hold
-    ├── RegressionFound              exit 7   something became slower
-    └── Interrupted                  exit 130 the user pressed Ctrl-C
+    │   ├── DeviceQuarantined
+    │   └── IllConditionedDesign
+    ├── CoverageError                exit 6    the table does not have all layers of a network
+    ├── RegressionFound              exit 7    something became slower
+    └── Interrupted                  exit 130  the user pressed Ctrl-C
 
-Each error says what happened, why, and the next step; `fault` says on whose side the cause lies and
-`retry_helps` whether the same command may succeed later without any change.
+Each error says what happened, why, and the next step. `fault` names the side that caused it. `retry_helps` is true if
+the same command may succeed later without any change.
 """
 
 from __future__ import annotations
@@ -48,12 +48,11 @@ from typing import ClassVar, Literal
 
 Fault = Literal["user", "device", "link", "harness"]
 
-
 _GRAVEST_FIRST = (1, 3, 2, 4, 5, 6, 7)
 
 
 def gravest(codes: Iterable[int]) -> int:
-    """Of several exit codes the one that counts for all; 0 where all are."""
+    """Return the exit code of a command with several results: the gravest of theirs, 0 if all are 0."""
     ranks = {code: rank for rank, code in enumerate(_GRAVEST_FIRST)}
     return min((code for code in codes if code), key=lambda code: ranks.get(code, -1), default=0)
 
@@ -64,11 +63,22 @@ def reason_of(error: Exception) -> str:
 
 
 class HarnessError(Exception):
-    """What happened (`what`), why (`why`) and what to do about it (`next_step`)."""
+    """What happened (`what`), why (`why`) and what to do about it (`next_step`).
+
+    Subclasses inherit the class variables, or set them as keywords of the class statement.
+    """
 
     exit_code: ClassVar[int] = 1
     fault: ClassVar[Fault] = "harness"
     retry_helps: ClassVar[bool] = False
+
+    def __init_subclass__(
+        cls, *, exit_code: int | None = None, fault: Fault | None = None, retry_helps: bool | None = None
+    ) -> None:
+        super().__init_subclass__()
+        cls.exit_code = cls.exit_code if exit_code is None else exit_code
+        cls.fault = cls.fault if fault is None else fault
+        cls.retry_helps = cls.retry_helps if retry_helps is None else retry_helps
 
     def __init__(self, what: str, *, why: str = "", next_step: str = "") -> None:
         super().__init__(what)
@@ -80,22 +90,16 @@ class HarnessError(Exception):
         return ". ".join(part.rstrip(".") for part in (self.what, self.why, self.next_step) if part)
 
 
-class UsageError(HarnessError):
-    """The command line asks for something that makes no sense."""
-
-    exit_code = 2
-    fault: ClassVar[Fault] = "user"
+class UsageError(HarnessError, exit_code=2, fault="user"):
+    """The command line is contradictory or incomplete."""
 
 
-class InputError(HarnessError):
+class InputError(HarnessError, exit_code=3, fault="user"):
     """A file or a setting is invalid."""
-
-    exit_code = 3
-    fault: ClassVar[Fault] = "user"
 
 
 class ConfigurationError(InputError):
-    """devices.toml, harness.toml or the workspace is invalid."""
+    """A settings file or the workspace is invalid, or a file cannot be read or written."""
 
 
 class UnknownDevice(ConfigurationError):
@@ -107,15 +111,15 @@ class NetworkError(InputError):
 
 
 class InvalidNetwork(NetworkError):
-    """Not a valid ONNX file, or one that reaches outside its own folder."""
+    """The file is not valid ONNX, or refers to files outside its own folder."""
 
 
 class UnsupportedNetwork(NetworkError):
-    """Valid ONNX, but outside what can be cut and measured."""
+    """The file is valid ONNX that harness cannot cut or measure."""
 
 
 class UnresolvedDimension(NetworkError):
-    """A dimension has no value; names the tensor and the `--dim` that binds it."""
+    """A symbolic dimension has no value; the error names the tensor and the `--dim` that sets it."""
 
 
 class LutError(InputError):
@@ -123,7 +127,7 @@ class LutError(InputError):
 
 
 class LutCorrupt(LutError):
-    """The table was edited, truncated or written by something else."""
+    """The table was edited or truncated, or another program or schema wrote it."""
 
 
 class LutMismatch(LutError):
@@ -138,125 +142,81 @@ class JournalError(InputError):
     """The journal of samples cannot be read or written."""
 
 
-class DeviceError(HarnessError):
+class DeviceError(HarnessError, exit_code=4, fault="device", retry_helps=True):
     """The device cannot be reached or used."""
 
-    exit_code = 4
-    fault: ClassVar[Fault] = "device"
-    retry_helps = True
+
+class DeviceUnreachable(DeviceError, fault="link"):
+    """No agent answered: closed port, no route, no banner, or no agent program."""
 
 
-class DeviceUnreachable(DeviceError):
-    """No agent answered: closed port, no route, no banner, program missing."""
-
-    fault: ClassVar[Fault] = "link"
+class HostKeyError(DeviceError, fault="user", retry_helps=False):
+    """The device's host key is unknown or has changed."""
 
 
-class HostKeyError(DeviceError):
-    """The device's host key is unknown or differs from the known one; never retried."""
-
-    fault: ClassVar[Fault] = "user"
-    retry_helps = False
-
-
-class AuthenticationError(DeviceError):
-    """The device refused the identity; never retried."""
-
-    fault: ClassVar[Fault] = "user"
-    retry_helps = False
+class AuthenticationError(DeviceError, fault="user", retry_helps=False):
+    """The device refused the identity."""
 
 
 class DeviceBusy(DeviceError):
-    """Somebody else holds the lease of the device's resource."""
+    """Another process or person holds the lease of the device."""
 
 
-class LeaseLost(DeviceError):
-    """The lease ran out or a newer fencing token exists; nothing more may be written."""
-
-    fault: ClassVar[Fault] = "link"
+class LeaseLost(DeviceError, fault="link"):
+    """The lease ran out or was superseded; nothing more may be written."""
 
 
-class LinkLost(DeviceError):
+class LinkLost(DeviceError, fault="link"):
     """The connection ended before the agent's end record; the campaign can be resumed."""
 
-    fault: ClassVar[Fault] = "link"
 
-
-class ProtocolError(DeviceError):
-    """The peer sent frames that break the protocol."""
-
-    retry_helps = False
+class ProtocolError(DeviceError, retry_helps=False):
+    """The agent sent messages that break the protocol."""
 
 
 class WorkerDied(DeviceError):
     """The worker process on the device crashed, hung or was killed; the campaign can be resumed."""
 
 
-class BackendError(DeviceError):
+class BackendError(DeviceError, retry_helps=False):
     """The runtime on the device refused a probe."""
 
-    retry_helps = False
+
+class OutOfService(DeviceError, fault="user", retry_helps=False):
+    """The device was marked as in maintenance or retired."""
 
 
-class OutOfService(DeviceError):
-    """Somebody took the device out of service: maintenance, or for good."""
-
-    fault: ClassVar[Fault] = "user"
-    retry_helps = False
+class NightBusy(DeviceError, fault="user"):
+    """Another nightly runs in this workspace."""
 
 
-class NightBusy(DeviceError):
-    """Another nightly runs in this workspace; two never overlap."""
-
-    fault: ClassVar[Fault] = "user"
-
-
-class EngineError(DeviceError):
+class EngineError(DeviceError, fault="link"):
     """The scheduler that runs jobs cannot be reached, or has no worker for them."""
 
-    fault: ClassVar[Fault] = "link"
+
+class MeasurementError(HarnessError, exit_code=5, fault="device"):
+    """The samples do not give a result."""
 
 
-class MeasurementError(HarnessError):
-    """The samples do not carry a result."""
-
-    exit_code = 5
-    fault: ClassVar[Fault] = "device"
-
-
-class CampaignIncomplete(MeasurementError):
+class CampaignIncomplete(MeasurementError, retry_helps=True):
     """The campaign stopped before every probe had its minimum of samples."""
-
-    retry_helps = True
 
 
 class DeviceQuarantined(MeasurementError):
-    """The golden probe is outside the device's band: whatever it would measure now is not to be trusted."""
+    """The golden probe is outside the device's band, so measurements cannot be trusted."""
 
 
-class IllConditionedDesign(MeasurementError):
-    """The sizes of the null probes do not tell a, b and c apart; names the sizes that would."""
-
-    fault: ClassVar[Fault] = "user"
+class IllConditionedDesign(MeasurementError, fault="user"):
+    """The sizes of the null probes do not separate a, b and c; the error names sizes that do."""
 
 
-class CoverageError(HarnessError):
-    """Layers of the network are not in the table."""
-
-    exit_code = 6
-    fault: ClassVar[Fault] = "user"
+class CoverageError(HarnessError, exit_code=6, fault="user"):
+    """The table does not have all layers of the network."""
 
 
-class RegressionFound(HarnessError):
-    """A layer, a network or the device as a whole became slower than it was on earlier nights."""
-
-    exit_code = 7
-    fault: ClassVar[Fault] = "device"
+class RegressionFound(HarnessError, exit_code=7, fault="device"):
+    """A layer, a network or the device became slower than on earlier nights."""
 
 
-class Interrupted(HarnessError):
-    """The user stopped the command; what was measured is kept."""
-
-    exit_code = 130
-    fault: ClassVar[Fault] = "user"
-    retry_helps = True
+class Interrupted(HarnessError, exit_code=130, fault="user", retry_helps=True):
+    """The user stopped the command; the samples so far are kept."""

@@ -14,33 +14,33 @@ MARKER = "harness.toml"
 
 @dataclass(frozen=True)
 class Workspace:
-    """Paths of one workspace; nothing is ever written outside `root`."""
+    """The paths of one workspace; nothing is written outside `root`."""
 
     root: Path
 
     @property
     def devices(self) -> Path:
-        """Inventory of devices beside the built-in ones; optional."""
+        """The inventory of devices besides the built-in ones; optional."""
         return self.root / "devices.toml"
 
     @property
     def journal(self) -> Path:
-        """SQLite file of all samples."""
+        """The SQLite file of all samples."""
         return self.root / ".harness" / "journal.sqlite"
 
     @property
     def fleet(self) -> Path:
-        """SQLite file of the devices' health and of nights."""
+        """The SQLite file of devices' health and of nights."""
         return self.root / ".harness" / "fleet.sqlite"
 
     @property
     def lut(self) -> Path:
-        """Lookup tables, `lut/<device>/<date>-<hash>/`."""
+        """The folder of lookup tables, `lut/<device>/<date>-<hash>/`."""
         return self.root / "lut"
 
     @property
     def reports(self) -> Path:
-        """Reports written by commands."""
+        """The folder of reports."""
         return self.root / "reports"
 
 
@@ -53,9 +53,9 @@ def as_workspace(given: AnyWorkspace) -> Workspace:
 
 
 def find_workspace(start: Path | None = None) -> Workspace:
-    """`start` or the current folder, or the nearest parent that holds a harness.toml.
+    """Return the workspace in `start`; by default the current folder or its nearest parent with a harness.toml.
 
-    Raises ConfigurationError where that file is not valid or `start` is not a folder.
+    Raises ConfigurationError if `start` is not a folder or the harness.toml is invalid.
     """
     try:
         folder = (start or Path.cwd()).resolve()
@@ -63,7 +63,9 @@ def find_workspace(start: Path | None = None) -> Workspace:
     except (OSError, ValueError) as error:
         raise ConfigurationError("The workspace is not a folder", why=str(error)) from error
     if not is_folder:
-        raise ConfigurationError(f"The workspace {folder} is not a folder", next_step="Create it")
+        raise ConfigurationError(
+            f"The workspace {folder} is not a folder", next_step="Create it, or name another folder"
+        )
     if start is None:
         folder = next((parent for parent in (folder, *folder.parents) if (parent / MARKER).exists()), folder)
     marker = folder / MARKER

@@ -1,1 +1,1 @@
-"""A lab's nights: what is due, measured, published, compared and told, by an idempotent command."""
+"""The nightly: one resumable command that measures a lab, publishes tables, compares nights and reports."""

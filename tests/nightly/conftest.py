@@ -1,4 +1,4 @@
-"""Watches made by a formula, which the tests of comparisons have, too."""
+"""Makes the watches that tests of comparisons make by a formula importable here."""
 
 from __future__ import annotations
 

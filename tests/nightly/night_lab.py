@@ -1,4 +1,4 @@
-"""A lab of null devices with a plan, and engines that measure nothing or stop half-way."""
+"""A lab of null devices with a plan, and engines that measure nothing or stop in between."""
 
 from __future__ import annotations
 
@@ -49,28 +49,28 @@ class Lab:
         return Workspace(self.root)
 
     def set_devices(self, *names: str, **keys: str) -> None:
-        """Writes devices.toml anew: null devices, and keys by the name of one of them."""
+        """Write devices.toml: null devices, with additional keys by name."""
         tables = [f"[devices.{name}]\n{NULL}{keys.get(name, '')}\n" for name in names]
         self.workspace.devices.write_text("".join(tables))
 
     def plan(self, *sets: str, nightly: str = "", runs: int = 5) -> NightPlan:
-        """A plan for all devices; each set is of the network of its name."""
+        """Return a plan for all devices; each set has the network of its name."""
         tables = [f'[[set]]\nname = "{name}"\nnetworks = ["{name}.onnx"]\nruns = {runs}\n' for name in sets]
         path = self.root / "nightly.toml"
         path.write_text(f"[nightly]\nall = true\n{nightly}\n" + "".join(tables))
         return load_plan(path)
 
     def run(self, plan: NightPlan, night: date = NIGHT, engine: object = None) -> NightReport:
-        """A night on the engine of this process, or another."""
+        """Run a night on the engine of this process, or on another one."""
         chosen = engine if engine is not None else LocalEngine(self.workspace)
         return run_night(plan, self.workspace, night=night, engine=chosen)  # type: ignore[arg-type]
 
     def tables(self, device: str = "one") -> list[str]:
-        """Names of a device's tables."""
+        """Return the names of a device's tables."""
         return sorted(path.name for path in (self.root / "lut" / device).glob("2*"))
 
     def campaigns(self, device: str = "one", purpose: str = "profile") -> list[tuple[str, bool, str | None]]:
-        """Job, completeness and reason of exclusion of a device's campaigns."""
+        """Return job, completeness and reason of exclusion of a device's campaigns."""
         with Journal(self.workspace.journal) as journal:
             return [
                 (str(one.settings.get("job")), one.complete, one.excluded)
@@ -81,9 +81,9 @@ class Lab:
 
 @dataclass
 class PretendEngine:
-    """Says that jobs are done in the seconds given by set, or fail; writes an empty campaign for each.
+    """Reports jobs as done in the seconds given by set, or as failed, with an empty campaign for each.
 
-    Jobs that fail leave one that took `spent_s` and waits for its golden probe. With `watched` there is a watch, too.
+    Failed jobs leave a pending campaign of `spent_s`. With `watched` each done job has a watch campaign, too.
     """
 
     workspace: Workspace
@@ -94,7 +94,7 @@ class PretendEngine:
     watched: bool = False
 
     def run(self, jobs: Sequence[ProfileRequest], stop: threading.Event) -> Iterator[ProfileOutcome]:  # noqa: ARG002
-        """Outcomes in the order given."""
+        """Yield the outcomes in the order given."""
         for job in jobs:
             _, device, label = job.name.split("/")
             name = label.rpartition("-")[0]
@@ -122,23 +122,23 @@ class PretendEngine:
 
 @dataclass
 class Between:
-    """Another engine's outcomes, and something that happens after each is taken."""
+    """Yields another engine's outcomes and calls `happens` after each."""
 
     engine: LocalEngine | PretendEngine
     happens: Callable[[int], None]
 
     def run(self, jobs: Sequence[ProfileRequest], stop: threading.Event) -> Iterator[ProfileOutcome]:
-        """The outcomes of the other engine."""
+        """Yield the outcomes of the other engine."""
         for number, outcome in enumerate(self.engine.run(jobs, stop), 1):
             yield outcome
             self.happens(number)
 
 
 def unreachable() -> DeviceUnreachable:
-    """A device that does not answer."""
+    """Return the error of a device that does not answer."""
     return DeviceUnreachable("one does not answer", why="connection refused", next_step="Look at its power")
 
 
 def quarantined() -> DeviceQuarantined:
-    """A device whose golden probe is off."""
+    """Return the error of a device whose golden probe is outside its band."""
     return DeviceQuarantined("one is not as it was", why="slower than its band", next_step="Look at its clock")

@@ -1,4 +1,4 @@
-"""What a night's comparison makes of a watch: what is news, what cannot be compared, and under which name."""
+"""Comparison of a night's watch: which changes are fresh, which sets cannot be compared, and the subjects' names."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ SLOW = MadeDevice(slow={5: 1.2})
 
 
 def nights(devices: Sequence[MadeDevice]) -> list[WatchSeries]:
-    """A watch of each device, on the first days of a November."""
+    """Return a watch of each device, on consecutive days."""
     return [replace(device.night(at), date=f"2026-11-{at + 1:02d}") for at, device in enumerate(devices)]
 
 
 def compared(watches: Sequence[WatchSeries], reports: Sequence[StoredReport] = ()) -> SetComparison:
-    """The last night against the others."""
+    """Compare the last night with the others."""
     return compare_watches("made", "vision", watches, RULES, reports)
 
 
 def report(night: WatchSeries, found: SetComparison, stopped: bool = False) -> StoredReport:
-    """What the store has of a night's report."""
-    told = NightReport(night.date, "p", "s", "f", 1, (), (), (found,), stopped)
-    return night.date, "f", told.data
+    """Return a night's report as the store holds it."""
+    finished = NightReport(night.date, "p", "s", "f", 1, (), (), (found,), stopped)
+    return night.date, "f", finished.data
 
 
-def test_regression_is_news_until_a_report_has_told_it() -> None:
-    """A step that no report told is fresh on whatever night it is told first, and known from then on."""
+def test_regression_is_fresh_until_a_report_lists_it() -> None:
+    """A step is fresh in the first report that lists it and known in later ones."""
     watches = nights([MadeDevice()] * 4 + [SLOW] * 3)
     first = compared(watches[:5])
     assert first.is_regressed and all(one.fresh for one in first.changes) and first.changes
 
     unseen = compared(watches[:6])
     assert {one.state for one in unseen.changes} == {"step"}
-    assert unseen.is_regressed and all(one.fresh for one in unseen.changes), "nobody was told on the night before"
+    assert unseen.is_regressed and all(one.fresh for one in unseen.changes), "no report listed it"
 
     reports = [report(watches[4], first)]
     known = compared(watches[:6], reports)
     assert known.changes and not known.is_regressed and not any(one.fresh for one in known.changes)
-    assert compared(watches[:5], reports).is_regressed, "a second run of the same night says the same"
+    assert compared(watches[:5], reports).is_regressed, "a second run of the same night repeats the report"
     stopped = [report(watches[4], first, stopped=True)]
-    assert compared(watches[:6], stopped).is_regressed, "a night that was stopped has told it to nobody"
+    assert compared(watches[:6], stopped).is_regressed, "reports of stopped nights do not count"
     between = [*reports, report(watches[5], replace(first, set="other", changes=()))]
-    assert not compared(watches, between).is_regressed, "a night without this set says nothing of it"
+    assert not compared(watches, between).is_regressed, "a night without this set does not matter"
 
 
-def test_regression_that_comes_back_is_news_again() -> None:
-    """What was told, was gone on a later night, and is there again is told again."""
+def test_regression_that_comes_back_is_fresh_again() -> None:
+    """A regression that disappeared for a night and returns is fresh again."""
     watches = nights([MadeDevice()] * 4 + [SLOW, MadeDevice(), MadeDevice(), SLOW])
     reports: list[StoredReport] = []
     for at in range(4, 7):
@@ -72,7 +72,7 @@ def test_regression_that_comes_back_is_news_again() -> None:
 
 
 def test_sets_that_cannot_be_compared_say_why() -> None:
-    """A first night, and one after a change of the clock, are no nights on which nothing became slower."""
+    """A first night, and one after a change of the clock, state why they are not compared."""
     watches = nights([MadeDevice(clock="cpu"), MadeDevice(clock="cpu"), MadeDevice(clock="wall")])
     assert compared(watches[:1]).not_compared == "no earlier night watched this set"
     assert compared(watches[:2]).not_compared == ""
@@ -93,14 +93,14 @@ def test_sets_that_cannot_be_compared_say_why() -> None:
     )
 )
 def test_subjects_have_names_of_their_own(subjects: list[Subject]) -> None:
-    """Whatever layers are called and whichever networks hold them, no two of them share a name, and none is long."""
+    """Names of different subjects differ, are printable and stay short, whatever layers are called."""
     names = [subject_id(one) for one in subjects]
     assert len({*names}) == len(subjects)
     assert all(len(name) <= LONGEST_ID and name.isprintable() for name in names)
 
 
-def test_same_layer_of_two_networks_is_told_twice() -> None:
-    """Two networks with layers of one name keep both findings, and both are under the names of what was watched."""
+def test_same_layer_of_two_networks_has_two_findings() -> None:
+    """Layers of one name in two networks have one finding each, under the names of the watched subjects."""
 
     def renamed(watch: WatchSeries) -> WatchSeries:
         layers = (
@@ -115,8 +115,10 @@ def test_same_layer_of_two_networks_is_told_twice() -> None:
     assert slower == {"layer conv1 (Conv) in net5", "layer conv1 (Conv) in net7"} <= {*found.detectable}
 
 
-def test_bug_in_one_comparison_is_told_and_shares_the_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error nobody expected is that set's item with its trace; all comparisons share one probability."""
+def test_bug_in_one_comparison_needs_attention_and_shares_the_level(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unexpected error becomes an attention item with its trace; all comparisons share one level."""
     lab = Lab(tmp_path / "lab")
     lab.set_devices("one", "two")
     levels: list[float] = []
@@ -129,7 +131,7 @@ def test_bug_in_one_comparison_is_told_and_shares_the_level(tmp_path: Path, monk
     for day in (20, 21):
         found = lab.run(lab.plan("a"), date(2026, 11, day), PretendEngine(lab.workspace, watched=True))
     assert levels == [LEVEL / 2] * 4
-    told = [item for item in found.attention if item.what.startswith("comparing a")]
-    assert [item.device for item in told] == ["one", "two"] and found.exit_code == 1
-    assert all("no samples" in item.why and "broken" in item.trace for item in told)
+    bugs = [item for item in found.attention if item.what.startswith("comparing a")]
+    assert [item.device for item in bugs] == ["one", "two"] and found.exit_code == 1
+    assert all("no samples" in item.why and "broken" in item.trace for item in bugs)
     assert [one.night for one in night_status(lab.workspace).nights] == ["2026-11-21", "2026-11-20"]

@@ -1,4 +1,4 @@
-"""The lock that keeps two nightlies apart, by real processes."""
+"""The lock that keeps two nightlies apart, tested with real processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOLD = (
 
 
 def test_lock_of_another_process_is_named_and_dies_with_it(tmp_path: Path) -> None:
-    """While another process holds it the error names that process; killed with -9 it leaves nothing behind."""
+    """The error names the process that holds the lock; after kill -9 the lock is free."""
     place = Workspace(tmp_path)
     other = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -34,7 +34,7 @@ def test_lock_of_another_process_is_named_and_dies_with_it(tmp_path: Path) -> No
         assert holder is not None and (holder.pid, holder.night) == (other.pid, "2026-11-20")
         with pytest.raises(NightBusy, match=f"Process {other.pid} on .* runs the night of 2026-11-20 since 20"):
             night_lock(place, "2026-11-21").__enter__()
-        assert running(place) == holder, "who was refused leaves the record as it was"
+        assert running(place) == holder, "a refused process leaves the record unchanged"
     finally:
         other.send_signal(signal.SIGKILL)
         other.communicate()
@@ -46,7 +46,7 @@ def test_lock_of_another_process_is_named_and_dies_with_it(tmp_path: Path) -> No
 
 
 def test_damaged_record_only_hides_the_name(tmp_path: Path) -> None:
-    """A record that was cut short does not hurt: the lock is what counts."""
+    """A truncated record hides the holder's name, but the lock still holds."""
     place = Workspace(tmp_path)
     with night_lock(place, "2026-11-20"):
         lock_file(place).write_text('{"pid"')
@@ -55,7 +55,7 @@ def test_damaged_record_only_hides_the_name(tmp_path: Path) -> None:
 
 
 def test_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
-    """A link is not followed: it might lead outside the workspace."""
+    """A symbolic link is not followed: it might lead outside the workspace."""
     place, outside = Workspace(tmp_path / "w"), tmp_path / "outside"
     lock_file(place).parent.mkdir(parents=True)
     lock_file(place).symlink_to(outside)

@@ -21,7 +21,7 @@ COSTS = st.none() | st.floats(0.1, 100)
 
 @given(st.lists(st.tuples(st.integers(), STALENESS), max_size=12))
 def test_order_is_total_and_stable(items: list[tuple[int, Staleness]]) -> None:
-    """Every item is in the order once, none is more urgent than one before it, and equals stay as they were given."""
+    """The order is a permutation by falling urgency that keeps the given order of equals."""
     numbered = list(enumerate(items))
     order = by_staleness(numbered, lambda one: one[1][1])
     assert sorted(order) == sorted(numbered)
@@ -32,7 +32,7 @@ def test_order_is_total_and_stable(items: list[tuple[int, Staleness]]) -> None:
 
 @given(st.lists(STALENESS, min_size=1, max_size=8), STALENESS, st.integers(1, 50), st.floats(0, 1))
 def test_order_is_monotone(others: list[Staleness], one: Staleness, nights: int, more: float) -> None:
-    """A set that is older, or as old and more uncertain, never comes later among the same others."""
+    """An older set, or an equally old and more uncertain one, never moves back."""
 
     def position(item: Staleness) -> int:
         return by_staleness([item, *others], lambda each: each).index(item)
@@ -45,14 +45,14 @@ def test_order_is_monotone(others: list[Staleness], one: Staleness, nights: int,
 
 
 def test_never_measured_comes_first() -> None:
-    """A set that was never measured is before the oldest, and the most uncertain first among equals in age."""
+    """A set that was never measured comes before the oldest; of equal age the most uncertain comes first."""
     new, old, wide, narrow = Staleness(None, 0.0), Staleness(300), Staleness(1, 0.4), Staleness(1, 0.1)
     assert by_staleness([narrow, wide, old, new], lambda one: one) == [new, old, wide, narrow]
 
 
 @given(st.lists(COSTS, max_size=10), st.floats(0.1, 200), st.floats(0, 200))
 def test_budget_is_kept(costs: list[float | None], budget_s: float, spent_s: float) -> None:
-    """Admitted jobs fit into what is left, but for the night's first; one of unknown cost is the last."""
+    """Started jobs fit into the rest of the budget, except the night's first; none follows one of unknown cost."""
     numbered = list(enumerate(costs))
     now, later = split_by_budget(numbered, lambda one: one[1], budget_s, spent_s)
     assert sorted([*now, *later], key=lambda one: one[0]) == numbered
@@ -69,7 +69,7 @@ def test_budget_is_kept(costs: list[float | None], budget_s: float, spent_s: flo
     st.floats(0.1, 40),
 )
 def test_nothing_starves(sets: list[tuple[float, float]], budget_s: float) -> None:
-    """However small the budget, every set is measured again within a number of nights that its weight bounds."""
+    """For any budget, every set is measured again within a number of nights bounded by its weight."""
     last: dict[int, int | None] = dict.fromkeys(range(len(sets)))
     weights = [weight for _, weight in sets]
     bound = math.ceil(len(sets) * max(weights) / min(weights)) + len(sets)

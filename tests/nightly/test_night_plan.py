@@ -1,4 +1,4 @@
-"""nightly.toml: what it says, and what is wrong with it."""
+"""nightly.toml: the meaning of its keys, and the errors for invalid plans."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ WRONG: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_plan_names_the_key(case: str, tmp_path: Path) -> None:
-    """A plan that is not valid is a ConfigurationError that names its key and what to do."""
+    """An invalid plan is a ConfigurationError that names the key and the next step."""
     content, mentions = WRONG[case]
     path = tmp_path / "nightly.toml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -70,13 +70,13 @@ def test_wrong_plan_names_the_key(case: str, tmp_path: Path) -> None:
 
 
 def test_plan_that_is_not_there(tmp_path: Path) -> None:
-    """Without a plan the error says what one looks like."""
+    """Without a plan the error shows what one looks like."""
     with pytest.raises(ConfigurationError, match=r"There is no plan.*\[\[set\]\]"):
         load_plan(tmp_path / "nightly.toml")
 
 
 def test_plan_means_what_it_says(tmp_path: Path) -> None:
-    """Every key reaches the plan; a set overrides devices; paths are relative to the file."""
+    """Every key reaches the plan; a set overrides the devices; paths are relative to the file."""
     lab = Lab(tmp_path / "lab")
     path = lab.root / "plans" / "p.toml"
     path.parent.mkdir()
@@ -98,8 +98,8 @@ def test_plan_means_what_it_says(tmp_path: Path) -> None:
     assert (space.groups, space.space, space.runs) == (("edge",), "builtin:vision", "auto")
 
 
-def test_set_that_measures_something_else_is_another(tmp_path: Path) -> None:
-    """The digest follows the content of files and the number of runs, and neither budget nor weight."""
+def test_digest_follows_what_is_measured(tmp_path: Path) -> None:
+    """The digest depends on the content of files and the number of runs, not on budget or weight."""
     lab = Lab(tmp_path / "lab")
     first = lab.plan("a").sets[0].digest
     assert lab.plan("b").sets[0].digest == first, "the same content under another name"
@@ -111,7 +111,7 @@ def test_set_that_measures_something_else_is_another(tmp_path: Path) -> None:
 
 @given(st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)), st.times())
 def test_night_is_named_by_the_day_it_began(moment: datetime, begins: time) -> None:
-    """A night holds the 24 hours from the time the day begins, and has the date of its first hour."""
+    """A night lasts 24 hours from `day_begins` and has the date of its first hour."""
     plan = NightPlan(Path("p"), (), NightSettings().model_copy(update={"day_begins": begins}))
     night = plan.night(moment)
     start = datetime.combine(night, begins)
@@ -119,6 +119,6 @@ def test_night_is_named_by_the_day_it_began(moment: datetime, begins: time) -> N
 
 
 def test_small_hours_belong_to_the_evening_before() -> None:
-    """What runs at 02:00 is of yesterday's night, what runs at 23:00 of today's."""
+    """02:00 belongs to yesterday's night, 23:00 to today's."""
     plan = NightPlan(Path("p"), ())
     assert plan.night(datetime(2026, 11, 21, 2)) == plan.night(datetime(2026, 11, 20, 23)) == date(2026, 11, 20)

@@ -1,4 +1,4 @@
-"""Whole nights on null devices: what is measured once, published when complete, and told in the morning."""
+"""Whole nights on null devices: jobs are measured once, complete tables published, and results reported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lab(tmp_path: Path) -> Lab:
 
 
 def series(lab: Lab) -> list[tuple[object, ...]]:
-    """Every series of the journal with its campaign's job, golden probes apart."""
+    """Return every series of the journal with its campaign's job, without golden probes."""
     database = sqlite3.connect(lab.workspace.journal)
     try:
         return database.execute(
@@ -54,7 +54,7 @@ def series(lab: Lab) -> list[tuple[object, ...]]:
 
 
 def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    """Until the condition holds; fails where the process ends before."""
+    """Wait until the condition holds; fail if the process ends before."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline and process.poll() is None, process.communicate()
@@ -62,13 +62,13 @@ def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) ->
 
 
 def start(lab: Lab, *words: str) -> subprocess.Popen[str]:
-    """`harness nightly` as a process of its own."""
+    """Start `harness nightly` as a process."""
     command = [sys.executable, "-m", "harness", "nightly", *words, "--workspace", str(lab.root)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def statuses(report: NightReport) -> dict[str, str]:
-    """What became of each set of each device."""
+    """Return the status of each set of each device."""
     return {f"{device.device}/{row.set}": row.status for device in report.devices for row in device.sets}
 
 
@@ -76,7 +76,7 @@ def statuses(report: NightReport) -> dict[str, str]:
 
 
 def test_killed_night_goes_on_and_doubles_nothing(lab: Lab) -> None:
-    """A night killed with -9 in the middle goes on: each job has one campaign, each place one series, and a table."""
+    """A killed night resumes: each job has one campaign, each visit one series, and the device a table."""
     lab.plan("a", "b", runs=30)
     killed = start(lab, "run", "--night", "2026-11-19")
     try:
@@ -100,8 +100,8 @@ def test_killed_night_goes_on_and_doubles_nothing(lab: Lab) -> None:
 
     again = lab.run(plan, night)
     assert again.measured == 0 and series(lab) == after and len(lab.tables()) == 1
-    told, told_again = (_steady(one) for one in (report, again))
-    assert told == told_again and again.exit_code == report.exit_code
+    first, second = (_steady(one) for one in (report, again))
+    assert first == second and again.exit_code == report.exit_code
 
 
 def _count(lab: Lab) -> int:
@@ -112,7 +112,7 @@ def _count(lab: Lab) -> int:
 
 
 def _steady(report: NightReport) -> str:
-    """A report but for when it was made, and who measured."""
+    """Return a report without its times and without who measured."""
     found = report.data
     for key in ("finished", "measured"):
         found.pop(key)
@@ -123,7 +123,7 @@ def _steady(report: NightReport) -> str:
 
 
 def test_previous_table_stays_until_the_night_is_complete(lab: Lab) -> None:
-    """A failed set keeps its device's table and nobody else's; the next run of the night publishes what was missing."""
+    """A failed set keeps the previous table of its device only; the next run publishes the missing table."""
     lab.set_devices("one", "two")
     good = (lab.root / "b.onnx").read_bytes()
     plan_text = (
@@ -155,7 +155,7 @@ def test_previous_table_stays_until_the_night_is_complete(lab: Lab) -> None:
 
 
 def test_crash_before_publishing_is_caught_up(lab: Lab) -> None:
-    """A crash between measuring and publishing costs nothing: the next run publishes without measuring."""
+    """After a crash between measuring and publishing, the next run publishes without measuring."""
 
     class Crashed(BaseException):
         pass
@@ -174,7 +174,7 @@ def test_crash_before_publishing_is_caught_up(lab: Lab) -> None:
 
 
 def test_device_that_becomes_another_keeps_its_table_until_all_sets_are_measured_on_it(lab: Lab) -> None:
-    """An update between two sets of a night publishes nothing that lacks one of them; the next night does."""
+    """After an update between two sets no table is published; the next night publishes one."""
     plan = lab.plan("a", "b", nightly='order = "listed"\nbudget = "10s"')
 
     def update(outcomes: int) -> None:
@@ -191,7 +191,7 @@ def test_device_that_becomes_another_keeps_its_table_until_all_sets_are_measured
 
 
 def test_quarantine_in_the_middle_keeps_the_whole_night_out(lab: Lab) -> None:
-    """A device whose golden probe leaves its band later in a night brings nothing of that night into a table."""
+    """If the golden probe leaves its band, no table has samples of that device's night."""
     plan = lab.plan("a", "b", nightly='order = "listed"')
 
     def break_device(_: int) -> None:
@@ -212,16 +212,16 @@ def test_quarantine_in_the_middle_keeps_the_whole_night_out(lab: Lab) -> None:
 
     lab.set_devices("one")
     again = lab.run(plan)
-    assert (again.measured, again.exit_code) == (0, 5), "it is left alone until the next night"
+    assert (again.measured, again.exit_code) == (0, 5), "it is not measured again until the next night"
     with FleetStore(lab.workspace.fleet) as store:
         store.mark("one", "unknown", "looked after")
     put_back = lab.run(plan)
-    assert (put_back.measured, put_back.exit_code) == (2, 0), "a person may put it back; all is measured anew"
+    assert (put_back.measured, put_back.exit_code) == (2, 0), "after a person puts it back, all sets are measured again"
     assert len(lab.tables()) == 1
 
 
 def test_two_nightlies_at_once(lab: Lab) -> None:
-    """A second nightly ends at once with exit 4 and names the first; SIGTERM stops that, with a report of it."""
+    """A second nightly exits with 4 and names the first; SIGTERM stops the first, which still reports."""
     lab.plan("a", runs=100_000)
     first = start(lab, "run")
     try:
@@ -233,8 +233,8 @@ def test_two_nightlies_at_once(lab: Lab) -> None:
         first.send_signal(signal.SIGTERM)
         _, said = first.communicate(timeout=WAIT_S)
         assert first.returncode == 130 and "it continues" in said
-        told = next(lab.workspace.reports.glob("nightly-*.md")).read_text()
-        assert "**The night was stopped" in told and "a skipped (the night was stopped)" in told
+        text = next(lab.workspace.reports.glob("nightly-*.md")).read_text()
+        assert "**The night was stopped" in text and "a skipped (the night was stopped)" in told
     finally:
         if first.poll() is None:
             os.killpg(first.pid, signal.SIGKILL)
@@ -243,8 +243,8 @@ def test_two_nightlies_at_once(lab: Lab) -> None:
 
 
 @pytest.mark.long
-def test_slower_device_is_told_once_and_then_known(lab: Lab) -> None:
-    """A device that became slower ends its night with exit 7, every run of it alike; later nights know it already."""
+def test_slower_device_is_fresh_once_and_then_known(lab: Lab) -> None:
+    """The first night of a slower device exits with 7, in every run; later nights exit with 0."""
     options = "[devices.one.options]\nc_s = 1e-4\nnoise = 0.01\nweight_s_per_byte = {}\n"
     lab.set_devices("one", one=options.format(1e-9))
     plan = lab.plan("a")
@@ -263,8 +263,8 @@ def test_slower_device_is_told_once_and_then_known(lab: Lab) -> None:
 # --- what is decided without a device -----------------------------------------------------------------------------
 
 
-def test_devices_out_of_service_are_skipped_and_told(lab: Lab) -> None:
-    """Maintenance is nobody's failure: the night skips the device, says why, and exits by the others alone."""
+def test_devices_out_of_service_are_skipped_with_the_reason(lab: Lab) -> None:
+    """A device in maintenance is skipped with the reason and does not affect the exit code."""
     lab.set_devices("one", "two")
     with FleetStore(lab.workspace.fleet) as store:
         store.mark("one", "maintenance", "new fan")
@@ -276,7 +276,7 @@ def test_devices_out_of_service_are_skipped_and_told(lab: Lab) -> None:
 
 
 def test_jobs_that_a_retry_may_help_are_tried_again(lab: Lab) -> None:
-    """What a retry helps is tried again at the end, as often as the plan says; what it does not is not."""
+    """Failures that a retry may help are tried again at the end, up to `retries` times; others are not."""
     errors = {"one/a": unreachable()}
     engine = PretendEngine(lab.workspace, errors=errors)
     lab.run(lab.plan("a", "b", nightly="retries = 2"), engine=engine)
@@ -287,7 +287,7 @@ def test_jobs_that_a_retry_may_help_are_tried_again(lab: Lab) -> None:
 
 
 def test_budget_defers_and_nothing_is_deferred_for_ever(lab: Lab) -> None:
-    """Sets beyond the budget are deferred and told; the next night begins with them."""
+    """Sets beyond the budget are deferred; the next night begins with them, and old ones need attention."""
     plan = lab.plan("a", "b", "c", nightly='budget = "10s"\nmax_age = "1d"')
     seconds = {"a": 6.0, "b": 6.0, "c": 6.0}
     seen: list[list[str]] = []
@@ -295,8 +295,8 @@ def test_budget_defers_and_nothing_is_deferred_for_ever(lab: Lab) -> None:
         engine = PretendEngine(lab.workspace, seconds)
         report = lab.run(plan, date(2026, 11, day), engine)
         seen.append(engine.ran)
-        assert lab.run(plan, date(2026, 11, day), engine).measured == 0, "the same night asks for no more"
-    # The first night measures until the budget is spent, as nobody knows how long sets take; later ones know.
+        assert lab.run(plan, date(2026, 11, day), engine).measured == 0, "the same night measures no more"
+    # The first night measures until the budget is spent, because costs are unknown; later nights know them.
     assert seen == [["one/a", "one/b"], ["one/c"], ["one/a"], ["one/b"]]
     assert statuses(report) == {"one/c": "deferred", "one/a": "deferred", "one/b": "done"}
     overdue = [item.what for item in report.attention if item.kind == "budget"]
@@ -305,7 +305,7 @@ def test_budget_defers_and_nothing_is_deferred_for_ever(lab: Lab) -> None:
 
 
 def test_forgotten_samples_are_measured_again(lab: Lab) -> None:
-    """A job counts as done only as long as the journal has its samples."""
+    """A job counts as done only while the journal has its samples."""
     plan, engine = lab.plan("a"), PretendEngine(lab.workspace)
     lab.run(plan, engine=engine)
     lab.workspace.journal.unlink()
@@ -314,7 +314,7 @@ def test_forgotten_samples_are_measured_again(lab: Lab) -> None:
 
 
 def test_lost_scheduler_still_makes_a_report(lab: Lab) -> None:
-    """Where the engine fails half-way, what was measured is reported, the rest is told, and the next run goes on."""
+    """If the engine fails, the report has what was measured and the reason for the rest; the next run continues."""
 
     def lose(_: int) -> None:
         raise EngineError("The scheduler is gone", next_step="Start it")
@@ -331,7 +331,7 @@ def test_lost_scheduler_still_makes_a_report(lab: Lab) -> None:
 
 
 def test_stop_keeps_what_was_measured(lab: Lab) -> None:
-    """A stopped night is reported as it stands, the job under way as not reached; the next run goes on from there."""
+    """A stopped night is reported, with the running job as not reached; the next run continues."""
     stop = threading.Event()
 
     class Stopped(PretendEngine):
@@ -352,15 +352,15 @@ def test_stop_keeps_what_was_measured(lab: Lab) -> None:
 
 
 def test_stop_after_the_budget_was_spent_leaves_nothing_out(lab: Lab) -> None:
-    """What would not have started any more is deferred, whether the night was stopped or not."""
+    """A job that would not have started is deferred, whether the night was stopped or not."""
     plan, stop = lab.plan("a", "b", nightly='budget = "5s"\norder = "listed"'), threading.Event()
     engine = Between(PretendEngine(lab.workspace, {"a": 9.0}), lambda _: stop.set())
     report = run_night(plan, lab.workspace, night=NIGHT, engine=engine, stop=stop)
     assert report.stopped and statuses(report) == {"one/a": "done", "one/b": "deferred"}
 
 
-def test_job_that_was_stopped_by_nobody_failed(lab: Lab) -> None:
-    """A worker that was shut down is told as such, tried again, and its device keeps its table."""
+def test_job_whose_worker_was_stopped_failed(lab: Lab) -> None:
+    """A job whose worker was shut down fails with that reason, is tried again, and keeps the previous table."""
     engine = PretendEngine(lab.workspace, errors={"one/b": Interrupted("Stopped on request")})
     report = lab.run(lab.plan("a", "b"), engine=engine)
     assert engine.ran == ["one/a", "one/b", "one/b"]
@@ -372,7 +372,7 @@ def test_job_that_was_stopped_by_nobody_failed(lab: Lab) -> None:
 
 @pytest.mark.parametrize("word", ["maintenance", "retired"])
 def test_device_taken_out_half_way_keeps_its_table(lab: Lab, word: Literal["maintenance", "retired"]) -> None:
-    """Where a person takes a device out of service between two sets, no table that lacks the second is built."""
+    """If a person takes a device out of service between two sets, no table without the second is built."""
 
     def take_out(_: int) -> None:
         with FleetStore(lab.workspace.fleet) as store:
@@ -385,7 +385,7 @@ def test_device_taken_out_half_way_keeps_its_table(lab: Lab, word: Literal["main
 
 
 def test_quarantine_keeps_out_what_waits_for_its_golden_probe(lab: Lab) -> None:
-    """A campaign that only waits for a golden probe is kept out for the quarantine, so that no later run lets it in."""
+    """Quarantine also excludes campaigns that wait for a golden probe, so that no later run includes them."""
     errors = {"one/a": unreachable(), "one/b": quarantined()}
     engine = PretendEngine(lab.workspace, errors=errors, spent_s=1.0)
     lab.run(lab.plan("a", "b", nightly="retries = 0"), engine=engine)
@@ -393,7 +393,7 @@ def test_quarantine_keeps_out_what_waits_for_its_golden_probe(lab: Lab) -> None:
 
 
 def test_time_of_failed_jobs_counts(lab: Lab) -> None:
-    """What a job took before it failed is told, and is not there for the others of the night."""
+    """The device time of a failed job is reported and counts against the night's budget."""
     engine = PretendEngine(lab.workspace, errors={"one/a": unreachable()}, spent_s=20.0)
     report = lab.run(lab.plan("a", "b", nightly='budget = "10s"\norder = "listed"\nretries = 0'), engine=engine)
     assert statuses(report) == {"one/a": "failed", "one/b": "deferred"} and engine.ran == ["one/a"]
@@ -401,7 +401,7 @@ def test_time_of_failed_jobs_counts(lab: Lab) -> None:
 
 
 def test_numbers_that_are_none_end_no_night(lab: Lab) -> None:
-    """A worker that tells a NaN is not asked again for ever: the night is reported without that number."""
+    """A NaN from a worker is reported as null, and its job is not repeated."""
 
     class Nonsense(PretendEngine):
         def run(self, jobs, stop):  # type: ignore[no-untyped-def]
@@ -417,7 +417,7 @@ def test_numbers_that_are_none_end_no_night(lab: Lab) -> None:
 
 
 def test_dry_run_foresees_the_order(lab: Lab) -> None:
-    """What is foreseen is what runs, in that order; looking changes nothing."""
+    """The forecast lists the jobs that run, in their order, and changes nothing."""
     plan = lab.plan("a", "b", nightly='budget = "10s"')
     assert [one.due.set.name for one in forecast(plan, lab.workspace, night=NIGHT) if one.starts] == ["a"]
     lab.run(plan, engine=PretendEngine(lab.workspace))
@@ -428,7 +428,7 @@ def test_dry_run_foresees_the_order(lab: Lab) -> None:
 
 
 def test_unknown_device_ends_the_night_before_it_begins(lab: Lab) -> None:
-    """A device that the inventory does not have is an error of the plan, not of the night."""
+    """A device that is not in the inventory is an error of the plan."""
     plan = lab.plan("a")
     lab.set_devices("other")
     path = lab.root / "nightly.toml"
@@ -439,12 +439,12 @@ def test_unknown_device_ends_the_night_before_it_begins(lab: Lab) -> None:
 
 
 def test_gravest_code_counts() -> None:
-    """Of several exit codes the gravest is the command's: 1 > 3 > 4 > 5 > 6 > 7."""
+    """The exit code is the gravest of several: 1 > 3 > 4 > 5 > 6 > 7."""
     assert [gravest(codes) for codes in ([], [0, 7], [7, 5, 4], [6, 7], [3, 4], [7, 1, 3])] == [0, 7, 4, 6, 3, 1]
 
 
 def test_row_survives_the_store(lab: Lab) -> None:
-    """What is recorded of a job is read back as it was, failure included."""
+    """The record of a job is read back unchanged, including its failure."""
     lab.run(lab.plan("a", nightly="retries = 0"), engine=PretendEngine(lab.workspace, errors={"one/a": unreachable()}))
     with FleetStore(lab.workspace.fleet) as store:
         (job,) = store.jobs(NIGHT.isoformat())

@@ -1,4 +1,4 @@
-"""Units and crontab lines: systemd and a shell read from them exactly the command that was meant."""
+"""Units and crontab lines: systemd and a shell run exactly the intended command."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from harness.workspace import Workspace
 
 ANALYZE = shutil.which("systemd-analyze")
 NASTY = [
-    "plain", "two words", "100%", "%h", "%%", "$HOME", "${HOME}", "$$", 'quo"te', "apo'strophe", "back\\slash",
-    "back\\", "\\", " lead", "trail ", "#hash", ";semi", "-dash", "@at", "tüv", "日本", "a\\%b", "\\x41", "*", "~",
-    "`id`", "$(id)", "=", "[x]", "a|b&c",
-]  # fmt: skip
+    *("plain", "two words", "100%", "%h", "%%", "$HOME", "${HOME}", "$$", 'quo"te', "apo'strophe", "back\\slash"),
+    *("back\\", "\\", " lead", "trail ", "#hash", ";semi", "-dash", "@at", "tüv", "日本", "a\\%b", "\\x41", "*", "~"),
+    *("`id`", "$(id)", "=", "[x]", "a|b&c"),
+]
 NAMES = st.one_of(
     st.sampled_from(NASTY),
     st.text(st.characters(exclude_categories=["C", "Zl", "Zp"], exclude_characters="/"), min_size=1, max_size=20),
@@ -32,13 +32,13 @@ NAMES = st.one_of(
 
 
 def installation(*parts: str, **more: object) -> Installation:
-    """One for a workspace of that path."""
+    """Return an installation for a workspace of that name."""
     root = Path("/", *parts)
     return Installation(Workspace(root), plan=root / "my plan.toml", **more)  # type: ignore[arg-type]
 
 
 def read_by_systemd(line: str) -> list[str]:
-    """The words of a setting as systemd.syntax(7) and systemd.unit(5) have it: quotes, backslashes, specifiers."""
+    """Parse a setting by systemd.syntax(7) and systemd.unit(5): quotes, backslashes, specifiers."""
     words = re.findall(r'"((?:[^"\\]|\\.)*)"(?: |$)', line)
     assert " ".join(f'"{word}"' for word in words) == line.strip()
     unescaped = [re.sub(r"\\(.)", r"\1", word) for word in words]
@@ -49,7 +49,7 @@ def read_by_systemd(line: str) -> list[str]:
 
 @given(st.lists(NAMES, min_size=1, max_size=3))
 def test_units_hold_the_command_word_by_word(parts: list[str]) -> None:
-    """Whatever the workspace is called, the service runs the command on it and may write to it."""
+    """For any name of the workspace, the service runs the command on it and may write to it."""
     wanted = installation(*parts)
     lines = dict(line.split("=", 1) for line in service_unit(wanted).splitlines() if "=" in line)
     program, *arguments = read_by_systemd(lines["ExecStart"])
@@ -64,13 +64,13 @@ def test_units_hold_the_command_word_by_word(parts: list[str]) -> None:
 @settings(max_examples=12)
 @given(st.lists(NAMES, min_size=1, max_size=2), st.sampled_from([0.0, 60.0, 5400.0]))
 def test_systemd_accepts_the_units(tmp_path_factory: pytest.TempPathFactory, parts: list[str], delay_s: float) -> None:
-    """`systemd-analyze verify` has nothing to say of either unit, whatever the workspace is called."""
+    """`systemd-analyze verify` accepts both units for any name of the workspace."""
     _verify(tmp_path_factory.mktemp("units"), installation(*parts, delay_s=delay_s, at=time(23, 59)))
 
 
 @pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not here")
 def test_systemd_accepts_all_nasty_names_at_once(tmp_path: Path) -> None:
-    """One path with every nasty part in it, for a user's manager and for the system's."""
+    """A path with every special character passes, in a user's manager and in the system's."""
     nasty = installation(*NASTY)
     _verify(tmp_path / "user", nasty)
     _verify(tmp_path / "system", nasty, "daemon")
@@ -88,7 +88,7 @@ def _verify(folder: Path, wanted: Installation, user: str | None = None) -> None
 
 @pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not here")
 def test_verification_would_notice(tmp_path: Path) -> None:
-    """A unit that is broken is not accepted: the checks above can fail."""
+    """A broken unit is rejected: the checks above can fail."""
     service, _ = write_units(installation("w"), tmp_path)
     service.write_text(service.read_text().replace("ExecStart=", "ExecStrat="))
     assert ANALYZE is not None
@@ -97,7 +97,7 @@ def test_verification_would_notice(tmp_path: Path) -> None:
 
 
 def test_timer_catches_up_and_spreads() -> None:
-    """The timer runs at its time, later by a random delay, and after the host was off."""
+    """The timer starts at its time plus a random delay, and after the host was off."""
     text = timer_unit(installation("w", at=time(3, 5), delay_s=90.0))
     assert {"OnCalendar=*-*-* 03:05:00", "RandomizedDelaySec=90", "Persistent=true"} <= set(text.splitlines())
 
@@ -105,7 +105,7 @@ def test_timer_catches_up_and_spreads() -> None:
 @settings(max_examples=25)
 @given(st.lists(NAMES, min_size=1, max_size=3))
 def test_shell_runs_what_the_crontab_says(parts: list[str]) -> None:
-    """cron turns `\\%` into `%` and hands the rest to sh, which gives the program exactly the words meant."""
+    """cron turns `\\%` into `%` and passes the rest to sh, which gives the program the intended words."""
     show = Path(sys.executable).parent / "show"
     wanted = Installation(Workspace(Path("/", *parts)), python=show)
     minute, hour, *stars, command = crontab_line(wanted).split(" ", 5)
@@ -118,7 +118,7 @@ def test_shell_runs_what_the_crontab_says(parts: list[str]) -> None:
 
 @given(st.integers(0, 23), st.integers(0, 59), st.integers(0, 600), NAMES)
 def test_crontab_delay_is_bounded_and_steady(hour: int, minute: int, delay: int, name: str) -> None:
-    """A workspace's line is always the same, and at most the delay later than the time asked for."""
+    """A workspace's crontab line is stable, and starts at most the delay after the requested time."""
     wanted = installation(name, at=time(hour, minute), delay_s=delay * 60.0)
     first, second = crontab_line(wanted), crontab_line(wanted)
     at_minute, at_hour = map(int, first.split(" ")[:2])
@@ -127,8 +127,8 @@ def test_crontab_delay_is_bounded_and_steady(hour: int, minute: int, delay: int,
 
 
 @given(st.integers(0, 24 * 60 - 1), st.integers(0, 700), st.integers(0, 24 * 60 - 1))
-def test_all_starts_of_a_night_are_of_one_night(minute: int, delay: int, begins: int) -> None:
-    """What is installed starts one night from one day to the next; what might start two of one date is refused."""
+def test_all_starts_of_one_evening_belong_to_one_night(minute: int, delay: int, begins: int) -> None:
+    """An accepted installation starts one night per day; one that could start two of one date is refused."""
 
     def clock(minutes: int) -> time:
         return time(minutes // 60, minutes % 60)
@@ -150,7 +150,7 @@ def test_all_starts_of_a_night_are_of_one_night(minute: int, delay: int, begins:
 
 
 def test_nightly_has_leases_where_this_shell_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runtime folder of this shell's is that of the unit and of the crontab line; without one neither has any."""
+    """The shell's runtime folder is set in the unit and in the crontab line; without one neither sets it."""
     folder = tmp_path / "two $words 100%"
     monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", str(folder))
     lines = service_unit(installation("w")).splitlines()
@@ -170,7 +170,7 @@ def test_nightly_has_leases_where_this_shell_has_them(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("name", ["new\nline", "tab\t", "\x1b[31m", "\udcff"])
 def test_path_that_no_unit_can_hold_is_refused(name: str) -> None:
-    """Control characters and bytes that are no text would end a line, or be another path: an error says so."""
+    """Paths with control characters or bytes that are not UTF-8 are refused."""
     with pytest.raises(ConfigurationError, match="cannot stand in a unit"):
         service_unit(installation(name))
     with pytest.raises(ConfigurationError, match="cannot stand in a unit"):
@@ -178,7 +178,7 @@ def test_path_that_no_unit_can_hold_is_refused(name: str) -> None:
 
 
 def test_two_workspaces_have_units_of_their_own(tmp_path: Path) -> None:
-    """Units of one workspace replace themselves, and never those of another."""
+    """Units of a workspace replace its previous units, and never those of another workspace."""
     for name in ("a", "b", "a"):
         write_units(installation(name), tmp_path)
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".service"] * 2 + [".timer"] * 2

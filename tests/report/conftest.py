@@ -1,4 +1,4 @@
-"""A real chromium to look at reports with."""
+"""A headless Chromium for tests of reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLAGS = (
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """A headless chromium; skips, saying so, where there is none."""
+    """Return a headless Chromium; skip the test if there is none."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         pytest.skip("no chromium on this machine: the report is not looked at in a browser")

@@ -1,4 +1,4 @@
-"""Hand-made tables and estimates, and what a page did in a browser."""
+"""Hand-made tables and estimates, and a browser that records what a page does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.validation.network_validation import NetworkValidation, Validation
 
 
 def make_table(device: str = "board", **fingerprint: str) -> Lut:
-    """A table without entries: a = 1 ns, b = 2 ns a byte, c = 5 µs a run."""
+    """Return a table without entries: a = 1 ns per byte, b = 2 ns per byte, c = 5 µs per run."""
     values = {"input_bytes": 1e-9, "output_bytes": 2e-9, "runs": 5e-6}
     coefficients = {
         name: Coefficient(values.get(name, 0), 0, 0.9 * values.get(name, 0), 1.1 * values.get(name, 0))
@@ -47,7 +47,7 @@ def make_table(device: str = "board", **fingerprint: str) -> Lut:
 def make_estimate(
     name: str = "net", layers: tuple[tuple[str, float | None], ...] = (("first", 3e-3), ("second", 1e-3))
 ) -> NetworkEstimate:
-    """A network with these layers, no overhead, ± 10 %, and two nodes that cost nothing."""
+    """Return an estimate with these layers, no overhead, ± 10 %, and two nodes that take no time."""
     made = tuple(
         LayerEstimate(
             layer, "Conv", "0" * 16, seconds, seconds and seconds / 100, "unknown" if seconds is None else "measured"
@@ -69,7 +69,7 @@ def make_estimate(
 
 
 def make_validation(*estimates: NetworkEstimate, naive: float | None = 1.25) -> Validation:
-    """Every network measured at 0.96 of its estimate; `naive` is the naive sum over the measured latency."""
+    """Return a validation at 0.96 of each estimate; `naive` is the naive sum over the measured latency."""
     results = []
     for estimate in estimates:
         assert estimate.latency_s is not None and estimate.interval_s is not None
@@ -104,7 +104,7 @@ Array.from(document.querySelectorAll('[data-figure]')).every(
 
 @dataclass
 class Visit:
-    """What a page did: addresses it asked for, errors, dialogs."""
+    """What a page did: the addresses it requested, errors and dialogs."""
 
     page: Any
     requests: list[str] = field(default_factory=list)
@@ -113,13 +113,13 @@ class Visit:
 
 
 class Browser:
-    """A chromium that opens files and records what they do."""
+    """A Chromium that opens files and records what they do."""
 
     def __init__(self, chromium: Any) -> None:
         self._chromium = chromium
 
     def open(self, path: Path, **settings: Any) -> Visit:
-        """Loads a file, opens every section and waits until all figures are drawn."""
+        """Load a file, open every section and wait until all figures are drawn."""
         page = self._chromium.new_context(**settings).new_page()
         visit = Visit(page)
         page.on("request", lambda request: visit.requests.append(request.url))

@@ -1,4 +1,4 @@
-"""The HTML report: right figures, nothing loaded, nothing executed, nothing half written."""
+"""The HTML report: correct figures, nothing loaded, no foreign script run, never half written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOSTILE = (
 
 
 class _Reader(HTMLParser):
-    """Rows of every table, addresses in attributes, and elements with their attributes."""
+    """Collects the rows of every table, addresses in attributes, and elements with their attributes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,20 +76,20 @@ def _hostile_report(path: Path) -> None:
 
 
 def test_networks_table_shows_estimates_and_measurements() -> None:
-    """Every figure of the networks table is that of the inputs, in one unit."""
+    """Every number of the networks table is that of the inputs, in one unit."""
     estimate = make_estimate()
     header, row = _read(render(make_table(), [estimate], make_validation(estimate))).tables[0]
-    assert header == [
-        "network", "layers in table", "estimated, ms", "95 % interval, ms", "measured, ms", "±, ms", "error",
-        "in interval", "naive sum, ms", "naive error", "wall, ms",
-    ]  # fmt: skip
-    assert _spaced(row) == [
-        "net", "2 of 2", "4.000", "3.600 – 4.400", "3.840", "0.038", "+4.2 %", "yes", "4.800", "+25.0 %", "5.760",
-    ]  # fmt: skip
+    estimated = {"network": "net", "layers in table": "2 of 2", "estimated, ms": "4.000"}
+    interval = {"95 % interval, ms": "3.600 – 4.400"}
+    measured = {"measured, ms": "3.840", "±, ms": "0.038", "error": "+4.2 %", "in interval": "yes"}
+    others = {"naive sum, ms": "4.800", "naive error": "+25.0 %", "wall, ms": "5.760"}
+    expected = {**estimated, **interval, **measured, **others}
+    assert header == [*expected]
+    assert _spaced(row) == [*expected.values()]
 
 
 def test_no_naive_column_without_naive_sums() -> None:
-    """The naive sum takes no room where it was not measured."""
+    """Without naive sums their columns are left out."""
     estimate = make_estimate()
     page = render(make_table(), [estimate], make_validation(estimate, naive=None))
     assert len(_read(page).tables[0][0]) == 9
@@ -97,7 +97,7 @@ def test_no_naive_column_without_naive_sums() -> None:
 
 
 def test_summary_of_errors_is_shown() -> None:
-    """MAPE, shares within 5 and 10 %, interval coverage and changes of the device stand on the page."""
+    """MAPE, shares within 5 and 10 %, interval coverage and changes of the device are on the page."""
     estimate = make_estimate()
     page = render(make_table(), [estimate], make_validation(estimate)).replace("\N{NARROW NO-BREAK SPACE}", " ")
     for name, value in (
@@ -112,7 +112,7 @@ def test_summary_of_errors_is_shown() -> None:
 
 
 def test_layers_are_sorted_by_share_of_time() -> None:
-    """The longest layer comes first, with its place in the order of execution, and the overhead last."""
+    """The slowest layer comes first, with its position in the order of execution, and the overhead last."""
     layers = (("short", 1e-3), ("long", 3e-3))
     header, *rows = _read(render(make_table(), [make_estimate(layers=layers)])).tables[1]
     assert header == ["layer", "no.", "share", "latency, ms", "± std. error, ms", "operator", "source"]
@@ -124,26 +124,26 @@ def test_layers_are_sorted_by_share_of_time() -> None:
 
 
 def test_unknown_layers_are_shown_as_unknown() -> None:
-    """A layer that the table does not hold has no latency, and its network only a lower bound."""
+    """A layer that is not in the table has no latency, and its network only a lower bound."""
     reader = _read(render(make_table(), [make_estimate(layers=(("known", 1e-3), ("strange", None)))]))
     assert reader.tables[0][1] == ["net", "1 of 2", "≥ 1.000", "unknown"]
     assert reader.tables[1][2] == ["strange", "2", "", "unknown", "", "Conv", "unknown"]
 
 
 def test_network_without_any_known_layer_has_no_figure() -> None:
-    """Where nothing is known nothing is drawn, and the report is written all the same."""
+    """A network without any layer in the table has no figure, and the report is still written."""
     page = render(make_table(), [make_estimate(layers=(("strange", None),))])
     assert "data-figure=" not in page
     assert "1 of 1 layers are not in the table" in page
 
 
 def test_report_without_networks() -> None:
-    """A table alone has a report too."""
+    """A table without networks has a report."""
     assert "No network was estimated." in render(make_table(), [])
 
 
 def test_overhead_is_shown_with_intervals_beside_least_squares() -> None:
-    """a, b and c stand in units that suit them, robust and plain."""
+    """a, b and c have suitable units, for the robust fit and for least squares."""
     page = render(make_table(), [make_estimate()])
     rows = [_spaced(row) for row in _read(page).tables[2][1:]]
     assert [row[1:] for row in rows] == [
@@ -156,7 +156,7 @@ def test_overhead_is_shown_with_intervals_beside_least_squares() -> None:
 
 
 def test_nodes_that_cost_nothing_are_grouped_by_reason() -> None:
-    """Each reason is named with its count and its nodes."""
+    """Each reason is listed with its count and its nodes."""
     page = render(make_table(), [make_estimate()])
     assert "<summary>constant: 1</summary>" in page
     assert "w1 (Constant)" in page
@@ -175,7 +175,7 @@ def test_commands_hold_no_name_that_a_shell_misreads() -> None:
 
 
 def test_measurement_without_estimate_is_not_dropped() -> None:
-    """A measured network that was not estimated again still stands in the table."""
+    """A measured network without an estimate is in the table."""
     page = render(make_table(), [], make_validation(make_estimate("alone")))
     assert _read(page).tables[0][1][0] == "alone"
 
@@ -189,7 +189,7 @@ def test_tables_are_accessible() -> None:
 
 
 def test_nothing_is_referred_to_outside_the_file() -> None:
-    """No element has an address other than a data URL, and the page forbids itself to load or run anything else."""
+    """No element has an address other than a data URL, and the policy forbids to load or run anything else."""
     reader = _read(render(make_table(), [make_estimate()], make_validation(make_estimate())))
     addresses = [
         value
@@ -224,7 +224,7 @@ def test_many_layers_share_bars() -> None:
 
 
 def test_tick_labels_are_never_formulas() -> None:
-    """A label holds no mark that BokehJS takes for TeX, no control character, and is short."""
+    """A label is short, without control characters and without characters that BokehJS reads as TeX."""
     for name in HOSTILE:
         label = tick(name)
         assert not set(label) & set("$\\")
@@ -233,7 +233,7 @@ def test_tick_labels_are_never_formulas() -> None:
 
 
 def test_report_replaces_an_older_one_and_leaves_nothing_else(tmp_path: Path) -> None:
-    """Writing twice leaves one file, with the usual permissions."""
+    """Writing twice leaves one file with the usual permissions."""
     path = tmp_path / "report.html"
     path.write_text("old")
     write_report(path, make_table(), [make_estimate()])
@@ -242,7 +242,7 @@ def test_report_replaces_an_older_one_and_leaves_nothing_else(tmp_path: Path) ->
 
 
 def test_missing_folder_is_a_configuration_error(tmp_path: Path) -> None:
-    """A folder that does not exist is named as the cause and is not created."""
+    """A folder that does not exist is named in the error and not created."""
     with pytest.raises(ConfigurationError, match="cannot be written") as caught:
         write_report(tmp_path / "absent" / "report.html", make_table(), [make_estimate()])
     assert caught.value.exit_code == 3
@@ -258,7 +258,7 @@ def test_unwritable_place_is_a_configuration_error(place: Path) -> None:
 
 
 def test_failing_write_leaves_the_older_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that fills up while the report is written leaves the one before, and no other file."""
+    """If the disk fills up while the report is written, the previous report stays, and no other file."""
     path = tmp_path / "report.html"
     path.write_text("old")
 
@@ -273,7 +273,7 @@ def test_failing_write_leaves_the_older_report(tmp_path: Path, monkeypatch: pyte
 
 
 def test_browser_loads_nothing_and_draws_every_figure(browser: Browser, tmp_path: Path) -> None:
-    """In a real browser the file asks for nothing but itself, and every figure has a canvas."""
+    """In a real browser the page requests nothing but itself, and every figure has a canvas."""
     path = tmp_path / "report.html"
     estimates = [
         make_estimate("small"),
@@ -292,7 +292,7 @@ def test_browser_loads_nothing_and_draws_every_figure(browser: Browser, tmp_path
 
 
 def test_browser_redraws_when_the_colour_scheme_changes(browser: Browser, tmp_path: Path) -> None:
-    """Figures follow a change between light and dark without an error."""
+    """Figures follow a change between light and dark mode without an error."""
     path = tmp_path / "report.html"
     write_report(path, make_table(), [make_estimate()])
     visit = browser.open(path, color_scheme="light")
@@ -302,7 +302,7 @@ def test_browser_redraws_when_the_colour_scheme_changes(browser: Browser, tmp_pa
 
 
 def test_hostile_names_are_text_and_run_nothing(browser: Browser, tmp_path: Path) -> None:
-    """Names that look like HTML, script, formulas or TeX are shown as they are; nothing runs, loads or breaks."""
+    """Names that look like HTML, script, formulas or TeX are shown unchanged; nothing runs, loads or breaks."""
     path = tmp_path / "report.html"
     _hostile_report(path)
     visit = browser.open(path)
@@ -328,7 +328,7 @@ def test_hovering_shows_names_as_text(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_page_refuses_to_run_what_is_put_into_it(browser: Browser, tmp_path: Path) -> None:
-    """Even if a name reached the page unescaped, its policy would keep script and pictures from it."""
+    """Even an unescaped name could not run a script or load a picture: the policy forbids it."""
     path = tmp_path / "report.html"
     write_report(path, make_table(), [make_estimate()])
     page = path.read_text(encoding="utf-8")
@@ -356,7 +356,7 @@ _DEEP = """
 
 
 def _canvases(page: Any) -> int:
-    """Figures that hold a canvas of some size."""
+    """Return the number of figures that have a canvas of some size."""
     count = page.evaluate(
         f"""() => Array.from(document.querySelectorAll('[data-figure]')).filter(holder => ({_DEEP})(holder)
             .some(node => node.tagName === 'CANVAS' && node.width > 100 && node.height > 50)).length"""
@@ -365,7 +365,7 @@ def _canvases(page: Any) -> int:
 
 
 def _hover(page: Any, figure: str) -> str:
-    """What the tooltip of a figure says with the pointer in its middle."""
+    """Return the text of a figure's tooltip with the pointer in its middle."""
     holder = page.locator(figure)
     holder.scroll_into_view_if_needed()
     box = holder.bounding_box()

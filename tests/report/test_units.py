@@ -1,4 +1,4 @@
-"""Numbers and names as a reader sees them."""
+"""Numbers and names formatted for readers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.report.units import Unit, display, duration, percent, signed_percen
     ],
 )
 def test_four_significant_digits(value: float, shown: str) -> None:
-    """Four digits count, trailing zeros included, and no digit before the point is rounded away."""
+    """Numbers have four significant digits, trailing zeros included, and keep all integer digits."""
     assert significant(value) == shown
 
 
@@ -37,12 +37,12 @@ def test_four_significant_digits(value: float, shown: str) -> None:
     ],
 )
 def test_durations_have_the_unit_that_suits_them(seconds: float, shown: str) -> None:
-    """Microseconds, milliseconds or seconds by size."""
+    """A duration is in microseconds, milliseconds or seconds by its size."""
     assert duration(seconds).replace("\N{NARROW NO-BREAK SPACE}", " ") == shown
 
 
 def test_a_column_has_one_unit() -> None:
-    """The median decides, zeros left out; nothing below microseconds unless asked for."""
+    """The median of non-zero values decides the unit, which is at least microseconds unless asked for."""
     assert unit_for([0, 2e-6, 3e-3, 4e-3]).symbol == "ms"
     assert unit_for([]) == Unit("µs", 1e-6)
     assert unit_for([1e-13]).symbol == "µs"
@@ -50,13 +50,13 @@ def test_a_column_has_one_unit() -> None:
 
 
 def test_percentages_have_a_sign_where_they_are_errors() -> None:
-    """Errors are signed, shares are not."""
+    """Errors have a sign, shares do not."""
     assert signed_percent(-0.0312) == "\N{MINUS SIGN}3.1\N{NARROW NO-BREAK SPACE}%"
     assert signed_percent(0.05) == "+5.0\N{NARROW NO-BREAK SPACE}%"
     assert percent(0.831, 0) == "83\N{NARROW NO-BREAK SPACE}%"
 
 
 def test_clean_text_is_printable_and_bounded() -> None:
-    """Control, bidirectional and surrogate characters are made visible; long text is cut."""
+    """Control, bidirectional and surrogate characters are replaced by visible ones; long text is cut."""
     assert display("a\nb\x1b[31m\x7f\u202e\ud800") == "a␊b␛[31m␡\ufffd\ufffd"
     assert len(display("x" * 10_000)) == 400

@@ -1,4 +1,4 @@
-"""What must not be written: each banned call fails the lint, and none stands in the program, noted or not."""
+"""Banned calls: each fails the lint, and the program has none, not even with a note that permits it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CODES = sorted({code for _, code in BANNED.values()} | {"S301", "S302", "S506", 
 
 
 def ruff(*words: str | Path) -> list[dict[str, str]]:
-    """What ruff finds with the project's settings."""
+    """Return what ruff finds with the project's settings."""
     command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "json"]
     command += ["--config", str(ROOT / "pyproject.toml"), *map(str, words)]
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False)
@@ -58,7 +58,7 @@ def ruff(*words: str | Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The rules that each snippet breaks."""
+    """Return the rules that each snippet breaks."""
     folder = tmp_path_factory.mktemp("snippets")
     for name, (text, _) in BANNED.items():
         (folder / f"{name}.py").write_text(f"{text}\n")
@@ -70,18 +70,18 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("name", BANNED)
 def test_banned_call_fails_the_lint(name: str, refused: dict[str, set[str]]) -> None:
-    """`make lint` refuses the call."""
+    """`make lint` rejects the call."""
     assert BANNED[name][1] in refused[name]
 
 
 def test_no_banned_call_stands_anywhere() -> None:
-    """No banned call stands in the program, its benchmarks, docs and fuzzing, not even with a note that permits it."""
+    """The program, its benchmarks, docs and fuzzing have no banned call, not even with a note that permits it."""
     found = ruff("--ignore-noqa", "--select", ",".join(CODES), *FOLDERS)
     assert not [(one["filename"], one["code"]) for one in found]
 
 
 def test_lint_covers_the_rules_everywhere() -> None:
-    """No folder is exempt from the rules on running code, by a setting for its files."""
+    """No folder is exempt from the rules on running code."""
     import tomllib
 
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]

@@ -25,12 +25,12 @@ from harness.lut.table_files import MAX_ENTRIES, read_lut
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = {"frames": 300, "tables": 200, "devices": 400, "networks": 250}
 MEMORY_BYTES = 2 << 30
-"""What a reader of inputs of some kilobytes may take beyond what the process has."""
+"""Memory that a reader of inputs of some kilobytes may use beyond that of the process."""
 
 
 @contextlib.contextmanager
 def bounded_memory() -> Iterator[None]:
-    """Whoever takes more gets MemoryError, which no reader's documented error is."""
+    """Limit memory: a reader that needs more raises MemoryError, which is not a documented error."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     taken = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_DATA, (taken + MEMORY_BYTES, hard))
@@ -41,7 +41,7 @@ def bounded_memory() -> Iterator[None]:
 
 
 def read_in_bounds(name: str, data: bytes) -> bool:
-    """Whether the reader accepted an input; fails where it took too long or too much."""
+    """Return whether the reader accepted an input; fail if it needed too much time or memory."""
     with tempfile.TemporaryDirectory() as folder, bounded_memory():
         started_s = time.monotonic()
         accepted = target(name).read(data, Path(folder))
@@ -51,14 +51,14 @@ def read_in_bounds(name: str, data: bytes) -> bool:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_seeds_are_accepted(name: str) -> None:
-    """What the program itself wrote is read, so that mutations begin behind the first check."""
+    """Inputs that the program wrote are accepted, so that mutations pass the first check."""
     for seed in target(name).seeds():
         assert read_in_bounds(name, seed)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_changed_inputs_are_read_or_refused(name: str) -> None:
-    """Inputs changed along their structure are accepted or refused by the documented error, and nothing else."""
+    """Structured mutations are accepted or refused with the documented error."""
     chosen = target(name)
     seeds = chosen.seeds()
     results = {True: 0, False: 0}
@@ -78,7 +78,7 @@ def test_changed_inputs_are_read_or_refused(name: str) -> None:
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(st.sampled_from(NAMES), st.binary(max_size=300))
 def test_any_bytes_are_refused_or_read(name: str, data: bytes) -> None:
-    """Bytes without any structure raise nothing but the documented errors either."""
+    """Random bytes raise only the documented errors."""
     read_in_bounds(name, data)
 
 
@@ -95,7 +95,7 @@ FOUND_DEVICES = {
 
 @pytest.mark.parametrize("case", FOUND_DEVICES)
 def test_found_devices_files_are_refused(case: str) -> None:
-    """Devices files that once ended in a traceback are refused."""
+    """Inventories that once caused a traceback are refused."""
     assert not read_in_bounds("devices", FOUND_DEVICES[case].encode())
 
 
@@ -115,12 +115,12 @@ def _changed_network(change: str) -> bytes:
 
 @pytest.mark.parametrize("change", ["two opsets", "location", "dimension", "key"])
 def test_found_networks_are_refused(change: str) -> None:
-    """A network of two opsets, and text that is no UTF-8 in places other than names of nodes, are refused."""
+    """Networks with two opsets, and text that is not UTF-8 outside the names of nodes, are refused."""
     assert not read_in_bounds("networks", _changed_network(change))
 
 
 def test_network_whose_values_tell_a_huge_size_is_refused() -> None:
-    """A constant that only running an operator would show to be of many gigabytes is refused without running it."""
+    """A constant that an operator would expand to many gigabytes is refused without running the operator."""
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper
 
@@ -185,12 +185,12 @@ def _changed_predictor(change: str) -> bytes:
 
 @pytest.mark.parametrize("change", ["shares", "floors", "overflow", "unit", "text"])
 def test_found_predictors_are_refused(change: str) -> None:
-    """Predictors whose parameters are of the wrong kind, or lead to no latency, are refused when they are used."""
+    """Predictors whose parameters have the wrong type or give no latency are refused when they are used."""
     assert not read_in_bounds("tables", _changed_predictor(change))
 
 
 def test_decoder_targets_see_what_the_suite_sees() -> None:
-    """The seeds of streams and devices files hold every reply and every key, so that each can be changed."""
+    """The seeds of streams and inventories have every reply and every key, so that each is mutated."""
     streams = b"".join(frames.seeds())
     for word in (b"hello", b"lease", b"status", b"put", b"samples", b"end", b"oracle", b"error", b"heartbeat"):
         assert b'"type":"' + word + b'"' in streams
@@ -202,7 +202,7 @@ def test_decoder_targets_see_what_the_suite_sees() -> None:
 
 
 def test_command_without_atheris_says_so() -> None:
-    """Where atheris is missing, `python -m fuzz` says that nothing was fuzzed and what to install, and fails."""
+    """Without atheris, `python -m fuzz` fails, says that nothing was fuzzed, and what to install."""
     program = "import runpy, sys; sys.modules['atheris'] = None; runpy.run_module('fuzz', None, '__main__')"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)

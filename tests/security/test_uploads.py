@@ -1,4 +1,4 @@
-"""The agent's way to a device: whole under its own name, or not there."""
+"""Uploads of the agent: complete under its own name, or not there."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CUT = '#!/bin/sh\ncd {home} && ulimit -f 100 && exec /bin/sh -c "exec $SSH_ORIG
 
 @pytest.fixture
 def sshd(tmp_path: Path, runtime_folder: Path) -> Iterator[Sshd]:
-    """An sshd whose key may copy files."""
+    """Return an sshd whose key may copy files."""
     with running_sshd(tmp_path / "sshd", runtime_folder) as server:
         yield server
 
 
 def test_upload_that_is_cut_leaves_no_agent(sshd: Sshd) -> None:
-    """An upload that ends in the middle leaves nothing under the agent's name, and the next one is not confused."""
+    """An interrupted upload leaves nothing under the agent's name and does not affect the next one."""
     script = sshd.folder / "cut.sh"
     script.write_text(_CUT.format(home=shlex.quote(str(sshd.home))))
     script.chmod(0o700)

@@ -1,4 +1,4 @@
-"""A hostile device behind a real sshd, and one that never stops talking: what they say stays data, and is capped."""
+"""A hostile device behind a real sshd, and one that never stops sending: replies stay data and are bounded."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ sys.exit(main())
 
 @pytest.fixture
 def sshd(tmp_path: Path, runtime_folder: Path) -> Iterator[Sshd]:
-    """An sshd that lets the key `identity` start the agent and nothing else."""
+    """Return an sshd whose key may start the agent and nothing else."""
     with running_sshd(tmp_path / "sshd", runtime_folder) as server:
         yield server
 
 
 @pytest.fixture
 def workspace(tmp_path: Path, sshd: Sshd) -> Workspace:
-    """A workspace whose devices.toml names the sshd as `board`."""
+    """Return a workspace with the sshd as device `board`."""
     folder = tmp_path / "workspace"
     folder.mkdir()
     device = sshd.device().transport
@@ -64,17 +64,17 @@ def workspace(tmp_path: Path, sshd: Sshd) -> Workspace:
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    """Every file with its content."""
+    """Return every file with its content."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def hostile_names(tmp_path: Path) -> list[str]:
-    """Paths that a careless host would write to or read from."""
+    """Return paths that a careless host would write to or read from."""
     return [f"../../{MARK}", str(tmp_path / MARK), f"~/{MARK}", f"C:\\{MARK}", f"{MARK}/../../{MARK}", f"{MARK}\0x"]
 
 
 def test_names_of_a_device_are_no_paths(workspace: Workspace, sshd: Sshd, tmp_path: Path) -> None:
-    """Facts that are paths go through a campaign, a table and an estimate as text: no file bears or follows them."""
+    """Facts that look like paths pass through campaign, table and estimate as text: no file is created or read."""
     program = tmp_path / "agent.py"
     interpreter = tmp_path / "python"
     program.write_text(HOSTILE_AGENT.format(NAMES=hostile_names(tmp_path), PROGRAM=str(interpreter)))
@@ -95,7 +95,7 @@ def test_names_of_a_device_are_no_paths(workspace: Workspace, sshd: Sshd, tmp_pa
 def test_private_key_is_in_no_file_or_log(
     workspace: Workspace, sshd: Sshd, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a campaign over SSH, no file of the workspace and no log record of any level holds a line of the key."""
+    """After a campaign over SSH, no file of the workspace and no log record contains a line of the key."""
     lines = [line.encode() for line in sshd.identity.read_text().splitlines()[1:-1]]
     assert len(lines) > 2
     network = build_network(tmp_path / "chain.onnx", (8, 16), 8, 16)
@@ -107,19 +107,19 @@ def test_private_key_is_in_no_file_or_log(
 
 
 def test_errors_about_a_key_do_not_tell_it(workspace: Workspace, sshd: Sshd) -> None:
-    """A damaged private key is refused without a word of its content."""
+    """The error for a damaged private key does not contain its content."""
     first, *middle, last = sshd.identity.read_text().splitlines()
     for lines in ([first, *middle[1:], last], [first, *middle], middle, [first, *reversed(middle), last]):
         sshd.identity.write_text("\n".join(lines))
         with pytest.raises(HarnessError) as refused:
             profile(["builtin:dscnn"], device="board", workspace=workspace)
-        told = "".join(str(part) for part in (refused.value, refused.value.__cause__, refused.value.__context__))
-        assert not [line for line in middle if line in told]
+        texts = "".join(str(part) for part in (refused.value, refused.value.__cause__, refused.value.__context__))
+        assert not [line for line in middle if line in texts]
 
 
 @pytest.mark.parametrize("key", ["password", "passphrase", "private_key", "token"])
 def test_configuration_takes_no_secret(key: str, tmp_path: Path) -> None:
-    """devices.toml has no place for a secret, and one that stands there all the same is not repeated."""
+    """devices.toml has no key for a secret, and the error for one does not repeat it."""
     path = tmp_path / "devices.toml"
     path.write_text(f'[devices.a]\ntransport = "ssh"\nhost = "h"\nuser = "u"\nidentity = "k"\n{key} = "hunter2"\n')
     with pytest.raises(ConfigurationError) as refused:
@@ -131,30 +131,30 @@ def test_configuration_takes_no_secret(key: str, tmp_path: Path) -> None:
 
 
 class Pipe:
-    """A connection over a socket pair; the device is whoever holds the other end."""
+    """A connection over a socket pair; the test plays the device at the other end."""
 
     def __init__(self, stream: socket.socket) -> None:
         self.stream = stream
         self.received = 0
 
     def send(self, data: bytes) -> None:
-        """Sends all of it."""
+        """Send all bytes."""
         self.stream.settimeout(10)
         self.stream.sendall(data)
 
     def recv(self, timeout_s: float) -> bytes:
-        """Some bytes, or none at the end."""
+        """Return some bytes, or none at the end."""
         self.stream.settimeout(timeout_s)
         data = self.stream.recv(wire.READ_BYTES)
         self.received += len(data)
         return data
 
     def close(self) -> None:
-        """Closes."""
+        """Close the connection."""
         self.stream.close()
 
     def diagnosis(self) -> str:
-        """Nothing to tell."""
+        """Return no diagnosis."""
         return ""
 
 
@@ -164,7 +164,7 @@ BOUND_BYTES = 16 << 20
 
 
 def series(visit: int, *, padding: int = 0) -> bytes:
-    """A proper payload of samples, with spaces that JSON permits."""
+    """Return a valid payload of samples, with spaces that JSON permits."""
     text = json.dumps({"series": [{"visit": visit, "probe": "p", "samples": [[1, 1, 1, 0]] * 3}], "state": {}})
     return text.encode() + b" " * padding
 
@@ -206,7 +206,7 @@ FLOODS: dict[str, Flood] = {
 
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
 def test_endless_valid_frames_are_cut_off(flood: Flood) -> None:
-    """A device that goes on with valid frames after its samples is refused after a bounded number of bytes."""
+    """A device that keeps sending valid frames after its samples is refused after a bounded number of bytes."""
     ours, theirs = socket.socketpair()
 
     def device() -> None:
@@ -242,7 +242,7 @@ def test_endless_valid_frames_are_cut_off(flood: Flood) -> None:
 
 
 def test_proper_samples_fit_under_the_cap() -> None:
-    """The largest numbers, the longest names and a full state are not taken for a flood."""
+    """The largest numbers, the longest names and a full state are accepted."""
     from harness.device.replies import EndReply, RunCheck
 
     probe, most = "\u20ac" * 200, 2**63 - 1
@@ -251,8 +251,8 @@ def test_proper_samples_fit_under_the_cap() -> None:
     for visit in range(3):
         rows = [[most, most, most, most]] * 50
         state = {f"{index:064d}": -1.2345678901234567e-300 for index in range(64)}
-        told = {"series": [{"visit": visit, "probe": probe, "samples": rows}], "state": state}
-        payload = json.dumps(told, indent=None).encode()
+        reply = {"series": [{"visit": visit, "probe": probe, "samples": rows}], "state": state}
+        payload = json.dumps(reply, indent=None).encode()
         digest.update(payload)
         check.samples(payload)
     check.end(EndReply(count=150, hash=digest.hexdigest(), cancelled=False), False)

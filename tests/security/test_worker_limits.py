@@ -1,4 +1,4 @@
-"""The worker process on a device: its private folder and what it may take of the machine."""
+"""The worker process on a device: its private folder and its limits."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ sys.exit(worker.work(int(sys.argv[1])))
 
 @pytest.fixture
 def session() -> Iterator[AgentSession]:
-    """A session with a local agent that has a worker."""
+    """Return a session with a local agent that has a worker."""
     with open_session(BUILT_IN["null01"]) as opened:
         yield opened
 
 
 def test_worker_has_a_private_folder(session: AgentSession, runtime_folder: Path) -> None:
-    """The worker runs in a folder of its own that no other user can look into, with its temporary files inside."""
+    """The worker runs in a private folder that holds its temporary files and that no other user can read."""
     (worker,) = workers(runtime_folder)
     folder = Path(os.readlink(f"/proc/{worker}/cwd"))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -68,7 +68,7 @@ def test_worker_has_limits(runtime_folder: Path) -> None:
 
 @pytest.fixture
 def start_worker() -> Iterator[Callable[[int], tuple[subprocess.Popen[bytes], Any, wire.FrameWriter]]]:
-    """Starts a worker with so many seconds of CPU time between two words, and a null backend."""
+    """Start a worker with a null backend and this limit of CPU time between two messages."""
     started = []
 
     def start(cpu_s: int) -> tuple[subprocess.Popen[bytes], Any, wire.FrameWriter]:
@@ -96,13 +96,13 @@ def start_worker() -> Iterator[Callable[[int], tuple[subprocess.Popen[bytes], An
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time that a process has used."""
+    """Return the CPU time that a process has used."""
     ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def test_worker_that_spins_without_a_word_is_ended(start_worker: Any) -> None:
-    """CPU time that is used up without a word ends the worker, whether or not anybody watches it."""
+    """A worker that uses up its CPU time without a message ends, with or without a supervisor."""
     process, stream, writer = start_worker(1)
     writer.write("run", 3, visits=[["p", 10**9, 1]])
     while stream.recv(wire.READ_BYTES):
@@ -111,7 +111,7 @@ def test_worker_that_spins_without_a_word_is_ended(start_worker: Any) -> None:
 
 
 def test_words_begin_the_cpu_time_anew(start_worker: Any) -> None:
-    """A run of more CPU time than that goes on as long as its samples arrive, until it is cancelled."""
+    """A run of more CPU time continues while its samples arrive, until it is cancelled."""
     process, stream, writer = start_worker(1)
     writer.write("run", 3, visits=[["p", 2_000, 1]] * 3000)
     decoder = wire.Decoder()

@@ -1,4 +1,4 @@
-"""Nights made by a formula: layers, null probes and a network on a device whose host drifts, one of them slower."""
+"""Nights made by a formula: layers, null probes and a network on a device with a drifting host."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ JITTER = 0.003
 
 
 def layer_name(at: int) -> str:
-    """The name of a layer by its number."""
+    """Return the name of a layer by its number."""
     return f"layer{at}"
 
 
 def own_s(at: int) -> float:
-    """What a layer takes."""
+    """Return the latency of a layer."""
     return 10e-6 * 1.3**at
 
 
 @dataclass(frozen=True)
 class MadeDevice:
-    """A device: `slow` layers by number with their factors, the whole device's, the host's.
+    """A device with factors on the latency of `slow` layers (by number), of the whole device, and of the host.
 
     `nightly` is the relative scatter of each probe from night to night.
     """
@@ -43,7 +43,7 @@ class MadeDevice:
     layers: int = LAYERS
 
     def night(self, number: int, seed: int = 0) -> WatchSeries:
-        """The watch of a night, by its number."""
+        """Return the watch of a night, by its number."""
         random = np.random.default_rng([seed, number])
         probes: dict[str, WatchedProbe] = {}
         totals: dict[str, tuple[float, float]] = {}

@@ -1,4 +1,4 @@
-"""What is told of nights: slower layers and devices, steps, slow nights, and nothing where nothing happened."""
+"""Findings of night comparisons: slower layers and devices, steps, slow nights, and no false alarms."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ SLOW = MadeDevice(slow={5: 1.05})
 
 
 def series(devices: Sequence[MadeDevice], seed: int = 0) -> list[WatchSeries]:
-    """One night after the other, each of its device."""
+    """Return consecutive nights, one of each device."""
     return [device.night(number, seed) for number, device in enumerate(devices)]
 
 
 def compared(devices: Sequence[MadeDevice], seed: int = 0) -> Comparison:
-    """The last of these nights against the others."""
+    """Compare the last of these nights with the others."""
     *earlier, tonight = series(devices, seed)
     return compare_nights(tonight, earlier)
 
 
 def test_nights_without_change_raise_no_alarm() -> None:
-    """Over 60 nights whose host drifts by percents, none tells a regression."""
+    """Over 60 nights whose host drifts by percents, no night reports a regression."""
     drift = np.random.default_rng(4)
     nights = series([replace(USUAL, host=1 + 0.01 * drift.uniform(-1, 1)) for _ in range(65)], seed=4)
-    told = [compare_nights(nights[at], nights[at - 5 : at]).regressions for at in range(5, 65)]
-    assert not any(told)
+    regressions = [compare_nights(nights[at], nights[at - 5 : at]).regressions for at in range(5, 65)]
+    assert not any(regressions)
 
 
 @pytest.mark.parametrize("earlier", [1, 2, 6])
 def test_a_slower_layer_is_told_alone_and_measured(earlier: int) -> None:
-    """One layer of 5 % more is one finding, new tonight, with an interval that holds the truth."""
+    """A layer that is 5 % slower is one new finding whose interval contains the true change."""
     comparison = compared([*[USUAL] * earlier, SLOW])
     (finding,) = comparison.findings
     assert (finding.kind, finding.subject.name, finding.state) == ("layer", layer_name(5), "new")
@@ -51,14 +51,14 @@ def test_a_slower_layer_is_told_alone_and_measured(earlier: int) -> None:
 
 
 def test_a_faster_layer_is_an_improvement() -> None:
-    """What became faster is told, and is no regression."""
+    """A speed-up is a finding and no regression."""
     comparison = compared([*[USUAL] * 4, MadeDevice(slow={7: 0.95})])
     assert [one.subject.name for one in comparison.improvements] == [layer_name(7)]
     assert not comparison.regressions and not comparison.is_regressed
 
 
 def test_a_step_is_new_once_and_keeps_its_date() -> None:
-    """The night of the step tells it as new; the nights after it name that night, and raise no new alarm."""
+    """The night of a step reports it as new; later nights name that night and raise no new alarm."""
     nights = series([*[USUAL] * 5, *[SLOW] * 5])
     for after in range(5):
         comparison = compare_nights(nights[5 + after], nights[: 5 + after])
@@ -70,7 +70,7 @@ def test_a_step_is_new_once_and_keeps_its_date() -> None:
 
 
 def test_another_slow_down_after_a_step_is_new_again() -> None:
-    """Nights after a step are compared with nights after the step: a second one is told by itself."""
+    """After a step, nights are compared with each other: a second step is a finding of its own."""
     slower = MadeDevice(slow={5: 1.12})
     comparison = compared([*[USUAL] * 4, *[SLOW] * 4, slower])
     (finding,) = comparison.regressions
@@ -78,7 +78,7 @@ def test_another_slow_down_after_a_step_is_new_again() -> None:
 
 
 def test_one_slow_night_is_told_as_one() -> None:
-    """A night that was slow and is back is no regression of tonight, and stays told as the night it was."""
+    """A single slow night is no regression of later nights, and stays listed as passed."""
     nights = series([*[USUAL] * 5, SLOW, *[USUAL] * 3])
     for back in range(3):
         comparison = compare_nights(nights[6 + back], nights[: 6 + back])
@@ -89,7 +89,7 @@ def test_one_slow_night_is_told_as_one() -> None:
 
 
 def test_a_larger_slow_down_is_never_less_significant() -> None:
-    """With the same noise, more slow-down means a larger change told and no larger p-value."""
+    """With the same noise, a larger slow-down gives a larger change and no larger p-value."""
     found = []
     for factor in (1.03, 1.04, 1.06, 1.1, 1.3, 2.0):
         comparison = compared([*[USUAL] * 3, MadeDevice(slow={6: factor})])
@@ -102,7 +102,7 @@ def test_a_larger_slow_down_is_never_less_significant() -> None:
 
 @pytest.mark.parametrize("host", [1.0, 1.05])
 def test_a_slower_device_is_told_as_the_device(host: float) -> None:
-    """Where everything takes 5 % longer, that is one finding, with or without the host, and not one of each layer."""
+    """If everything is 5 % slower, with or without the host, that is one finding and not one per layer."""
     comparison = compared([*[USUAL] * 4, MadeDevice(device=1.05, host=host)])
     assert [one.kind for one in comparison.regressions] == ["device"]
     assert comparison.regressions[0].change == pytest.approx(0.05, abs=0.005)
@@ -110,22 +110,21 @@ def test_a_slower_device_is_told_as_the_device(host: float) -> None:
 
 
 def test_a_slower_layer_shows_on_a_slower_device() -> None:
-    """The device's own change hides no layer that changed more."""
+    """A change of the device does not hide a layer that changed more."""
     comparison = compared([*[USUAL] * 4, MadeDevice(device=1.04, slow={5: 1.08})])
-    assert {(one.kind, one.subject.name) for one in comparison.regressions} == {
-        ("device", "made"), ("layer", layer_name(5)),
-    }  # fmt: skip
+    found = {(one.kind, one.subject.name) for one in comparison.regressions}
+    assert found == {("device", "made"), ("layer", layer_name(5))}
 
 
 def test_a_slower_host_is_no_regression() -> None:
-    """The overhead is measured and freed, whatever it does to the probes."""
+    """The host's overhead is subtracted, whatever its effect on the probes."""
     comparison = compared([*[USUAL] * 3, MadeDevice(host=1.03)])
     assert not comparison.findings
     assert comparison.host_change == pytest.approx(0.03, abs=0.003)
 
 
 def test_many_slower_layers_show_in_the_network() -> None:
-    """A third of the layers slower, and the network with them: each is told, and the device is not."""
+    """If a third of the layers is slower, each layer and the network is a finding, and the device is not."""
     slow = MadeDevice(slow={8: 1.1, 9: 1.1, 10: 1.1, 11: 1.1})
     comparison = compared([*[USUAL] * 4, slow])
     kinds = [one.kind for one in comparison.regressions]
@@ -133,14 +132,14 @@ def test_many_slower_layers_show_in_the_network() -> None:
 
 
 def test_changes_below_the_threshold_are_not_told() -> None:
-    """What is significant and too small to matter is left out; with a lower threshold it is told."""
+    """A significant change below the threshold is left out; a lower threshold reports it."""
     *earlier, tonight = series([*[USUAL] * 6, MadeDevice(slow={11: 1.006})])
     assert not compare_nights(tonight, earlier).findings
     assert [one.subject.name for one in compare_nights(tonight, earlier, threshold=0.003).findings] == [layer_name(11)]
 
 
 def test_nights_that_scatter_hide_what_they_must() -> None:
-    """Where probes differ by 2 % from night to night, nothing is told of it, and what would show is told as large."""
+    """If probes scatter by 2 % between nights, there are no findings, and detectable changes are large."""
     noisy = MadeDevice(nightly=0.02, clock="cpu")
     for count in (1, 2, 6):
         for seed in range(6):
@@ -151,14 +150,14 @@ def test_nights_that_scatter_hide_what_they_must() -> None:
 
 
 def test_what_scatters_still_shows_large_changes() -> None:
-    """A layer of half again is found among nights that differ by 1 %."""
+    """A layer that is 50 % slower is found among nights that scatter by 1 %."""
     noisy = MadeDevice(nightly=0.01, clock="cpu")
     comparison = compared([*[noisy] * 6, replace(noisy, slow={9: 1.5})])
     assert [one.subject.name for one in comparison.regressions if one.kind == "layer"] == [layer_name(9)]
 
 
 def test_a_changed_fingerprint_is_named_where_it_changed() -> None:
-    """What of the device is another since the night of the step is its likely cause, then and on the nights after."""
+    """A change of the fingerprint on the night of a step is its likely cause, on that night and later."""
     updated = replace(SLOW, fingerprint={"runtime_version": "2", "cpu": "made", "firmware": "7"})
     for after in range(1, 4):
         comparison = compared([*[USUAL] * 4, *[updated] * after])
@@ -169,7 +168,7 @@ def test_a_changed_fingerprint_is_named_where_it_changed() -> None:
 
 
 def test_order_of_nights_and_probes_does_not_matter() -> None:
-    """The same nights in any order, their probes and layers in any order, tell the same."""
+    """The order of nights, probes and layers does not affect the findings."""
     *earlier, tonight = series([*[USUAL] * 4, SLOW])
     shuffled = []
     draw = random.Random(3)
@@ -186,7 +185,7 @@ def test_order_of_nights_and_probes_does_not_matter() -> None:
 
 
 def test_first_night_compares_with_nothing() -> None:
-    """Without an earlier night, or with those of another device or clock alone, nothing is told."""
+    """Without an earlier night of the same device and clock there are no findings."""
     tonight, other = USUAL.night(3), replace(SLOW.night(1), device="other")
     for earlier in ([], [other], [replace(USUAL.night(1), clock="wall")]):
         comparison = compare_nights(tonight, earlier)
@@ -194,7 +193,7 @@ def test_first_night_compares_with_nothing() -> None:
 
 
 def test_few_layers_are_told_one_by_one() -> None:
-    """With fewer layers than can be told from a device as a whole, each stands for itself."""
+    """With too few layers to separate the device as a whole, each layer has its own finding."""
     few = MadeDevice(layers=3)
     comparison = compared([*[few] * 4, replace(few, slow={0: 1.2, 1: 1.2, 2: 1.2})])
     assert {one.kind for one in comparison.regressions} <= {"layer", "network"}
@@ -202,7 +201,7 @@ def test_few_layers_are_told_one_by_one() -> None:
 
 
 def test_what_is_new_has_nothing_to_compare_with() -> None:
-    """A layer that no earlier night watched is neither told nor counted as something that could have been."""
+    """A layer that no earlier night watched is neither a finding nor detectable."""
     *earlier, tonight = series([MadeDevice(layers=8)] * 4 + [MadeDevice(layers=10)])
     comparison = compare_nights(tonight, [replace(night, probes=dict(night.probes)) for night in earlier])
     names = {one.subject.name for one in comparison.detectable if one.subject.kind == "layer"}
@@ -210,12 +209,14 @@ def test_what_is_new_has_nothing_to_compare_with() -> None:
 
 
 def test_detectable_changes_are_found() -> None:
-    """A change as large as is told to be detectable is found in most of the nights, and a third of it hardly ever."""
+    """A change of the reported detectable size is found on most nights, and a third of it hardly ever."""
     nights = series([USUAL] * 6)
-    (told,) = [one for one in compare_nights(nights[5], nights[:5]).detectable if one.subject.name == layer_name(4)]
+    (smallest,) = [one for one in compare_nights(nights[5], nights[:5]).detectable if one.subject.name == layer_name(4)]
     found = {
         part: sum(
-            bool(compare_nights(MadeDevice(slow={4: 1 + part * told.change}).night(9, seed), nights[:5]).regressions)
+            bool(
+                compare_nights(MadeDevice(slow={4: 1 + part * smallest.change}).night(9, seed), nights[:5]).regressions
+            )
             for seed in range(1, 13)
         )
         for part in (1.1, 0.3)
@@ -225,7 +226,7 @@ def test_detectable_changes_are_found() -> None:
 
 @pytest.mark.parametrize("quiet", [2, 4, 13])
 def test_a_device_that_stays_slower_is_told_every_night(quiet: int) -> None:
-    """A device as a whole 2 % slower is new on its first night, and known, with its size, on the next ones."""
+    """A device that is 2 % slower is new on its first night, and known, with its size, on later ones."""
     devices = [MadeDevice()] * quiet + [MadeDevice(device=1.02)] * 4
     series = [device.night(number) for number, device in enumerate(devices)]
     for slow in range(1, 5):

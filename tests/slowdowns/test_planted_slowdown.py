@@ -1,4 +1,4 @@
-"""The slow-down that tests plant into the emulated NPU, and the session in this process that they run it in."""
+"""The slow-down that tests plant into the emulated NPU, and the in-process session that runs it."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ QUIET = {"preset": "edge", "noise": 0}
 
 @pytest.fixture(scope="module")
 def probe(tmp_path_factory: pytest.TempPathFactory) -> Probe:
-    """A small network with two layers of equal shape, as a probe."""
+    """Return a probe with two layers of equal shape."""
     path = build_network(tmp_path_factory.mktemp("model") / "chain.onnx", widths=(8, 32, 32, 32))
     return network_probe(load_network(str(path)))
 
 
 @pytest.fixture(scope="module")
 def usual(probe: Probe) -> EmulatedNpuBackend:
-    """The device with the probe loaded."""
+    """Return the device with the probe loaded."""
     backend = EmulatedNpuBackend(dict(QUIET))
     InProcessSession(backend).put(payload_of(probe))
     return backend
 
 
 def slowed(usual: EmulatedNpuBackend, slow: str, probe: Probe) -> EmulatedNpuBackend:
-    """The same device with something slow, the probe loaded."""
+    """Return the device with a planted slow-down and the probe loaded."""
     backend = usual.restarted(0, slow)
     InProcessSession(backend).put(payload_of(probe))
     return backend
 
 
 def test_every_layer_of_the_signature_takes_longer(usual: EmulatedNpuBackend, probe: Probe) -> None:
-    """Both layers of one shape take a tenth longer, the others what they took, and the whole grows by just that."""
+    """Both layers of the shape take 10 % longer, other layers are unchanged, and the total grows by the sum."""
     layers = dict(enumerate(usual.signatures(probe.id)))
     signatures = [signature for signature, _ in layers.values()]
     (twice,) = {signature for signature in signatures if signatures.count(signature) == 2}
@@ -69,13 +69,13 @@ def test_every_layer_of_the_signature_takes_longer(usual: EmulatedNpuBackend, pr
 
 
 def test_slow_device_says_nothing_of_it(usual: EmulatedNpuBackend) -> None:
-    """The fingerprint of a device that became slower, or was restarted, is what it was."""
+    """A planted slow-down and a restart leave the fingerprint unchanged."""
     slow = EmulatedNpuBackend({**QUIET, "slow": "CONVOLVE anything:1.5"})
     assert slow.fingerprint() == usual.fingerprint() == usual.restarted(7, "POOL:2").fingerprint()
 
 
 def test_slow_device_goes_over_the_wire(usual: EmulatedNpuBackend, probe: Probe) -> None:
-    """The option reaches the backend through the agent as any other."""
+    """The option reaches the backend through the agent."""
     signature = usual.signatures(probe.id)[0][0]
     device = BUILT_IN["npu01"].model_copy(update={"options": {**QUIET, "slow": f"{signature}:2"}})
     with open_session(device) as session:
@@ -90,13 +90,13 @@ def test_slow_device_goes_over_the_wire(usual: EmulatedNpuBackend, probe: Probe)
     "slow", [2, "CONVOLVE", "CONVOLVE:", ":1.1", "CONVOLVE:-1", "CONVOLVE:1e9", "A:1.1;B", "A:nan"]
 )
 def test_wrong_slow_downs_are_refused(slow: object) -> None:
-    """What is no signature with a factor is refused, not passed over."""
+    """An option that is not a signature with a factor is refused."""
     with pytest.raises(Refused, match="SIGNATURE:FACTOR"):
         EmulatedNpuBackend({**QUIET, "slow": slow})
 
 
 def test_session_in_process_measures_what_the_agent_does(probe: Probe) -> None:
-    """With noise of one seed, samples and fusion from an object are those from the agent of the same device."""
+    """With the same seed, the in-process session gives the samples and fusion that the agent gives."""
     options = {"preset": "edge", "seed": 5}
     visits = [Visit(probe.id, 1, 3), Visit(probe.id, 0, 2)]
     device = BUILT_IN["npu01"].model_copy(update={"options": options})
@@ -109,12 +109,12 @@ def test_session_in_process_measures_what_the_agent_does(probe: Probe) -> None:
             series = [one for part, _ in session.run(visits) for one in part]
             taken = [(one.visit, one.probe, [sample.device_ns for sample in one.samples]) for one in series]
             seen.append((revealed, taken, session.hello.clock, session.hello.reveals))
-    (revealed, taken, clock, tells), told = seen
-    assert told[:3] == (revealed, taken, clock) and {*told[3]} == {*tells}
+    (revealed, taken, clock, reveals), through_agent = seen
+    assert through_agent[:3] == (revealed, taken, clock) and {*told[3]} == {*reveals}
 
 
 def test_session_in_process_tells_the_truth(usual: EmulatedNpuBackend, probe: Probe) -> None:
-    """The oracle answers as through the agent, a backend without one is told as such, and nobody holds an object."""
+    """The oracle answers as through the agent; a backend without oracle is refused; there is no lease holder."""
     session = InProcessSession(usual)
     assert session.greet() is session.hello and session.status()["holder"] is None
     assert session.oracle(probe.id).makespan_s == usual.oracle(probe.id).makespan_s
@@ -123,7 +123,7 @@ def test_session_in_process_tells_the_truth(usual: EmulatedNpuBackend, probe: Pr
 
 
 def test_session_in_process_refuses_and_stops(probe: Probe) -> None:
-    """A refusal is a BackendError, a dropped probe is gone, tokens rise, and a cancelled run ends."""
+    """A refusal is a BackendError, a dropped probe is removed, tokens increase, and a cancelled run ends."""
     session = InProcessSession(EmulatedNpuBackend(dict(QUIET)))
     first = session.acquire("one")
     assert session.acquire("another") > first
@@ -142,7 +142,7 @@ def test_session_in_process_refuses_and_stops(probe: Probe) -> None:
 
 
 def test_campaign_in_process_is_a_campaign(tmp_path: Path) -> None:
-    """The campaign of a plan runs on an object as on a device: complete, every probe measured, progress told."""
+    """An in-process campaign is complete, measures every probe and reports progress, as on a device."""
     network = load_network(str(build_network(tmp_path / "chain.onnx")))
     plan = plan_probes(
         [CutNetwork(network, cut(network, DEFAULT_RULES), frozenset())], DEFAULT_RULES, AuxiliaryKind.ROWPOOL

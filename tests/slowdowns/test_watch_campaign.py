@@ -1,4 +1,4 @@
-"""Watch campaigns on the emulated NPU in this process: planned, run, read and compared as on a real device."""
+"""Watch campaigns on the in-process emulated NPU: planned, run, read and compared as on a real device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PROFILE = RepeatPolicy(runs=12)
 
 @dataclass(frozen=True)
 class Ready:
-    """A device with a network and its profile."""
+    """A device, a network and its profile campaign."""
 
     backend: EmulatedNpuBackend
     network: Network
@@ -52,7 +52,7 @@ class Ready:
         return self.journal.samples(self.campaign.id)
 
     def night(self, watch: WatchPlan, number: int, slow: str = "") -> WatchSeries:
-        """Runs the watch on another day, and reads it."""
+        """Run the watch on another day and read it."""
         session = InProcessSession(self.backend.restarted(100 + number, slow))
         taken = measured(self.journal, session, watch.plan, watch.policy, "watch", number)
         series = read_watch(self.journal, taken.id)
@@ -62,7 +62,7 @@ class Ready:
 def measured(
     journal: Journal, session: InProcessSession, plan: ProbePlan, policy: RepeatPolicy, purpose: str, seed: int = 0
 ) -> Campaign:
-    """A campaign from its beginning to its end."""
+    """Run a campaign from beginning to end."""
     run = DeviceRun(session, journal, "npu")
     campaign = run.begin(plan, policy.settings(purpose, seed))
     CampaignRun(run, campaign, plan, policy).run()
@@ -70,7 +70,7 @@ def measured(
 
 
 def profiled(folder: Path, model: Path) -> Iterator[Ready]:
-    """A profile of a network."""
+    """Return a device with the profile of a network."""
     backend = EmulatedNpuBackend({"preset": "edge", "seed": 3})
     session = InProcessSession(backend)
     network = load_network(str(model))
@@ -82,13 +82,13 @@ def profiled(folder: Path, model: Path) -> Iterator[Ready]:
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ready]:
-    """A small network: two layers of equal shape, three others."""
+    """Return a small network: two layers of equal shape and three others."""
     folder = tmp_path_factory.mktemp("watch")
     yield from profiled(folder, build_network(folder / "chain.onnx", widths=(8, 64, 64, 64), edge=28, classes=1000))
 
 
 def squeeze_and_excite(path: Path) -> Path:
-    """A network whose large maps are scaled by what is pooled from them: more than fits into the device's memory."""
+    """Return a network that scales large maps by values pooled from them, which exceed the device's memory."""
     generator = np.random.default_rng(5)
     weights = {"w": (32, 3, 3, 3), "reduce": (8, 32, 1, 1), "expand": (32, 8, 1, 1), "project": (16, 32, 1, 1)}
     tensors = [
@@ -117,21 +117,21 @@ def squeeze_and_excite(path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def hiding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ready]:
-    """A network whose layers its contexts hide."""
+    """Return a network with layers that are fast within their context and slow alone."""
     folder = tmp_path_factory.mktemp("hiding")
     yield from profiled(folder, squeeze_and_excite(folder / "squeeze.onnx"))
 
 
 @pytest.fixture(scope="module")
 def watch(ready: Ready) -> WatchPlan:
-    """Its watch campaign."""
+    """Return the plan of its watch campaign."""
     planned = plan_watch(ready.plan, [ready.network], ready.samples, "device")
     assert planned is not None
     return planned
 
 
 def test_watch_holds_one_probe_a_layer_and_its_baseline(ready: Ready, watch: WatchPlan) -> None:
-    """Every layer names a probe of the profile within its context, alone or both, each beside one without the layer."""
+    """Every layer has probes of the profile, within its context, alone or both, each with a baseline."""
     loads = {probe_of(load) for batch in watch.plan.batches for load in batch.loads}
     assert loads | {watch.plan.reference} == set(watch.plan.probes)
     for layer in watch.plan.layers:
@@ -145,7 +145,7 @@ def test_watch_holds_one_probe_a_layer_and_its_baseline(ready: Ready, watch: Wat
 
 
 def test_what_needs_more_runs_is_loaded_more_often(ready: Ready, watch: WatchPlan) -> None:
-    """Each round visits every probe, the ones that show little by themselves several times; two percent shows."""
+    """Each round visits every probe, noisy ones several times, so that 2 % is detectable."""
     (batch,) = watch.plan.batches
     series = ready.night(watch, 1)
     counts = {probe: len(taken) for probe, taken in series.samples[0].items()}
@@ -156,14 +156,14 @@ def test_what_needs_more_runs_is_loaded_more_often(ready: Ready, watch: WatchPla
 
 
 def test_little_time_means_fewer_runs_and_says_so(ready: Ready, watch: WatchPlan) -> None:
-    """Within a small budget the dearest layers get fewer runs, and larger changes are told to be detectable."""
+    """With a small budget expensive layers get fewer runs, and their detectable changes are larger."""
     short = plan_watch(ready.plan, [ready.network], ready.samples, "device", budget_s=0.0)
     assert short is not None and short.device_s < watch.device_s
     assert max(one.change for one in short.detectable) > max(one.change for one in watch.detectable)
 
 
 def test_what_is_extra_must_fit(hiding: Ready) -> None:
-    """With little time on the device only the layers that show in their context are watched, and none twice."""
+    """With little device time only layers within their context are watched, each once."""
     whole, short = (
         plan_watch(hiding.plan, [hiding.network], hiding.samples, "device", budget_s=budget_s)
         for budget_s in (120.0, 0.01)
@@ -176,7 +176,7 @@ def test_what_is_extra_must_fit(hiding: Ready) -> None:
 
 @pytest.mark.parametrize("name", ["ready", "hiding"])
 def test_a_watch_takes_no_longer_than_it_may(name: str, request: pytest.FixtureRequest) -> None:
-    """From the first budget on that allows for a watch, every larger one does, and is hardly exceeded."""
+    """Every budget above the smallest sufficient one gives a plan that hardly exceeds it."""
     bench: Ready = request.getfixturevalue(name)
     excess = []
     for budget_s in np.geomspace(0.01, 100, 30):
@@ -188,7 +188,7 @@ def test_a_watch_takes_no_longer_than_it_may(name: str, request: pytest.FixtureR
 
 
 def test_a_lab_of_many_devices_takes_more_runs(ready: Ready, watch: WatchPlan) -> None:
-    """Where a hundred comparisons share the probability of a false alarm, the same change is shown by more runs."""
+    """If a hundred comparisons share the level, the same change needs more runs."""
     among_many = plan_watch(ready.plan, [ready.network], ready.samples, "device", level=level_of_each(100))
     assert among_many is not None
     loads = [sum(len(batch.loads) * batch.runs for batch in one.plan.batches) for one in (watch, among_many)]
@@ -197,13 +197,13 @@ def test_a_lab_of_many_devices_takes_more_runs(ready: Ready, watch: WatchPlan) -
 
 
 def test_layers_keep_their_probes(ready: Ready, watch: WatchPlan) -> None:
-    """With another night's noise the plan watches by the probes of the night before."""
+    """With another night's noise the plan keeps the probes of the night before."""
     before = ready.night(watch, 2)
-    noisy = {
-        probe: [dataclasses.replace(one, device_ns=(one.device_ns or 0) * (50 + at % 3) // 50) for at, one in
-                enumerate(taken)]
-        for probe, taken in ready.samples.items()
-    }  # fmt: skip
+
+    def noise(at: int, one: Sample) -> Sample:
+        return dataclasses.replace(one, device_ns=(one.device_ns or 0) * (50 + at % 3) // 50)
+
+    noisy = {probe: [noise(at, one) for at, one in enumerate(taken)] for probe, taken in ready.samples.items()}
     again = plan_watch(ready.plan, [ready.network], noisy, "device", before=before)
     assert again is not None
     assert again.plan.layers == watch.plan.layers
@@ -215,13 +215,13 @@ def test_nothing_measured_is_nothing_to_watch(ready: Ready) -> None:
 
 
 def test_only_watches_are_read(ready: Ready) -> None:
-    """A profile is no watch, and is refused as one."""
+    """A profile campaign is refused as a watch."""
     with pytest.raises(JournalError, match="is not a watch campaign"):
         read_watch(ready.journal, ready.campaign.id)
 
 
 def test_planted_slow_layer_is_found_among_real_nights(ready: Ready, watch: WatchPlan) -> None:
-    """Nights of the emulated device tell nothing without a change; 2 % of one layer is told as that, with its size."""
+    """Emulated nights without a change have no findings; a layer that is 2 % slower is found with its size."""
     nights = [ready.night(watch, 3 + number) for number in range(4)]
     assert not compare_nights(nights[3], nights[:3]).regressions
     layer = max(nights[0].layers, key=lambda one: one.copies)
@@ -236,7 +236,7 @@ def test_planted_slow_layer_is_found_among_real_nights(ready: Ready, watch: Watc
 
 @pytest.mark.parametrize("op", ["GlobalAveragePool", "Mul"])
 def test_a_layer_that_its_context_hides_is_found(op: str, hiding: Ready) -> None:
-    """What takes as long as all its map takes to be read shows alone: 2 % of it are found after few nights."""
+    """A layer that its context hides is watched alone: 2 % of it are found after few nights."""
     watch = plan_watch(hiding.plan, [hiding.network], hiding.samples, "device")
     assert watch is not None
     (probe,) = {layer.layer for layer in watch.plan.layers if layer.op == op and layer.layer}
