@@ -234,7 +234,7 @@ def test_two_nightlies_at_once(lab: Lab) -> None:
         _, said = first.communicate(timeout=WAIT_S)
         assert first.returncode == 130 and "it continues" in said
         text = next(lab.workspace.reports.glob("nightly-*.md")).read_text()
-        assert "**The night was stopped" in text and "a skipped (the night was stopped)" in told
+        assert "**The night was stopped" in text and "a skipped (the night was stopped)" in text
     finally:
         if first.poll() is None:
             os.killpg(first.pid, signal.SIGKILL)
