@@ -82,13 +82,13 @@ def window_null(
 
 def _with_views(layers: Sequence[Layer], members: Collection[int], views: Collection[int]) -> tuple[int, ...]:
     """Return the members and all views that they read, directly or through views, in order."""
-    maker = {name: place for place in views for name in layers[place].graph.outputs}
+    writers = {name: place for place in views for name in layers[place].graph.outputs}
     held, waiting = set(members), list(members)
     while waiting:
         for name in layers[waiting.pop()].graph.inputs:
-            if name in maker and maker[name] not in held:
-                held.add(maker[name])
-                waiting.append(maker[name])
+            if name in writers and writers[name] not in held:
+                held.add(writers[name])
+                waiting.append(writers[name])
     return tuple(sorted(held))
 
 
