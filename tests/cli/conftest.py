@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
+import npu_inputs
 import pytest
 from npu_command import Npu
 
@@ -15,3 +17,9 @@ def npu(capsys: pytest.CaptureFixture[str]) -> Iterator[Npu]:
     handler = signal.getsignal(signal.SIGINT)
     yield Npu(capsys)
     signal.signal(signal.SIGINT, handler)
+
+
+@pytest.fixture(scope="session")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two convolutions and a pooling, as a file."""
+    return npu_inputs.save(npu_inputs.convolutions(), tmp_path_factory.mktemp("networks") / "small.onnx")

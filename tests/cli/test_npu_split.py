@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import npu_inputs
 import pytest
 from npu_command import Npu
 
@@ -13,12 +12,6 @@ from device_agents.emulated_npu.emulator_errors import Deadlock
 from harness.emulator import split_study
 
 KINDS = ("one", "batch", "rows", "outputs", "inputs")
-
-
-@pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two convolutions and a pooling."""
-    return npu_inputs.save(npu_inputs.convolutions(), tmp_path_factory.mktemp("networks") / "small.onnx")
 
 
 def test_every_layer_has_its_candidates(npu: Npu, network: Path) -> None:

@@ -11,12 +11,6 @@ from bokeh_figures import Figure
 from npu_command import Npu
 
 
-@pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two convolutions and a pooling."""
-    return npu_inputs.save(npu_inputs.convolutions(), tmp_path_factory.mktemp("networks") / "small.onnx")
-
-
 def test_points_are_what_runs_take(npu: Npu, network: Path, tmp_path: Path) -> None:
     """Every point is the run of the same network on a machine whose file has that value."""
     found = npu("sweep", network, "--set", "mfu.columns=8,32", "--json").json
