@@ -35,11 +35,7 @@ def transform_kernels(layer: HardwareLayer, blocks: OddBlocks, kernels: Value) -
     made.multiply(
         "kernel row DFT",
         [replace(source, axes=tuple(source.axes[axis] for axis in (2, 1, 0, 3)))],
-        View(
-            rows,
-            (0,) * 4,
-            (ViewAxis(height, 1), ViewAxis(channels, 2), ViewAxis(every, 3), ViewAxis(2 * lines, 0)),
-        ),
+        View(rows, (0,) * 4, (ViewAxis(height, 1), ViewAxis(channels, 2), ViewAxis(every, 3), ViewAxis(2 * lines, 0))),
         made.matrix("lines/conjugate", matrices.lines(length, width, _CONJUGATE)),
     )
     # Groups of one channel take the place of the channels and are transformed together.

@@ -76,10 +76,7 @@ def placed(value: Value, machine: Machine, space: Space, address: int) -> Buffer
 
 
 def placeholders(
-    graph: Graph,
-    machine: Machine,
-    spaces: Mapping[str, Space],
-    sends: Mapping[str, tuple[Destination, ...]] = _NOWHERE,
+    graph: Graph, machine: Machine, spaces: Mapping[str, Space], sends: Mapping[str, tuple[Destination, ...]] = _NOWHERE
 ) -> Externals:
     """Return everything at address 0, because predictions do not depend on addresses; `spaces` lists the values."""
     values = {name: placed(value, machine, spaces[name], 0) for name, value in graph.values.items() if name in spaces}

@@ -216,9 +216,7 @@ def _gather(layer: HardwareLayer, region: Region, buffers: Buffers) -> Iterator[
         yield Command(
             Function.GATHER,
             operand(
-                buffers.target,
-                target_place,
-                target_axes[max(0, indices - 1) :] if indices else [_ONE, *target_axes],
+                buffers.target, target_place, target_axes[max(0, indices - 1) :] if indices else [_ONE, *target_axes]
             ),
             view_operand(buffers.reads[0], table, rows),
             operand(buffers.reads[1], place, axes[-1:] or [_ONE]),

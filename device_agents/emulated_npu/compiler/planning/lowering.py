@@ -32,11 +32,7 @@ from device_agents.emulated_npu.compiler.planning.kernels import (
     factor_axes,
     view_of_factor,
 )
-from device_agents.emulated_npu.compiler.planning.placement import (
-    Buffer,
-    dense_strides,
-    region_operand,
-)
+from device_agents.emulated_npu.compiler.planning.placement import Buffer, dense_strides, region_operand
 from device_agents.emulated_npu.compiler.planning.tiling import Tile
 from device_agents.emulated_npu.compiler.planning.weights import (
     WeightBlock,

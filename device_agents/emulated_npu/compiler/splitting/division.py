@@ -8,14 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Value
-from device_agents.emulated_npu.compiler.graph.regions import (
-    Region,
-    intersection,
-    is_empty,
-    union,
-    value_region,
-    whole,
-)
+from device_agents.emulated_npu.compiler.graph.regions import Region, intersection, is_empty, union, value_region, whole
 from device_agents.emulated_npu.compiler.splitting.assignment import (
     Assignment,
     group_machines,

@@ -183,13 +183,7 @@ def _summing(layer: HardwareLayer, partial: Value, new: dict[str, Value]) -> tup
     if layer.residual is None and settings.activation is Activation.NONE:
         return (add.reduction(layer.output),)
     name = f"{layer.output.value}\x00sum{layer.index}"
-    total = Value(
-        name,
-        layer.output.shape,
-        partial.dtype,
-        tuple(axis - 1 for axis in partial.order[1:]),
-        "activation",
-    )
+    total = Value(name, layer.output.shape, partial.dtype, tuple(axis - 1 for axis in partial.order[1:]), "activation")
     new[name] = total
     summed = views.whole(name, total.shape)
     if layer.residual is None:

@@ -42,13 +42,7 @@ def _size(nodes: Sequence[CodePart]) -> int:
 def _tile(row: int, column: int) -> list[Item]:
     """Load, wait, two computes, store, on a grid of tiles."""
     at = 5000 * row + 100 * column
-    return [
-        load(0, at),
-        Wait(Queue.CP, 0, layer=0),
-        compute(100, 0),
-        compute(200, 100),
-        store(90000 + 2 * at, 200),
-    ]
+    return [load(0, at), Wait(Queue.CP, 0, layer=0), compute(100, 0), compute(200, 100), store(90000 + 2 * at, 200)]
 
 
 def test_nested_loops_are_found() -> None:

@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 from networks_on_npu import ORDERS, NetworkCase, builtin_network, execute, network_of, relative_error, small_machine
 from random_networks import all_options, machines_for, random_networks
 from small_models import node, values
-from systems_of_cores import (
-    alone,
-    assignments,
-    checked_run,
-    compiled_for,
-    groups_of,
-    in_turn,
-    with_cores,
-)
+from systems_of_cores import alone, assignments, checked_run, compiled_for, groups_of, in_turn, with_cores
 
 from device_agents.emulated_npu.compiler.compiled import Compiled, CompiledSystem
 from device_agents.emulated_npu.compiler.graph.importer import import_model

@@ -190,11 +190,7 @@ CASES = {
     ),
     "softmax": _Case(Function.SOFTMAX, [node("Softmax", "x", "y", axis=3)], (2, 6, 9, 4), "batch rows"),
     "layer normalization": _Case(
-        Function.NORMALIZE,
-        [node("LayerNormalization", "x w", "y", axis=3)],
-        (2, 6, 9, 4),
-        "batch rows",
-        _w(4),
+        Function.NORMALIZE, [node("LayerNormalization", "x w", "y", axis=3)], (2, 6, 9, 4), "batch rows", _w(4)
     ),
 }
 
