@@ -159,7 +159,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Destination:
-    """What is installed, and where."""
+    """The kind of schedule, and the place where it is installed."""
 
     systemd: Annotated[bool, typer.Option("--systemd", help="A systemd service and timer (default).")] = False
     cron: Annotated[bool, typer.Option("--cron", help="A crontab line, which is printed.")] = False

@@ -42,7 +42,7 @@ def note(text: str) -> None:
 
 
 def progress_note(text: str) -> None:
-    """Print a line beside the result if somebody watches a terminal."""
+    """Print a line beside the result if stderr is a terminal."""
     if sys.stderr.isatty():
         note(text)
 

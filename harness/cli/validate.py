@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Extent:
-    """What is measured beside each network, and how often."""
+    """Additional measurements, and the number of processes."""
 
     naive: Annotated[bool, typer.Option("--naive", help="Also time every layer alone, and show the sum.")] = False
     layers: Annotated[bool, typer.Option("--layers", help="Also compare layers with the runtime's own profile.")] = (

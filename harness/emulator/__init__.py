@@ -1,6 +1,6 @@
-"""What the `harness npu` commands do, as functions on values: run, pipeline, layer splits, sweep, trace, listing.
+"""The emulated NPU as functions on values, which the `harness npu` commands call.
 
-The one package of the host that knows `device_agents.emulated_npu`. `loading` reads networks and program files, `run`,
-`pipeline`, `layer_splits` and `sweep` measure, and the modules named after them return JSON fields, CSV rows and text
-tables. `options` declares what the commands offer.
+The one package of the host that knows `device_agents.emulated_npu`. `loading` reads networks and program files; `run`,
+`pipeline`, `split_comparison` and `sweep` measure; the modules named *_fields and *_tables turn their results into JSON
+fields, CSV rows and text tables. `options` declares the options of the commands.
 """

@@ -56,7 +56,7 @@ class MachineChoice:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run on one core reports beside its time."""
+    """The results of a run on one core beside its time."""
 
     values: bool = option(True, _NO_VALUES)
     marginal: bool = option(False, "Add each layer's marginal latency: how much faster the run is without it.")
@@ -78,7 +78,7 @@ _SCORED = ("score", "threshold", "max_nodes", "add_groups", "period_ms")
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """How a network is divided over core groups and run there."""
+    """The division of a network over core groups, and its run."""
 
     cores: int | None = option(None, "Number of cores, divided evenly among the groups.")
     groups: str | None = option(None, "Core groups: their number (default 1), or the cores of each, such as 0-3/4,5/6.")
@@ -120,7 +120,7 @@ class PipelineOptions:
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """What a comparison of splits covers."""
+    """The extent of a comparison of splits."""
 
     cores: int = option(MISSING, "Cores of one chip that share the work of every layer.")
     layer: tuple[str, ...] = option((), "Only the layer with this name or this ONNX node; may be repeated.")

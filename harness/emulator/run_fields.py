@@ -57,7 +57,7 @@ def json_fields(run: Run) -> dict[str, Any]:
         "functional_s": None if checked is None else checked.functional_s,
         "timing_s": run.timing_s,
         "reorder": _reorder(run),
-        "layers": [_layer(run, place) for place in range(len(run.rows) - 1)],
+        "layers": [_layer(run, index) for index in range(len(run.rows) - 1)],
         "no_layer_cycles": timing.cycles(timing.no_layer_ps),
         "waits": [*_waits(run)],
     }
@@ -131,11 +131,11 @@ def _reorder(run: Run) -> dict[str, float] | None:
     return {"cycles": run.timed.cycles, "in_order_cycles": run.in_order_cycles, "gain": run.reorder_gain}
 
 
-def _layer(run: Run, place: int) -> dict[str, Any]:
-    nodes = [] if run.source is None else list(run.source.compiled.graph.layers[place].nodes)
-    marginal = None if run.marginal_cycles is None else run.marginal_cycles[place]
-    known = {"op": run.operators[place], "nodes": nodes, "chain": _chain_of(run).get(place)}
-    return {**asdict(run.rows[place]), **known, "marginal_cycles": marginal}
+def _layer(run: Run, index: int) -> dict[str, Any]:
+    nodes = [] if run.source is None else list(run.source.compiled.graph.layers[index].nodes)
+    marginal = None if run.marginal_cycles is None else run.marginal_cycles[index]
+    known = {"op": run.operators[index], "nodes": nodes, "chain": _chain_of(run).get(index)}
+    return {**asdict(run.rows[index]), **known, "marginal_cycles": marginal}
 
 
 def _chain_of(run: Run) -> dict[int, int]:
@@ -158,7 +158,7 @@ def _waits(run: Run) -> Iterator[dict[str, Any]]:
 
 def layer_rows(run: Run) -> list[dict[str, Any]]:
     """Return the rows of the CSV file: one for every layer, then the total; None stands for unknown."""
-    rows = [_layer(run, place) for place in range(len(run.rows) - 1)]
+    rows = [_layer(run, index) for index in range(len(run.rows) - 1)]
     total = {**asdict(run.rows[-1]), "op": "", "nodes": [], "chain": None, "marginal_cycles": None}
     return [{**row, "nodes": " ".join(row["nodes"])} for row in (*rows, total)]
 
@@ -180,7 +180,7 @@ def compile_fields(made: CompiledProgram, explain: bool) -> dict[str, Any]:
         "setup_cycles": made.setup_cycles,
         "decisions": [
             {
-                "layers": [compiled.graph.layers[place].name for place in chain_layers(decision.chosen)],
+                "layers": [compiled.graph.layers[index].name for index in chain_layers(decision.chosen)],
                 "chosen": _choice(decision.chosen),
                 **(_others(decision) if explain else {}),
             }

@@ -61,7 +61,7 @@ def test_work_and_bytes_of_a_run_are_those_of_the_network(npu: Npu, network: Pat
 
 @pytest.mark.parametrize("choice", [("--chains", "layers"), ("--chains", "whole", "--tile", "3x4"), ()], ids=str)
 def test_bytes_by_class_sum_to_the_bytes_of_the_memories(npu: Npu, network: Path, choice: tuple[str, ...]) -> None:
-    """What is counted by class of tensor is what DDR and the last-level cache move, and ddr_bytes is DDR's part."""
+    """The bytes by class of tensor sum to the bytes of DDR and last-level cache; ddr_bytes is the part of DDR."""
     found = npu("run", network, "--no-values", "--json", *choice).json
     external = [moved for name, moved in found["tensor_classes"].items() if name != "halo_copies"]
     for way in ("read_bytes", "written_bytes"):

@@ -48,7 +48,7 @@ def changed(options: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may fix for experiments; the compiler chooses everything else by predicted time."""
+    """Choices that a user may fix; the compiler makes all others by predicted time."""
 
     chains: ChainChoice = option(
         "auto",

@@ -31,20 +31,21 @@ def split_command(
 
     Example: harness npu split builtin:mobilenetv2 --cores 4
     """
-    from harness.emulator import layer_splits
     from harness.emulator.loading import load_model
+    from harness.emulator.split_comparison import check_cores, compare_splits
+    from harness.emulator.split_tables import candidate_rows, json_fields, split_tables
 
     target = machine.load()
-    layer_splits.check_cores(wanted.cores, target)
+    check_cores(wanted.cores, target)
     if csv is not None:
         check_folder(csv)
     start = time.perf_counter()
     network = load_model(model, options.parse_dims(dim))
-    split = layer_splits.compare_splits(network, target, wanted, compiler)
+    split = compare_splits(network, target, wanted, compiler)
     took_s = time.perf_counter() - start
     if csv is not None:
-        write_csv(csv, layer_splits.candidate_rows(split))
+        write_csv(csv, candidate_rows(split))
     if json:
-        print_json(**layer_splits.json_fields(split), took_s=took_s)
+        print_json(**json_fields(split), took_s=took_s)
     else:
-        print_report(layer_splits.split_tables(split))
+        print_report(split_tables(split))

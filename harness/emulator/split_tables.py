@@ -1,88 +1,18 @@
-"""Compare ways to split a network's layers over cores, as predicted and as they run."""
+"""A comparison of splits as the fields of a JSON object, CSV rows and text tables."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
-from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.prediction.split_choice import ONE
-from device_agents.emulated_npu.machine import Machine
-from harness.emulator import split_study
-from harness.emulator.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
-from harness.emulator.loading import NetworkModel
-from harness.emulator.options import Options, SplitOptions
-from harness.emulator.split_study import CLOSE, SplitStudy, StudiedLayer, StudiedNetwork
+from harness.emulator.split_comparison import SplitComparison
+from harness.emulator.split_study import CLOSE, StudiedLayer, StudiedNetwork
 from harness.emulator.tables import NAME_WIDTH, Facts, Part, Table
-from harness.errors import UsageError
 from harness.text import printable
 
-_NAMED = 5
 
-
-@dataclass(frozen=True)
-class Split:
-    """The splits of a network on a machine; `verified` is True if they were run, not only predicted."""
-
-    network: str
-    machine: Machine
-    study: SplitStudy
-    operators: tuple[str, ...]
-    verified: bool
-
-    def cycles(self, ps: int) -> float:
-        """Return picoseconds as cycles of the machine."""
-        return ps * self.machine.clock_hz / 1e12
-
-
-def check_cores(cores: int, machine: Machine) -> None:
-    """Raise UsageError for a number of cores that a chip of the machine does not have."""
-    limit = machine.cores.per_chip
-    if not 1 <= cores <= limit:
-        where = f"{machine.name} has {limit} core{'s' if limit > 1 else ''}" + (
-            " a chip" if machine.cores.chips > 1 else ""
-        )
-        step = f"Choose from 1 to {limit}" if limit > 1 else "Choose a machine with several cores, such as edge"
-        raise UsageError(
-            f"--cores {cores} is not possible", why=f"At least 1 core does the work; {where}", next_step=step
-        )
-
-
-def compare_splits(model: NetworkModel, machine: Machine, wanted: SplitOptions, options: Options) -> Split:
-    """Compare the splits of a network, or of some of its layers.
-
-    Raises UsageError for an unknown layer, InputError if something does not fit, and HarnessError, a bug, if a
-    compiled program cannot run.
-    """
-    with errors_of_user():
-        options.check()
-        graph = import_model(model.content)
-        places = [_place(name, graph) for name in wanted.layer]
-    with errors_of_compiler(), errors_of_forced_choices(options):
-        found = split_study.study_splits(
-            graph, machine, wanted.cores, options, layers=places or None, verify=wanted.verify
-        )
-    operators = tuple(
-        "+".join(model.operators[node] for node in each.choice.layer.nodes) or each.choice.layer.function.name.lower()
-        for each in found.layers
-    )
-    return Split(model.name, machine, found, operators, wanted.verify)
-
-
-def _place(name: str, graph: Graph) -> int:
-    for layer in graph.layers:
-        if name == layer.name or name in layer.nodes:
-            return layer.index
-    names = [layer.name for layer in graph.layers]
-    shown = difflib.get_close_matches(name, names, n=_NAMED, cutoff=0.4) or names[:_NAMED]
-    why = f"Layers are {', '.join(shown)}, … ({len(names)})"
-    raise UsageError(f"There is no layer {name}", why=why, next_step="Name one of them, or omit --layer")
-
-
-def json_fields(split: Split) -> dict[str, Any]:
+def json_fields(split: SplitComparison) -> dict[str, Any]:
     """Return the fields of `npu split --json`; results of runs are null if nothing was run."""
     study = split.study
     return {
@@ -103,7 +33,7 @@ def json_fields(split: Split) -> dict[str, Any]:
     }
 
 
-def _layer_fields(split: Split, each: StudiedLayer, operator: str) -> dict[str, Any]:
+def _layer_fields(split: SplitComparison, each: StudiedLayer, operator: str) -> dict[str, Any]:
     choice = each.choice
     return {
         "name": choice.layer.name,
@@ -125,7 +55,7 @@ def _layer_fields(split: Split, each: StudiedLayer, operator: str) -> dict[str, 
     }
 
 
-def _network_fields(split: Split, each: StudiedNetwork) -> dict[str, Any]:
+def _network_fields(split: SplitComparison, each: StudiedNetwork) -> dict[str, Any]:
     return {
         "split": each.name,
         "split_layers": each.split_layers,
@@ -134,7 +64,7 @@ def _network_fields(split: Split, each: StudiedNetwork) -> dict[str, Any]:
     }
 
 
-def candidate_rows(split: Split) -> list[dict[str, Any]]:
+def candidate_rows(split: SplitComparison) -> list[dict[str, Any]]:
     """Return the rows of the CSV file: every candidate of every layer, then every split of the network (no layer)."""
     fields = json_fields(split)
     rows = [
@@ -155,7 +85,7 @@ def candidate_rows(split: Split) -> list[dict[str, Any]]:
     return rows + [{**blank, **{name: one[name] for name in names}} for one in fields["networks"]]
 
 
-def split_tables(split: Split) -> list[Part]:
+def split_tables(split: SplitComparison) -> list[Part]:
     """Return a table of the layers, one of the network, and how well predictions and runs agree."""
     fields = json_fields(split)
     parts: list[Part] = [_layer_table(fields, split.verified)]
