@@ -268,7 +268,7 @@ def test_an_unknown_key_is_refused_with_what_may_be_meant(table: str, key: str, 
     """The message suggests the nearest key; control characters of a file do not reach the terminal."""
     text = f"{key} = {value}\n{EDGE}" if not table else EDGE.replace(f"[{table}]\n", f"[{table}]\n{key} = {value}\n")
     refusal = _refusal(text)
-    assert "is no key" in refusal.what
+    assert "is not a key" in refusal.what
     assert refusal.what.isprintable()
     assert not meant or f"Did you mean {meant}?" in refusal.why
 

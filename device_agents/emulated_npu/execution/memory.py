@@ -85,8 +85,8 @@ def _zeros(space: Space, size_bytes: int) -> Array:
         return np.zeros(size_bytes, np.uint8)
     except (MemoryError, ValueError) as error:
         raise DoesNotFit(
-            f"there are no {size_bytes} bytes for {space.name}",
-            "this host has less memory",
+            f"the host cannot allocate {size_bytes} bytes for {space.name}",
+            "its memory is too small",
             f"describe a machine with less {space.name}",
         ) from error
 
@@ -138,7 +138,7 @@ class Memories:
         memory = self._arrays[access.space]
         if address + access.low < 0 or address + access.high > memory.size:
             raise ExecutionFault(
-                f"bytes {address + access.low} to {address + access.high - 1} of {access.space.name} are outside it",
+                f"bytes {address + access.low} to {address + access.high - 1} of {access.space.name} are out of bounds",
                 f"{access.space.name} has {memory.size} bytes",
             )
         if access.elements > self._most_elements[access.space]:

@@ -43,7 +43,7 @@ _COUNTS = {function: len(rule.required) + len(rule.optional) for function, rule 
 
 def fault(command: Command, why: str) -> ExecutionFault:
     """Return the error for a command with invalid operands or settings."""
-    return ExecutionFault(f"{command.function.name} is not possible", why)
+    return ExecutionFault(f"{command.function.name} has invalid operands or settings", why)
 
 
 def operands_of(command: Command) -> tuple[Operand | None, ...]:

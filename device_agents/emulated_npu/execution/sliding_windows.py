@@ -20,10 +20,11 @@ def check_window(command: Command, operations: int) -> None:
     settings = command.settings
     if min(*settings.kernel, *settings.stride, *settings.dilation) < 1:
         raise fault(
-            command, f"kernel {settings.kernel}, stride {settings.stride}, dilation {settings.dilation}: all from 1"
+            command,
+            f"kernel {settings.kernel}, stride {settings.stride}, dilation {settings.dilation}: all must be at least 1",
         )
     if operations > MOST_OPERATIONS:
-        raise fault(command, f"{operations} operations are more than the limit of {MOST_OPERATIONS}")
+        raise fault(command, f"{operations} operations exceed the limit of {MOST_OPERATIONS}")
 
 
 def outputs_inside(outputs: int, size: int, stride: int, offset: int) -> tuple[int, int]:
@@ -49,4 +50,4 @@ def reach(outputs: Triple, kernel: Triple, stride: Triple, dilation: Triple) -> 
 def check_temporary(command: Command, *sizes: int) -> None:
     """Raise ExecutionFault if an array of these sizes exceeds the limit for one command."""
     if math.prod(sizes) > MOST_TEMPORARY_ELEMENTS:
-        raise fault(command, f"{math.prod(sizes)} elements at a time are more than {MOST_TEMPORARY_ELEMENTS}")
+        raise fault(command, f"{math.prod(sizes)} elements at a time exceed the limit of {MOST_TEMPORARY_ELEMENTS}")

@@ -118,7 +118,7 @@ def _run_all(groups: Sequence[_GroupExecution], messages: _Mailboxes) -> None:
         if messages.sent == sent:
             what = "; ".join(f"core {core}: {blocked.what}" for core, blocked in waiting.items())
             raise Deadlock(
-                what, "no core can proceed", "every RECEIVE needs a SEND, and they must not wait in a circle"
+                what, "no core can proceed", "every RECEIVE needs a SEND, and cores must not wait for each other"
             )
 
 
@@ -149,7 +149,7 @@ class _Mailboxes:
         A notice carries the payload that it announces: the core it was sent to may not have received it yet.
         """
         if command.peer not in self._group_of:
-            raise fault(command, f"there is no core {command.peer} that runs")
+            raise fault(command, f"core {command.peer} has no program")
         group = self._group_of[command.peer]
         message = _SentPayload(command.target, payload)
         if payload is not None:

@@ -197,7 +197,7 @@ def _data_instruction(function: Function, parts: list[str]) -> DataInstruction:
         elif part == "accumulate":
             accumulate = True
         else:
-            raise ValueError(f"{part!r} is no operand, peer, settings or accumulate")
+            raise ValueError(f"{part!r} is not an operand, peer, settings or accumulate")
     if "target" not in operands:
         raise ValueError("there is no target")
     return DataInstruction(function, **operands, settings=settings, accumulate=accumulate, peer=peer)

@@ -154,10 +154,14 @@ def _check_control(rows: Array, control: Array) -> None:
     jumps = control[np.isin(rows["opcode"][control], (Opcode.JUMP, Opcode.BRANCH_NOT_ZERO, Opcode.BRANCH_LESS))]
     _reject(jumps[rows["word"][jumps] >= len(rows)], f"jumps out of the program of {len(rows)}", rows["word"])
     loads = control[rows["opcode"][control] == Opcode.LOAD_REGISTER]
-    _reject(loads[~np.isin(rows["z"][loads], INTEGER_TYPES)], "loads a register with no integer type", rows["z"])
+    _reject(
+        loads[~np.isin(rows["z"][loads], INTEGER_TYPES)],
+        "loads a register from a type that is not an integer",
+        rows["z"],
+    )
     settings = control[rows["opcode"][control] == Opcode.SETTINGS]
     wrong = invalid_words(rows["y"][settings], rows["immediate"][settings])
-    _reject(settings[wrong], "SETTINGS bits mean nothing in this word", rows["immediate"])
+    _reject(settings[wrong], "SETTINGS bits are invalid for this word", rows["immediate"])
 
 
 def _check_data(rows: Array, indices: Array) -> None:
@@ -181,7 +185,7 @@ def _check_data(rows: Array, indices: Array) -> None:
         _reject(indices[slots >= DESCRIPTOR_SLOTS], f"has a descriptor slot beyond {DESCRIPTOR_SLOTS - 1}")
         if position:
             absent = (flags & (1 << position)) == 0
-            _reject(indices[absent & ((registers | slots) != 0)], "has an operand that its flags do not announce")
+            _reject(indices[absent & ((registers | slots) != 0)], "has an operand without its flag")
     _reject(indices[rows["settings"] >= SETTINGS_SLOTS], f"has a settings slot beyond {SETTINGS_SLOTS - 1}")
 
 

@@ -106,7 +106,7 @@ class _MachineReader:
     def own_name(self, content: Mapping[str, Any]) -> str:
         """Return the name, which comes from the file name and is not a key."""
         if "name" in content:
-            self._fail("name is no key of a machine", "A machine has the name of its file", "Remove the line")
+            self._fail("name is not a key of a machine", "A machine has the name of its file", "Remove the line")
         return self.machine
 
     def table(self, kind: type[_T], content: Mapping[str, Any], prefix: str) -> _T:
@@ -117,7 +117,7 @@ class _MachineReader:
             if key not in types:
                 why = f"{_suggestion(key, known)}Known: {', '.join(item for item in known if item != 'name')}"
                 shown = key if key.isidentifier() else _shown(key)
-                self._fail(f"{prefix}{shown} is no key of a machine", why, "Correct or remove it")
+                self._fail(f"{prefix}{shown} is not a key of a machine", why, "Correct or remove it")
         for key in known:
             if key not in content:
                 self._fail(f"{prefix}{key} is missing", "", "Add it; the presets show every key with a source")

@@ -139,7 +139,8 @@ class _Stages:
         if not (table >= 0).all():
             start, stop = (int(ends[0]) for ends in np.nonzero(~(table >= 0)))
             raise InvalidPartition(
-                f"the time of positions {start} to {stop - 1} on group {group} is {table[start, stop]}", "at least 0"
+                f"the time of positions {start} to {stop - 1} on group {group} is {table[start, stop]}",
+                "it must be at least 0",
             )
         return table
 

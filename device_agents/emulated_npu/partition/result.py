@@ -83,7 +83,7 @@ def check_demand(graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGr
             + (
                 "the network needs one"
                 if least == 1
-                else "the second leg of a start in the middle begins a new sub-structure"
+                else "the second leg of a traversal from a middle node begins a new sub-structure"
             ),
             "form more groups" if least == 1 else "form more groups, or start at an input",
         )

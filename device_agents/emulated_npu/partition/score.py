@@ -63,7 +63,7 @@ class ShareScore:
         _check_weights(vars(self))
         for name, factor in (("static_factor", self.static_factor), ("dynamic_factor", self.dynamic_factor)):
             if not 0 < factor <= _LARGEST_FACTOR:
-                raise InvalidPartition(f"{name} is {factor}", f"above 0 and at most {_LARGEST_FACTOR:g}")
+                raise InvalidPartition(f"{name} is {factor}", f"it must be above 0 and at most {_LARGEST_FACTOR:g}")
 
     def shares(self, accumulated: Workload, network: Workload, group: CoreGroup) -> Shares:
         """Return both shares and the utilisation for the whole group; a share of a total of 0 is 0."""

@@ -186,7 +186,7 @@ class Translation:
         peer, own, cores = self._indices.get(command.peer), code.source.core, self.machine.cores
         if peer is None:
             what = f"{command.function.name} names core {command.peer} as its peer"
-            raise ExecutionFault(what, "that core runs nothing", "Give it steps, or name another")
+            raise ExecutionFault(what, "that core has no program", "Give it steps, or name another")
         other, is_sent = self.codes[peer].group, command.function is Function.SEND
         pair = (own, command.peer) if is_sent else (command.peer, own)
         # A message that the other side does not send or take in a run has no channel: it would shift the next run's.
@@ -227,7 +227,9 @@ def _indices(cores: Sequence[CoreSteps], machine: Machine) -> dict[int, int]:
             why = f"{machine.name} has cores 0 to {machine.cores.count - 1}"
             raise ExecutionFault(f"there is no core {each.core}", why, "Compile the network for this machine")
         if each.core in found:
-            raise ExecutionFault(f"core {each.core} has two programs", "a core runs one", "Give it the steps of one")
+            raise ExecutionFault(
+                f"core {each.core} has two programs", "a core runs one program", "Give it the steps of one"
+            )
         found[each.core] = index
     return found
 
