@@ -14,7 +14,7 @@ from harness.emulator.loading import compile_network, load_model
 from harness.emulator.options import PipelineOptions
 from harness.emulator.pipeline import PartitionRun, PipelineRun, run_pipeline
 from harness.report.html import write_figure
-from harness.report.line_plot import PlotAxis, Series, line_plot
+from harness.report.line_plot import PlotAxis, PlotSeries, line_plot
 
 NETWORKS = ("resnet50", "densenet121", "inception_v1")
 GROUPS = (2, 4, 8, 16)
@@ -69,7 +69,7 @@ def main() -> None:
         for place, name in ((0, "balanced"), (1, "by score")):
             points = [(1.0, 1.0)]
             points += [(float(count), run.runs[place].timed.report.speedup) for count, run in runs.items()]
-            series.append(Series(f"{network}, {name}", tuple(points)))
+            series.append(PlotSeries(f"{network}, {name}", tuple(points)))
     if arguments.plot is not None:
         title = f"Speed-up over one core of {arguments.preset}"
         write_figure(

@@ -22,6 +22,10 @@ DEFAULT_DEVICE = "cpu01"
 """The device of commands and functions that name none."""
 SLOWDOWN_THRESHOLD = 0.01
 """The smallest relative change of a latency that counts as slower or faster."""
+NIGHT_STARTS_AT = "02:30"
+"""Local time at which the timer of `harness nightly install` starts."""
+NIGHT_DELAY = "20m"
+"""The longest random delay of that timer."""
 SPACE_COUNT = 500
 """The most layers of a space that one profiling run measures."""
 SPACE_TARGET = 0.05

@@ -19,6 +19,7 @@ from harness.cli.option_groups import spread
 from harness.cli.output import note, print_error, print_json
 from harness.cli.progress import stop_on_interrupt
 from harness.errors import ConfigurationError, HarnessError, Interrupted, UsageError, reason_of
+from harness.settings import NIGHT_DELAY, NIGHT_STARTS_AT
 from harness.text import duration_s, printable
 from harness.workspace import Workspace, find_workspace
 
@@ -138,10 +139,10 @@ def status(plan: PlanPath = None, directory: options.WorkspaceFolder = None, jso
 class Start:
     """When a night starts."""
 
-    at: Annotated[str, typer.Option("--time", metavar="HH:MM", help="Local time of day.")] = "02:30"
+    at: Annotated[str, typer.Option("--time", metavar="HH:MM", help="Local time of day.")] = NIGHT_STARTS_AT
     randomised_delay: Annotated[
         str, typer.Option("--randomised-delay", help="Longest random delay, so that not all labs start at once.")
-    ] = "20m"
+    ] = NIGHT_DELAY
 
     def parse(self) -> tuple[time, float]:
         """Return the time of day and the delay in seconds; raises UsageError."""
@@ -195,7 +196,7 @@ def install(
     destination.check()
     found = _plan(workspace, plan)  # an invalid plan is an error today, not at night
     when, delay_s = start.parse()
-    wanted = timers.Installation(workspace, plan, when, delay_s)
+    wanted = timers.NightlyTimer(workspace, plan, when, delay_s)
     timers.check_time(wanted, found.settings.day_begins)
     if destination.cron:
         print(timers.crontab_line(wanted))

@@ -18,10 +18,11 @@ from pathlib import Path
 
 from harness.errors import ConfigurationError, UsageError, reason_of
 from harness.files import write_whole
+from harness.settings import NIGHT_DELAY, NIGHT_STARTS_AT
+from harness.text import duration_s
 from harness.workspace import Workspace
 
-NIGHT_AT = time(2, 30)
-DELAY_S = 1200.0
+_STARTS_AT, _DELAY_S = time.fromisoformat(NIGHT_STARTS_AT), duration_s(NIGHT_DELAY)
 LONGEST_S = 20 * 3600
 """A longer night is stopped before the next one begins, and reports what it measured."""
 ENDING_S = 300
@@ -32,13 +33,13 @@ RUNTIME_FOLDER = "HARNESS_RUNTIME_FOLDER"
 
 
 @dataclass(frozen=True)
-class Installation:
+class NightlyTimer:
     """What runs every night: an interpreter, a workspace, and a plan (None: the workspace's nightly.toml)."""
 
     workspace: Workspace
     plan: Path | None = None
-    at: time = NIGHT_AT
-    delay_s: float = DELAY_S
+    at: time = _STARTS_AT
+    delay_s: float = _DELAY_S
     python: Path = Path(sys.executable)
 
     @property
@@ -55,7 +56,7 @@ class Installation:
         return tuple(map(_checked, words))
 
 
-def check_time(installation: Installation, day_begins: time) -> None:
+def check_time(installation: NightlyTimer, day_begins: time) -> None:
     """Raise UsageError if random delays could put one start before the time at which nights begin and another after.
 
     Two starts would then belong to the same night, and one night would not be measured.
@@ -85,7 +86,7 @@ def _checked(word: str) -> str:
     return word
 
 
-def service_unit(installation: Installation, user: str | None = None) -> str:
+def service_unit(installation: NightlyTimer, user: str | None = None) -> str:
     """Return the service unit; the system's manager needs `user`, or it runs the service as root."""
     program, *arguments = installation.command
     writable = [str(installation.workspace.root.absolute()), "-/run/lock", "-/tmp"]
@@ -125,7 +126,7 @@ def service_unit(installation: Installation, user: str | None = None) -> str:
     )
 
 
-def timer_unit(installation: Installation) -> str:
+def timer_unit(installation: NightlyTimer) -> str:
     """Return the timer unit: it starts every night, or as soon as the host is on again."""
     return "\n".join(
         (
@@ -145,7 +146,7 @@ def timer_unit(installation: Installation) -> str:
     )
 
 
-def crontab_line(installation: Installation) -> str:
+def crontab_line(installation: NightlyTimer) -> str:
     """Return a line of a crontab; cron has no random delay, so each workspace gets a fixed delay of its own."""
     minutes = int(installation.delay_s // 60)
     offset = int(installation.name.rpartition("-")[2], 16) % (minutes + 1)
@@ -166,7 +167,7 @@ def current_user() -> str:
     return getpass.getuser()
 
 
-def write_units(installation: Installation, folder: Path, user: str | None = None) -> tuple[Path, Path]:
+def write_units(installation: NightlyTimer, folder: Path, user: str | None = None) -> tuple[Path, Path]:
     """Write the service and the timer and return their paths; raise ConfigurationError."""
     units = {".service": service_unit(installation, user), ".timer": timer_unit(installation)}
     written: list[Path] = []
@@ -189,7 +190,7 @@ def _quoted(word: str) -> str:
     return f'"{escaped}"'
 
 
-def enable(installation: Installation) -> None:
+def enable(installation: NightlyTimer) -> None:
     """Enable and start the timer in the user's manager; raise ConfigurationError if that fails."""
     for words in (["daemon-reload"], ["enable", "--now", f"{installation.name}.timer"]):
         command = ["systemctl", "--user", *words]

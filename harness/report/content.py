@@ -33,7 +33,7 @@ _OVERHEAD = (
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A table; the first column heads its row, and the columns in `words` are aligned left."""
 
     caption: str
@@ -44,7 +44,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Picture:
+class CaptionedFigure:
     """A figure as JSON, with its caption."""
 
     caption: str
@@ -52,7 +52,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Free:
+class FreeNodes:
     """Nodes that take no time, for one reason; `more` of them are not listed."""
 
     reason: str
@@ -62,16 +62,16 @@ class Free:
 
 
 @dataclass(frozen=True)
-class Section:
+class NetworkSection:
     """The section of one network."""
 
     name: str
     headline: str
     warning: str
     coverage: tuple[tuple[str, str], ...]
-    figure: Picture | None
-    layers: Table
-    free: tuple[Free, ...]
+    figure: CaptionedFigure | None
+    layers: ReportTable
+    free: tuple[FreeNodes, ...]
 
 
 Pair = tuple["NetworkEstimate | None", "NetworkValidation | None"]
@@ -89,7 +89,7 @@ def pair(estimates: Sequence[NetworkEstimate], validation: Validation | None) ->
     return (*pairs, *((None, result) for result in waiting))
 
 
-def networks_table(pairs: Sequence[Pair], clock: str) -> Table:
+def networks_table(pairs: Sequence[Pair], clock: str) -> ReportTable:
     """Return the table of estimates, with measurements beside them if there are any."""
     measured = [result for _, result in pairs if result]
     naive = any(result.naive_s is not None for result in measured)
@@ -100,7 +100,7 @@ def networks_table(pairs: Sequence[Pair], clock: str) -> Table:
     header += [f"wall, {unit.symbol}"] if measured else []
     rows = tuple((*_estimated(pair, unit), *(_measured(pair[1], unit, naive) if measured else ())) for pair in pairs)
     what = "Estimated and measured latency" if measured else "Estimated latency"
-    return Table(f"{what} of each network, {clock} clock", tuple(header), rows)
+    return ReportTable(f"{what} of each network, {clock} clock", tuple(header), rows)
 
 
 def _best_s(pair: Pair) -> float:
@@ -150,7 +150,7 @@ def scores(validation: Validation) -> tuple[tuple[str, str], ...]:
     )
 
 
-def pictures(pairs: Sequence[Pair]) -> tuple[Picture, ...]:
+def pictures(pairs: Sequence[Pair]) -> tuple[CaptionedFigure, ...]:
     """Return the figures: estimated against measured latency, or the estimates alone without measurements."""
     measured = [result for _, result in pairs if result]
     if measured:
@@ -166,11 +166,13 @@ def pictures(pairs: Sequence[Pair]) -> tuple[Picture, ...]:
         errors = [point for result in kept for point in _points(result, relative=True)]
         about = f"Circles are estimates with 95 % intervals{naive}."
         return (
-            Picture(
+            CaptionedFigure(
                 f"Estimated against measured latency. {about} The dashed line marks equality, the band ±10 %.",
                 figures.compare(against),
             ),
-            Picture(f"Relative error of each network's estimate. {about}{most}", figures.error_rows(errors, "error")),
+            CaptionedFigure(
+                f"Relative error of each network's estimate. {about}{most}", figures.error_rows(errors, "error")
+            ),
         )
     alone = [_alone(estimate) for estimate, _ in pairs if estimate and estimate.covered_latency_s > 0]
     if not alone:
@@ -180,10 +182,10 @@ def pictures(pairs: Sequence[Pair]) -> tuple[Picture, ...]:
     partial = " Triangles are lower bounds: some layers are not in the table." if bounds else ""
     most = f" Shown are the {len(slowest)} slowest of {len(alone)} networks." if len(slowest) < len(alone) else ""
     caption = f"Estimated latency with 95 % intervals.{partial}{most}"
-    return (Picture(caption, figures.latency_rows(slowest, "estimated latency")),)
+    return (CaptionedFigure(caption, figures.latency_rows(slowest, "estimated latency")),)
 
 
-def _points(result: NetworkValidation, relative: bool) -> Iterator[figures.Point]:
+def _points(result: NetworkValidation, relative: bool) -> Iterator[figures.NetworkPoint]:
     low, high = result.interval_s
     said = (
         f"estimated {duration(result.estimated_s)} ({duration(low)} {DASH} {duration(high)}),"
@@ -192,26 +194,26 @@ def _points(result: NetworkValidation, relative: bool) -> Iterator[figures.Point
     )
     values, scale, base = (result.estimated_s, low, high), (result.measured_s if relative else 1.0), float(relative)
     value, low, high = (amount / scale - base for amount in values)
-    yield figures.Point(result.name, said, value, low, high, "estimate", result.measured_s)
+    yield figures.NetworkPoint(result.name, said, value, low, high, "estimate", result.measured_s)
     if result.naive_s is not None and result.naive_error is not None:
         said = f"naive sum {duration(result.naive_s)}, error {signed_percent(result.naive_error)}"
         value = result.naive_error if relative else result.naive_s
-        yield figures.Point(result.name, said, value, value, value, "naive", result.measured_s)
+        yield figures.NetworkPoint(result.name, said, value, value, value, "naive", result.measured_s)
 
 
-def _alone(estimate: NetworkEstimate) -> figures.Point:
+def _alone(estimate: NetworkEstimate) -> figures.NetworkPoint:
     value = estimate.covered_latency_s
     if estimate.interval_s is None:
         said = (
             f"at least {duration(value)}; {len(estimate.unknown)} of {len(estimate.layers)} layers are not in the table"
         )
-        return figures.Point(estimate.name, said, value, value, value, "partial")
+        return figures.NetworkPoint(estimate.name, said, value, value, value, "partial")
     low, high = estimate.interval_s
     said = f"estimated {duration(value)} ({duration(low)} {DASH} {duration(high)})"
-    return figures.Point(estimate.name, said, value, low, high)
+    return figures.NetworkPoint(estimate.name, said, value, low, high)
 
 
-def section(estimate: NetworkEstimate) -> Section:
+def section(estimate: NetworkEstimate) -> NetworkSection:
     """Return a network's section: its coverage, its layers, and the nodes that take no time."""
     coverage = tuple((kind, str(count)) for kind, count in estimate.coverage.items())
     unknown, covered = len(estimate.unknown), duration(estimate.covered_latency_s)
@@ -227,22 +229,22 @@ def section(estimate: NetworkEstimate) -> Section:
         drawn = [_bar(layer, estimate.covered_latency_s) for layer in estimate.layers]
         more = f" There are {len(drawn)} layers, so neighbours share a bar." if len(drawn) > figures.MAX_BARS else ""
         blank = " Shaded layers are not in the table." if unknown else ""
-        figure = Picture(f"Layers of {name} in order of execution.{more}{blank}", figures.bars(drawn))
-    return Section(name, headline, warning, coverage, figure, _layers(estimate), tuple(_free(estimate)))
+        figure = CaptionedFigure(f"Layers of {name} in order of execution.{more}{blank}", figures.bars(drawn))
+    return NetworkSection(name, headline, warning, coverage, figure, _layers(estimate), tuple(_free(estimate)))
 
 
-def _bar(layer: LayerEstimate, whole_s: float) -> figures.Bar:
+def _bar(layer: LayerEstimate, whole_s: float) -> figures.LayerBar:
     if layer.latency_s is None or layer.stderr_s is None:
-        return figures.Bar(display(layer.name), f"{display(layer.op)}, not in the table", None)
+        return figures.LayerBar(display(layer.name), f"{display(layer.op)}, not in the table", None)
     said = f"{display(layer.op)}, {duration(layer.latency_s)} ± {duration(layer.stderr_s)}, {_share(layer, whole_s)}"
-    return figures.Bar(display(layer.name), f"{said}, {layer.source}", layer.latency_s)
+    return figures.LayerBar(display(layer.name), f"{said}, {layer.source}", layer.latency_s)
 
 
 def _share(layer: LayerEstimate, whole_s: float) -> str:
     return percent(layer.latency_s / whole_s) if layer.latency_s is not None and whole_s > 0 else ""
 
 
-def _layers(estimate: NetworkEstimate) -> Table:
+def _layers(estimate: NetworkEstimate) -> ReportTable:
     unit = unit_for(layer.latency_s or 0.0 for layer in estimate.layers)
     whole_s = estimate.covered_latency_s
     numbered = sorted(enumerate(estimate.layers, 1), key=lambda item: -(item[1].latency_s or 0.0))
@@ -256,25 +258,25 @@ def _layers(estimate: NetworkEstimate) -> Table:
     share = percent(estimate.overhead_s / whole_s) if whole_s > 0 else ""
     total = ("overhead (a, b, c)", "", share, unit.text(estimate.overhead_s), "", "", "fitted")
     caption = f"The {len(rows)} layers of {display(estimate.name)}, slowest first; no. is the order of execution"
-    return Table(caption, header, tuple(rows), (0, 5, 6), total)
+    return ReportTable(caption, header, tuple(rows), (0, 5, 6), total)
 
 
-def _free(estimate: NetworkEstimate) -> Iterator[Free]:
+def _free(estimate: NetworkEstimate) -> Iterator[FreeNodes]:
     reasons: dict[str, list[str]] = {}
     for node in estimate.free:
         reasons.setdefault(node.reason, []).append(f"{display(node.name)} ({display(node.op)})")
     for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        yield Free(display(reason), len(names), tuple(names[:MAX_FREE_NAMES]), max(0, len(names) - MAX_FREE_NAMES))
+        yield FreeNodes(display(reason), len(names), tuple(names[:MAX_FREE_NAMES]), max(0, len(names) - MAX_FREE_NAMES))
 
 
-def overhead_table(overhead: Overhead) -> Table:
+def overhead_table(overhead: Overhead) -> ReportTable:
     """Return the table of a, b and c: the robust fit beside plain least squares."""
     rows = tuple(
         _coefficient(f"{letter}: {meaning}", overhead.coefficients[term], overhead.least_squares.get(term), per)
         for letter, term, meaning, per in _OVERHEAD
     )
     header = ("coefficient", "robust", "95 % interval", "least squares", "unit")
-    return Table(f"Overhead fitted on {overhead.probes} null probes", header, rows, (0, 4))
+    return ReportTable(f"Overhead fitted on {overhead.probes} null probes", header, rows, (0, 4))
 
 
 def _coefficient(label: str, fitted: Coefficient, plain: float | None, per: str) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ Scale = Literal["log", "linear"]
 
 
 @dataclass(frozen=True)
-class Point:
+class NetworkPoint:
     """A network in a figure: a value with its interval, in seconds or as a fraction, and the text of its tooltip."""
 
     name: str
@@ -50,7 +50,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Bar:
+class LayerBar:
     """A layer in a figure with the text of its tooltip; the latency is None if it is unknown."""
 
     name: str
@@ -58,7 +58,7 @@ class Bar:
     latency_s: float | None
 
 
-def compare(points: Sequence[Point]) -> str:
+def compare(points: Sequence[NetworkPoint]) -> str:
     """Draw estimated against measured (`against`) latency, with the line of equality and a band of 10 %."""
     unit = unit_for(point.against for point in points)
     every = [value for point in points for value in (point.low, point.high, point.value, point.against) if value > 0]
@@ -76,14 +76,14 @@ def compare(points: Sequence[Point]) -> str:
     return figure_json(plot)
 
 
-def latency_rows(points: Sequence[Point], label: str) -> str:
+def latency_rows(points: Sequence[NetworkPoint], label: str) -> str:
     """Draw one row per network, with its latencies along the axis."""
     unit = unit_for(point.value for point in points)
     low, high, log = _bounds([value for value in _values(points) if value > 0], unit)
     return figure_json(_rows(points, label, unit, (low, high), "log" if log else "linear"))
 
 
-def error_rows(points: Sequence[Point], label: str) -> str:
+def error_rows(points: Sequence[NetworkPoint], label: str) -> str:
     """Draw one row per network, with its relative errors along the axis and a line at zero."""
     unit = Unit("%", 0.01)
     smallest, largest = min(0.0, *_values(points)), max(0.0, *_values(points))
@@ -95,11 +95,13 @@ def error_rows(points: Sequence[Point], label: str) -> str:
     return figure_json(plot)
 
 
-def _values(points: Sequence[Point]) -> list[float]:
+def _values(points: Sequence[NetworkPoint]) -> list[float]:
     return [value for point in points for value in (point.low, point.high, point.value)]
 
 
-def _rows(points: Sequence[Point], label: str, unit: Unit, ends: tuple[float, float], scale: Scale) -> plotting.figure:
+def _rows(
+    points: Sequence[NetworkPoint], label: str, unit: Unit, ends: tuple[float, float], scale: Scale
+) -> plotting.figure:
     names = list(dict.fromkeys(point.name for point in points))
     heights = {name: len(names) - at for at, name in enumerate(names)}
     labels = f"{label}, {unit.symbol}", ""
@@ -115,7 +117,7 @@ def _rows(points: Sequence[Point], label: str, unit: Unit, ends: tuple[float, fl
     return plot
 
 
-def bars(layers: Sequence[Bar]) -> str:
+def bars(layers: Sequence[LayerBar]) -> str:
     """Draw layers in order of execution; above `MAX_BARS` layers neighbours share a bar."""
     from bokeh.models import ColumnDataSource
 
@@ -150,7 +152,7 @@ def tick(name: str, limit: int = MAX_TICK) -> str:
     return plain if len(plain) <= limit else plain[: limit - 1] + ELLIPSIS
 
 
-def _tooltip(at: int, group: Sequence[Bar], height: float, unit: Unit) -> tuple[str, str]:
+def _tooltip(at: int, group: Sequence[LayerBar], height: float, unit: Unit) -> tuple[str, str]:
     if len(group) == 1:
         return f"{at + 1}: {group[0].name}", group[0].text
     slowest = max(group, key=lambda bar: bar.latency_s or 0.0)
@@ -212,7 +214,7 @@ def base_figure(
 
 def _marks(
     plot: plotting.figure,
-    scaled: Sequence[tuple[Point, float, float]],
+    scaled: Sequence[tuple[NetworkPoint, float, float]],
     whiskers: Sequence[tuple[float, float, float, float]],
 ) -> None:
     """Draw whiskers, then a marker for each point by its kind."""

@@ -31,7 +31,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Series:
+class PlotSeries:
     """A line through (x, y) in the given order; a y of None leaves a gap."""
 
     name: str
@@ -48,7 +48,7 @@ class PlotAxis:
     ticks: tuple[tuple[float, str], ...] = ()
 
 
-def line_plot(series: Sequence[Series], x: PlotAxis, y: PlotAxis) -> str:
+def line_plot(series: Sequence[PlotSeries], x: PlotAxis, y: PlotAxis) -> str:
     """Return a figure with a line for every series, marks, and a legend for several series.
 
     A linear y axis of non-negative values starts at 0. Raises ValueError if no point has a value, and for a value on a
@@ -80,7 +80,7 @@ def line_plot(series: Sequence[Series], x: PlotAxis, y: PlotAxis) -> str:
     return figure_json(plot)
 
 
-def _draw(plot: plotting.figure, series: Series, number: int, texts: dict[float, str]) -> list[GlyphRenderer[Any]]:
+def _draw(plot: plotting.figure, series: PlotSeries, number: int, texts: dict[float, str]) -> list[GlyphRenderer[Any]]:
     """Draw the line, the points and the mark of a series; return what its legend entry stands for."""
     from bokeh.models import ColumnDataSource
 

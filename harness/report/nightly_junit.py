@@ -16,7 +16,7 @@ from typing import Literal
 from harness.nightly.night_report import AttentionItem, DeviceRow, NightReport, SetComparison, SetRow
 from harness.report.units import display
 
-Verdict = Literal["passed", "failure", "error", "skipped"]
+CaseResult = Literal["passed", "failure", "error", "skipped"]
 _LIMIT = 1000
 
 
@@ -25,7 +25,7 @@ class Case:
     """A test case."""
 
     name: str
-    verdict: Verdict
+    verdict: CaseResult
     message: str = ""
     kind: str = ""
     seconds: float = 0.0

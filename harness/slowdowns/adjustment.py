@@ -21,13 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from harness.array_types import Floats
 from harness.latency.robust import HUBER, robust_spread
 from harness.measure.summary import MAD_TO_SIGMA
 from harness.probe.overhead_terms import OverheadTerms
 from harness.slowdowns.host_share import HostShare, columns_of, fit_host, is_host_probe
 from harness.slowdowns.watch_series import WatchSeries
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 FEWEST_LAYERS = 5
 """The median over fewer layers could be the change of one of them."""
@@ -57,7 +56,7 @@ class AdjustedNight:
     relative slow-down of the device as a whole, with its standard error, and `host` that of an empty run.
     """
 
-    samples: Mapping[str, Array]
+    samples: Mapping[str, Floats]
     deviation_s: Mapping[str, float]
     stderr_s: Mapping[str, float]
     device: float
@@ -89,7 +88,7 @@ def adjust(night: WatchSeries, reference: Reference) -> AdjustedNight:
     for batch in batches:
         batch.fit_all(device)
     device, stderr = _device_change(batches)
-    samples: dict[str, Array] = {}
+    samples: dict[str, Floats] = {}
     deviation_s: dict[str, float] = {}
     errors: dict[str, float] = {}
     for batch in batches:
@@ -139,7 +138,7 @@ class _Batch:
         fitted = 0.0 if self.is_null[at] else float(self.columns[at] @ self.covariance @ self.columns[at])
         return float(np.sqrt(self.stderr_s[at] ** 2 + fitted))
 
-    def _fit(self, deviation_s: Array, used: Any, weights_of: Any, start: Array | None) -> None:
+    def _fit(self, deviation_s: Floats, used: Any, weights_of: Any, start: Floats | None) -> None:
         """Fit by iteratively reweighted least squares; `start` are the host's changes that the first weights use."""
         columns, wanted, weight = self.columns[used], deviation_s[used], 1 / self.stderr_s[used]
         if len(wanted) < columns.shape[1] + 1:
@@ -160,20 +159,20 @@ class _Batch:
         self.empty_s = float(fitted[0])
 
 
-def _scale(residual: Array) -> float:
+def _scale(residual: Floats) -> float:
     return max(1.0, float(robust_spread(residual)[0]))
 
 
-def _huber(residual: Array) -> Array:
+def _huber(residual: Floats) -> Floats:
     return np.asarray(1 / np.maximum(1.0, abs(residual) / HUBER))
 
 
-def _tukey(residual: Array) -> Array:
+def _tukey(residual: Floats) -> Floats:
     size = abs(residual) / _TUKEY
     return np.asarray(np.where(size < 1, (1 - np.minimum(size, 1.0) ** 2) ** 2, 1e-9))
 
 
-def _columns(terms: Sequence[OverheadTerms], is_null: Any, host: HostShare) -> Array:
+def _columns(terms: Sequence[OverheadTerms], is_null: Any, host: HostShare) -> Floats:
     """Return the columns of the host's change: run, input and output if the null probes differ enough in size.
 
     Otherwise the only column is the host's share of each probe, in units of an empty run.

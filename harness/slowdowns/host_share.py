@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,8 +16,6 @@ from harness.latency.dense_fits import robust_fits
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
 from harness.probe.probe_plan import ProbePlan
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 _RELATIVE_ERROR = 0.02
 """Assumed error of every total, so that none dominates."""

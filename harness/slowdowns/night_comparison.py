@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from harness.array_types import Floats
 from harness.measure.significance import holm
 from harness.settings import SLOWDOWN_THRESHOLD
 from harness.slowdowns.adjustment import NULL_ROLES, AdjustedNight, Reference, adjust, reference_of
@@ -20,7 +20,7 @@ from harness.slowdowns.findings import Comparison, Finding, fingerprint_changes
 from harness.slowdowns.power import LEVEL, level_of_subject
 from harness.slowdowns.scatter import USUAL, USUAL_DEVICE, Deviations, Prior, Scatter, scatter_of
 from harness.slowdowns.subjects import Subject
-from harness.slowdowns.verdicts import Limits, Track, decide, findings_of, smallest_detectable
+from harness.slowdowns.verdicts import ChangeLimits, Track, decide, findings_of, smallest_detectable
 from harness.slowdowns.watch_series import WatchSeries
 
 _UNUSUAL = 0.1
@@ -85,7 +85,7 @@ def _compare(series: Sequence[WatchSeries], threshold: float, level: float) -> C
     reference = reference_of(earlier)
     nights = _Nights(series, [adjust(night, reference) for night in series], reference)
     subjects = _common_subjects(nights)
-    limits = Limits(threshold, level / 2, level_of_subject(level, len(subjects) + 1))
+    limits = ChangeLimits(threshold, level / 2, level_of_subject(level, len(subjects) + 1))
     tracks, scatter = _tracks(nights, subjects, limits.each)
     device = _device_track(nights, limits.each)
     verdicts = [decide(track, limits.each) for track in [*tracks, *([device] if device else [])]]
@@ -189,7 +189,7 @@ def _device_track(nights: _Nights, each: float) -> Track | None:
     return Track(Subject("device", tonight.device), having, *values, freedom, 1.0, samples)
 
 
-def _relative_samples(nights: _Nights, at: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _relative_samples(nights: _Nights, at: int) -> Floats:
     """Return the samples of all layers of a night, each as its relative change plus that of the device."""
     night, reference = nights.adjusted[at], nights.reference
     return np.concatenate(

@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp, ndtr
 from scipy.stats import t as student
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+from harness.array_types import Floats
 
 USUAL = {"cpu": 0.01, "wall": 0.02, "device": 0.0001}
 """Usual scatter of a probe's total between nights by clock, as a fraction; assumed until there are data."""
@@ -41,8 +40,8 @@ _FREEDOMS = np.geomspace(0.5, 1e6, 400)
 class Deviations:
     """A probe's deviations on some nights, with standard errors from its samples, and its total."""
 
-    deviation_s: Array
-    stderr_s: Array
+    deviation_s: Floats
+    stderr_s: Floats
     total_s: float
 
 
@@ -59,7 +58,7 @@ class Prior:
     tail: float
     changed: float
 
-    def log_density(self, tried: Array) -> Array:
+    def log_density(self, tried: Floats) -> Floats:
         """Return the log density of the logarithm of the scatter."""
         half = _USUAL_FREEDOM / 2
         scale = math.log(2) - math.lgamma(half) + half * math.log(half)
@@ -74,15 +73,15 @@ class Prior:
 class Scatter:
     """Possible standard deviations, as fractions, with the probability of each."""
 
-    tried: Array
-    weight: Array
+    tried: Floats
+    weight: Floats
 
     @property
     def value(self) -> float:
         """The median."""
         return float(np.interp(0.5, np.cumsum(self.weight), self.tried))
 
-    def errors(self, probes: Sequence[Deviations], level: float) -> list[tuple[Array, float]]:
+    def errors(self, probes: Sequence[Deviations], level: float) -> list[tuple[Floats, float]]:
         """Return, for each probe, the standard errors of its nights and their degrees of freedom.
 
         With these, the quantiles of Student's distribution match the posterior's at `level`, where tests decide.
@@ -102,7 +101,7 @@ class Scatter:
             for one, more, known in zip(probes, between, freedom, strict=True)
         ]
 
-    def _quantile(self, spread: Array, probability: float) -> Array:
+    def _quantile(self, spread: Floats, probability: float) -> Floats:
         """Return the size that is exceeded in either direction with this probability, for each row of `spread`."""
         low, high = np.zeros(len(spread)), 40 * spread.max(axis=1)
         for _ in range(_HALVINGS):
@@ -124,7 +123,7 @@ def scatter_of(probes: Sequence[Deviations], prior: Prior) -> Scatter:
     return Scatter(tried, np.exp(held - logsumexp(held)))
 
 
-def _posterior(tried: Array, steps: Array, prior: Prior) -> Array:
+def _posterior(tried: Floats, steps: Floats, prior: Prior) -> Floats:
     """Return the logarithms of posterior probabilities, up to a constant."""
     held = prior.log_density(tried)
     for part in np.array_split(steps, math.ceil(steps.shape[1] / _AT_ONCE) or 1, axis=1):
@@ -133,7 +132,7 @@ def _posterior(tried: Array, steps: Array, prior: Prior) -> Array:
     return np.asarray(held)
 
 
-def _log_likelihood(off_s: Array, error_s: Array, total_s: Array, tried: Array, prior: Prior) -> Array:
+def _log_likelihood(off_s: Floats, error_s: Floats, total_s: Floats, tried: Floats, prior: Prior) -> Floats:
     """Return log likelihoods of differences (columns) under scatters (rows); a probe changed or did not."""
     same = _normal(off_s, np.hypot(error_s, tried * total_s))
     if not prior.changed:
@@ -142,15 +141,15 @@ def _log_likelihood(off_s: Array, error_s: Array, total_s: Array, tried: Array, 
     return np.asarray(np.logaddexp(math.log(1 - prior.changed) + same, math.log(prior.changed) + changed))
 
 
-def _steps(probe: Deviations) -> Array:
+def _steps(probe: Deviations) -> Floats:
     """Return each difference from one night to the next, its error, and the total; a step counts only once."""
     errors = np.hypot(probe.stderr_s[1:], probe.stderr_s[:-1]) / 2**0.5
     return np.stack([np.diff(probe.deviation_s) / 2**0.5, errors, np.full(len(errors), probe.total_s)])
 
 
-def _normal(off: Array, spread: Array) -> Array:
+def _normal(off: Floats, spread: Floats) -> Floats:
     return np.asarray(-0.5 * np.square(off / spread) - np.log(spread * math.sqrt(2 * math.pi)))
 
 
-def _cauchy(off: Array, scale: Array) -> Array:
+def _cauchy(off: Floats, scale: Floats) -> Floats:
     return np.asarray(-np.log1p(np.square(off / scale)) - np.log(math.pi * scale))

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.stats import mannwhitneyu
 from scipy.stats import t as student
 
+from harness.array_types import Floats
 from harness.slowdowns.findings import Finding, State, fingerprint_changes
 from harness.slowdowns.level_changes import Level, difference_p, levels
 from harness.slowdowns.subjects import Detectable, Subject
 from harness.slowdowns.watch_series import WatchSeries
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 _FOUND = 0.95
 """Probability with which a detectable change is found."""
@@ -37,11 +35,11 @@ class Track:
     error_s: tuple[float, ...]
     freedom: float
     unit_s: float
-    samples: tuple[Array, ...]
+    samples: tuple[Floats, ...]
 
 
 @dataclass(frozen=True)
-class Limits:
+class ChangeLimits:
     """What counts as a change: relative sizes from `threshold` on, significant at `level` over all subjects.
 
     `each` is the level of significance of a single subject.
@@ -53,7 +51,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TrackVerdict:
     """A track's levels before tonight, the level that tonight is compared with, and the result.
 
     `alone` is the last night before tonight if it differs from `base`: the start of a step, or one slow night.
@@ -86,7 +84,7 @@ class _Span:
     ended: int | None = None
 
 
-def decide(track: Track, each: float) -> Verdict:
+def decide(track: Track, each: float) -> TrackVerdict:
     """Compare tonight with the nights of the level before it; levels differ at the significance `each`.
 
     A last night that is alone at its level is either one slow night or the first of a step. Tonight is compared with
@@ -101,7 +99,7 @@ def decide(track: Track, each: float) -> Verdict:
     pooled = np.concatenate([track.samples[at] for at in base.nights])
     ranked = float(mannwhitneyu(track.samples[-1], pooled, method="asymptotic").pvalue)
     apart_s = float(np.hypot(base.stderr, last.stderr))
-    return Verdict(
+    return TrackVerdict(
         track=track,
         levels=found,
         base=base,
@@ -112,7 +110,9 @@ def decide(track: Track, each: float) -> Verdict:
     )
 
 
-def findings_of(verdict: Verdict, p_value: float, nights: Sequence[WatchSeries], limits: Limits) -> list[Finding]:
+def findings_of(
+    verdict: TrackVerdict, p_value: float, nights: Sequence[WatchSeries], limits: ChangeLimits
+) -> list[Finding]:
     """Return a subject's findings of tonight and of the nights before; `p_value` is corrected for all subjects."""
     track, base, alone = verdict.track, verdict.base, verdict.alone
     found: list[Finding] = []
@@ -142,7 +142,7 @@ def findings_of(verdict: Verdict, p_value: float, nights: Sequence[WatchSeries],
     return found
 
 
-def _step(verdict: Verdict, limits: Limits) -> tuple[Level, Level] | None:
+def _step(verdict: TrackVerdict, limits: ChangeLimits) -> tuple[Level, Level] | None:
     """Return the previous level and the current one, if all nights of the previous one are earlier and it matters."""
     base = verdict.base
     older = [one for one in verdict.levels if max(one.nights) < min(base.nights)]
@@ -179,7 +179,7 @@ def _finding(track: Track, nights: Sequence[WatchSeries], state: State, size: _S
     )
 
 
-def smallest_detectable(verdict: Verdict, limits: Limits) -> Detectable:
+def smallest_detectable(verdict: TrackVerdict, limits: ChangeLimits) -> Detectable:
     """Return the smallest change of a subject that tonight detects."""
     track = verdict.track
     apart = float(np.hypot(verdict.base.stderr, track.error_s[-1])) / track.unit_s

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness.array_types import Floats
 from harness.errors import JournalError
 from harness.measure.journal import Journal
 from harness.measure.summary import seconds_of
@@ -16,8 +17,6 @@ from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
 from harness.probe.probe_plan import STACK_COPIES, LayerProbes
 from harness.slowdowns.subjects import WATCH, Subject
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 TRIMMED = 0.2
 _GRAIN_S = 0.3e-9
@@ -69,7 +68,7 @@ class WatchSeries:
     fingerprint: Mapping[str, str]
     layers: tuple[WatchedLayer, ...]
     probes: Mapping[str, WatchedProbe]
-    samples: tuple[Mapping[str, Array], ...]
+    samples: tuple[Mapping[str, Floats], ...]
 
     @functools.cached_property
     def one_a_layer(self) -> frozenset[str]:
@@ -82,7 +81,7 @@ class WatchSeries:
         return tuple({probe: centre_of(samples) for probe, samples in batch.items()} for batch in self.samples)
 
 
-def centre_of(samples: Array) -> tuple[float, float]:
+def centre_of(samples: Floats) -> tuple[float, float]:
     """Return the 20 % trimmed mean with its standard error from the winsorised variance (Wilcox 2012)."""
     ordered = np.sort(samples)
     cut = int(TRIMMED * len(ordered))
@@ -104,7 +103,7 @@ def read_watch(journal: Journal, campaign: int) -> WatchSeries:
         if not record.refused
     }
     total = sum(map(len, journal.samples(campaign).values()))
-    samples: list[Mapping[str, Array]] = []
+    samples: list[Mapping[str, Floats]] = []
     batch, found = 0, 0
     while found < total:
         taken = journal.samples(campaign, batch)
@@ -125,7 +124,7 @@ def read_watch(journal: Journal, campaign: int) -> WatchSeries:
     )
 
 
-def _seconds(samples: Any, clock: str) -> Array:
+def _seconds(samples: Any, clock: str) -> Floats:
     """Return the samples without preemptions, or all samples if fewer than half are without."""
     clean = [one for one in samples if not one.preemptions]
     used = clean if 2 * len(clean) >= len(samples) else samples

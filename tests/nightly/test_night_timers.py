@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from harness.errors import ConfigurationError, UsageError
 from harness.nightly.night_plan import NightPlan
 from harness.nightly.plan_file import NightSettings
-from harness.nightly.timers import Installation, check_time, crontab_line, service_unit, timer_unit, write_units
+from harness.nightly.timers import NightlyTimer, check_time, crontab_line, service_unit, timer_unit, write_units
 from harness.workspace import Workspace
 
 ANALYZE = shutil.which("systemd-analyze")
@@ -31,10 +31,10 @@ NAMES = st.one_of(
 ).filter(lambda name: name not in (".", "..") and name.isprintable())
 
 
-def installation(*parts: str, **more: object) -> Installation:
+def installation(*parts: str, **more: object) -> NightlyTimer:
     """Return an installation for a workspace of that name."""
     root = Path("/", *parts)
-    return Installation(Workspace(root), plan=root / "my plan.toml", **more)  # type: ignore[arg-type]
+    return NightlyTimer(Workspace(root), plan=root / "my plan.toml", **more)  # type: ignore[arg-type]
 
 
 def read_by_systemd(line: str) -> list[str]:
@@ -76,7 +76,7 @@ def test_systemd_accepts_all_nasty_names_at_once(tmp_path: Path) -> None:
     _verify(tmp_path / "system", nasty, "daemon")
 
 
-def _verify(folder: Path, wanted: Installation, user: str | None = None) -> None:
+def _verify(folder: Path, wanted: NightlyTimer, user: str | None = None) -> None:
     service, timer = write_units(wanted, folder, user)
     assert ANALYZE is not None
     done = subprocess.run(
@@ -107,7 +107,7 @@ def test_timer_catches_up_and_spreads() -> None:
 def test_shell_runs_what_the_crontab_says(parts: list[str]) -> None:
     """cron turns `\\%` into `%` and passes the rest to sh, which gives the program the intended words."""
     show = Path(sys.executable).parent / "show"
-    wanted = Installation(Workspace(Path("/", *parts)), python=show)
+    wanted = NightlyTimer(Workspace(Path("/", *parts)), python=show)
     minute, hour, *stars, command = crontab_line(wanted).split(" ", 5)
     assert 0 <= int(minute) < 60 and 0 <= int(hour) < 24 and stars == ["*"] * 3
     assert not re.search(r"(?<!\\)%", command), "cron would end the command here"
@@ -159,7 +159,7 @@ def test_nightly_has_leases_where_this_shell_has_them(tmp_path: Path, monkeypatc
     program = tmp_path / "show"
     program.write_text('#!/bin/sh\nprintf %s "$HARNESS_RUNTIME_FOLDER"\n')
     program.chmod(0o755)
-    wanted = Installation(Workspace(tmp_path), python=program)
+    wanted = NightlyTimer(Workspace(tmp_path), python=program)
     command = crontab_line(wanted).split(" ", 5)[5].replace(r"\%", "%")
     monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", "elsewhere")
     said = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=True)

@@ -10,13 +10,13 @@ from bokeh_figures import Figure
 from report_inputs import Browser
 
 from harness.report.html import write_figure
-from harness.report.line_plot import Mark, PlotAxis, Series, line_plot
+from harness.report.line_plot import Mark, PlotAxis, PlotSeries, line_plot
 
-FALLING = Series("edge", ((8, 400.0), (16, 200.0), (32, 150.0)), Mark(1, "knee: 16"))
-WIDE = Series("wide", ((8, 300.0), (16, 100.0)))
+FALLING = PlotSeries("edge", ((8, 400.0), (16, 200.0), (32, 150.0)), Mark(1, "knee: 16"))
+WIDE = PlotSeries("wide", ((8, 300.0), (16, 100.0)))
 
 
-def _figure(series: list[Series], x: PlotAxis | None = None, y: PlotAxis | None = None) -> Figure:
+def _figure(series: list[PlotSeries], x: PlotAxis | None = None, y: PlotAxis | None = None) -> Figure:
     return Figure(line_plot(series, x or PlotAxis("rows"), y or PlotAxis("cycles")))
 
 
@@ -37,7 +37,7 @@ def test_marked_point_is_ringed() -> None:
 
 def test_logarithmic_axes() -> None:
     """A logarithmic axis has a logarithmic scale and says so."""
-    series = Series("s", ((1, 1000.0), (10, 100.0), (100, 10.0)))
+    series = PlotSeries("s", ((1, 1000.0), (10, 100.0), (100, 10.0)))
     found = _figure([series], PlotAxis("x", "log"), PlotAxis("y", "log"))
     assert {type(found.plot.x_scale).__name__, type(found.plot.y_scale).__name__} == {"LogScale"}
     assert found.axis_labels == ["x (logarithmic)", "y (logarithmic)"]
@@ -45,13 +45,13 @@ def test_logarithmic_axes() -> None:
 
 def test_linear_axis_of_amounts_starts_at_zero() -> None:
     """Amounts on a linear axis are drawn from 0, so that heights compare."""
-    found = _figure([Series("s", ((0, 200.0), (1, 100.0)))])
+    found = _figure([PlotSeries("s", ((0, 200.0), (1, 100.0)))])
     assert found.plot.y_range.start == 0 and found.plot.y_range.end > 200
 
 
 def test_missing_values_leave_a_gap() -> None:
     """A point without a value is not a number in the data, so the line has a gap there."""
-    (line,) = _figure([Series("s", ((1, 5.0), (2, None), (3, 3.0)))]).lines
+    (line,) = _figure([PlotSeries("s", ((1, 5.0), (2, None), (3, 3.0)))]).lines
     assert [math.isnan(value) for value in line["y"]] == [False, True, False]
 
 
@@ -65,10 +65,10 @@ def test_given_ticks() -> None:
 
 @pytest.mark.parametrize(
     ("series", "scale"),
-    [((), "linear"), ((Series("s", ((1, None),)),), "linear"), ((Series("s", ((1, 0.0), (2, 1.0))),), "log")],
+    [((), "linear"), ((PlotSeries("s", ((1, None),)),), "linear"), ((PlotSeries("s", ((1, 0.0), (2, 1.0))),), "log")],
     ids=["no series", "no value", "no logarithm"],
 )
-def test_plots_without_a_value(series: tuple[Series, ...], scale: str) -> None:
+def test_plots_without_a_value(series: tuple[PlotSeries, ...], scale: str) -> None:
     """A plot needs a value, and a logarithmic axis values above 0."""
     with pytest.raises(ValueError, match=r"point|logarithmic"):
         line_plot(series, PlotAxis("x"), PlotAxis("y", "log" if scale == "log" else "linear"))
@@ -77,7 +77,7 @@ def test_plots_without_a_value(series: tuple[Series, ...], scale: str) -> None:
 @pytest.mark.parametrize("points", [((5, 7.0),), ((1, 7.0), (2, 7.0)), ((0, 0.0),)], ids=str)
 def test_one_point_alone(points: tuple[tuple[float, float], ...]) -> None:
     """A single point, or equal values, still have axes with room around them."""
-    found = _figure([Series("s", points)])
+    found = _figure([PlotSeries("s", points)])
     for ends in (found.plot.x_range, found.plot.y_range):
         assert ends.start < ends.end
 
@@ -85,7 +85,7 @@ def test_one_point_alone(points: tuple[tuple[float, float], ...]) -> None:
 def test_page_is_drawn_without_requests_and_names_stay_text(browser: Browser, tmp_path: Path) -> None:
     """Chromium draws the page, which loads nothing else, and hostile names neither run nor become markup."""
     name = "</script><img src='http://x.invalid/' onerror='alert(1)'>$$x^2$$&\x1b[31m"
-    series = [Series(name, ((1, 1.0), (2, 2.0)), Mark(0, name)), Series("b", ((1, 2.0),))]
+    series = [PlotSeries(name, ((1, 1.0), (2, 2.0)), Mark(0, name)), PlotSeries("b", ((1, 2.0),))]
     page = tmp_path / "p.html"
     write_figure(page, name, line_plot(series, PlotAxis(name, ticks=((1, name), (2, "two"))), PlotAxis(name)))
     visit = browser.open(page)

@@ -10,7 +10,7 @@ from harness.emulator.sweep.axis import Axis, shown
 from harness.emulator.sweep.knee import knee
 from harness.emulator.sweep.points import Point, Sweep
 from harness.emulator.tables import Facts, Part, Table
-from harness.report.line_plot import Mark, PlotAxis, Series, line_plot
+from harness.report.line_plot import Mark, PlotAxis, PlotSeries, line_plot
 from harness.text import milliseconds, printable
 
 Metric = Literal["cycles", "milliseconds"]
@@ -205,7 +205,7 @@ def sweep_plot(sweep: Sweep) -> tuple[str, str]:
         values = [_value(sweep, point) for point in line.points]
         mark = None if line.knee is None else Mark(line.knee, f"knee: {ticks[line.knee][1]}")
         drawn = tuple((at, value) for (at, _), value in zip(ticks, values, strict=True))
-        series.append(Series(line.name or sweep.network, drawn, mark))
+        series.append(PlotSeries(line.name or sweep.network, drawn, mark))
     scale: Literal["log", "linear"] = "log" if across is not None and across.scale == "log" else "linear"
     on = f" on {sweep.machines[0]}" if len(sweep.machines) == 1 else ""
     title = f"{printable(sweep.network, 40)}{on}: {metric(sweep)} by {label}"
