@@ -6,39 +6,22 @@ import contextlib
 import io
 import os
 from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
 
 from harness.cli.app import app
 
 PAGE = Path(__file__).with_name("cli.md")
-COMMANDS = (
-    (),
-    ("demo",),
-    ("profile",),
-    ("lut", "build"),
-    ("lut", "show"),
-    ("lut", "diff"),
-    ("lut", "check"),
-    ("lut", "export"),
-    ("estimate",),
-    ("validate",),
-    ("worker",),
-    ("devices", "list"),
-    ("devices", "show"),
-    ("devices", "check"),
-    ("devices", "mark"),
-    ("devices", "golden"),
-    ("agent", "install"),
-    ("nightly", "run"),
-    ("nightly", "status"),
-    ("nightly", "install"),
-    ("npu", "compile"),
-    ("npu", "run"),
-    ("npu", "pipeline"),
-    ("npu", "disassemble"),
-    ("npu", "trace"),
-    ("npu", "split"),
-    ("npu", "sweep"),
-)
+
+
+def commands(group: Any = None) -> list[tuple[str, ...]]:
+    """Return every command of the program as its words, the program itself first, groups without their own help."""
+    found: list[tuple[str, ...]] = [()] if group is None else []
+    for name, command in (group or get_command(app)).commands.items():
+        nested = commands(command) if hasattr(command, "commands") else [()]
+        found += [(name, *words) for words in nested]
+    return found
 
 
 def help_of(command: tuple[str, ...]) -> str:
@@ -52,7 +35,7 @@ def help_of(command: tuple[str, ...]) -> str:
 def page() -> str:
     """Return the whole page."""
     parts = ["# Command line\n\nWritten by `make docs` from the help texts.\n"]
-    for command in COMMANDS:
+    for command in commands():
         parts.append(f"## `{' '.join(('harness', *command))}`\n\n```text\n{help_of(command)}\n```\n")
     return "\n".join(parts)
 
