@@ -17,15 +17,7 @@ from device_agents.emulated_npu.unit_commands import Activation, Settings
 
 # Minimax polynomials by N. Juffa for the error function in float32; ONNX Runtime uses the same. Highest power first.
 _ERF_SMALL = (-5.99104969e-4, 4.99339588e-3, -2.67667342e-2, 1.12818025e-1, -3.76124859e-1, 1.28379151e-1)
-_ERF_LARGE = (
-    1.72948930e-5,
-    -3.83208680e-4,
-    3.88393435e-3,
-    -2.42545605e-2,
-    1.06777847e-1,
-    6.34846687e-1,
-    1.28717512e-1,
-)
+_ERF_LARGE = (1.72948930e-5, -3.83208680e-4, 3.88393435e-3, -2.42545605e-2, 1.06777847e-1, 6.34846687e-1, 1.28717512e-1)
 _ERF_SPLIT = 0.921875
 _ERF_ONE = 3.925  # beyond this the error function is 1 in float32
 

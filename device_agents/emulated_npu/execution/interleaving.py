@@ -93,11 +93,7 @@ class _Scheduler:
         self._pending: dict[Queue, deque[_Entry]] = {Queue.IO: deque(), Queue.CP: deque()}
         self._semaphores: dict[int, int] = {}
         self._issued = 0
-        self._eager = {
-            "program": (Queue.IO, Queue.CP),
-            "io-first": (Queue.IO,),
-            "cp-first": (Queue.CP,),
-        }[order]
+        self._eager = {"program": (Queue.IO, Queue.CP), "io-first": (Queue.IO,), "cp-first": (Queue.CP,)}[order]
 
     def issue(self, pc: int, item: Command | Wait | Post) -> Iterator[Deadlock]:
         """Issue the next item after making room for it; yield whenever nothing can proceed."""

@@ -71,11 +71,7 @@ def run_cores(
 
 
 def run_stream(
-    groups: Sequence[GroupProgram],
-    machine: Machine,
-    stream: Sequence[Mapping[str, Array]],
-    *,
-    order: Order = "program",
+    groups: Sequence[GroupProgram], machine: Machine, stream: Sequence[Mapping[str, Array]], *, order: Order = "program"
 ) -> StreamRun:
     """Run all cores on a stream of inputs of the network; `order` as in `functional.run`.
 

@@ -127,11 +127,7 @@ _COMPARISON: dict[int, _BinaryFunction] = {
     Binary.GREATER: np.greater,
     Binary.GREATER_EQUAL: np.greater_equal,
 }
-_LOGIC: dict[int, _BinaryFunction] = {
-    Binary.AND: np.bitwise_and,
-    Binary.OR: np.bitwise_or,
-    Binary.XOR: np.bitwise_xor,
-}
+_LOGIC: dict[int, _BinaryFunction] = {Binary.AND: np.bitwise_and, Binary.OR: np.bitwise_or, Binary.XOR: np.bitwise_xor}
 
 
 def binary(command: Command, target: Array, first: Array, second: Array) -> Array:

@@ -69,8 +69,7 @@ class WorkloadNode:
             value = getattr(self.workload, field.name)
             if not 0 <= value <= _MOST:
                 raise InvalidPartition(
-                    f"{field.name} of node {self.name!r} is {value}",
-                    f"a workload lies between 0 and {_MOST}",
+                    f"{field.name} of node {self.name!r} is {value}", f"a workload lies between 0 and {_MOST}"
                 )
 
 
