@@ -37,16 +37,6 @@ class CommandCost:
     demands: tuple[Demand, ...] = ()
 
 
-def cycle_ps(machine: Machine) -> int:
-    """Return the picoseconds of one cycle, rounded to a whole number."""
-    return round(PS_PER_S / machine.clock_hz)
-
-
-def duration_ps(machine: Machine, command: Command) -> int:
-    """Return the time of one command on its unit; use `CostModel` for many. Raises as `CostModel`."""
-    return CostModel(machine).duration_ps(command)
-
-
 def macs(command: Command) -> int:
     """Return the multiply-adds of a command, including those on padding; 0 except for CONVOLVE and DEPTHWISE."""
     if command.function is Function.CONVOLVE:
@@ -60,13 +50,14 @@ def macs(command: Command) -> int:
 class CostModel:
     """Costs on one machine, computed once per combination of function, shapes and settings.
 
+    `cycle_ps` is the time of a cycle, rounded to whole picoseconds.
     Raises `ExecutionFault` for a command with operands that its function cannot have, and for one that uses a
     last-level cache on a machine without one.
     """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.cycle_ps = cycle_ps(machine)
+        self.cycle_ps = round(PS_PER_S / machine.clock_hz)
         self._costs: dict[tuple[object, ...], CommandCost] = {}
 
     def duration_ps(self, command: Command) -> int:

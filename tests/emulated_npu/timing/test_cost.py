@@ -12,7 +12,7 @@ from timed_programs import compute, convolve, load, machine, mfu, operand, store
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine, Memory, Mfu, Vfu
-from device_agents.emulated_npu.timing.cost import CostModel, Traffic, cycle_ps, duration_ps, external_bytes, macs
+from device_agents.emulated_npu.timing.cost import CostModel, Traffic, external_bytes, macs
 from device_agents.emulated_npu.unit_commands import (
     Activation,
     Binary,
@@ -31,8 +31,13 @@ def _view(space: Space, dims: tuple[int, ...], strides: tuple[int, ...]) -> Oper
     return Operand(Descriptor(space, DataType.INT8, dims, strides), 0)
 
 
+def duration_ps(described: Machine, command: Command) -> int:
+    """Return the time of a command on a machine."""
+    return CostModel(described).duration_ps(command)
+
+
 def _cycles(command: Command, described: Machine) -> float:
-    return duration_ps(described, command) / cycle_ps(described)
+    return duration_ps(described, command) / CostModel(described).cycle_ps
 
 
 # --- IO ---------------------------------------------------------------------------------------------------------
@@ -259,7 +264,7 @@ def test_a_depthwise_convolution_works_tap_by_tap() -> None:
 def test_a_clock_that_is_no_whole_number_of_picoseconds_is_rounded() -> None:
     """A cycle at 3 GHz takes 333 ps, and a command a whole number of cycles."""
     described = machine(clock_hz=3 * 10**9)
-    assert cycle_ps(described) == 333
+    assert CostModel(described).cycle_ps == 333
     assert duration_ps(described, compute(10)) == 3330
 
 
