@@ -150,7 +150,7 @@ def control(folder: Path, devices: int, campaigns: int, width: int) -> Controlle
             retried += outcome.attempts > 1
             golden += outcome.golden_s is not None
             if outcome.failure is not None:
-                failures[f"{outcome.job.name}: {outcome.failure.kind}: {outcome.failure.what}"] += 1
+                failures[f"{outcome.request.name}: {outcome.failure.kind}: {outcome.failure.what}"] += 1
             if outcomes % devices == 0:
                 parts.append(_look(outcomes, started_s, own_before_s))
     after = _look(outcomes, started_s, own_before_s)

@@ -77,10 +77,11 @@ def test_ssh_gives_what_the_local_device_gives(workspace: Workspace, model: Path
     of the reference probe between and within the two campaigns.
     """
     policy = RepeatPolicy(runs=RUNS)
-    for device in ("cpu01", "board"):
-        profile([str(model)], device=device, workspace=workspace, policy=policy)
+    results = {
+        device: profile(model, device=device, workspace=workspace, policy=policy) for device in ("cpu01", "board")
+    }
     with Journal(workspace.journal) as journal:
-        local, remote = (journal.campaigns(device)[-1] for device in ("cpu01", "board"))
+        local, remote = (journal.campaign(results[device].campaign) for device in ("cpu01", "board"))
         assert (local.plan, dict(local.fingerprint)) == (remote.plan, dict(remote.fingerprint))
         ours, theirs = (read_campaign(journal, campaign)[0].summaries for campaign in (local, remote))
         drift = max(_spread(journal, campaign) for campaign in (local, remote))

@@ -112,4 +112,4 @@ def test_a_network_in_memory_reaches_a_worker_under_its_name(bench: Bench, tmp_p
     assert job.wait.attempts == 7
     assert dataclasses.replace(job.request, models=request.models) == request
     assert [network.name for network in job.request.networks()] == ["chain", "chain", "dscnn"]
-    assert [Path(model).is_relative_to(tmp_path) for model in job.request.models] == [True, True, False]
+    assert [str(model).startswith(str(tmp_path)) for model in job.request.models] == [True, True, False]

@@ -39,7 +39,7 @@ from harness.probe.probe_plan import ProbePlan
 from harness.probe.probe import reference_probe
 reference = reference_probe()
 probes = {{f"p{{n}}": dataclasses.replace(reference, id=f"p{{n}}") for n in range(20)}}
-plan = ProbePlan(probes, (), ((),), "r", (), AuxiliaryKind.AVGPOOL)
+plan = ProbePlan(probes, (), (Batch(()),), "r", (), AuxiliaryKind.AVGPOOL)
 print("ready", flush=True)
 with Journal(Path(sys.argv[1])) as journal:
     for number in itertools.count():
@@ -265,7 +265,7 @@ def test_a_damaged_journal_is_reported(path: Path) -> None:
 def test_a_killed_writer_leaves_whole_frames_and_all_acknowledged_ones(tmp_path: Path) -> None:
     """After kill -9 at any moment the file is intact, holds whole frames and campaigns, and all acknowledged ones."""
     draw = random.Random(os.urandom(8))
-    path = tmp_path / "journal.sqlite"
+    path, most = tmp_path / "journal.sqlite", 0
     for _ in range(6):
         command = [sys.executable, "-c", WRITER, str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
@@ -275,14 +275,17 @@ def test_a_killed_writer_leaves_whole_frames_and_all_acknowledged_ones(tmp_path:
             os.kill(writer.pid, signal.SIGKILL)
             acknowledged = [tuple(map(int, line.split())) for line in writer.stdout.read().splitlines() if " " in line]
         with Journal(path) as journal:
-            held = {known.id: journal.slots(known.id, 0) for known in journal.campaigns("d")}
-            for campaign, places in held.items():
-                rounds = {place.round for place in places}
-                assert places == {Slot(0, round, at) for round in rounds for at in range(FRAME)}
-                assert len(journal.samples(campaign).get("p0", ())) == len(places) * RUNS
+            rounds = range(most := max(most, len(acknowledged) + 2))
+            known = [one.id for one in journal.campaigns("d")]
+            held = {one: {slot for round in rounds for slot in journal.slots(one, 0, round)} for one in known}
+            for campaign, slots in held.items():
+                found = {slot.round for slot in slots}
+                assert slots == {Slot(0, round, at) for round in found for at in range(FRAME)}
+                assert len(journal.samples(campaign).get("p0", ())) == len(slots) * RUNS
                 assert len(journal.probes(campaign)) == 20
         # The last line may have been cut short by the kill; all lines before it are whole.
         assert all(Slot(0, number, 0) in held[campaign] for campaign, number in acknowledged[:-1])
+    assert held
     database = sqlite3.connect(path)
     assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     database.close()
