@@ -19,6 +19,7 @@ from device_agents.backends import LoadRequest
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from device_agents.emulated_npu.host import HostModel
 from device_agents.emulated_npu.machine import Host, load_preset
+from harness.latency.drift import SLOW_DRIFT
 from harness.latency.overhead import Overhead, overhead_of_samples
 from harness.measure.policy import RepeatPolicy, unsettled, visit_order
 from harness.measure.summary import summarise
@@ -93,7 +94,7 @@ def calibrate(probes: Sequence[Timed], host: Host, seed: int, span_s: float) -> 
                 wanted += policy.more_rounds(rounds, uncertain)
     del samples[reference.id]
     terms_of = {probe.id: probe.terms for probe in nulls}
-    return Draw(overhead_of_samples(samples, terms_of, CLOCK, spans_drift=span_s > 0), rounds, device_s)
+    return Draw(overhead_of_samples(samples, terms_of, CLOCK, 0.0 if span_s > 0 else SLOW_DRIFT), rounds, device_s)
 
 
 def table(probes: Sequence[Timed], host: Host, draws: int, span_s: float) -> str:

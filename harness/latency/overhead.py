@@ -111,17 +111,19 @@ def row_of(terms: OverheadTerms, runs: int = 1) -> tuple[float, ...]:
 
 
 def overhead_of_samples(
-    samples: Mapping[str, Sequence[Sample]], terms: Mapping[str, OverheadTerms], clock: str, *, spans_drift: bool
+    samples: Mapping[str, Sequence[Sample]],
+    terms: Mapping[str, OverheadTerms],
+    clock: str,
+    slow_drift: float = SLOW_DRIFT,
 ) -> Overhead:
     """Return the overhead by the samples of calibration probes, with drift between their rounds removed.
 
-    `spans_drift` states that the rounds are at random times over a span longer than the drift: the rounds then show
-    all of it, and the intervals allow for no slower drift. Raises IllConditionedDesign.
+    Intervals allow for `slow_drift`, which is 0 if the rounds are at random times over a span longer than any drift.
+    Raises IllConditionedDesign.
     """
     factors = level_factors(samples, clock)
-    slower = 0.0 if spans_drift else SLOW_DRIFT
     nulls = [(terms[probe], summarise(levelled(taken, factors), clock)) for probe, taken in samples.items() if taken]
-    return fit_overhead(nulls, drift=math.hypot(level_error(factors), slower))
+    return fit_overhead(nulls, drift=math.hypot(level_error(factors), slow_drift))
 
 
 def fit_overhead(

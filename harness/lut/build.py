@@ -42,13 +42,13 @@ def build_lut(
     its layers; the table holds the newest one's overhead. `note` receives a line for each campaign left out. Raises
     LutNotFound without any campaign, CampaignIncomplete without a complete one, and IllConditionedDesign.
     """
-    place = as_workspace(workspace)
-    if not place.journal.exists():
-        raise _nothing_measured(place, device)
-    with Journal(place.journal) as journal:
+    workspace = as_workspace(workspace)
+    if not workspace.journal.exists():
+        raise _nothing_measured(workspace, device)
+    with Journal(workspace.journal) as journal:
         measured_here = [one for one in journal.campaigns(device) if one.settings["purpose"] == "profile"]
         if not measured_here:
-            raise _nothing_measured(place, device)
+            raise _nothing_measured(workspace, device)
         campaigns = _comparable(measured_here, device, note)
         sources = [_Source.read(journal, campaign, method) for campaign in _not_superseded(journal, campaigns)]
     newest = campaigns[-1]
@@ -68,7 +68,7 @@ def build_lut(
         correlations=pack(covariance),
         predictor=learn_predictor(entries),
     )
-    return publish(draft, place.lut)
+    return publish(draft, workspace.lut)
 
 
 def read_campaign(journal: Journal, campaign: Campaign) -> tuple[CampaignData, Overhead]:
@@ -80,7 +80,7 @@ def read_campaign(journal: Journal, campaign: Campaign) -> tuple[CampaignData, O
     roles = {name: probe.role for name, probe in probes.items()}
     terms = {name: probe.terms for name, probe in probes.items()}
     nulls = {name: taken for name, taken in samples.items() if roles[name] == "calibration"}
-    overhead = overhead_of_samples(nulls, terms, campaign.clock, spans_drift=False)
+    overhead = overhead_of_samples(nulls, terms, campaign.clock)
     summaries = {name: summarise(taken, campaign.clock) for name, taken in samples.items()}
     visits = {name: probe.visits for name, probe in probes.items()}
     return (
@@ -129,9 +129,9 @@ def _not_superseded(journal: Journal, campaigns: Sequence[Campaign]) -> list[Cam
     return kept[::-1]
 
 
-def _nothing_measured(place: Workspace, device: str) -> LutNotFound:
+def _nothing_measured(workspace: Workspace, device: str) -> LutNotFound:
     """Return the error to raise; raises UnknownDevice itself if no inventory lists the name."""
-    find_device(load_inventory(place.devices), device)
+    find_device(load_inventory(workspace.devices), device)
     step = f"Measure first: harness profile --device {device}"
     return LutNotFound(f"Nothing was measured on {device} in this workspace", next_step=step)
 

@@ -102,13 +102,13 @@ def open_table(device: str | None, folder: Path | None, workspace: Workspace | N
     `folder` may also be a table's name in the workspace, `<device>/<folder>`. Raises UnknownDevice for a device with
     neither a table nor a line in the inventory, and the errors of `read_lut`.
     """
-    place = workspace or find_workspace()
+    workspace = workspace or find_workspace()
     if folder is not None:
-        return read_lut(folder if folder.exists() else place.lut / folder, device)
+        return read_lut(folder if folder.exists() else workspace.lut / folder, device)
     name = device or DEFAULT_DEVICE
-    if not (place.lut / name).is_dir():
-        find_device(load_inventory(place.devices), name)
-    return read_lut(latest_lut(place.lut, name), name)
+    if not (workspace.lut / name).is_dir():
+        find_device(load_inventory(workspace.devices), name)
+    return read_lut(latest_lut(workspace.lut, name), name)
 
 
 def latest_lut(root: Path, device: str) -> Path:
@@ -250,8 +250,8 @@ def _parse_manifest(folder: Path, content: bytes) -> _Manifest:
         return _Manifest.model_validate_json(content)
     except (ValueError, RecursionError) as error:
         detail = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else {"msg": str(error)}
-        place = ".".join(str(part) for part in detail.get("loc", ()))
-        raise _corrupt(folder, f"{MANIFEST} {place}: {detail['msg']}"[:300]) from error
+        keys = ".".join(str(part) for part in detail.get("loc", ()))
+        raise _corrupt(folder, f"{MANIFEST} {keys}: {detail['msg']}"[:300]) from error
 
 
 def _parse_entries(folder: Path, content: bytes) -> tuple[Entry, ...]:

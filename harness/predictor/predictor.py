@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -47,15 +46,6 @@ class Predictor:
         except ValueError as error:  # malformed, or not UTF-8
             raise _corrupt(f"its metadata {METADATA_KEY!r} cannot be read ({error})") from error
         self.model = model
-
-    @classmethod
-    def load(cls, path: Path) -> Predictor:
-        """Read a stored predictor; raises OSError or LutCorrupt."""
-        return cls(path.read_bytes())
-
-    def save(self, path: Path) -> None:
-        """Write the stored form."""
-        path.write_bytes(self.model)
 
     @property
     def operators(self) -> tuple[str, ...]:

@@ -19,8 +19,6 @@ from harness.strict import StrictModel
 
 METADATA_KEY = "harness.predictor"
 _VERSION = 2
-
-
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Size = Annotated[int, Field(gt=0, lt=2**31)]
@@ -83,20 +81,12 @@ class Parameters:
 
 def text_of(parameters: Parameters) -> str:
     """Return one line of JSON; floats are read back to the last bit."""
-    roofline, hull, calibration = parameters.roofline, parameters.hull, parameters.calibration
-    tiling = roofline.tiling
+    roofline, calibration = parameters.roofline, parameters.calibration
     content = {
         "schema_version": _VERSION,
-        "steps": asdict(tiling),
+        "steps": asdict(roofline.tiling),
         "roofline": {"names": roofline.names, "table": roofline.table.tolist(), "overlap": roofline.overlap},
-        "hull": {
-            "operators": hull.operators,
-            "places": hull.places.tolist(),
-            "owner": hull.owner.tolist(),
-            "low": hull.low.tolist(),
-            "high": hull.high.tolist(),
-            "near": hull.near.tolist(),
-        },
+        "hull": {name: np.asarray(value).tolist() for name, value in vars(parameters.hull).items()},
         "calibration": {
             "floors": calibration.floors,
             "least_s": calibration.least_s,
@@ -117,27 +107,12 @@ def parameters_from(text: str) -> Parameters:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]) from None
-    roofline, hull, calibration = content.roofline, content.hull, content.calibration
-    return Parameters(
-        Roofline(
-            DeviceTiling(**content.steps.model_dump()),
-            roofline.names,
-            np.array(roofline.table, dtype=np.float64),
-            roofline.overlap,
-        ),
-        Hull(
-            hull.operators,
-            np.array(hull.places, dtype=np.float64),
-            np.array(hull.owner, dtype=np.int64),
-            *(np.array(values, dtype=np.float64) for values in (hull.low, hull.high, hull.near)),
-        ),
-        Calibration(
-            calibration.floors,
-            {
-                (operator, Coverage(coverage)): math.inf if value is None else value
-                for operator, coverage, value in calibration.quantiles
-            },
-            calibration.least_s,
-        ),
-        content.shares,
-    )
+    tiling = DeviceTiling(**content.steps.model_dump())
+    roofline = Roofline(tiling, content.roofline.names, np.array(content.roofline.table), content.roofline.overlap)
+    arrays = {name: np.array(value) for name, value in content.hull.model_dump(exclude={"operators"}).items()}
+    quantiles = {
+        (operator, Coverage(coverage)): math.inf if value is None else value
+        for operator, coverage, value in content.calibration.quantiles
+    }
+    calibration = Calibration(content.calibration.floors, quantiles, content.calibration.least_s)
+    return Parameters(roofline, Hull(content.hull.operators, **arrays), calibration, content.shares)

@@ -108,14 +108,14 @@ def validate(
         raise UsageError("There is no network to validate", next_step="Name one or more models")
     if processes < 1:
         raise UsageError(f"{processes} processes cannot measure anything", next_step="Give 1 or more")
-    place = as_workspace(workspace)
-    table = open_table(device, None if lut is None else Path(lut), place)
+    workspace = as_workspace(workspace)
+    table = open_table(device, None if lut is None else Path(lut), workspace)
     networks = load_networks(references, dims)
     estimates = [estimate_network(network, table) for network in networks]
     _check_covered(estimates, table.name)
     cases = [_case(network, cut(network, table.rules) if naive else ()) for network in networks]
     wanted = ProcessPlan(_plan(cases), processes, policy, layers)
-    measured = measure_processes(table, place, wanted, observe, stop or threading.Event())
+    measured = measure_processes(table, workspace, wanted, observe, stop or threading.Event())
     pairs = zip(estimates, cases, strict=True)
     results = [_compare(estimated, case, measured, table.clock) for estimated, case in pairs]
     oracle = _report_oracle(table, networks, estimates, cases, measured[0].truths)

@@ -53,7 +53,7 @@ class LayerTruth:
 
 @dataclass(frozen=True)
 class NetworkTruth:
-    """The device's own time for a network, host left out, beside the sum of its layers' entries.
+    """The device's own time for a network, without the host, and the sum of its layers' estimates.
 
     `unassigned_s` is the part of `true_s` spent on no node of the network, such as the device's own copies.
     """
@@ -67,7 +67,7 @@ class NetworkTruth:
 
 @dataclass(frozen=True)
 class OracleReport:
-    """True a, b, c beside the fitted ones, and every layer beside its entry.
+    """Errors of the fitted a, b, c and of every layer's estimate.
 
     `overhead` is empty if the device does not report a, b and c. `median_error` and `p95_error` are over the absolute
     errors of the `counted` layers, those above COUNTED_SHARE of their network's time. Over all layers,

@@ -22,8 +22,8 @@ FeatureMatrix = NDArray[np.float32]
 def feature_matrix(arrays: LayerArrays, roofline: Roofline) -> tuple[FeatureMatrix, Floats]:
     """Return the features of layers, and the logarithm of their roofline in seconds.
 
-    RooflineTerms of the roofline enter relative to the roofline. FeatureMatrix that increase latency by the laws of
-    physics when nothing else changes come last, see `rising_columns`.
+    Terms are relative to the roofline. The last columns can only increase latency if nothing else changes, see
+    `rising_columns`.
     """
     terms = roofline.terms(arrays)
     sizes = arrays.sizes

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 from harness.predictor.roofline.feature_matrix import FeatureMatrix
 from harness.predictor.tree_model import model_of
 from harness.predictor.trees import Corrector, Tree, VotingTrees, grow_boosted, grow_voting, no_trees
 
 FEATURES = 5
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Grow trees with one thread, as training does: several spin while they wait for each other."""
+    with threadpool_limits(1):
+        yield
 
 
 def learnt(count: int, seed: int) -> tuple[FeatureMatrix, np.ndarray[tuple[int], np.dtype[np.float64]]]:
@@ -32,7 +42,7 @@ def run(
     return [output[:, 0] for output in session.run(["log_ratio", "spread"], {"features": features})]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 1000))
 def test_voting_trees_are_equal_when_stored(seed: int) -> None:
     """Median and spread in ONNX Runtime are those of scikit-learn, also for layers on thresholds."""
