@@ -18,7 +18,7 @@ from harness.space.exploration import SpaceProfile
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a request failed: an error of harness as plain data."""
+    """The failure of a request: an error of harness as plain data."""
 
     kind: str
     what: str

@@ -64,7 +64,7 @@ def with_chains(
 
 
 def _chains_of(session: AgentSession, stop: threading.Event, probe: Probe) -> RuntimeGraph | None:
-    """How the device chains a window of a network; None if it refuses the window."""
+    """Return the chains of a window of a network; None if the device refuses the window."""
     _check_stop(stop)
     try:
         revealed = session.put(payload_of(probe), reveal=True)

@@ -33,7 +33,7 @@ class DeviceRun:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def key(self, plan: ProbePlan, settings: Mapping[str, Any]) -> CampaignKey:
-        """Return what a campaign of this plan measures on the device in its present state."""
+        """Return the key of a campaign of this plan on the device in its present state."""
         return CampaignKey(self.device, plan.id, settings, self.session.hello.fingerprint)
 
     def begin(self, plan: ProbePlan, settings: Mapping[str, Any]) -> Campaign:

@@ -42,7 +42,7 @@ class TriedPattern:
 
     @property
     def is_apart(self) -> bool:
-        """Whether one of the producers shows that the two operators are not fused."""
+        """Return whether one of the producers shows that the two operators are not fused."""
         return any(verdict.p_apart <= APART for verdict in self.verdicts.values())
 
 
@@ -128,7 +128,7 @@ def rules_of(tried: Sequence[TriedPattern]) -> tuple[FusionRule, ...]:
 
 
 def _is_sure(verdict: Verdict | None, level: float) -> bool:
-    """Whether the answer is clear enough that more rounds would hardly change it."""
+    """Return whether the answer is clear enough that more rounds would hardly change it."""
     return verdict is not None and (verdict.p_apart <= APART or verdict.p_fused <= level)
 
 

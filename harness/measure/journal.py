@@ -23,12 +23,12 @@ from harness.probe.probe_plan import LayerProbes, ProbePlan
 from harness.samples import Sample
 
 PENDING = "the golden probe was not measured after it; run the same command again"
-"""Why a campaign stays out of tables until the golden probe behind it has been measured."""
+"""The reason that excludes a campaign until the golden probe after it has been measured."""
 
 
 @dataclass(frozen=True)
 class CampaignKey:
-    """What a campaign measures; campaigns with equal keys measure the same thing and can continue each other."""
+    """The subject of a campaign; campaigns with equal keys measure the same and can continue each other."""
 
     device: str
     plan: str
@@ -61,7 +61,7 @@ class Campaign:
 
     @property
     def key(self) -> CampaignKey:
-        """What it measures."""
+        """Return the subject of the campaign."""
         return CampaignKey(self.device, self.plan, self.settings, self.fingerprint)
 
     @property

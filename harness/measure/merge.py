@@ -22,7 +22,7 @@ from harness.measure.journal import PENDING, Journal
 from harness.text import printable
 
 SECOND = "measured a second time by another worker"
-"""Why a campaign stays out of tables if another one of the same job counts."""
+"""The reason that excludes a campaign if another one of the same job counts."""
 _NAMES = tuple(CAMPAIGNS.columns)
 _SAME = ("device", "plan", "settings", "fingerprint")
 """The columns of a campaign's key: campaigns with equal keys measure the same thing."""
@@ -85,7 +85,7 @@ def _combine(ours: sqlite3.Connection, known: _Row, row: _Row) -> None:
 
 
 def _standing(known: _Row, row: _Row) -> str | None:
-    """Why a campaign stays out of tables after both states are merged.
+    """Return the reason that excludes a campaign after both states are merged.
 
     A reason given on either side stays, ours before theirs. A complete campaign that one side has admitted no longer
     waits. Each journal decides for itself which of several campaigns counts.

@@ -1,4 +1,4 @@
-"""How often probes are visited, and when that suffices."""
+"""The number of visits to each probe, and the rule that ends them."""
 
 from __future__ import annotations
 

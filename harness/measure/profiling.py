@@ -149,7 +149,7 @@ def _run_seconds(session: AgentSession, network: Network) -> float:
 
 
 def _is_spent(journal: Journal, campaign: Campaign, policy: RepeatPolicy) -> bool:
-    """Whether a complete campaign has used up the budget, so that the same request starts a new one."""
+    """Return whether a complete campaign has used up the budget, so that the same request starts a new one."""
     if not campaign.complete or policy.budget_s is None:
         return False
     return journal.spent_s(campaign.id) >= policy.budget_s

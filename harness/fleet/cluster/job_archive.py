@@ -176,7 +176,7 @@ def _check(outcome: ProfileOutcome, device: str) -> None:
 
 
 def _is_finite(value: object) -> bool:
-    """Whether all numbers in plain data are finite."""
+    """Return whether all numbers in plain data are finite."""
     if isinstance(value, Mapping):
         return all(map(_is_finite, value.values()))
     if isinstance(value, list | tuple):
