@@ -187,30 +187,30 @@ def pictures(pairs: Sequence[Pair]) -> tuple[CaptionedFigure, ...]:
 
 def _points(result: NetworkValidation, relative: bool) -> Iterator[figures.NetworkPoint]:
     low, high = result.interval_s
-    said = (
+    tooltip = (
         f"estimated {duration(result.estimated_s)} ({duration(low)} {DASH} {duration(high)}),"
         f" measured {duration(result.measured_s)} ± {duration(result.measured_halfwidth_s)},"
         f" error {signed_percent(result.error)}"
     )
     values, scale, base = (result.estimated_s, low, high), (result.measured_s if relative else 1.0), float(relative)
     value, low, high = (amount / scale - base for amount in values)
-    yield figures.NetworkPoint(result.name, said, value, low, high, "estimate", result.measured_s)
+    yield figures.NetworkPoint(result.name, tooltip, value, low, high, "estimate", result.measured_s)
     if result.naive_s is not None and result.naive_error is not None:
-        said = f"naive sum {duration(result.naive_s)}, error {signed_percent(result.naive_error)}"
+        tooltip = f"naive sum {duration(result.naive_s)}, error {signed_percent(result.naive_error)}"
         value = result.naive_error if relative else result.naive_s
-        yield figures.NetworkPoint(result.name, said, value, value, value, "naive", result.measured_s)
+        yield figures.NetworkPoint(result.name, tooltip, value, value, value, "naive", result.measured_s)
 
 
 def _alone(estimate: NetworkEstimate) -> figures.NetworkPoint:
     value = estimate.covered_latency_s
     if estimate.interval_s is None:
-        said = (
+        tooltip = (
             f"at least {duration(value)}; {len(estimate.unknown)} of {len(estimate.layers)} layers are not in the table"
         )
-        return figures.NetworkPoint(estimate.name, said, value, value, value, "partial")
+        return figures.NetworkPoint(estimate.name, tooltip, value, value, value, "partial")
     low, high = estimate.interval_s
-    said = f"estimated {duration(value)} ({duration(low)} {DASH} {duration(high)})"
-    return figures.NetworkPoint(estimate.name, said, value, low, high)
+    tooltip = f"estimated {duration(value)} ({duration(low)} {DASH} {duration(high)})"
+    return figures.NetworkPoint(estimate.name, tooltip, value, low, high)
 
 
 def section(estimate: NetworkEstimate) -> NetworkSection:
@@ -236,8 +236,8 @@ def section(estimate: NetworkEstimate) -> NetworkSection:
 def _bar(layer: LayerEstimate, whole_s: float) -> figures.LayerBar:
     if layer.latency_s is None or layer.stderr_s is None:
         return figures.LayerBar(display(layer.name), f"{display(layer.op)}, not in the table", None)
-    said = f"{display(layer.op)}, {duration(layer.latency_s)} ± {duration(layer.stderr_s)}, {_share(layer, whole_s)}"
-    return figures.LayerBar(display(layer.name), f"{said}, {layer.source}", layer.latency_s)
+    tooltip = f"{display(layer.op)}, {duration(layer.latency_s)} ± {duration(layer.stderr_s)}, {_share(layer, whole_s)}"
+    return figures.LayerBar(display(layer.name), f"{tooltip}, {layer.source}", layer.latency_s)
 
 
 def _share(layer: LayerEstimate, whole_s: float) -> str:

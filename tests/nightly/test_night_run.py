@@ -27,7 +27,8 @@ from harness.fleet.store import FleetStore
 from harness.nightly.night import forecast, run_night
 from harness.nightly.night_lock import lock_file, running
 from harness.nightly.night_plan import load_plan
-from harness.nightly.night_report import NightReport, SetRow, gravest
+from harness.nightly.night_report import AttentionItem, Change, NightReport, SetComparison, SetRow, gravest
+from harness.nightly.set_comparison import was_reported
 from harness.nightly.status import night_status
 
 WAIT_S = 60.0
@@ -451,3 +452,34 @@ def test_row_survives_the_store(lab: Lab) -> None:
     row = SetRow.from_record(job.outcome)
     assert row.failure is not None and row.failure.what == "one does not answer" and row.failure.exit_code == 4
     assert (row.set, row.status, job.name) == ("a", "failed", row.job)
+
+
+def test_records_of_the_version_before_are_read() -> None:
+    """A job's record and a night's report, as the version before stored them, are read with all of their values."""
+    failure = {"kind": "LinkLost", "what": "w", "why": "y", "next_step": "n", "fault": "link", "retry_helps": True}
+    record = {"set": "a", "label": "a-1", "job": "j", "status": "failed", "reason": "w", "device_s": 1.5, "attempts": 2}
+    record |= {"probes": 0, "refused": 0, "unsettled": 0, "campaigns": [1, 2], "watch": None, "golden_s": 0.1}
+    record |= {"started": "s", "ended": "e", "fingerprint": {"cpu": "x"}, "now": True}
+    row = SetRow.from_record({**record, "failure": {**failure, "exit_code": 4, "trace": ""}})
+    assert (row.campaigns, row.device_s, row.now) == ((1, 2), 1.5, False)
+    assert row.failure is not None and row.failure.kind == "LinkLost"
+
+    change = {"subject": "layer a", "state": "new", "change": 0.05, "fresh": True, "told": "layer a is slower"}
+    compared = [{"device": "d", "set": "s", "changes": [change], "detectable": {"layer b": 0.01}}]
+    reports = [("2026-11-01", "f", {"compared": compared, "chores": [], "regressions": [change]})]
+    slower = Change("d", "s", "layer a", "layer", "a", "", (), "step", 0.04, (0, 0.1), 0.0, 1.0, "n", True, (), "")
+    assert was_reported(slower, "2026-11-02", reports)
+    assert not was_reported(replace(slower, change=-0.04), "2026-11-02", reports)
+    assert not was_reported(replace(slower, subject="layer b"), "2026-11-02", reports)
+
+
+def test_keys_of_a_report_stay() -> None:
+    """Scripts and later nights find a report's lists under the keys that they always had."""
+    change = Change("d", "s", "layer a", "layer", "a", "", (), "new", 0.04, (0, 0.1), 0.0, 1.0, "n", True, (), "slower")
+    item = AttentionItem("d", "disk", "w", "y", "n")
+    report = NightReport("n", "p", "s", "f", 1, (), (item,), (SetComparison("d", "s", 1, True, changes=(change,)),))
+    data = report.data
+    keys = {"night", "plan", "started", "finished", "measured", "devices", "chores", "compared", "stopped"}
+    assert {*data} == keys | {"exit_code", "regressions", "improvements"}
+    assert data["chores"][0]["kind"] == "disk" and data["regressions"] == data["compared"][0]["changes"]
+    assert data["regressions"][0]["told"] == "slower" and data["exit_code"] == 7

@@ -1,0 +1,69 @@
+"""Files of the host: bounded reads, whole writes, and CSV that spreadsheets do not execute."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import ConfigurationError
+from harness.files import csv_text, read_file, spreadsheet_csv, write_synced, write_whole
+
+TEXT = st.text(st.characters(exclude_characters="\0\r", codec="utf-8"), max_size=20)
+
+
+def test_reads_are_bounded_and_do_not_wait(tmp_path: Path) -> None:
+    """A file up to the limit is read; a larger one, a folder and a pipe without a writer are refused at once."""
+    path = tmp_path / "f"
+    path.write_bytes(b"12345")
+    assert read_file(path, 5) == b"12345"
+    with pytest.raises(OSError, match="larger than 4 bytes"):
+        read_file(path, 4)
+    os.mkfifo(tmp_path / "pipe")
+    for other in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(OSError, match=r"not a plain file|directory"):
+            read_file(other, 5)
+
+
+def test_whole_write_follows_links_and_replaces(tmp_path: Path) -> None:
+    """A write through a symbolic link replaces the file that it names, and leaves no temporary file."""
+    target, link = tmp_path / "target.csv", tmp_path / "link.csv"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_whole(link, b"new")
+    assert link.is_symlink() and target.read_bytes() == b"new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.csv", "target.csv"]
+    with pytest.raises(ConfigurationError, match=r"cannot be written\. it is not a regular file"):
+        write_whole(tmp_path, b"")
+
+
+def test_synced_write_does_not_overwrite(tmp_path: Path) -> None:
+    """A file that exists is not overwritten."""
+    write_synced(tmp_path / "f", b"1")
+    with pytest.raises(FileExistsError):
+        write_synced(tmp_path / "f", b"2")
+    assert (tmp_path / "f").read_bytes() == b"1"
+
+
+@given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=5))
+def test_exact_csv_is_read_back(rows: list[tuple[str, str]]) -> None:
+    """Every cell of `csv_text` is read back unchanged."""
+    text = csv_text(("a", "b"), rows, quoting=csv.QUOTE_NONNUMERIC)
+    assert [tuple(row) for row in csv.reader(io.StringIO(text, newline=""))] == [("a", "b"), *rows]
+
+
+@given(st.lists(st.tuples(TEXT, st.sampled_from("=+-@"), TEXT), min_size=1, max_size=5))
+def test_no_cell_is_a_formula(parts: list[tuple[str, str, str]]) -> None:
+    """In a CSV for people no text begins with a character that starts a formula, and lines end with a line feed."""
+    cells = [before[:0] + sign + after for before, sign, after in parts] + [
+        f" {sign}{after}" for _, sign, after in parts
+    ]
+    text = spreadsheet_csv(("cell", "number"), [(cell, -1.5) for cell in cells])
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    assert all(not row[0].lstrip().startswith(("=", "+", "-", "@")) and row[1] in ("number", "-1.5") for row in rows)
+    assert "\r" not in text and len(rows) == len(cells) + 1

@@ -1,0 +1,61 @@
+"""Text of the host: durations, sizes in bytes, safe names, and the end of long messages."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.text import byte_size, duration_s, is_safe_name, last_part, printable, safe_name
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200), ("7d", 604_800), (" 1.5h ", 5400)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    """A duration is a number with one of the units s, m, h and d, or seconds without a unit."""
+    assert duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "0s", "-1m", "1w", "1 m 2 s", "1e3", "nan", "9999999999", "9999999d"])
+def test_other_text_is_no_duration(text: str) -> None:
+    """Text without a unit of time, zero, and durations of years are refused."""
+    with pytest.raises(ValueError, match="is not a duration"):
+        duration_s(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (3 << 20, "3 MiB"),
+        (5 << 31, "10 GiB"),
+    ],
+)
+def test_byte_sizes(count: int, text: str) -> None:
+    """A size has the largest unit that it reaches."""
+    assert byte_size(count) == text
+
+
+@given(st.text(max_size=80))
+def test_safe_names_are_safe_in_paths_and_options(text: str) -> None:
+    """A safe name has 1 to 64 plain characters and begins neither with a dot nor with a dash."""
+    plain = bool(text) and len(text) <= 64 and text.isascii() and all(c.isalnum() or c in "._-" for c in text)
+    assert is_safe_name(text) is (plain and text[0] not in ".-")
+    if is_safe_name(text):
+        assert safe_name(text) == text
+    else:
+        with pytest.raises(ValueError, match="1 to 64 letters"):
+            safe_name(text)
+
+
+@given(st.text(max_size=200), st.integers(1, 50))
+def test_shown_text_is_short_and_printable(text: str, limit: int) -> None:
+    """Text for people is one printable line; `printable` keeps the beginning of long text, `last_part` the end."""
+    for shown, longest in ((printable(text, limit), limit), (last_part(text, limit), limit + 1)):
+        assert shown.isprintable() and len(shown) <= longest
+    assert last_part("x" * 9 + "end", 3) == "…end"
