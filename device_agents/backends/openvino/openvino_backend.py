@@ -68,7 +68,7 @@ class OpenVinoBackend:
             "PERFORMANCE_HINT": "LATENCY",
             # The default rounds to 16 bits on machines that support it.
             "INFERENCE_PRECISION_HINT": "f32",
-            # The operating system, or whoever starts the agent, chooses the core.
+            # The operating system or the caller of the agent chooses the core.
             "ENABLE_CPU_PINNING": False,
         }
         self._core = openvino.Core()
