@@ -1,0 +1,72 @@
+"""Backends are registered in one line; agent and host learn the rest from the backend itself."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from device_agents.backends import BACKENDS, Refused, Registration, create
+from device_agents.backends.null import NullBackend
+from harness.device.inventory import load_inventory
+from harness.device.session import ProbePayload, Visit
+from harness.testing.in_process import InProcessSession
+
+INPUT = {"name": "x", "shape": [1000], "dtype": "float32", "distribution": "normal", "seed": 1}
+
+
+class StubBackend(NullBackend):
+    """A backend that reveals nothing."""
+
+    name = "stub"
+    reveals = ()
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One module `stub` and one line of BACKENDS."""
+    module = ModuleType("device_agents.backends.stub")
+    module.StubBackend = StubBackend  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(BACKENDS, "stub", Registration("stub.StubBackend", virtual=True))  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("registered")
+def test_one_line_registers_a_backend(tmp_path: Path) -> None:
+    """A registered backend can be named in devices.toml, and a session reports its clock, reveals and samples."""
+    devices = tmp_path / "devices.toml"
+    devices.write_text('[devices.board]\nbackend = "stub"\n')
+    device = load_inventory(devices)["board"]
+    assert (device.backend, device.resource) == ("stub", "board")
+    session = InProcessSession(create(device.backend, {"c_s": 1e-3, "a_s_per_byte": 0, "b_s_per_byte": 0}))
+    assert (session.hello.backend, session.hello.clock, session.hello.reveals) == ("stub", "device", ())
+    assert session.put(ProbePayload("p", b"", (), (INPUT,), 4)) is None
+    (((series,), _),) = session.run([Visit("p", 0, 1)])
+    assert series.samples[0].device_ns == 1_000_000
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino", "emulated-npu", "null"])
+def test_registered_backends_report_clock_and_reveals(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each backend is created by its registered name and reports a clock and reveals that the protocol knows."""
+    monkeypatch.chdir(tmp_path)
+    backend = create(name, {})
+    assert backend.name == name
+    assert backend.clock in ("cpu", "wall", "device")
+    assert set(backend.reveals) <= {"fusion", "chains", "unfused"}
+
+
+@pytest.mark.parametrize("name", list(BACKENDS))
+def test_unknown_option_is_refused_with_the_known_ones(name: str) -> None:
+    """Each backend refuses an option that it does not know, and lists those that it knows."""
+    with pytest.raises(Refused, match=rf"the {name} backend has no option 'colour'; it has \w+"):
+        create(name, {"colour": "red"})
+
+
+def test_unknown_backend_is_refused_with_the_known_ones() -> None:
+    """An unknown backend is refused with the names of all backends."""
+    with pytest.raises(Refused, match="no backend 'abacus'; it has onnxruntime, openvino, emulated-npu, null, command"):
+        create("abacus", {})
