@@ -11,8 +11,8 @@ from pathlib import Path
 from device_agents.emulated_npu.compiler.options import DEFAULT
 from device_agents.emulated_npu.machine import load_preset
 from harness.emulator.loading import compile_network, load_model
-from harness.emulator.options import PipelineOptions
-from harness.emulator.pipeline import PartitionRun, PipelineRun, run_pipeline
+from harness.emulator.npu_options import PipelineOptions
+from harness.emulator.pipeline_run import PartitionRun, PipelineRun, run_pipeline
 from harness.report.html import write_figure
 from harness.report.line_plot import PlotAxis, PlotSeries, line_plot
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import options
+from harness.cli import arguments
 from harness.cli.output import note, print_json
 from harness.text import printable
 from harness.workspace import find_workspace
@@ -22,8 +22,8 @@ def _agent() -> None:
 @app.command()
 def install(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an SSH device.")],
-    directory: options.WorkspaceFolder = None,
-    json: options.Json = False,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
 ) -> None:
     """Copy the agent to an SSH device and print the authorized_keys line that starts it.
 

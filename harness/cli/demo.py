@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from harness.cli import options
+from harness.cli import arguments
 from harness.cli.output import note, print_json
 from harness.cli.progress import show_progress, stop_on_interrupt
 from harness.workspace import find_workspace
@@ -14,9 +14,9 @@ DEMO_NETWORKS = ("builtin:squeezenet", "builtin:mobilenetv2", "builtin:resnet50"
 
 
 def demo(
-    device: options.DeviceName = DEMO_DEVICE,
-    workspace: options.WorkspaceFolder = None,
-    json: options.Json = False,
+    device: arguments.DeviceName = DEMO_DEVICE,
+    workspace: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
 ) -> None:
     """Profile three networks, build a table, estimate and measure the networks, and write a report.
 

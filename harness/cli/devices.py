@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from harness.cli import options
+from harness.cli import arguments
 from harness.cli.output import interval_ms, print_json, print_table
 from harness.errors import DeviceUnreachable
 from harness.text import printable
@@ -14,13 +14,15 @@ from harness.workspace import find_workspace
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, check and mark devices.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a device.", autocompletion=options.complete_device)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of a device.", autocompletion=arguments.complete_device)
+]
 MarkedHealth = Literal["unknown", "maintenance", "retired"]
 """The health that a person may record; only the golden probe finds a device good or bad."""
 
 
 @app.command("list")
-def list_devices(directory: options.WorkspaceFolder = None, json: options.Json = False) -> None:
+def list_devices(directory: arguments.WorkspaceFolder = None, json: arguments.Json = False) -> None:
     """List the built-in devices and those in devices.toml, with their health.
 
     Example: harness devices list
@@ -46,7 +48,7 @@ def list_devices(directory: options.WorkspaceFolder = None, json: options.Json =
 
 
 @app.command()
-def show(name: Name, directory: options.WorkspaceFolder = None, json: options.Json = False) -> None:
+def show(name: Name, directory: arguments.WorkspaceFolder = None, json: arguments.Json = False) -> None:
     """Show the settings of a device.
 
     Example: harness devices show cpu01
@@ -64,8 +66,8 @@ def show(name: Name, directory: options.WorkspaceFolder = None, json: options.Js
 @app.command()
 def check(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of a device (default: all).")] = None,
-    directory: options.WorkspaceFolder = None,
-    json: options.Json = False,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
 ) -> None:
     """Check that devices are reachable and fit for measuring; for each fault, print how to correct it.
 
@@ -98,7 +100,7 @@ def mark(
     name: Name,
     health: Annotated[MarkedHealth, typer.Argument(help="Health to record.")],
     reason: Annotated[str, typer.Option("--reason", help="Reason, shown in the device's history.")] = "no reason given",
-    directory: options.WorkspaceFolder = None,
+    directory: arguments.WorkspaceFolder = None,
 ) -> None:
     """Take a device out of service, or put it back; its health is then unknown until the next golden probe.
 
@@ -121,8 +123,8 @@ def golden(
     forget: Annotated[
         bool, typer.Option("--forget", help="Discard the band; the next sessions determine a new one.")
     ] = False,
-    directory: options.WorkspaceFolder = None,
-    json: options.Json = False,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
 ) -> None:
     """Show the band of a device's golden probe, and the history of its health.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli import options
+from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, print_json, print_table, write_csv
 from harness.errors import CoverageError
@@ -31,17 +31,17 @@ class Files:
 
 @spread
 def estimate(
-    models: options.Models,
-    choice: options.TableChoice,
+    models: arguments.Models,
+    choice: arguments.TableChoice,
     layers: Annotated[bool, typer.Option("--layers", help="Show every layer.")] = False,
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Accept layers that are not in the table.")
     ] = False,
     *,
     files: Files,
-    dim: options.Dims = None,
-    directory: options.WorkspaceFolder = None,
-    json: options.Json = False,
+    dim: arguments.Dims = None,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
 ) -> None:
     """Estimate the latency of networks from the table of a device.
 
@@ -52,7 +52,7 @@ def estimate(
     from harness.network.models import load_networks
 
     table = open_table(choice.device, choice.lut, find_workspace(directory))
-    found = [networks.estimate_network(one, table) for one in load_networks(models, options.parse_dims(dim))]
+    found = [networks.estimate_network(one, table) for one in load_networks(models, arguments.parse_dims(dim))]
     if files.csv is not None:
         write_csv(files.csv, [_row(network, layer) for network in found for layer in network.layers])
     if files.html is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli import options
+from harness.cli import arguments
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.errors import LutNotFound
 from harness.latency.methods import DEFAULT_METHOD, LatencyMethod
@@ -39,17 +39,17 @@ _UNITS = {
     "last_bytes": "per byte of its last part",
 }
 
-Table = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a table, or its name DEVICE/TABLE.")]
+TableFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a table, or its name DEVICE/TABLE.")]
 
 
 @app.command()
 def build(
-    device: options.DeviceName = DEFAULT_DEVICE,
+    device: arguments.DeviceName = DEFAULT_DEVICE,
     method: Annotated[
         LatencyMethod, typer.Option("--method", help="Estimator of layer latencies; docs/method.md explains them.")
     ] = DEFAULT_METHOD,
-    directory: options.WorkspaceFolder = None,
-    json: options.Json = False,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
 ) -> None:
     """Build and publish a table from the measurements of `harness profile`.
 
@@ -78,12 +78,12 @@ def build(
 @app.command()
 def show(
     folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Folder of a table.")] = None,
-    device: options.OptionalDevice = None,
+    device: arguments.OptionalDevice = None,
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="Number of entries to show, slowest first; 0 shows all.")
     ] = 20,
-    directory: options.WorkspaceFolder = None,
-    json: options.Json = False,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
 ) -> None:
     """Show a table: the overhead, the device, the slowest layers.
 
@@ -117,7 +117,9 @@ def show(
 
 
 @app.command()
-def diff(before: Table, after: Table, directory: options.WorkspaceFolder = None, json: options.Json = False) -> None:
+def diff(
+    before: TableFolder, after: TableFolder, directory: arguments.WorkspaceFolder = None, json: arguments.Json = False
+) -> None:
     """Compare two tables, and list the layers that changed by more than 2 % and three standard errors (z).
 
     Example: harness lut diff lut/cpu01/2026-01-01-0a1b2c3d lut/cpu01/2026-01-02-4e5f6a7b
@@ -150,8 +152,8 @@ def diff(before: Table, after: Table, directory: options.WorkspaceFolder = None,
 @app.command()
 def check(
     folders: Annotated[list[Path] | None, typer.Argument(metavar="[DIR …]", help="Folders of tables.")] = None,
-    directory: options.WorkspaceFolder = None,
-    json: options.Json = False,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
 ) -> None:
     """Check hashes, schema and values of tables, by default of all tables in the workspace.
 
@@ -179,9 +181,9 @@ def check(
 @app.command()
 def export(
     output: Annotated[Path, typer.Argument(metavar="FILE", help="File to write: .csv, .json or .parquet.")],
-    folder: options.LutFolder = None,
-    device: options.OptionalDevice = None,
-    directory: options.WorkspaceFolder = None,
+    folder: arguments.LutFolder = None,
+    device: arguments.OptionalDevice = None,
+    directory: arguments.WorkspaceFolder = None,
 ) -> None:
     """Write the entries of a table to one file; the ending chooses the format.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import options
+from harness.cli import arguments
 from harness.cli.nightly_output import show_foreseen, show_night, show_status
 from harness.cli.option_groups import spread
 from harness.cli.output import note, print_error, print_json
@@ -54,8 +54,8 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show tonight's jobs in order; contact no device, measure nothing.")
     ] = False,
-    directory: options.WorkspaceFolder = None,
-    json: options.Json = False,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
 ) -> None:
     """Measure what is left of tonight's plan, publish tables, compare them with earlier nights, and write a report.
 
@@ -108,7 +108,7 @@ def _stop_on_signal() -> Iterator[threading.Event]:
 
 
 @app.command()
-def status(plan: PlanPath = None, directory: options.WorkspaceFolder = None, json: options.Json = False) -> None:
+def status(plan: PlanPath = None, directory: arguments.WorkspaceFolder = None, json: arguments.Json = False) -> None:
     """Show the last nights, the running one, and the table and health of every device.
 
     Example: harness nightly status
@@ -136,7 +136,7 @@ def status(plan: PlanPath = None, directory: options.WorkspaceFolder = None, jso
 
 
 @dataclass(frozen=True)
-class Start:
+class StartOptions:
     """When a night starts."""
 
     at: Annotated[str, typer.Option("--time", metavar="HH:MM", help="Local time of day.")] = NIGHT_STARTS_AT
@@ -159,7 +159,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Destination:
+class InstallOptions:
     """The kind of schedule, and the place where it is installed."""
 
     systemd: Annotated[bool, typer.Option("--systemd", help="A systemd service and timer (default).")] = False
@@ -184,7 +184,7 @@ class Destination:
 @app.command()
 @spread
 def install(
-    start: Start, destination: Destination, plan: PlanPath = None, directory: options.WorkspaceFolder = None
+    start: StartOptions, destination: InstallOptions, plan: PlanPath = None, directory: arguments.WorkspaceFolder = None
 ) -> None:
     """Write a systemd service and timer, or print a crontab line, that runs the nightly; print how to enable it.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import options
+from harness.cli import arguments
 from harness.errors import UsageError
 from harness.probe.auxiliary import AUXILIARY_HELP, AuxiliaryChoice, chosen_kind
 from harness.settings import DEFAULT_DEVICE, SPACE_COUNT, SPACE_TARGET
@@ -46,22 +46,22 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new campaign inste
 
 # Each parameter is an option of the command.
 def profile(
-    models: options.OptionalModels = None,
-    device: options.DeviceNames = None,
-    group: options.Groups = None,
-    everything: options.Everything = False,
+    models: arguments.OptionalModels = None,
+    device: arguments.DeviceNames = None,
+    group: arguments.Groups = None,
+    everything: arguments.Everything = False,
     aux: Auxiliary = "auto",
     runs: Runs = "auto",
-    budget: options.Budget = None,
+    budget: arguments.Budget = None,
     space: SpaceFile = None,
     count: Count = None,
     target: Target = None,
     seed: Seed = 0,
     dry_run: DryRun = False,
     fresh: Fresh = False,
-    dim: options.Dims = None,
-    workspace: options.WorkspaceFolder = None,
-    json: options.Json = False,
+    dim: arguments.Dims = None,
+    workspace: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
 ) -> None:
     """Measure probes of every layer of networks, or of a space of layers, on devices; the same command resumes.
 
@@ -71,7 +71,7 @@ def profile(
     Example: harness profile --device cpu01 builtin:resnet50 model.onnx
     """
     found = find_workspace(workspace)
-    dims, run_count, budget_s = options.parse_dims(dim), options.parse_runs(runs), options.parse_budget(budget)
+    dims, run_count, budget_s = arguments.parse_dims(dim), arguments.parse_runs(runs), arguments.parse_budget(budget)
     if space is not None and (models or dims or dry_run):
         why = "Its layers are chosen as results arrive" if dry_run else "A space file gives all sizes itself"
         raise UsageError("--space excludes networks, --dim and --dry-run", why=why)
@@ -83,7 +83,7 @@ def profile(
     from harness.measure.policy import RepeatPolicy
     from harness.measure.request import ProfileRequest
 
-    names = options.parse_names(DEFAULT_DEVICE if device is None and not group and not everything else device)
+    names = arguments.parse_names(DEFAULT_DEVICE if device is None and not group and not everything else device)
     devices = select(load_inventory(found.devices), names=names, groups=group or (), everything=everything)
     if dry_run and len(devices) > 1:
         raise UsageError("--dry-run needs exactly one device", next_step="Name one by --device")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import options
+from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.cli.progress import show_progress, stop_on_interrupt
@@ -38,15 +38,15 @@ class Extent:
 
 @spread
 def validate(
-    models: options.Models,
-    device: options.DeviceName = DEFAULT_DEVICE,
-    lut: options.LutFolder = None,
+    models: arguments.Models,
+    device: arguments.DeviceName = DEFAULT_DEVICE,
+    lut: arguments.LutFolder = None,
     *,
     extent: Extent,
     html: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
-    dim: options.Dims = None,
-    directory: options.WorkspaceFolder = None,
-    json: options.Json = False,
+    dim: arguments.Dims = None,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
 ) -> None:
     """Measure whole networks on the device and compare them with the table's estimates.
 
@@ -54,7 +54,7 @@ def validate(
 
     Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
     """
-    workspace, dims = find_workspace(directory), options.parse_dims(dim)
+    workspace, dims = find_workspace(directory), arguments.parse_dims(dim)
 
     from harness.estimation import network_estimate as networks
     from harness.validation import network_validation as validation

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import options
+from harness.cli import arguments
 from harness.cli.output import note
 from harness.errors import UsageError
 from harness.workspace import find_workspace
@@ -22,12 +22,12 @@ def worker(
     device: Annotated[
         str | None, typer.Option("--device", "-d", metavar="NAME[,NAME…]", help="Names of devices to offer.")
     ] = None,
-    group: options.Groups = None,
-    everything: options.Everything = False,
+    group: arguments.Groups = None,
+    everything: arguments.Everything = False,
     tls_ca_file: TlsFile = None,
     tls_cert: TlsFile = None,
     tls_key: TlsFile = None,
-    workspace: options.WorkspaceFolder = None,
+    workspace: arguments.WorkspaceFolder = None,
 ) -> None:
     """Offer devices of this host to a Dask scheduler and run the jobs it sends, until Ctrl-C.
 
@@ -42,7 +42,7 @@ def worker(
     except ValueError as error:
         raise UsageError(f"{scheduler[:80]!r} {error}") from error
     found = find_workspace(workspace)
-    names = options.parse_names(device)
+    names = arguments.parse_names(device)
     devices = select(load_inventory(found.devices), names=names, groups=group or (), everything=everything)
     tls = tls_files(tls_ca_file, tls_cert, tls_key)
     check_extra()

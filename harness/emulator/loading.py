@@ -14,7 +14,7 @@ from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.isa.program import MAGIC, Program
 from device_agents.emulated_npu.machine import Machine, preset_names
 from harness.emulator.error_translation import errors_of_forced_choices, errors_of_user
-from harness.emulator.options import DEFAULT, MachineChoice, Options
+from harness.emulator.npu_options import DEFAULT, MachineChoice, Options
 from harness.errors import InputError, UsageError, reason_of
 from harness.files import read_file
 from harness.network.assemble import ArraySpec, AssembledModel, assemble_network

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from device_agents.emulated_npu.partition.groups import name_cores
-from harness.emulator.pipeline import PartitionRun, PipelineRun
+from harness.emulator.pipeline_run import PartitionRun, PipelineRun
 from harness.emulator.tables import Facts, Part, Table
 from harness.text import milliseconds, printable
 

@@ -12,13 +12,13 @@ from device_agents.emulated_npu.compiler.planning.search import Choice
 from device_agents.emulated_npu.reports.accounting import instruction_counts, moved_by_class
 from device_agents.emulated_npu.reports.dft_counters import dft_counters
 from device_agents.emulated_npu.unit_commands import Space
+from harness.emulator.core_run import CompiledProgram, CoreRun
 from harness.emulator.loading import CompiledModel
-from harness.emulator.run import CompiledProgram, Run
 
 _PS_PER_S = 1e12
 
 
-def json_fields(run: Run) -> dict[str, Any]:
+def json_fields(run: CoreRun) -> dict[str, Any]:
     """Return the fields of `npu run --json`."""
     timed, total, checked, source = run.timed, run.rows[-1], run.checked, run.source
     timing, known = timed.timing, None if source is None else total.useful_macs or 0
@@ -98,7 +98,7 @@ def _convolution_fields(source: CompiledModel | None) -> dict[str, list[dict[str
     return {"by_dft": by_dft, "stayed_direct": [{"layer": one.name, "reason": one.reason} for one in direct]}
 
 
-def _memories(run: Run) -> dict[str, dict[str, int]]:
+def _memories(run: CoreRun) -> dict[str, dict[str, int]]:
     """Return each memory's size, what the program reserves, and its high-water mark or the bytes moved."""
     machine, footprint = run.timed.machine, run.timed.program.footprint
     sizes = {
@@ -118,32 +118,32 @@ def _memories(run: Run) -> dict[str, dict[str, int]]:
     return found
 
 
-def _tensor_classes(run: Run) -> dict[str, dict[str, int]] | None:
+def _tensor_classes(run: CoreRun) -> dict[str, dict[str, int]] | None:
     if run.source is None:
         return None
     moved = moved_by_class(run.timed.steps, run.source.compiled, run.timed.costs)
     return {str(name): asdict(each) for name, each in moved.items()}
 
 
-def _reorder(run: Run) -> dict[str, float] | None:
+def _reorder(run: CoreRun) -> dict[str, float] | None:
     if run.in_order_cycles is None:
         return None
     return {"cycles": run.timed.cycles, "in_order_cycles": run.in_order_cycles, "gain": run.reorder_gain}
 
 
-def _layer(run: Run, index: int) -> dict[str, Any]:
+def _layer(run: CoreRun, index: int) -> dict[str, Any]:
     nodes = [] if run.source is None else list(run.source.compiled.graph.layers[index].nodes)
     marginal = None if run.marginal_cycles is None else run.marginal_cycles[index]
     known = {"op": run.operators[index], "nodes": nodes, "chain": _chain_of(run).get(index)}
     return {**asdict(run.rows[index]), **known, "marginal_cycles": marginal}
 
 
-def _chain_of(run: Run) -> dict[int, int]:
+def _chain_of(run: CoreRun) -> dict[int, int]:
     chains = () if run.source is None else run.source.compiled.chains
     return {layer: number for number, chain in enumerate(chains) for layer in chain}
 
 
-def _waits(run: Run) -> Iterator[dict[str, Any]]:
+def _waits(run: CoreRun) -> Iterator[dict[str, Any]]:
     """Yield the idle times of the busier queue, longest first, with the instructions that wait and are waited for."""
     names, timing = run.timed.program.layers, run.timed.timing
     for wait in sorted(timing.waits, key=lambda wait: -wait.ps):
@@ -156,7 +156,7 @@ def _waits(run: Run) -> Iterator[dict[str, Any]]:
         }
 
 
-def layer_rows(run: Run) -> list[dict[str, Any]]:
+def layer_rows(run: CoreRun) -> list[dict[str, Any]]:
     """Return the rows of the CSV file: one for every layer, then the total; None stands for unknown."""
     rows = [_layer(run, index) for index in range(len(run.rows) - 1)]
     total = {**asdict(run.rows[-1]), "op": "", "nodes": [], "chain": None, "marginal_cycles": None}

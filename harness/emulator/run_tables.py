@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.emulator.run import CompiledProgram, Run
+from harness.emulator.core_run import CompiledProgram, CoreRun
 from harness.emulator.run_fields import compile_fields, json_fields
 from harness.emulator.tables import NAME_WIDTH, Facts, Part, Table
 from harness.text import byte_size, milliseconds, printable
@@ -14,12 +14,12 @@ _SHOWN_WAITS = 3
 _SHOWN_CONVOLUTIONS = 8
 
 
-def run_tables(run: Run) -> list[Part]:
+def run_tables(run: CoreRun) -> list[Part]:
     """Return the table of the layers, and the facts of the whole run."""
     return [_layer_table(run), Facts(tuple(_summary(run)))]
 
 
-def _layer_table(run: Run) -> Table:
+def _layer_table(run: CoreRun) -> Table:
     header = ("layer", "operators", "cycles", "share", "MACs", "MFU", "external", "bound by")
     marginal = run.marginal_cycles
     rows = []
@@ -34,7 +34,7 @@ def _layer_table(run: Run) -> Table:
     return Table((*header, *(() if marginal is None else ("marginal",))), rows, left=2)
 
 
-def _summary(run: Run) -> Iterator[tuple[str, str]]:
+def _summary(run: CoreRun) -> Iterator[tuple[str, str]]:
     found = json_fields(run)
     cycles, waiting = found["cycles"], found["waiting_queue"].upper()
     yield "time", f"{cycles:,.0f} cycles, {milliseconds(found['seconds'])} ms on {found['machine']}"
@@ -76,7 +76,7 @@ def _instruction(number: object, layer: object) -> str:
 
 
 def _memory_lines(
-    run: Run, memories: dict[str, dict[str, int]], classes: dict[str, dict[str, int]] | None
+    run: CoreRun, memories: dict[str, dict[str, int]], classes: dict[str, dict[str, int]] | None
 ) -> Iterator[tuple[str, str]]:
     external = [f"{name.upper()} {_moved(memories[name])}" for name in ("ddr", "llc") if memories[name]["bytes"]]
     yield "external", "; ".join(external)

@@ -11,7 +11,7 @@ from device_agents.emulated_npu.machine import Machine
 from harness.emulator import split_study
 from harness.emulator.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
 from harness.emulator.loading import NetworkModel
-from harness.emulator.options import Options, SplitOptions
+from harness.emulator.npu_options import Options, SplitOptions
 from harness.emulator.split_study import SplitStudy
 from harness.errors import UsageError
 

@@ -29,7 +29,7 @@ TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
-class Checked:
+class ValueCheck:
     """A functional run; `max_rel_error` is the largest difference from ONNX Runtime over its largest value.
 
     It is None if ONNX Runtime cannot run the network.
@@ -46,18 +46,18 @@ def has_values(machine: Machine, note: Note) -> bool:
     return machine.data_type is DataType.FLOAT32
 
 
-def check_values(source: CompiledModel, note: Note) -> Checked:
+def check_values(source: CompiledModel, note: Note) -> ValueCheck:
     """Run the compiled network and ONNX Runtime; raises HarnessError, a bug, if only one of them has finite values."""
     weights, inputs = _arrays(source.model)
     start = time.perf_counter()
     with errors_of_compiler():
         outputs = compute_values(source.compiled, weights, inputs).outputs
     functional_s = time.perf_counter() - start
-    return Checked(functional_s, _difference(source.model, weights, inputs, outputs, note))
+    return ValueCheck(functional_s, _difference(source.model, weights, inputs, outputs, note))
 
 
 def system_error(model: NetworkModel, system: CompiledSystem, note: Note) -> float | None:
-    """Return `max_rel_error`, as in `Checked`, of a network on several core groups."""
+    """Return `max_rel_error`, as in `ValueCheck`, of a network on several core groups."""
     weights, inputs = _arrays(model)
     with errors_of_compiler():
         outputs = run_system(system, weights, inputs).outputs

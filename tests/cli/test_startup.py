@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import options
+from harness.cli import arguments
 
 HEAVY = ("numpy", "onnx", "onnxruntime", "pandas", "sklearn", "scipy", "bokeh", "rich", "pydantic", "paramiko")
 
@@ -29,9 +29,9 @@ def test_devices_complete(
 ) -> None:
     """The shell completes names of devices, also after a comma."""
     monkeypatch.chdir(tmp_path)
-    assert options.complete_device(incomplete) == completed
+    assert arguments.complete_device(incomplete) == completed
 
 
 def test_presets_complete() -> None:
     """The shell completes names of built-in machines."""
-    assert options.complete_preset("systolic-3") == ["systolic-32"] and "edge" in options.complete_preset("")
+    assert arguments.complete_preset("systolic-3") == ["systolic-32"] and "edge" in arguments.complete_preset("")

@@ -12,7 +12,7 @@ from device_agents.emulated_npu.machine import load_preset
 from device_agents.emulated_npu.unit_commands import DataType
 from harness.emulator import value_check
 from harness.emulator.loading import compile_network, network_model
-from harness.emulator.options import DEFAULT
+from harness.emulator.npu_options import DEFAULT
 from harness.errors import HarnessError
 from harness.network.models import load_network
 

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import options
-from harness.cli.npu import arguments
+from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.cli.output import print_json, print_report, write_result
-from harness.emulator.options import MachineChoice, Options
+from harness.emulator.npu_options import MachineChoice, Options
 
 
 @spread
@@ -24,18 +23,18 @@ def compile_command(
     ] = False,
     *,
     compiler: Options,
-    dim: options.Dims = None,
-    json: options.Json = False,
+    dim: arguments.Dims = None,
+    json: arguments.Json = False,
 ) -> None:
     """Compile a network to a binary program, which does not contain the weights.
 
     Example: harness npu compile builtin:resnet50 --explain -o resnet50.npu
     """
-    from harness.emulator.run import compile_program
+    from harness.emulator.core_run import compile_program
     from harness.emulator.run_fields import compile_fields
     from harness.emulator.run_tables import compile_tables
 
-    made = compile_program(model, machine, compiler, options.parse_dims(dim))
+    made = compile_program(model, machine, compiler, arguments.parse_dims(dim))
     if output is not None:
         write_result(output, made.source.compiled.program.to_bytes())
     if json:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from harness.cli import options
-from harness.cli.npu import arguments
+from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.cli.output import print_json
-from harness.emulator.options import MachineChoice, Options
+from harness.emulator.npu_options import MachineChoice, Options
 
 
 @spread
@@ -14,8 +13,8 @@ def disassemble_command(
     model: arguments.ModelOrProgram,
     machine: MachineChoice,
     compiler: Options,
-    dim: options.Dims = None,
-    json: options.Json = False,
+    dim: arguments.Dims = None,
+    json: arguments.Json = False,
 ) -> None:
     """Print the instructions of a network or of a program file; docs/isa.md explains them.
 
@@ -24,7 +23,7 @@ def disassemble_command(
     from harness.emulator.listing import as_comments, listing
     from harness.emulator.loading import load
 
-    loaded = load(model, machine, compiler, options.parse_dims(dim))
+    loaded = load(model, machine, compiler, arguments.parse_dims(dim))
     program = loaded.program
     text, setup = listing(program), listing(program.setup)
     if json:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-from harness.cli import options
-from harness.cli.npu import arguments
+from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.cli.output import note, print_json, print_report
-from harness.emulator.options import MachineChoice, Options, PipelineOptions
+from harness.emulator.npu_options import MachineChoice, Options, PipelineOptions
 
 
 @spread
@@ -17,8 +16,8 @@ def pipeline_command(
     machine: MachineChoice,
     wanted: PipelineOptions,
     compiler: Options,
-    dim: options.Dims = None,
-    json: options.Json = False,
+    dim: arguments.Dims = None,
+    json: arguments.Json = False,
 ) -> None:
     """Divide a network over core groups, which pass activations on and work on several inputs at a time.
 
@@ -28,11 +27,11 @@ def pipeline_command(
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in `harness npu run`
     from harness.emulator.loading import load_network
-    from harness.emulator.pipeline import run_pipeline
+    from harness.emulator.pipeline_run import run_pipeline
     from harness.emulator.pipeline_tables import json_fields, pipeline_tables
 
     wanted.check()
-    source = load_network(model, machine, compiler, options.parse_dims(dim))
+    source = load_network(model, machine, compiler, arguments.parse_dims(dim))
     run = run_pipeline(source, wanted, note)
     if json:
         print_json(**json_fields(run))

@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import options
-from harness.cli.npu import arguments
+from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.cli.output import note, print_json, print_report, write_csv
-from harness.emulator.options import MachineChoice, Options, RunOptions
+from harness.emulator.npu_options import MachineChoice, Options, RunOptions
 from harness.errors import UsageError
 
 
@@ -39,8 +38,8 @@ def run_command(
     *,
     compiler: Options,
     refused: CoreGroupOptions,  # noqa: ARG001
-    dim: options.Dims = None,
-    json: options.Json = False,
+    dim: arguments.Dims = None,
+    json: arguments.Json = False,
 ) -> None:
     """Run a network on one core of the emulated NPU: its time by layer, and its values compared with ONNX Runtime's.
 
@@ -51,13 +50,13 @@ def run_command(
     """
     # More threads gain little on matrices of this size, and stall each other on a busy machine; numpy reads it once.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from harness.emulator.core_run import run_on_one_core
     from harness.emulator.loading import load
-    from harness.emulator.run import run_on_one_core
     from harness.emulator.run_fields import json_fields, layer_rows
     from harness.emulator.run_tables import run_tables
 
     wanted.check(compiler)
-    run = run_on_one_core(load(model, machine, compiler, options.parse_dims(dim)), wanted, note)
+    run = run_on_one_core(load(model, machine, compiler, arguments.parse_dims(dim)), wanted, note)
     if csv is not None:
         write_csv(csv, layer_rows(run))
     if json:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from harness.cli import options
-from harness.cli.npu import arguments
+from harness.cli import arguments
 from harness.cli.option_groups import Only, spread
 from harness.cli.output import check_folder, print_json, print_report, write_csv
-from harness.emulator.options import MachineChoice, Options, SplitOptions
+from harness.emulator.npu_options import MachineChoice, Options, SplitOptions
 
 
 @spread
@@ -20,8 +19,8 @@ def split_command(
     csv: arguments.CsvFile = None,
     *,
     compiler: Annotated[Options, Only(("halo", "residency", "reorder"))],
-    dim: options.Dims = None,
-    json: options.Json = False,
+    dim: arguments.Dims = None,
+    json: arguments.Json = False,
 ) -> None:
     """Compare ways to split a network over cores: by batch, rows, output channels or input channels, or not at all.
 
@@ -40,7 +39,7 @@ def split_command(
     if csv is not None:
         check_folder(csv)
     start = time.perf_counter()
-    network = load_model(model, options.parse_dims(dim))
+    network = load_model(model, arguments.parse_dims(dim))
     split = compare_splits(network, target, wanted, compiler)
     took_s = time.perf_counter() - start
     if csv is not None:

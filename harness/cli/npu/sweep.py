@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import options
-from harness.cli.npu import arguments
+from harness.cli import arguments
 from harness.cli.option_groups import Only, spread
 from harness.cli.output import check_folder, print_json, print_report, progress_note, write_csv
-from harness.emulator.options import Options, RunOptions
+from harness.emulator.npu_options import Options, RunOptions
 from harness.errors import UsageError
 
 
@@ -40,7 +39,7 @@ class GridOptions:
         typer.Option(
             "--preset",
             help="Built-in machine (default edge); may be repeated for a grid.",
-            autocompletion=options.complete_preset,
+            autocompletion=arguments.complete_preset,
         ),
     ] = None
     machine: Annotated[
@@ -59,8 +58,8 @@ def sweep_command(
     *,
     compiler: Options,
     limits: Annotated[RunOptions, Only(("cycle_budget",))],
-    dim: options.Dims = None,
-    json: options.Json = False,
+    dim: arguments.Dims = None,
+    json: arguments.Json = False,
 ) -> None:
     """Compile and time a network for many machines: over values of a parameter, over presets, or over both.
 
@@ -78,7 +77,7 @@ def sweep_command(
     for path in (csv, plot):
         if path is not None:
             check_folder(path)
-    sweep = points.run_sweep(model, machines, compiler, options.parse_dims(dim), limits.cycle_budget, progress_note)
+    sweep = points.run_sweep(model, machines, compiler, arguments.parse_dims(dim), limits.cycle_budget, progress_note)
     if csv is not None:
         write_csv(csv, sweep_tables.point_rows(sweep))
     if plot is not None:

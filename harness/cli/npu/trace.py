@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import options
-from harness.cli.npu import arguments
+from harness.cli import arguments
 from harness.cli.option_groups import Only, spread
 from harness.cli.output import note, print_json, write_result
-from harness.emulator.options import MachineChoice, Options, RunOptions
+from harness.emulator.npu_options import MachineChoice, Options, RunOptions
 
 
 @spread
@@ -21,8 +20,8 @@ def trace_command(
     machine: MachineChoice,
     limits: Annotated[RunOptions, Only(("cycle_budget",))],
     compiler: Options,
-    dim: options.Dims = None,
-    json: options.Json = False,
+    dim: arguments.Dims = None,
+    json: arguments.Json = False,
 ) -> None:
     """Write a run as a Chrome trace, which Perfetto (ui.perfetto.dev) shows beside a profile of ONNX Runtime.
 
@@ -31,9 +30,9 @@ def trace_command(
     from json import dumps
 
     from harness.emulator.loading import load
-    from harness.emulator.trace import trace
+    from harness.emulator.run_trace import trace
 
-    loaded = load(model, machine, compiler, options.parse_dims(dim))
+    loaded = load(model, machine, compiler, arguments.parse_dims(dim))
     timed, traced = trace(loaded, limits.cycle_budget)
     write_result(output, dumps(traced, separators=(",", ":"), allow_nan=False))
     events = len(traced["traceEvents"])

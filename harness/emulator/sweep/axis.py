@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Literal
 
 from device_agents.emulated_npu.emulator_errors import EmulatorError
-from harness.emulator.sweep.machine_parameters import Value, check_key, parameters
+from harness.emulator.sweep.machine_parameters import ParameterValue, check_key, parameters
 
 Scale = Literal["linear", "log", "names"]
 
@@ -27,7 +27,7 @@ class InvalidSweep(EmulatorError):
 
 
 @dataclass(frozen=True)
-class Axis:
+class SweepAxis:
     """A parameter and its values; numbers ascend.
 
     `scale` is log if the ratios of neighbours vary less than their differences (a geometric series), and names if the
@@ -35,7 +35,7 @@ class Axis:
     """
 
     key: str
-    values: tuple[Value, ...]
+    values: tuple[ParameterValue, ...]
 
     @property
     def scale(self) -> Scale:
@@ -54,7 +54,7 @@ def scale_of(values: Sequence[float]) -> Literal["linear", "log"]:
     return "log" if max(ratios) / min(ratios) < max(differences) / min(differences) else "linear"
 
 
-def parse_axis(text: str, most_values: int) -> Axis:
+def parse_axis(text: str, most_values: int) -> SweepAxis:
     """Parse `KEY=VALUES`: single values and ranges, separated by commas.
 
     A range is FIRST:LAST:xFACTOR or FIRST:LAST:+STEP; it ends at the last value that is not beyond LAST, and whole
@@ -66,7 +66,7 @@ def parse_axis(text: str, most_values: int) -> Axis:
     if not separator:
         raise InvalidSweep(f"{_shown(text)} is not KEY=VALUES", "", "Write mfu.rows=8,16,32 or nb_bytes=256K:4M:x2")
     check_key(key)
-    values: list[Value] = []
+    values: list[ParameterValue] = []
     for word in words.split(","):
         found = list(itertools.islice(_part(key, word.strip()), most_values + 1))
         values += dict.fromkeys(found)  # whole numbers grow slowly by a small factor
@@ -77,10 +77,10 @@ def parse_axis(text: str, most_values: int) -> Axis:
         if values.count(value) > 1:
             raise InvalidSweep(f"{key} takes the value {shown(key, value)} twice", "", "Omit one of them")
     is_numeric = parameters()[key] in (int, float)
-    return Axis(key, tuple(sorted(values)) if is_numeric else tuple(values))
+    return SweepAxis(key, tuple(sorted(values)) if is_numeric else tuple(values))
 
 
-def shown(key: str, value: Value) -> str:
+def shown(key: str, value: ParameterValue) -> str:
     """Return a value as a reader writes it: with the largest suffix that leaves at most two decimals."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -93,7 +93,7 @@ def shown(key: str, value: Value) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-def _part(key: str, word: str) -> Iterator[Value]:
+def _part(key: str, word: str) -> Iterator[ParameterValue]:
     expected = parameters()[key]
     if expected not in (int, float):
         if not _NAME.match(word):
@@ -118,7 +118,7 @@ def _part(key: str, word: str) -> Iterator[Value]:
     yield from _steps(first, last, found[3], change, whole=expected is int)
 
 
-def _steps(first: Fraction, last: Fraction, sign: str, change: Fraction, *, whole: bool) -> Iterator[Value]:
+def _steps(first: Fraction, last: Fraction, sign: str, change: Fraction, *, whole: bool) -> Iterator[ParameterValue]:
     at = first
     while at <= last:
         yield round(at) if whole else _plain(at)

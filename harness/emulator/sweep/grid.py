@@ -11,9 +11,9 @@ from pathlib import Path
 from device_agents.emulated_npu.emulator_errors import ContradictoryMachine, EmulatorError
 from device_agents.emulated_npu.machine import Machine
 from harness.emulator.error_translation import errors_of_user
-from harness.emulator.options import MachineChoice
-from harness.emulator.sweep.axis import Axis, parse_axis
-from harness.emulator.sweep.machine_parameters import Value, changed, with_tied
+from harness.emulator.npu_options import MachineChoice
+from harness.emulator.sweep.axis import SweepAxis, parse_axis
+from harness.emulator.sweep.machine_parameters import ParameterValue, changed, with_tied
 from harness.errors import UsageError
 
 MOST_POINTS = 256
@@ -24,11 +24,11 @@ MOST_LINES = 12
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SweepMachine:
     """A machine to try; if its values contradict each other it is None, and `reason` says why."""
 
     base: Machine
-    settings: Mapping[str, Value]
+    settings: Mapping[str, ParameterValue]
     machine: Machine | None
     reason: str = ""
     next_step: str = ""
@@ -39,8 +39,8 @@ class Grid:
     """Base machines, the parameters that change, and their product: machine by machine, the last parameter fastest."""
 
     machines: tuple[Machine, ...]
-    axes: tuple[Axis, ...]
-    candidates: tuple[Candidate, ...]
+    axes: tuple[SweepAxis, ...]
+    candidates: tuple[SweepMachine, ...]
 
     @property
     def one_buffer(self) -> tuple[str, ...]:
@@ -94,9 +94,9 @@ def _read_machines(presets: Sequence[str], files: Sequence[Path]) -> list[Machin
     return found or [MachineChoice().load()]
 
 
-def _read_axes(settings: Sequence[str]) -> tuple[Axis, ...]:
+def _read_axes(settings: Sequence[str]) -> tuple[SweepAxis, ...]:
     """Return the parameters of --set with their values; raises UsageError."""
-    axes: list[Axis] = []
+    axes: list[SweepAxis] = []
     for text in settings:
         try:
             axis = parse_axis(text, MOST_POINTS)
@@ -112,11 +112,11 @@ def _read_axes(settings: Sequence[str]) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def _candidate(base: Machine, settings: Mapping[str, Value]) -> Candidate:
+def _candidate(base: Machine, settings: Mapping[str, ParameterValue]) -> SweepMachine:
     try:
-        return Candidate(base, settings, changed(base, settings))
+        return SweepMachine(base, settings, changed(base, settings))
     except ContradictoryMachine as error:
-        return Candidate(base, settings, None, in_one_line(error), error.next_step)
+        return SweepMachine(base, settings, None, in_one_line(error), error.next_step)
 
 
 def in_one_line(error: EmulatorError) -> str:

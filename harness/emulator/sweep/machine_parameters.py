@@ -16,7 +16,7 @@ from device_agents.emulated_npu.emulator_errors import InvalidMachine
 from device_agents.emulated_npu.machine import Machine, parse_machine
 from device_agents.emulated_npu.unit_commands import DataType
 
-Value = bool | int | float | str
+ParameterValue = bool | int | float | str
 """A value as in the file of a machine."""
 
 _ONE_BUFFER = ("nb_bytes", "sb_bytes")
@@ -41,7 +41,7 @@ def check_key(key: str) -> None:
     raise InvalidMachine(f"{key} is not a key of a machine", f"{why}Known: {', '.join(known)}", "Correct the key")
 
 
-def with_tied(machine: Machine, settings: Mapping[str, Value]) -> dict[str, Value]:
+def with_tied(machine: Machine, settings: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
     """Return the settings; with `shared_buffer`, the size of the one buffer stands under both of its keys."""
     shared = settings.get("shared_buffer", machine.shared_buffer)
     given = [key for key in _ONE_BUFFER if key in settings]
@@ -50,7 +50,7 @@ def with_tied(machine: Machine, settings: Mapping[str, Value]) -> dict[str, Valu
     return {**settings, **dict.fromkeys(_ONE_BUFFER, settings[given[0]])}
 
 
-def changed(machine: Machine, settings: Mapping[str, Value]) -> Machine:
+def changed(machine: Machine, settings: Mapping[str, ParameterValue]) -> Machine:
     """Return the machine with these values, under the same name.
 
     Raises InvalidMachine for an unknown key and a value of the wrong type or beyond its limits, and
@@ -71,7 +71,7 @@ def _fields(kind: type[Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield prefix + name, expected
 
 
-def _values(table: Any, prefix: str) -> Iterator[tuple[str, Value]]:
+def _values(table: Any, prefix: str) -> Iterator[tuple[str, ParameterValue]]:
     for each in dataclasses.fields(table):
         value = getattr(table, each.name)
         if dataclasses.is_dataclass(value):

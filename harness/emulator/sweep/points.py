@@ -10,19 +10,19 @@ from device_agents.emulated_npu.compiler.odd_dft.obstacles import NoDft
 from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit
 from device_agents.emulated_npu.inference import time_program
+from harness.emulator.core_run import run_rows
 from harness.emulator.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
 from harness.emulator.loading import NetworkModel, load_model
-from harness.emulator.options import Options
-from harness.emulator.run import run_rows
-from harness.emulator.sweep.axis import Axis
-from harness.emulator.sweep.grid import Candidate, Grid, in_one_line
-from harness.emulator.sweep.machine_parameters import Value
+from harness.emulator.npu_options import Options
+from harness.emulator.sweep.axis import SweepAxis
+from harness.emulator.sweep.grid import Grid, SweepMachine, in_one_line
+from harness.emulator.sweep.machine_parameters import ParameterValue
 from harness.emulator.value_check import Note
 from harness.errors import InputError
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One machine of a sweep: its changed parameters, and its time if it can run the network.
 
     `mfu_utilisation` is None without matrix products. If the machine cannot run the network, `reason` says why and the
@@ -30,7 +30,7 @@ class Point:
     """
 
     machine: str
-    settings: Mapping[str, Value]
+    settings: Mapping[str, ParameterValue]
     clock_hz: int
     cycles: float | None = None
     seconds: float | None = None
@@ -51,9 +51,9 @@ class Sweep:
 
     network: str
     machines: tuple[str, ...]
-    axes: tuple[Axis, ...]
+    axes: tuple[SweepAxis, ...]
     one_buffer: tuple[str, ...]
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
     import_s: float
     took_s: float
 
@@ -80,8 +80,8 @@ def run_sweep(
 
 
 def _measure(
-    model: NetworkModel, candidates: Sequence[Candidate], options: Options, cycle_budget: int | None, progress: Note
-) -> tuple[Point, ...]:
+    model: NetworkModel, candidates: Sequence[SweepMachine], options: Options, cycle_budget: int | None, progress: Note
+) -> tuple[SweepPoint, ...]:
     """Compile and time the network for one machine after the other, and note the progress.
 
     Raises InputError if none of them can run it.
@@ -96,12 +96,12 @@ def _measure(
     return tuple(points)
 
 
-def _point(model: NetworkModel, candidate: Candidate, options: Options, cycle_budget: int | None) -> Point:
+def _point(model: NetworkModel, candidate: SweepMachine, options: Options, cycle_budget: int | None) -> SweepPoint:
     """Return the time of the network on one machine, or why the machine cannot run it."""
     name, settings, machine = candidate.base.name, candidate.settings, candidate.machine
     if machine is None:
         reason, step = candidate.reason, candidate.next_step
-        return Point(name, settings, candidate.base.clock_hz, reason=reason, next_step=step)
+        return SweepPoint(name, settings, candidate.base.clock_hz, reason=reason, next_step=step)
     start = time.perf_counter()
     with errors_of_compiler():
         try:
@@ -110,9 +110,9 @@ def _point(model: NetworkModel, candidate: Candidate, options: Options, cycle_bu
             compile_s = time.perf_counter() - start
             timed = time_program(compiled.program, machine, cycle_budget=cycle_budget)
         except (BudgetExceeded, DoesNotFit, NoDft) as error:
-            return Point(name, settings, machine.clock_hz, reason=in_one_line(error), next_step=error.next_step)
+            return SweepPoint(name, settings, machine.clock_hz, reason=in_one_line(error), next_step=error.next_step)
     total = run_rows(timed)[-1]
-    return Point(
+    return SweepPoint(
         machine=name,
         settings=settings,
         clock_hz=machine.clock_hz,

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.emulator.sweep.axis import Axis, shown
+from harness.emulator.sweep.axis import SweepAxis, shown
 from harness.emulator.sweep.knee import knee
-from harness.emulator.sweep.points import Point, Sweep
+from harness.emulator.sweep.points import Sweep, SweepPoint
 from harness.emulator.tables import Facts, Part, Table
 from harness.report.line_plot import Mark, PlotAxis, PlotSeries, line_plot
 from harness.text import milliseconds, printable
@@ -20,11 +20,11 @@ _MOST_REASONS = 10
 
 
 @dataclass(frozen=True)
-class Line:
+class SweepLine:
     """Points that differ only in the horizontal axis, in its order; `knee` is the index of the knee, if any."""
 
     name: str
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
     knee: int | None
 
 
@@ -33,21 +33,21 @@ def metric(sweep: Sweep) -> Metric:
     return "cycles" if len({point.clock_hz for point in sweep.points}) == 1 else "milliseconds"
 
 
-def horizontal(sweep: Sweep) -> Axis | None:
+def horizontal(sweep: Sweep) -> SweepAxis | None:
     """Return the first parameter with several values; None if only the machines vary."""
     return next((axis for axis in sweep.axes if len(axis.values) > 1), None)
 
 
-def lines(sweep: Sweep) -> tuple[Line, ...]:
+def lines(sweep: Sweep) -> tuple[SweepLine, ...]:
     """Return the points in groups of equal parameters, apart from the horizontal axis."""
     across = horizontal(sweep)
-    groups: dict[str, list[Point]] = {}
+    groups: dict[str, list[SweepPoint]] = {}
     for point in sweep.points:
         groups.setdefault(_line_name(sweep, point, across), []).append(point)
-    return tuple(Line(name, tuple(points), _knee(sweep, points, across)) for name, points in groups.items())
+    return tuple(SweepLine(name, tuple(points), _knee(sweep, points, across)) for name, points in groups.items())
 
 
-def _line_name(sweep: Sweep, point: Point, across: Axis | None) -> str:
+def _line_name(sweep: Sweep, point: SweepPoint, across: SweepAxis | None) -> str:
     parts = [point.machine] if across is not None and len(sweep.machines) > 1 else []
     parts += [
         f"{axis.key}={shown(axis.key, point.settings[axis.key])}"
@@ -57,7 +57,7 @@ def _line_name(sweep: Sweep, point: Point, across: Axis | None) -> str:
     return ", ".join(parts)
 
 
-def _knee(sweep: Sweep, points: Sequence[Point], across: Axis | None) -> int | None:
+def _knee(sweep: Sweep, points: Sequence[SweepPoint], across: SweepAxis | None) -> int | None:
     if across is None or across.scale == "names":
         return None
     known = [(at, value) for at, point in enumerate(points) if (value := _value(sweep, point)) is not None]
@@ -65,7 +65,7 @@ def _knee(sweep: Sweep, points: Sequence[Point], across: Axis | None) -> int | N
     return None if place is None else known[place][0]
 
 
-def _value(sweep: Sweep, point: Point) -> float | None:
+def _value(sweep: Sweep, point: SweepPoint) -> float | None:
     if point.cycles is None or point.seconds is None:
         return None
     return point.cycles if metric(sweep) == "cycles" else 1e3 * point.seconds
@@ -96,14 +96,14 @@ def json_fields(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _marked(found: Sequence[Line]) -> Iterator[tuple[Point, bool]]:
+def _marked(found: Sequence[SweepLine]) -> Iterator[tuple[SweepPoint, bool]]:
     """Yield all points line by line, and whether each is a knee."""
     for line in found:
         for at, point in enumerate(line.points):
             yield point, at == line.knee
 
 
-def _fields(point: Point, is_knee: bool) -> dict[str, Any]:
+def _fields(point: SweepPoint, is_knee: bool) -> dict[str, Any]:
     return {
         "machine": point.machine,
         "settings": dict(point.settings),
@@ -143,7 +143,7 @@ def sweep_tables(sweep: Sweep) -> list[Part]:
     return [Table(header, rows, left=int(several), bars=True), Facts(tuple(_summary(sweep, found)))]
 
 
-def _cells(point: Point) -> tuple[str, ...]:
+def _cells(point: SweepPoint) -> tuple[str, ...]:
     if point.cycles is None or point.seconds is None:
         return "", "", "", "cannot run"
     used = "" if point.mfu_utilisation is None else f"{point.mfu_utilisation:.1%}"
@@ -154,7 +154,7 @@ def _bar(part: float, is_knee: bool) -> str:
     return "█" * round(part * _BAR) + (" ◀ knee" if is_knee else "")
 
 
-def _summary(sweep: Sweep, found: Sequence[Line]) -> Iterator[tuple[str, str]]:
+def _summary(sweep: Sweep, found: Sequence[SweepLine]) -> Iterator[tuple[str, str]]:
     across = horizontal(sweep)
     fixed = [f"{axis.key}={shown(axis.key, axis.values[0])}" for axis in sweep.axes if len(axis.values) == 1]
     with_fixed = f" with {', '.join(fixed)}" if fixed else ""
@@ -178,7 +178,7 @@ def _summary(sweep: Sweep, found: Sequence[Line]) -> Iterator[tuple[str, str]]:
     yield "took", f"{sweep.took_s:.2f} s for {len(sweep.points)} machines: {parts}"
 
 
-def _knee_text(sweep: Sweep, line: Line, key: str) -> str:
+def _knee_text(sweep: Sweep, line: SweepLine, key: str) -> str:
     known = [(value, point) for point in line.points if (value := _value(sweep, point)) is not None]
     if len(known) > 1 and len({value for value, _ in known}) == 1:
         return f"none, {key} changes nothing"
@@ -212,6 +212,6 @@ def sweep_plot(sweep: Sweep) -> tuple[str, str]:
     return title, line_plot(series, PlotAxis(label, scale, ticks), PlotAxis(metric(sweep), scale))
 
 
-def _numbers(axis: Axis) -> list[float]:
+def _numbers(axis: SweepAxis) -> list[float]:
     """Return the horizontal places of an axis' values: the values, or 0, 1, 2, … if they are not numbers."""
     return [float(at) if axis.scale == "names" else float(value) for at, value in enumerate(axis.values)]

@@ -21,15 +21,15 @@ from device_agents.emulated_npu.reports.statistics import LayerRow, layer_rows
 from device_agents.emulated_npu.unit_commands import Space
 from harness.emulator.error_translation import errors_of_compiler, errors_of_user
 from harness.emulator.loading import CompiledModel, LoadedProgram, compile_network, load_network
-from harness.emulator.options import MachineChoice, Options, RunOptions
-from harness.emulator.value_check import Checked, Note, check_values, has_values
+from harness.emulator.npu_options import MachineChoice, Options, RunOptions
+from harness.emulator.value_check import Note, ValueCheck, check_values, has_values
 from harness.errors import UsageError
 
 _PROGRAM_BUDGET_CYCLES = 10**10
 
 
 @dataclass(frozen=True)
-class Run:
+class CoreRun:
     """A timed run. For a program file `source` is None, and the compiler's facts are missing.
 
     `setup_cycles`: the program's setup, which runs once when the program is loaded.
@@ -40,7 +40,7 @@ class Run:
     timing_s: float
     setup_cycles: float = 0.0
     source: CompiledModel | None = None
-    checked: Checked | None = None
+    checked: ValueCheck | None = None
     marginal_cycles: tuple[float, ...] | None = None
     in_order_cycles: float | None = None
 
@@ -103,14 +103,14 @@ def compile_program(
     return CompiledProgram(source, setup_cycles(loaded))
 
 
-def run_on_one_core(loaded: LoadedProgram, wanted: RunOptions, note: Note) -> Run:
+def run_on_one_core(loaded: LoadedProgram, wanted: RunOptions, note: Note) -> CoreRun:
     """Time a program and, for a network on a float32 machine, compare its values with ONNX Runtime's."""
     source = loaded.source
     if wanted.compare_reorder and source is None:
         raise UsageError("--compare-reorder needs a network", why="A program file is already compiled")
     timed, timing_s = time_loaded(loaded, wanted.cycle_budget)
     with_values = wanted.values and source is not None and has_values(loaded.machine, note)
-    return Run(
+    return CoreRun(
         name=loaded.name,
         timed=timed,
         timing_s=timing_s,

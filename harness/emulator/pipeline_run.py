@@ -25,7 +25,7 @@ from device_agents.emulated_npu.partition.score import AbsoluteScore, ShareScore
 from device_agents.emulated_npu.partition.split_walk import SplitRule
 from harness.emulator.error_translation import errors_of_compiler, errors_of_user
 from harness.emulator.loading import CompiledModel
-from harness.emulator.options import PipelineOptions
+from harness.emulator.npu_options import PipelineOptions
 from harness.emulator.value_check import Note, has_values, system_error
 from harness.errors import UsageError
 
@@ -43,7 +43,7 @@ _ABSOLUTE = {name: f"{name}_weight" for name in ("compute", "dynamic", "static",
 class PartitionRun:
     """A partition as it was compiled and run; `method` is balanced, score or absolute.
 
-    `max_rel_error` as in `Checked`; None if no values were compared.
+    `max_rel_error` as in `ValueCheck`; None if no values were compared.
     """
 
     method: str

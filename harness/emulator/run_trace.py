@@ -6,8 +6,8 @@ from typing import Any
 
 from device_agents.emulated_npu.inference import TimedProgram
 from device_agents.emulated_npu.reports.chrome_trace import LayerLabel, chrome_trace, labels_of_names
+from harness.emulator.core_run import time_loaded
 from harness.emulator.loading import LoadedProgram
-from harness.emulator.run import time_loaded
 from harness.errors import InputError
 
 _MOST_TRACED_ITEMS = 100_000

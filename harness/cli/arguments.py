@@ -27,13 +27,23 @@ def complete_device(incomplete: str) -> list[str]:
 
 def complete_preset(incomplete: str) -> list[str]:
     """Return the names of built-in machines that begin so, for the shell's completion."""
-    from harness.emulator.options import preset_names
+    from harness.emulator.npu_options import preset_names
 
     return [name for name in preset_names() if name.startswith(incomplete)]
 
 
 MODELS_HELP = "ONNX files, or builtin:NAME (builtin:resnet50, builtin:mobilenetv2, …)."
 
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL.onnx", help="An ONNX file, or builtin:NAME (builtin:resnet50, …).")
+]
+ModelOrProgram = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL.onnx|PROGRAM", help="An ONNX file, builtin:NAME, or a program file of `npu compile -o`."
+    ),
+]
+CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows to this CSV file.")]
 OptionalModels = Annotated[
     list[str] | None, typer.Argument(metavar="[MODEL.onnx …]", help=MODELS_HELP + " Default: the built-in networks.")
 ]
