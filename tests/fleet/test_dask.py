@@ -369,7 +369,7 @@ def test_texts_of_an_outcome_are_printable() -> None:
 def test_another_version_of_harness_is_refused(rig: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller that differs from the worker measures nothing, and names both versions."""
     for module in ("job_archive", "dask_engine"):
-        monkeypatch.setattr(f"harness.fleet.cluster.{module}.VERSIONS", ("0.0.9", 3, 2))
+        monkeypatch.setattr(f"harness.fleet.cluster.{module}.VERSIONS", ("0.0.9", 3))
     (outcome,) = run(engine(rig), job(rig, "g"))
     assert outcome.failure is not None
     assert outcome.failure.kind == "EngineError"

@@ -13,8 +13,8 @@ from harness.version import VERSION
 
 REQUEST_FORMAT = 2
 """Changes with the fields of a request or an outcome."""
-VERSIONS = (VERSION, SCHEMA_VERSION, REQUEST_FORMAT)
-"""These must be equal on controller and worker."""
+VERSIONS = (VERSION, f"{SCHEMA_VERSION}, requests {REQUEST_FORMAT}")
+"""The version, and those of journal and requests: a pair, which older versions can show, too."""
 _ADDRESS = re.compile(r"(tcp|tls)://[A-Za-z0-9._\[\]:-]{1,200}:([0-9]{1,5})\Z")
 
 

@@ -207,7 +207,7 @@ class _Run:
             future.add_done_callback(lambda _: self._ended.put(name))
             return None
         if tuple(reply["versions"]) != VERSIONS:
-            theirs, ours = map(_version_text, (reply["versions"], VERSIONS))
+            theirs, ours = (f"{version}, journal {formats}" for version, formats in (reply["versions"], VERSIONS))
             what = f"The worker that offers {task.request.device} has another version than this harness"
             raise EngineError(what, why=f"{theirs} there; {ours} here", next_step="Install the same version on both")
         numbers: Mapping[int, int] = {}
@@ -266,10 +266,6 @@ class _Run:
 def _failed(request: ProfileRequest, error: HarnessError) -> ProfileOutcome:
     at = now()
     return ProfileOutcome(request, at, at, 0, failure=Failure.of(error))
-
-
-def _version_text(versions: Sequence[object]) -> str:
-    return ", ".join(f"{label}{value}" for label, value in zip(("", "journal ", "requests "), versions, strict=False))
 
 
 def _named_facts(request: ProfileRequest) -> dict[str, Any]:
