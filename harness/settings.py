@@ -5,7 +5,6 @@ Every error names the file and the key, says what is wrong in TOML's words, and 
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import ConfigurationError, reason_of
 from harness.files import read_file
+from harness.text import did_you_mean
 
 if TYPE_CHECKING:  # pydantic would double the start-up time of the command line
     from pydantic import BaseModel, ValidationError
@@ -96,8 +96,7 @@ def settings_error(
     key = _shown(keys, content, prefix)
     if problem["type"] == "extra_forbidden":
         names = known(keys[:-1])
-        near = difflib.get_close_matches(str(keys[-1]), names, n=1)
-        step = f"Did you mean {near[0]}?" if near else f"Known keys: {', '.join(names)}" if names else "Remove it"
+        step = did_you_mean(str(keys[-1]), names, "Known keys") if names else "Remove it"
         return invalid_key(path, key, "is unknown", step)
     if problem["type"] == "missing":
         return invalid_key(path, key, "is missing", "Add it")

@@ -6,11 +6,14 @@ direction, lone surrogates. `printable` and `last_part` make it safe to show.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
+from datetime import datetime
 
 MAX_TEXT = 2000
 SAFE_NAME_RULE = "must be 1 to 64 letters, digits, dots, dashes or underscores"
-_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
 _CONTROL_PICTURES = 0x2400
 _DELETE = 0x7F
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([smhd]?)\Z")
@@ -40,9 +43,9 @@ def last_part(text: str, limit: int = 600) -> str:
     return plain if len(plain) <= limit else "…" + plain[-limit:]
 
 
-def is_safe_name(text: str) -> bool:
+def is_safe_name(text: str, longest: int = 64) -> bool:
     """Return whether a text is safe as a part of paths and commands (see `SAFE_NAME_RULE`)."""
-    return _SAFE_NAME.match(text) is not None
+    return len(text) <= longest and _SAFE_NAME.match(text) is not None
 
 
 def safe_name(text: str) -> str:
@@ -56,6 +59,21 @@ def milliseconds(seconds: float) -> str:
     """Return milliseconds with as many digits as a latency deserves."""
     value = seconds * 1e3
     return f"{value:.1f}" if value >= 1000 else f"{value:.3f}" if value >= 1 else f"{value:.4f}"
+
+
+def did_you_mean(name: str, known: Iterable[str], label: str) -> str:
+    """Return a question with the most similar known names, or all known names after a label."""
+    names = tuple(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(near)}?" if near else f"{label}: {', '.join(names)}"
+
+
+def is_time(text: str) -> bool:
+    """Return whether a text is a time with its time zone, in ISO 8601."""
+    try:
+        return text.isascii() and text.isprintable() and datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def duration_s(text: str) -> float:

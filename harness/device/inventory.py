@@ -18,7 +18,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import stat
 from collections.abc import Mapping
@@ -32,7 +31,7 @@ from device_agents.backends import BACKENDS
 from harness.errors import UnknownDevice
 from harness.settings import invalid_key, read_toml, settings_error
 from harness.strict import StrictModel
-from harness.text import SAFE_NAME_RULE, is_safe_name, safe_name
+from harness.text import SAFE_NAME_RULE, did_you_mean, is_safe_name, printable, safe_name
 
 _RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _DEVICE_KEYS = ("backend", "options", "resource", "groups", "golden_ms")
@@ -144,11 +143,9 @@ def find_device(inventory: Mapping[str, Device], name: str) -> Device:
     """Return the device of that name; raises UnknownDevice, which lists similar names."""
     if name in inventory:
         return inventory[name]
-    near = difflib.get_close_matches(name, inventory, n=3, cutoff=0.5)
-    why = f"Did you mean {' or '.join(near)}?" if near else f"Known devices: {', '.join(sorted(inventory))}"
-    shown = "".join(character if character.isprintable() else "?" for character in name[:80])
+    why = did_you_mean(name, sorted(inventory), "Known devices")
     next_step = "List devices with `harness devices list`, or add this one to devices.toml"
-    raise UnknownDevice(f"There is no device {shown!r}", why=why, next_step=next_step)
+    raise UnknownDevice(f"There is no device {printable(name, 80)!r}", why=why, next_step=next_step)
 
 
 def _tables(path: Path) -> dict[str, Any]:

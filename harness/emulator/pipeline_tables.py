@@ -8,7 +8,7 @@ from typing import Any
 from device_agents.emulated_npu.partition.groups import name_cores
 from harness.emulator.pipeline_run import PartitionRun, PipelineRun
 from harness.emulator.tables import Facts, Part, Table
-from harness.text import milliseconds, printable
+from harness.text import byte_size, milliseconds, printable
 
 _PS_PER_S = 1e12
 _WIDTH = 28
@@ -157,6 +157,6 @@ def _group_rows(run: PipelineRun, each: PartitionRun) -> Iterator[tuple[str, ...
             milliseconds(each.placed.predicted_ps[number] / _PS_PER_S),
             milliseconds(load.own_ps / _PS_PER_S),
             f"{load.load:.0%}",
-            f"{found.received_bytes / 1024:,.0f} KiB",
+            byte_size(found.received_bytes),
             load.by,
         )

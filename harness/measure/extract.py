@@ -11,7 +11,6 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,6 +24,7 @@ from harness.probe.batches import Visits
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
+from harness.text import is_time
 
 MAX_EXTRACT_BYTES = 1 << 30
 """The largest extract that is merged; a campaign of a thousand probes with forty rounds takes some megabytes."""
@@ -85,7 +85,7 @@ def _written(kind: Any) -> Any:
 
 
 def _moment(text: str) -> str:
-    if datetime.fromisoformat(text).tzinfo is None or not (text.isascii() and text.isprintable()):
+    if not is_time(text):
         raise ValueError("A time is not in the form of a journal")
     return text
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import InvalidNetwork, UnsupportedNetwork
+from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
 from harness.files import read_file
 from harness.text import printable
 
@@ -43,7 +43,7 @@ def read_model(path: Path) -> ModelFile:
         content = read_file(path, MAX_FILE_BYTES)
     except (OSError, ValueError) as error:
         step = "A network of more than 2 GB keeps its weights as external data"
-        why = getattr(error, "strerror", None) or str(error)
+        why = reason_of(error)
         raise InvalidNetwork(f"{shown} cannot be read", why=why, next_step=step if "larger" in why else "") from error
     return parse_model(printable(path.stem, 200), shown, content, path.parent)
 

@@ -18,7 +18,6 @@ Every other key has a default.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from pathlib import Path
 from harness.network.models import BUILTIN_NAMES, BUILTIN_PREFIX
 from harness.nightly.plan_file import DaskSettings, NightSettings, SetSettings, read_plan_file
 from harness.settings import invalid_key
+from harness.text import did_you_mean
 
 PLAN_NAME = "nightly.toml"
 
@@ -128,10 +128,8 @@ def _network(path: Path, key: str, text: str) -> str:
     """Return the name of a built-in network, or the absolute path of a file that exists."""
     if not text.startswith(BUILTIN_PREFIX):
         return _file(path, key, text)
-    name = text.removeprefix(BUILTIN_PREFIX)
-    if name not in BUILTIN_NAMES:
-        near = difflib.get_close_matches(name, BUILTIN_NAMES, n=1)
-        step = f"Did you mean {BUILTIN_PREFIX}{near[0]}?" if near else f"Built-in networks: {', '.join(BUILTIN_NAMES)}"
+    if text.removeprefix(BUILTIN_PREFIX) not in BUILTIN_NAMES:
+        step = did_you_mean(text, (BUILTIN_PREFIX + one for one in BUILTIN_NAMES), "Built-in networks")
         raise invalid_key(path, key, f"names {text[:60]!r}, which is not built in", step)
     return text
 

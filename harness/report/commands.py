@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from harness.text import is_safe_name
 
 if TYPE_CHECKING:
     from harness.lut.table import Lut
 
-_SAFE_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
+_LONGEST_NAME = 100
 
 
 def commands(table: Lut, names: Sequence[str], validated: bool) -> tuple[str, ...]:
     """Return the commands that reproduce a report; names that a shell would interpret are replaced."""
     from harness.network.models import BUILTIN_NAMES
 
-    device = table.device if _SAFE_WORD.match(table.device) else "DEVICE"
-    folder = table.path.name if _SAFE_WORD.match(table.path.name) else "TABLE"
-    safe = (name if _SAFE_WORD.match(name) else "MODEL" for name in names)
+    device = table.device if is_safe_name(table.device) else "DEVICE"
+    folder = table.path.name if is_safe_name(table.path.name) else "TABLE"
+    safe = (name if is_safe_name(name, _LONGEST_NAME) else "MODEL" for name in names)
     models = (f"builtin:{name}" if name in BUILTIN_NAMES else f"{name.removesuffix('.onnx')}.onnx" for name in safe)
     words = " ".join(dict.fromkeys(models)) or "MODEL.onnx"
     last = f"harness estimate {words} --lut lut/{device}/{folder} --html report.html"

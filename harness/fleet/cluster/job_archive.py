@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.measure.request import ProfileRequest
 from harness.network.models import BUILTIN_PREFIX, ModelContent
 from harness.network.read import read_model
-from harness.text import printable
+from harness.text import is_time, printable
 
 MAX_FILES_BYTES = 256 << 20
 """The most bytes of one request's files: the scheduler keeps them in memory until the request is done."""
@@ -169,7 +168,7 @@ def _check(outcome: ProfileOutcome, device: str) -> None:
         raise ValueError("It has a number that is not finite")
     since = outcome.health.since if outcome.health else ""
     for text in (outcome.started, outcome.ended, *([since] if since else [])):
-        if datetime.fromisoformat(text).tzinfo is None or not (text.isascii() and text.isprintable()):
+        if not is_time(text):
             raise ValueError(f"{printable(text, 80)} is not a time")
     if any(one.device != device for one in (outcome.result, outcome.space) if one is not None):
         raise ValueError("It belongs to another device")
