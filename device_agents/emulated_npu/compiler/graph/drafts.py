@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from device_agents.emulated_npu.compiler.graph import constants, views
 from device_agents.emulated_npu.compiler.graph.constants import Array, ChannelStep
-from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, Value, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value, View
 from device_agents.emulated_npu.compiler.graph.parsed_model import (
     OnnxNode,
     ParsedModel,
@@ -25,33 +25,14 @@ NO_NODE = OnnxNode("", "", (), (), (), {})
 
 @dataclass
 class Draft:
-    """A mutable `HardwareLayer` whose scale and shift are a list of steps.
+    """A layer before folding, with its scale and shift as a list of steps; its index is given later.
 
     An AFFINE draft has only its first input; its factors are computed from the steps at the end. Errors name `node`.
     """
 
-    name: str
-    function: Function
-    inputs: tuple[View, ...]
-    output: View
-    settings: Settings = PLAIN
-    weights: LazyConstant | None = None
-    groups: int = 1
-    matrix: bool = False
+    layer: HardwareLayer
+    node: OnnxNode
     steps: list[ChannelStep] = field(default_factory=list)
-    residual: View | None = None
-    nodes: tuple[str, ...] = ()
-    node: OnnxNode = NO_NODE
-
-    @property
-    def reads(self) -> tuple[View, ...]:
-        """Every view that the layer reads."""
-        return self.inputs if self.residual is None else (*self.inputs, self.residual)
-
-    @property
-    def channel_axis(self) -> int:
-        """The axis of the output along which steps apply."""
-        return len(self.output.axes) - 1 if self.matrix else 1
 
 
 class Builder:
@@ -183,7 +164,8 @@ class Builder:
     ) -> Draft:
         """Add a layer; its inputs have the shapes that `HardwareLayer` lists."""
         name = f"{self.node.name}.{len(self.drafts)}"
-        draft = Draft(name, function, tuple(inputs), output, settings, weights, groups, matrix, node=self.node)
+        layer = HardwareLayer(-1, name, (), function, tuple(inputs), output, settings, weights, groups, matrix)
+        draft = Draft(layer, self.node)
         self.drafts.append(draft)
         return draft
 
@@ -275,7 +257,7 @@ class Builder:
         own = self.drafts[self._first :]
         if not own:
             return self.node.names
-        own[-1].nodes, own[-1].name = self.node.names, self.node.name
+        own[-1].layer = replace(own[-1].layer, nodes=self.node.names, name=self.node.name)
         return ()
 
 

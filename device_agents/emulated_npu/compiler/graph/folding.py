@@ -15,6 +15,7 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import FLOATS, ChannelStep, linear_step
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, View
+from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
 from device_agents.emulated_npu.unit_commands import Activation, Binary, Function
 
 _MATRIX_UNIT = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
@@ -58,7 +59,7 @@ class _Folding:
         self._build = build
         self.kept: list[Draft | None] = []
         self._writers: dict[str, int] = {}
-        self._readers = Counter(view.value for draft in build.drafts for view in draft.reads)
+        self._readers = Counter(view.value for draft in build.drafts for view in draft.layer.reads)
         self._readers.update(build.homes.keys())  # those lie in another value, and may be read there
 
     def visit(self, draft: Draft) -> None:
@@ -68,8 +69,8 @@ class _Folding:
             self._note(draft, len(self.kept) - 1)
 
     def _note(self, draft: Draft, place: int) -> None:
-        name = draft.output.value
-        if views.is_whole(draft.output, self._build.values[name].shape):
+        name = draft.layer.output.value
+        if views.is_whole(draft.layer.output, self._build.values[name].shape):
             self._writers[name] = place
 
     def _writer(self, view: View, functions: Iterable[Function]) -> tuple[int, Draft] | None:
@@ -79,25 +80,25 @@ class _Folding:
         if place is None or value.is_output or self._readers[view.value] != 1 or value.dtype not in FLOATS:
             return None
         writer = self.kept[place]
-        if writer is None or writer.function not in functions or not views.is_whole(view, value.shape):
+        if writer is None or writer.layer.function not in functions or not views.is_whole(view, value.shape):
             return None
-        return (place, writer) if writer.settings.activation == Activation.NONE else None
+        return (place, writer) if writer.layer.settings.activation == Activation.NONE else None
 
     def _absorb(self, place: int, writer: Draft, draft: Draft) -> None:
         """Let the layer at that position write the output of the draft."""
-        writer.output = draft.output
-        writer.nodes = (*writer.nodes, *draft.nodes)
+        nodes = (*writer.layer.nodes, *draft.layer.nodes)
+        writer.layer = replace(writer.layer, output=draft.layer.output, nodes=nodes)
         self._note(writer, place)
 
     def _fold_step(self, draft: Draft) -> bool:
         source = _affine_source(self._build, draft)
-        if source is None or not self._same_type(draft.inputs[source], draft):
+        if source is None or not self._same_type(draft.layer.inputs[source], draft):
             return False
-        found = self._writer(draft.inputs[source], _WITH_STEPS)
-        if found is None or found[1].residual is not None:
+        found = self._writer(draft.layer.inputs[source], _WITH_STEPS)
+        if found is None or found[1].layer.residual is not None:
             return False
         place, writer = found
-        steps = _steps(self._build, draft, source, writer.channel_axis)
+        steps = _steps(self._build, draft, source, channel_axis(writer.layer))
         if steps:
             writer.steps.extend(steps)
             self._absorb(place, writer, draft)
@@ -105,44 +106,44 @@ class _Folding:
 
     def _fold_residual(self, draft: Draft) -> bool:
         """Fold the addition into the later of the layers that can take it; that layer moves behind the other."""
-        if draft.function != Function.BINARY or draft.settings.mode != Binary.ADD:
+        if draft.layer.function != Function.BINARY or draft.layer.settings.mode != Binary.ADD:
             return False
         candidates = []
-        for view, other in (draft.inputs, draft.inputs[::-1]):
+        for view, other in (draft.layer.inputs, draft.layer.inputs[::-1]):
             found = self._writer(view, _MATRIX_UNIT)
             constant = self._build.values[other.value].kind == "constant"
-            if found is None or found[1].residual is not None or constant or _repeats(other):
+            if found is None or found[1].layer.residual is not None or constant or _repeats(other):
                 continue
             if self._same_type(view, draft):
                 candidates.append((*found, other))
         if not candidates:
             return False
         place, writer, residual = max(candidates, key=lambda candidate: candidate[0])
-        writer.residual = residual
+        writer.layer = replace(writer.layer, residual=residual)
         self.kept[place] = None
         self.kept.append(writer)
         self._absorb(len(self.kept) - 1, writer, draft)
         return True
 
     def _fold_activation(self, draft: Draft) -> bool:
-        if draft.function != Function.MAP or not self._same_type(draft.inputs[0], draft):
+        if draft.layer.function != Function.MAP or not self._same_type(draft.layer.inputs[0], draft):
             return False
-        found = self._writer(draft.inputs[0], _WITH_EPILOGUE)
+        found = self._writer(draft.layer.inputs[0], _WITH_EPILOGUE)
         if found is None:
             return False
         place, writer = found
-        unary = draft.settings
-        if writer.function not in _ALPHA_TAKEN:
-            writer.settings = replace(writer.settings, activation=unary.activation, alpha=unary.alpha, beta=unary.beta)
-        elif unary.activation in _WITHOUT_PARAMETERS:
-            writer.settings = replace(writer.settings, activation=unary.activation)
-        else:
+        unary = draft.layer.settings
+        settings = replace(writer.layer.settings, activation=unary.activation)
+        if writer.layer.function not in _ALPHA_TAKEN:
+            settings = replace(settings, alpha=unary.alpha, beta=unary.beta)
+        elif unary.activation not in _WITHOUT_PARAMETERS:
             return False
+        writer.layer = replace(writer.layer, settings=settings)
         self._absorb(place, writer, draft)
         return True
 
     def _same_type(self, view: View, draft: Draft) -> bool:
-        return self._build.dtype(view) == self._build.dtype(draft.output)
+        return self._build.dtype(view) == self._build.dtype(draft.layer.output)
 
 
 def _repeats(view: View) -> bool:
@@ -151,38 +152,38 @@ def _repeats(view: View) -> bool:
 
 def _affine_source(build: Builder, draft: Draft) -> int | None:
     """Return the input of a draft that is an affine function with constant factors; None for other drafts."""
-    if draft.function == Function.AFFINE and draft.settings.activation == Activation.NONE:
+    if draft.layer.function == Function.AFFINE and draft.layer.settings.activation == Activation.NONE:
         return 0
-    if draft.function == Function.MAP and draft.settings.activation == Activation.SCALE:
+    if draft.layer.function == Function.MAP and draft.layer.settings.activation == Activation.SCALE:
         return 0
-    if draft.function == Function.BINARY and draft.settings.activation == Activation.NONE:
-        constant = [build.values[view.value].kind == "constant" for view in draft.inputs]
+    if draft.layer.function == Function.BINARY and draft.layer.settings.activation == Activation.NONE:
+        constant = [build.values[view.value].kind == "constant" for view in draft.layer.inputs]
         return None if constant[0] == constant[1] else int(constant[0])
     return None
 
 
-def _steps(build: Builder, draft: Draft, source: int, channel_axis: int) -> list[ChannelStep]:
+def _steps(build: Builder, draft: Draft, source: int, axis: int) -> list[ChannelStep]:
     """Return the draft as steps along that axis; an empty list if that is impossible."""
-    if draft.function == Function.MAP:
-        return [linear_step(draft.settings.alpha, draft.settings.beta)]
-    if draft.function == Function.AFFINE:
-        return draft.steps if draft.channel_axis == channel_axis else []
-    view = draft.inputs[1 - source]
+    if draft.layer.function == Function.MAP:
+        return [linear_step(draft.layer.settings.alpha, draft.layer.settings.beta)]
+    if draft.layer.function == Function.AFFINE:
+        return draft.steps if channel_axis(draft.layer) == axis else []
+    view = draft.layer.inputs[1 - source]
     constant = build.values[view.value].constant
-    if constant is None or not _along(view, channel_axis, constant):
+    if constant is None or not _along(view, axis, constant):
         return []
-    step = _binary_step(Binary(draft.settings.mode), constant, constant_first=source == 1)
+    step = _binary_step(Binary(draft.layer.settings.mode), constant, constant_first=source == 1)
     return [] if step is None else [step]
 
 
-def _along(view: View, channel_axis: int, constant: LazyConstant) -> bool:
+def _along(view: View, axis: int, constant: LazyConstant) -> bool:
     """Return whether the view has all of the constant, along that axis or as one number."""
-    varying = [place for place, axis in enumerate(view.axes) if axis.base is not None and axis.size != 1]
+    varying = [place for place, one in enumerate(view.axes) if one.base is not None and one.size != 1]
     if not varying:
         return all(size == 1 for size in constant.shape)
-    axis = view.axes[channel_axis]
-    whole = axis.step == 1 and not any(view.start)
-    return varying == [channel_axis] and whole and math.prod(constant.shape) == axis.size
+    walked = view.axes[axis]
+    whole = walked.step == 1 and not any(view.start)
+    return varying == [axis] and whole and math.prod(constant.shape) == walked.size
 
 
 def _binary_step(mode: Binary, constant: LazyConstant, constant_first: bool) -> ChannelStep | None:

@@ -18,6 +18,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     View,
     ViewAxis,
 )
+from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
 from device_agents.emulated_npu.compiler.graph.operators import OPERATORS
 from device_agents.emulated_npu.compiler.graph.orders import ordered
 from device_agents.emulated_npu.compiler.graph.parsed_model import ParsedModel, parse_model
@@ -96,29 +97,17 @@ class _Finish:
         inputs, output = self._checked(draft)
         folded = None
         if draft.steps:
-            channels = output.axes[draft.channel_axis].size
-            dtype = self._build.values[draft.output.value].dtype
-            folded = scale_shift(f"{draft.name}.scale_shift", draft.steps, channels, dtype)
-            if draft.function == Function.AFFINE:
+            channels = output.axes[channel_axis(draft.layer)].size
+            dtype = self._build.values[draft.layer.output.value].dtype
+            folded = scale_shift(f"{draft.layer.name}.scale_shift", draft.steps, channels, dtype)
+            if draft.layer.function == Function.AFFINE:
                 inputs, folded = (*inputs, *self._factors(folded, output.shape)), None
-        return HardwareLayer(
-            index=index,
-            name=draft.name,
-            nodes=draft.nodes,
-            function=draft.function,
-            inputs=inputs,
-            output=output,
-            settings=draft.settings,
-            weights=draft.weights,
-            groups=draft.groups,
-            matrix=draft.matrix,
-            scale_shift=folded,
-            residual=None if draft.residual is None else self._resolved(draft.residual),
-        )
+        residual = None if draft.layer.residual is None else self._resolved(draft.layer.residual)
+        return replace(draft.layer, index=index, inputs=inputs, output=output, scale_shift=folded, residual=residual)
 
     def _checked(self, draft: Draft) -> tuple[tuple[View, ...], View]:
         """Return inputs and output of the layer; raises UnsupportedOperator if no command can compute it."""
-        inputs, output = tuple(self._resolved(view) for view in draft.inputs), self._resolved(draft.output)
+        inputs, output = tuple(self._resolved(view) for view in draft.layer.inputs), self._resolved(draft.layer.output)
         operands = [self._build.values[view.value] for view in (output, *inputs)]
         limits.check_types(draft, operands)
         limits.check_window(draft)

@@ -21,14 +21,14 @@ def within_rank(draft: Draft, inputs: Sequence[View], output: View) -> tuple[tup
     Elementwise layers drop axes of size 1 and merge axes that merge in all their views. Raises UnsupportedOperator if
     too many axes remain.
     """
-    if draft.function in _FREE_OF_AXES and len(output.axes) > MAX_RANK:
+    if draft.layer.function in _FREE_OF_AXES and len(output.axes) > MAX_RANK:
         output, *rest = views.compacted((output, *inputs))
         inputs = rest
     # Products, windows and gathers loop over their leading axes: these do not count.
-    if draft.function is Function.GATHER:
+    if draft.layer.function is Function.GATHER:
         ranks = [len(inputs[0].axes)]
     else:
-        ranks = [] if draft.function in _WITH_WEIGHTS else [len(view.axes) for view in (output, *inputs)]
+        ranks = [] if draft.layer.function in _WITH_WEIGHTS else [len(view.axes) for view in (output, *inputs)]
     if max(ranks, default=0) > MAX_RANK:
         raise unsupported(draft.node, f"It takes a view with more than {MAX_RANK} axes ({max(ranks)})")
     return tuple(inputs), output
@@ -49,11 +49,11 @@ def check_types(draft: Draft, operands: Sequence[Value]) -> None:
 
     The `data_type` of a machine replaces float32 when it computes.
     """
-    if draft.function not in _WITH_WEIGHTS:
+    if draft.layer.function not in _WITH_WEIGHTS:
         return
     kinds = [value.dtype for value in operands]
-    if draft.weights is not None:
-        kinds.append(draft.weights.dtype)
+    if draft.layer.weights is not None:
+        kinds.append(draft.layer.weights.dtype)
     other = next((kind for kind in kinds if kind != DataType.FLOAT32), None)
     if other is not None:
         raise unsupported(draft.node, f"It makes products in {other.name.lower()}; only float32 is known")
@@ -61,7 +61,7 @@ def check_types(draft: Draft, operands: Sequence[Value]) -> None:
 
 def check_window(draft: Draft) -> None:
     """Raise UnsupportedOperator for kernels, strides, dilations and padding that no instruction can encode."""
-    settings = draft.settings
+    settings = draft.layer.settings
     for name, most in (("kernel", MAX_WINDOW), ("stride", MAX_WINDOW), ("dilation", MAX_WINDOW), ("pad", MAX_PAD)):
         largest = max(getattr(settings, name))
         if largest > most:

@@ -75,11 +75,6 @@ class OddBlocks:
         """Real multiplications of the pointwise product of all blocks: four per complex one (S4.6)."""
         return 4 * self.bins * self.kernel_transforms * self.number
 
-    @property
-    def direct_multiplications(self) -> int:
-        """Multiplications of the direct convolution for the same whole blocks."""
-        return math.prod(self.kernel) * math.prod(self.valid) * self.kernel_transforms * self.number
-
 
 @dataclass(frozen=True)
 class TransformedConvolution:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
-from device_agents.emulated_npu.compiler.graph.regions import Region, intersection, is_empty, value_region, whole
+from device_agents.emulated_npu.compiler.graph.regions import Region, overlap, value_region, whole
 
 
 def layer_producers(graph: Graph) -> tuple[frozenset[int], ...]:
@@ -18,6 +18,6 @@ def layer_producers(graph: Graph) -> tuple[frozenset[int], ...]:
         for view in layer.reads:
             others = writers.get(view.value, ())
             needed = value_region(view, whole(view.shape)) if others else ()
-            own.update(place for place, region in others if not is_empty(intersection(needed, region)))
+            own.update(place for place, region in others if overlap(needed, region))
         found.append(frozenset(own))
     return tuple(found)

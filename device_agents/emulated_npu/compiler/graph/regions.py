@@ -5,7 +5,8 @@ A region is a half-open interval on every axis of a value or a view.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, View
 from device_agents.emulated_npu.unit_commands import Function
@@ -45,6 +46,16 @@ def intersection(first: Region, second: Region) -> Region:
 def is_empty(region: Region) -> bool:
     """Return whether a region has no elements."""
     return any(high <= low for low, high in region)
+
+
+def overlap(first: Region, second: Region) -> bool:
+    """Return whether two regions of the same value have an element in common."""
+    return not is_empty(intersection(first, second))
+
+
+def hull(regions: Iterable[Region]) -> Region:
+    """Return the smallest region that contains all of one or more regions."""
+    return tuple(functools.reduce(union, intervals) for intervals in zip(*regions, strict=True))
 
 
 def is_windowed(layer: HardwareLayer) -> bool:

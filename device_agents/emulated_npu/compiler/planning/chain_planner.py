@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     Graph,
     HardwareLayer,
-    View,
     whole_value,
     with_parts,
     written_part,
 )
-from device_agents.emulated_npu.compiler.graph.regions import Region, value_region, whole
+from device_agents.emulated_npu.compiler.graph.regions import overlap, value_region, whole
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room, reads_outside
 from device_agents.emulated_npu.compiler.planning.chain_keys import ChainKeys
@@ -225,7 +224,8 @@ class Planner:
                 elsewhere = len(inside) < len(writers) or view.value in self._apart
                 if inside and (reads_outside(layer, index) or elsewhere):
                     needed = value_region(view, whole(view.shape))
-                    if any(_overlap(needed, self._graph.layers[writer].output) for writer in inside):
+                    outputs = [self._graph.layers[writer].output for writer in inside]
+                    if any(overlap(needed, value_region(output, whole(output.shape))) for output in outputs):
                         return False
         return True
 
@@ -246,8 +246,3 @@ class Planner:
     def _is_stored(self, name: str, start: int, end: int) -> bool:
         outside = any(not start <= reader < end for reader in self._readers.get(name, ()))
         return outside or self._graph.values[name].is_output or name in self._graph.shared
-
-
-def _overlap(region: Region, written: View) -> bool:
-    other = value_region(written, whole(written.shape))
-    return all(low < stop and first < high for (low, high), (first, stop) in zip(region, other, strict=True))

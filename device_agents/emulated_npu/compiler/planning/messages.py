@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
-from device_agents.emulated_npu.compiler.graph.regions import Region, intersection, is_empty
+from device_agents.emulated_npu.compiler.graph.regions import Region, overlap
 from device_agents.emulated_npu.compiler.planning.placement import Buffer
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
@@ -138,13 +138,13 @@ class _Arrivals:
         """Return the number of the last message with data of a region between two addresses."""
         first, end = bisect_right(self._highs, low), bisect_left(self._lows, high)
         return max(
-            (one.number for one in self._messages[first:end] if one.high > low and _meet(one.region, region)),
+            (one.number for one in self._messages[first:end] if one.high > low and _may_overlap(one.region, region)),
             default=None,
         )
 
 
-def _meet(one: Region | None, other: Region | None) -> bool:
-    return one is None or other is None or not is_empty(intersection(one, other))
+def _may_overlap(one: Region | None, other: Region | None) -> bool:
+    return one is None or other is None or overlap(one, other)
 
 
 def _span(operand: Operand) -> tuple[int, int]:

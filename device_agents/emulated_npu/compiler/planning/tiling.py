@@ -24,6 +24,7 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     axis_reader,
     can_cut,
     cut_axis,
+    hull,
     read_axis,
     read_region,
     size_of,
@@ -199,9 +200,7 @@ class _Cutter:
         self._layers, self._cuts, self._stored = layers, cuts, stored
         self._made: dict[str, Region] = {}
         for layer in layers:
-            self._made[layer.output.value] = _hull(
-                self._made.get(layer.output.value), value_region(layer.output, whole(layer.output.shape))
-            )
+            _extend(self._made, layer.output.value, value_region(layer.output, whole(layer.output.shape)))
         last = layers[-1].output
         self._counts = tuple(-(-last.axes[cut.axis].size // cut.size) for cut in cuts)
 
@@ -217,14 +216,11 @@ class _Cutter:
     def _regions(self) -> dict[str, Region]:
         regions: dict[str, Region] = {}
 
-        def add(name: str, region: Region) -> None:
-            regions[name] = _hull(regions.get(name), region)
-
         for layer in self._layers:
             output = whole(layer.output.shape)
             for place, view in enumerate(layer.reads):
-                add(view.value, value_region(view, read_region(layer, place, output)))
-            add(layer.output.value, value_region(layer.output, output))
+                _extend(regions, view.value, value_region(view, read_region(layer, place, output)))
+            _extend(regions, layer.output.value, value_region(layer.output, output))
         return regions
 
     def _along(self, cut: Cut, count: int) -> dict[str, AxisTrack]:
@@ -311,9 +307,9 @@ class _Cutter:
                     raise NotTileable(f"{layer.name} needs more of {view.value} than the layers behind it")
 
 
-def _hull(held: Region | None, region: Region) -> Region:
-    """Return the smallest region that contains both."""
-    return region if held is None else tuple(union(one, two) for one, two in zip(held, region, strict=True))
+def _extend(regions: dict[str, Region], name: str, region: Region) -> None:
+    """Extend the region of a value to contain another one."""
+    regions[name] = hull((regions[name], region)) if name in regions else region
 
 
 def _track(axis: int, mode: HaloMode, needs: Sequence[Interval], complete: Interval | None) -> AxisTrack:

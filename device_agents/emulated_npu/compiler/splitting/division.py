@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Value
-from device_agents.emulated_npu.compiler.graph.regions import Region, intersection, is_empty, union, value_region, whole
+from device_agents.emulated_npu.compiler.graph.regions import Region, hull, overlap, value_region, whole
 from device_agents.emulated_npu.compiler.splitting.assignment import (
     Assignment,
     group_machines,
@@ -128,14 +128,16 @@ class _Divider:
         for writer, written in self._written[name].items():
             for number, group in enumerate(self._groups):
                 needed = {
-                    own.core: [region for region in read.get(own.core, ()) if _meet(region, written)]
+                    own.core: [
+                        region for region in read.get(own.core, ()) if any(overlap(region, one) for one in written)
+                    ]
                     for own in group
                     if own.core != writer
                 }
                 readers = tuple(core for core, regions in needed.items() if regions)
                 if readers:
-                    hull = _hull(region for regions in needed.values() for region in regions)
-                    yield Crossing(name, writer, number, readers, hull)
+                    read_part = hull(itertools.chain.from_iterable(needed.values()))
+                    yield Crossing(name, writer, number, readers, read_part)
 
     def _numbers(self, crossings: Mapping[str, Sequence[Crossing]]) -> tuple[int, ...]:
         edges = {(self._group_of[one.writer], one.group) for several in crossings.values() for one in several}
@@ -219,17 +221,6 @@ def setup_of(setup: Graph | None, names: Container[str]) -> Graph | None:
         layers=tuple(replace(layer, index=index) for index, layer in enumerate(reversed(layers))),
         outputs=outputs,
     )
-
-
-def _meet(region: Region, others: Iterable[Region]) -> bool:
-    return any(not is_empty(intersection(region, other)) for other in others)
-
-
-def _hull(regions: Iterable[Region]) -> Region:
-    hull: Region = ()
-    for region in regions:
-        hull = tuple(union(one, other) for one, other in zip(hull, region, strict=True)) if hull else region
-    return hull
 
 
 def _together(parts: Sequence[Graph]) -> Graph:

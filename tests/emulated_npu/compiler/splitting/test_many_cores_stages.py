@@ -22,6 +22,7 @@ from device_agents.emulated_npu.compiler.splitting.assignment import Assignment,
 from device_agents.emulated_npu.compiler.splitting.layer_split import split_layer
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.execution.interleaving import Order
+from device_agents.emulated_npu.execution.stream_execution import run_stream
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import sequence
@@ -29,7 +30,7 @@ from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.many_cores import stage_balancing as placing
 from device_agents.emulated_npu.many_cores.core_groups import contended, fabric_of, form_groups
 from device_agents.emulated_npu.many_cores.network_nodes import network_nodes
-from device_agents.emulated_npu.many_cores.system_run import run_system, run_system_on_stream
+from device_agents.emulated_npu.many_cores.system_run import group_programs, run_system
 from device_agents.emulated_npu.partition.greedy import partition_by_score
 from device_agents.emulated_npu.partition.score import ShareScore
 from device_agents.emulated_npu.partition.split_walk import SplitRule
@@ -349,7 +350,7 @@ def test_inputs_one_after_the_other(cores: tuple[tuple[int, ...], ...], order: O
     compiled = compile_system(graph, MACHINE, Assignment(groups), DIRECT, splits=rows)
     assert [group.depth for group in compiled.groups] == [1, 2, 3]
     stream = [{"x": values((1, 4, 12, 12), seed)} for seed in range(5)]
-    found = run_system_on_stream(compiled, network.weights, stream, order=order)
+    found = run_stream(group_programs(compiled, network.weights), compiled.machine, stream, order=order)
     singles = [run_system(compiled, network.weights, inputs) for inputs in stream]
     for together, single in zip(found.outputs, singles, strict=True):
         assert together["y"].tobytes() == single.outputs["y"].tobytes()
@@ -422,7 +423,8 @@ def test_whole_networks(name: str, count: int) -> None:
     for placed in (placing.compile_and_time(ground, by_score), placing.balance_stages(ground, groups)):
         assert len(placed.timed.compiled.groups) == count
         assert {group.chip for group in placed.timed.compiled.groups} == set(range(min(4, count)))
-        found = run_system_on_stream(placed.timed.compiled, network.weights, stream)
+        system = placed.timed.compiled
+        found = run_stream(group_programs(system, network.weights), system.machine, stream)
         for outputs, wanted in zip(found.outputs, expected, strict=True):
             assert relative_error(outputs, wanted) <= 1e-5
 
