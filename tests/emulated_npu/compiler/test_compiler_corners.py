@@ -1,4 +1,4 @@
-"""Corners of the compiler: layers in the middle of a chain, stored weights, fences, footprints, passes."""
+"""Corner cases of the compiler: layers in the middle of a chain, stored weights, fences, footprints, passes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _convolutions() -> NetworkCase:
     "inner", [node("Softmax", "x", "a", axis=-1), node("LRN", "x", "a", size=3)], ids=["softmax", "lrn"]
 )
 def test_a_layer_in_a_chain_is_not_cut_along_the_axis_it_works_over(inner: object) -> None:
-    """What needs a whole axis gets it, wherever in the chain it stands and however little memory there is."""
+    """A layer that needs a whole axis gets it, at any place in a chain and with little memory."""
     network = network_of([inner, node("Mul", "a x", "y")], {"x": values((1, 16, 6, 40), 3)}, {}, ["y"])
     for nb_bytes in (4096, 8192, 12288, 65536):
         try:
@@ -45,14 +45,14 @@ def test_a_layer_in_a_chain_is_not_cut_along_the_axis_it_works_over(inner: objec
 
 
 def test_weights_that_are_stored_with_filling_are_read_without() -> None:
-    """Packing by strides stores more weights than it multiplies with; values stay right."""
+    """Packing by strides stores more weights than it multiplies with, and values are correct."""
     edge = find_machine("edge")
     machine = replace(edge, mfu=replace(edge.mfu, packing="stride"))
     _right(_convolutions(), machine, Options())
 
 
 def test_fences_stand_between_layers_and_nowhere_else() -> None:
-    """With fences every layer is entered once, re-ordering or not."""
+    """With fences, every layer is entered once, with or without re-ordering."""
     for reorder in (True, False):
         compiled = _right(_convolutions(), find_machine("edge"), Options(fences=True, reorder=reorder))
         items = [step.item for step in sequence(compiled.program.code, layer_of=compiled.program.layer_of)]
@@ -64,7 +64,7 @@ def test_fences_stand_between_layers_and_nowhere_else() -> None:
 
 @pytest.mark.parametrize("fences", [True, False])
 def test_one_buffer_holds_features_and_weights(fences: bool) -> None:
-    """A machine with one buffer for both gets programs that fit it, and right values."""
+    """Programs for a machine with one buffer fit it, and compute correct values."""
     edge = find_machine("edge")
     machine = replace(edge, nb_bytes=24 << 10, sb_bytes=24 << 10, shared_buffer=True, halo_bytes=2048)
     compiled = _right(_convolutions(), machine, Options(fences=fences))
@@ -72,7 +72,7 @@ def test_one_buffer_holds_features_and_weights(fences: bool) -> None:
 
 
 def test_a_program_takes_no_more_than_it_needs() -> None:
-    """The footprint does not grow with the machine, so that a smaller one runs the program, too."""
+    """The footprint does not grow with the machine, so that a smaller machine can run the program."""
     edge = find_machine("edge")
     large = replace(edge, nb_bytes=1 << 30, sb_bytes=1 << 30)
     footprint = compile_model(_convolutions().model, large).program.footprint
@@ -80,7 +80,7 @@ def test_a_program_takes_no_more_than_it_needs() -> None:
 
 
 def test_without_room_for_the_halo_it_is_computed_again() -> None:
-    """A halo larger than all of NB does not keep a chain from being cut in another way."""
+    """If the halo of one cut is larger than NB, the chain is cut in another way."""
     nodes = [node("Conv", "x v", "a", dilations=[8, 8]), node("Relu", "a", "y")]
     network = network_of(nodes, {"x": values((1, 8, 24, 24), 2)}, {"v": values((8, 8, 3, 3))}, ["y"])
     least = None
@@ -97,7 +97,7 @@ def test_without_room_for_the_halo_it_is_computed_again() -> None:
 
 
 def test_a_run_in_countless_passes_is_refused() -> None:
-    """Tiles of one element of a large map are an error, not an hour of compiling."""
+    """Tiles of one element of a large map are refused quickly."""
     network = network_of(
         [node("Conv", "x v", "y")], {"x": values((1, 1, 300, 300))}, {"v": values((1, 1, 1, 1))}, ["y"]
     )

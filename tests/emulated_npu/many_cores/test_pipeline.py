@@ -1,4 +1,4 @@
-"""Random networks compiled for small machines: values, the order of the queues, and what does not fit."""
+"""Random networks on small machines compute the right values in any order of the queues, or are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARAMETERS = re.compile(r"Raise (nb_bytes|sb_bytes|halo_bytes|bytes of \[ddr\]) 
 
 
 def _compiled(network: NetworkCase, machine: Machine, options: Options) -> Compiled | None:
-    """The program, or None for an error that says demand, limit and what would mend it."""
+    """Return the program, or None after an error with demand, limit and next step."""
     try:
         return compile_model(network.model, machine, options)
     except DoesNotFit as error:
@@ -51,7 +51,7 @@ def _check(network: NetworkCase, compiled: Compiled) -> None:
 @given(st.data())
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_random_networks_on_random_machines(data: st.DataObject) -> None:
-    """ONNX Runtime's values in every order of the queues, or an error that says demand, limit and parameter."""
+    """A network has ONNX Runtime's values in any order of the queues, or an error with demand and limit."""
     network = data.draw(random_networks())
     machine, options = data.draw(machines_for(network)), data.draw(all_options())
     compiled = _compiled(network, machine, options)
@@ -63,7 +63,7 @@ def test_random_networks_on_random_machines(data: st.DataObject) -> None:
 @given(st.data())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_random_chains_of_windows(data: st.DataObject) -> None:
-    """The same for networks of convolutions, pools, residuals and concatenations on larger maps."""
+    """Networks of convolutions, pools, residuals and concatenations on larger maps have ONNX Runtime's values."""
     network = data.draw(random_networks(WINDOWS, 7, 40))
     machine, options = data.draw(machines_for(network)), data.draw(all_options())
     compiled = _compiled(network, machine, options)
@@ -95,7 +95,7 @@ def _one(operator: str, shape: Sequence[int], weights: Sequence[int] = (), **att
 
 
 def test_a_product_of_a_tensor_with_itself() -> None:
-    """One tensor is both factors: attention without projections."""
+    """One tensor can be both factors of a product, as in attention without projections."""
     nodes = [node("Transpose", "x", "t", perm=[0, 1, 3, 2]), node("MatMul", "x t", "y")]
     network = network_of(nodes, {"x": values((1, 2, 5, 3))}, {}, ["y"])
     _check(network, compile_model(network.model, small_machine()))
@@ -103,7 +103,7 @@ def test_a_product_of_a_tensor_with_itself() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 4, 9, 1), (1, 4, 1, 9), (1, 4, 1, 1), (2, 4, 9, 9)])
 def test_tiles_of_maps_that_have_one_row_or_column(shape: tuple[int, ...]) -> None:
-    """A size of tiles is given for height and width; where there is one row or column, that is the tile."""
+    """A forced tile has height and width; a map with one row or column has tiles of one row or column."""
     network = _one("Conv", shape, (3, 4, 1, 1))
     compiled = compile_model(network.model, small_machine(), Options(tile=(4, 3)))
     assert max(plan.passes for plan in compiled.plans) >= math.prod(
@@ -113,9 +113,13 @@ def test_tiles_of_maps_that_have_one_row_or_column(shape: tuple[int, ...]) -> No
 
 
 def test_tiles_of_other_layers_are_left_to_the_compiler() -> None:
-    """A forced size of tiles does not keep a network with layers of one axis from being compiled."""
-    nodes = [node("Conv", "x w", "t"), node("GlobalAveragePool", "t", "p"), node("Flatten", "p", "f"),
-             node("Gemm", "f g", "y")]  # fmt: skip
+    """A network with layers of one axis compiles with a forced tile."""
+    nodes = [
+        node("Conv", "x w", "t"),
+        node("GlobalAveragePool", "t", "p"),
+        node("Flatten", "p", "f"),
+        node("Gemm", "f g", "y"),
+    ]
     constants = {"w": values((4, 2, 3, 3)), "g": values((4, 5), 1)}
     network = network_of(nodes, {"x": values((1, 2, 12, 12))}, constants, ["y"])
     _check(network, compile_model(network.model, small_machine(), Options(tile=(4, 3))))
@@ -123,7 +127,7 @@ def test_tiles_of_other_layers_are_left_to_the_compiler() -> None:
 
 @pytest.mark.parametrize("sb_bytes", [8192, 2048, 1024, 640])
 def test_products_in_parts_of_the_channels(sb_bytes: int) -> None:
-    """Weights that do not fit SB come in parts, down to parts of the sum over input channels."""
+    """Weights that do not fit SB are loaded in parts, down to parts of the sum over input channels."""
     network = _one("Conv", (1, 40, 6, 6), (12, 40, 3, 3))
     compiled = compile_model(network.model, small_machine(nb_bytes=32 << 10, sb_bytes=sb_bytes))
     assert compiled.program.footprint.sb_bytes <= sb_bytes
@@ -131,7 +135,7 @@ def test_products_in_parts_of_the_channels(sb_bytes: int) -> None:
 
 
 def test_one_submission_per_inference() -> None:
-    """Weights stay where the loader put them: run again and again with other inputs, a program needs them once."""
+    """Weights are loaded once; repeated runs with other inputs compute correct values."""
     from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
 
     network = _one("Conv", (1, 4, 12, 12), (4, 4, 3, 3))
@@ -154,7 +158,7 @@ def _problem(network: NetworkCase, machine: Machine, options: Options | None = N
 
 
 def test_a_window_that_does_not_fit_nb() -> None:
-    """One pixel of a result needs 64 channels of 3 x 3 pixels: more than NB, whose parameter is named."""
+    """If one output pixel needs more input than NB holds, the error names nb_bytes."""
     error = _problem(_one("Conv", (1, 64, 9, 40), (8, 64, 3, 3)), small_machine(nb_bytes=2048, halo_bytes=512))
     demand = re.fullmatch(r"y needs (\d+) bytes of NB", error.what)
     assert demand is not None
@@ -164,14 +168,14 @@ def test_a_window_that_does_not_fit_nb() -> None:
 
 
 def test_a_row_of_softmax_that_does_not_fit_nb() -> None:
-    """A row that must be complete."""
+    """If a row that must be complete does not fit NB, the error names nb_bytes."""
     error = _problem(_one("Softmax", (4, 4000), axis=1), small_machine(nb_bytes=2048, halo_bytes=0))
     assert "bytes of NB" in error.what
     assert error.next_step == "Raise nb_bytes of the machine"
 
 
 def test_a_column_of_weights_that_does_not_fit_sb() -> None:
-    """Not even the window of one input channel to one output channel, twice: one is fetched while the other is used."""
+    """If SB does not hold two windows of one channel, the error names sb_bytes."""
     error = _problem(_one("Conv", (1, 8, 9, 9), (8, 8, 7, 7)), small_machine(sb_bytes=256))
     demand = re.search(r"needs (\d+) bytes of SB", error.what)
     assert demand is not None
@@ -180,7 +184,7 @@ def test_a_column_of_weights_that_does_not_fit_sb() -> None:
 
 
 def test_a_network_that_does_not_fit_ddr() -> None:
-    """Weights and features together."""
+    """A network whose weights and features do not fit DDR is refused."""
     ddr = replace(find_machine("edge").ddr, bytes=10_000)
     error = _problem(_one("Conv", (1, 8, 20, 20), (8, 8, 3, 3)), small_machine(ddr=ddr))
     demand = re.fullmatch(r"The network needs (\d+) bytes of DDR", error.what)
@@ -191,7 +195,7 @@ def test_a_network_that_does_not_fit_ddr() -> None:
 
 
 def test_a_halo_that_is_to_be_kept_and_has_no_room() -> None:
-    """With the halo forced to be kept, and no auxiliary buffer, its parameter is named; the compiler's own way fits."""
+    """A forced halo without an auxiliary buffer is refused with its parameter; the automatic choice fits."""
     network = _one("Conv", (1, 4, 40, 40), (8, 4, 3, 3))
     machine = small_machine(nb_bytes=4096, halo_bytes=0)
     error = _problem(network, machine, Options(halo="retain"))
@@ -201,15 +205,19 @@ def test_a_halo_that_is_to_be_kept_and_has_no_room() -> None:
 
 
 @pytest.mark.parametrize("halo", ["auto", "retain", "recompute", "refetch"])
-@pytest.mark.parametrize("network", [
-    _one("Conv", (1, 64, 5, 9), (8, 64, 3, 3)),
-    _one("Conv", (1, 32, 9, 9), (32, 1, 5, 5), group=32),
-    _one("MaxPool", (1, 30, 16, 16), kernel_shape=[9, 9]),
-    _one("GlobalAveragePool", (1, 4, 30, 30)),
-    _one("MatMul", (3, 900), (900, 7)),
-], ids=("conv", "depthwise", "pool", "global", "product"))  # fmt: skip
+@pytest.mark.parametrize(
+    "network",
+    [
+        _one("Conv", (1, 64, 5, 9), (8, 64, 3, 3)),
+        _one("Conv", (1, 32, 9, 9), (32, 1, 5, 5), group=32),
+        _one("MaxPool", (1, 30, 16, 16), kernel_shape=[9, 9]),
+        _one("GlobalAveragePool", (1, 4, 30, 30)),
+        _one("MatMul", (3, 900), (900, 7)),
+    ],
+    ids=("conv", "depthwise", "pool", "global", "product"),
+)
 def test_following_the_advice_mends_it(network: NetworkCase, halo: HaloChoice) -> None:
-    """Raising what an error names to what it demands leads to a machine on which the network runs.
+    """Raising the parameters of errors to their demands leads to a machine on which the network runs.
 
     A halo that need not be kept is never what is missing. Where it must, NB grows with it: it is carved out of NB.
     """

@@ -27,7 +27,7 @@ from device_agents.emulated_npu.unit_commands import (
 
 
 def _steps(items: Sequence[Item]) -> list[IssuedStep]:
-    """What the control unit makes of the code, after checking that it is the items."""
+    """Return the code of items, after checking that the control unit issues exactly these items."""
     code, layers = emit(items)
     steps = list(sequence(code, layer_of=layers))
     assert [step.item for step in steps[:-1]] == list(items)
@@ -41,21 +41,21 @@ def _instructions(items: Sequence[Item]) -> int:
 @settings(max_examples=150, deadline=None)
 @given(programs())
 def test_the_control_unit_issues_exactly_the_items(items: list[Item]) -> None:
-    """Emitted and sequenced again, every item, its addresses, descriptors, settings and layer are as they were."""
+    """Items that are emitted and sequenced keep their addresses, descriptors, settings and layers."""
     _steps(items)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(programs(), min_size=2, max_size=6))
 def test_one_loop_nest_leaves_no_wrong_state_to_the_next(parts: list[list[Item]]) -> None:
-    """Several nests one after the other do not see what registers and slots held before."""
+    """Consecutive loop nests do not depend on the earlier contents of registers and slots."""
     _steps([item for part in (*parts, *parts[:2]) for item in part])
 
 
 @settings(max_examples=120, deadline=None)
 @given(st.lists(programs(), min_size=1, max_size=3), st.integers(0, 2))
 def test_scarce_registers_and_slots(parts: list[list[Item]], more: int) -> None:
-    """Where registers and slots do not last for a loop, what it needs is set anew in every iteration."""
+    """If a loop needs more registers or slots than there are, every iteration sets them again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("device_agents.emulated_npu.compiler.codegen.emit.REGISTERS", 16 + 12 * more)
         patch.setattr("device_agents.emulated_npu.compiler.codegen.emit.DESCRIPTOR_SLOTS", 9 + 3 * more)
@@ -107,14 +107,14 @@ def test_code_of_a_tiled_layer_does_not_grow_with_its_tiles() -> None:
 
 
 def test_unchanged_operands_take_no_instructions() -> None:
-    """The same command again is one instruction, with its registers and slots as they are."""
+    """A repeated command is one instruction: its registers and slots are already set."""
     distinct = [compute(16 * k, 1024 + 16 * k) for k in (0, 1, 3, 2, 7)]
     once, twice = _instructions(distinct), _instructions([*distinct, *distinct[::-1]])
     assert twice == once + len(distinct)
 
 
 def _bodies(body: Iterable[Command], count: int, steps: Sequence[Sequence[int]]) -> list[Item]:
-    """A body `count` times, each command advanced by its own steps (target, first)."""
+    """Return a body `count` times, with each command advanced by its own steps (target, first)."""
     pairs = list(zip(body, steps, strict=True))
     return [
         moved(command, [index * step for step in (*own, 0, 0, 0)]) for index in range(count) for command, own in pairs
@@ -122,25 +122,25 @@ def _bodies(body: Iterable[Command], count: int, steps: Sequence[Sequence[int]])
 
 
 def test_more_moving_addresses_than_registers() -> None:
-    """Five hundred addresses that advance equally still are a loop."""
+    """Five hundred addresses that advance equally are still a loop."""
     items = _bodies([load(8 * k, 77 * k * k) for k in range(500)], 4, [(4096, 640)] * 500)
     _steps(items)
     assert _instructions(items) < 500 * 4
 
 
 def test_more_constant_addresses_than_registers() -> None:
-    """What a register holds before a loop is not taken for granted in it, if the body needs the register."""
+    """A loop does not rely on the earlier contents of a register that its body overwrites."""
     before = [compute(16 * k, 7) for k in range(250, 300)]
     _steps([*before, *_bodies([compute(16 * k, 90000) for k in range(300)], 4, [(0, 64)] * 300), *before])
 
 
 def test_more_courses_than_registers() -> None:
-    """A body in which everything advances differently comes out right, loop or not."""
+    """A body in which every address advances differently issues the right items, as a loop or not."""
     _steps(_bodies([load(8 * k, 77 * k * k) for k in range(300)], 3, [(k, 1000 + k) for k in range(300)]))
 
 
 def test_more_courses_than_registers_around_an_inner_loop() -> None:
-    """So it does with a loop inside."""
+    """A body in which every address advances differently may contain a loop."""
     outer = [load(8 * k, 77 * k * k) for k in range(300)]
     inner = [compute(64 * k, 5000 + 128 * k) for k in range(30)]
     steps = [(k, 1000 + k) for k in range(300)] + [(3, 5)] * 30
@@ -162,7 +162,7 @@ def test_more_shapes_and_settings_than_slots() -> None:
 
 
 def test_negative_zero_stays_negative() -> None:
-    """Settings that are equal as values but differ in their bits are not exchanged."""
+    """Settings that are equal as values but differ in their bits are not mixed up."""
     items = [_shaped(4, 16 * k, Settings(alpha=-0.0 if k % 2 else 0.0, mode=1)) for k in range(12)]
     found = [step.item for step in sequence(emit(items)[0])][:-1]
     signs = [str(item.settings.alpha) for item in found if isinstance(item, Command)]

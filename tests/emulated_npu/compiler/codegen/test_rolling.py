@@ -1,4 +1,4 @@
-"""Loops are found where items repeat, and stand for exactly the items that they were made from."""
+"""Repeated items become loops, which unroll to exactly the same items."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from device_agents.emulated_npu.unit_commands import Command, Item, Queue, Wait
 
 
 def _shape(nodes: Sequence[CodePart]) -> list[object]:
-    """Numbers of items, and (count, shape of the body) for loops."""
+    """Return the numbers of items, and (count, shape of the body) for loops."""
     return [len(node.entries) if isinstance(node, Straight) else (node.count, _shape(node.body)) for node in nodes]
 
 
 @settings(max_examples=150, deadline=None)
 @given(programs())
 def test_unroll_inverts_roll(items: list[Item]) -> None:
-    """The loops stand for the same items in the same order."""
+    """The loops unroll to the same items in the same order."""
     assert unroll(roll(items)) == items
 
 
 @settings(max_examples=50, deadline=None)
 @given(programs())
 def test_rolling_never_grows_and_advance_peels_iterations(items: list[Item]) -> None:
-    """There are no more entries than items, and a loop's iterations one by one are the loop."""
+    """There are no more entries than items, and the single iterations of a loop add up to the loop."""
     nodes = roll(items)
     assert _size(nodes) <= len(items)
     for node in nodes:
@@ -40,13 +40,13 @@ def _size(nodes: Sequence[CodePart]) -> int:
 
 
 def _tile(row: int, column: int) -> list[Item]:
-    """Load, wait, two computes, store, on a grid of tiles."""
+    """Return load, wait, two computes and store, on a grid of tiles."""
     at = 5000 * row + 100 * column
     return [load(0, at), Wait(Queue.CP, 0, layer=0), compute(100, 0), compute(200, 100), store(90000 + 2 * at, 200)]
 
 
 def test_nested_loops_are_found() -> None:
-    """Rows of tiles, with one more load in every row, are a loop of a loop."""
+    """Rows of tiles with one more load in every row are two nested loops."""
     items: list[Item] = [
         item
         for row in range(7)
@@ -56,7 +56,7 @@ def test_nested_loops_are_found() -> None:
 
 
 def test_three_levels_are_found() -> None:
-    """Blocks of rows of tiles are loops three deep."""
+    """Blocks of rows of tiles are three nested loops."""
     rows: list[Item] = [
         item
         for row in range(4)
@@ -77,7 +77,7 @@ def test_alternating_buffers_repeat_in_pairs() -> None:
 
 
 def test_ragged_ends_do_not_shift_the_body() -> None:
-    """A shorter row before does not rotate the rows that repeat behind it, which would cut the inner loop in two."""
+    """A shorter row before repeated rows does not shift their start, which would divide the inner loop."""
     rows = [
         item
         for row in range(8)
@@ -103,7 +103,7 @@ def test_layers_are_not_mixed() -> None:
 
 
 def test_distant_repetitions_of_a_long_body() -> None:
-    """A body of several hundred different items is found by how far apart they recur."""
+    """A body of several hundred different items is found by the distance at which they recur."""
     body: list[Command] = [load(0, 7 * k, 1 + k) for k in range(400)]
     items = [moved(item, [0, 5 * index, 0, 0, 0]) for index in range(4) for item in body]
     assert _shape(roll(items)) == [(4, [400])]

@@ -1,4 +1,4 @@
-"""Folding of several nodes into one layer: what folds, what does not, and that results never change."""
+"""Folding merges several nodes into one layer where it may, and never changes results."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ CONV = node("Conv", "x w bias", "c", pads=[1, 1, 1, 1])
 
 
 def small(*nodes: NodeProto, outputs: tuple[str, ...] = ("y",), x: Array = X) -> Graph:
-    """The graph of nodes that read x and the constants above, checked against ONNX Runtime."""
+    """Return the graph of nodes that read x and the constants above, checked against ONNX Runtime."""
     used = {name for item in nodes for name in item.input}
     constants = {name: array for name, array in WEIGHTS.items() if name in used}
     return imported(model(nodes, {"x": x}, constants, outputs), {"x": x})
 
 
 def batch_norm(source: str, target: str) -> NodeProto:
-    """Batch normalisation with the constants above."""
+    """Return a batch normalisation with the constants above."""
     return node("BatchNormalization", f"{source} gamma beta mean variance", target, epsilon=1e-3)
 
 
@@ -60,12 +60,22 @@ def test_bias_normalisation_factors_and_activation_are_one_layer(op: str) -> Non
     assert layer.settings.activation != Activation.NONE
 
 
-@pytest.mark.parametrize("steps", [("Sub", "t offset"), ("Sub", "offset t"), ("Div", "t factor"), ("Mul", "half t"),
-                                   ("Div", "t root2"), ("Sub", "one t"), ("Add", "t row"),
-                                   ("Div", "one t")])  # fmt: skip
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ("Sub", "t offset"),
+        ("Sub", "offset t"),
+        ("Div", "t factor"),
+        ("Mul", "half t"),
+        ("Div", "t root2"),
+        ("Sub", "one t"),
+        ("Add", "t row"),
+        ("Div", "one t"),
+    ],
+)
 @pytest.mark.parametrize("first", ["w", "d"])
 def test_arithmetic_with_constants(steps: tuple[str, str], first: str) -> None:
-    """Per channel and by one number it folds; along another axis, or as a divisor, it stays a layer."""
+    """Steps per channel or by one number fold; a step along another axis, or a division of a constant, does not."""
     convolution = node("Conv", f"x {first}", "t", group=4 if first == "d" else 1, pads=[1] * 4)
     graph = small(convolution, node(*steps, "y"))
     assert len(graph.layers) == (2 if steps in (("Add", "t row"), ("Div", "one t")) else 1)
@@ -86,7 +96,7 @@ def test_matrix_products_take_what_lies_along_their_columns() -> None:
 
 
 def test_a_residual_is_added_before_the_activation() -> None:
-    """The later of the two convolutions takes the addition in."""
+    """An addition of two convolutions folds into the later one."""
     nodes = (CONV, node("Conv", "x w", "e", pads=[1, 1, 1, 1]), node("Add", "c e", "s"), node("Relu", "s", "y"))
     first, second = small(*nodes).layers
     assert second.nodes == ("e", "s", "y")
@@ -94,7 +104,7 @@ def test_a_residual_is_added_before_the_activation() -> None:
 
 
 def test_only_one_residual_and_none_behind_an_activation() -> None:
-    """A second addition, a factor behind it, and what comes behind an activation, are layers of their own."""
+    """A second addition, a factor after an addition, and an addition after an activation are layers of their own."""
     twice = (CONV, node("Add", "c x", "s"), node("Add", "s x", "t"), node("Relu", "t", "y"))
     assert functions(small(*twice)) == ["CONVOLVE", "BINARY"]
     scaled = (CONV, node("Add", "c x", "s"), node("Mul", "s factor", "y"))
@@ -103,19 +113,22 @@ def test_only_one_residual_and_none_behind_an_activation() -> None:
     assert functions(small(*behind)) == ["CONVOLVE", "BINARY"]
 
 
-@pytest.mark.parametrize("nodes", [
-    (CONV, node("Relu", "c", "y"), node("Sigmoid", "c", "z")),
-    (CONV, node("Relu", "c", "y")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (CONV, node("Relu", "c", "y"), node("Sigmoid", "c", "z")),
+        (CONV, node("Relu", "c", "y")),
+    ],
+)
 def test_what_is_read_elsewhere_or_an_output_stays(nodes: tuple[NodeProto, ...]) -> None:
-    """An intermediate with another reader, or that the network gives out, is kept."""
+    """A value with another reader, or that is an output of the network, is kept."""
     outputs = ("y", "z") if len(nodes) == 3 else ("y", "c")
     graph = small(*nodes, outputs=outputs)
     assert functions(graph)[:2] == ["CONVOLVE", "MAP"]
 
 
 def test_normalisation_alone_is_affine() -> None:
-    """Without a layer to fold into, batch normalisation with factors behind it is one AFFINE layer."""
+    """A batch normalisation with factors after it is one AFFINE layer if it cannot fold into another."""
     graph = small(node("Relu", "x", "r"), batch_norm("r", "b"), node("Mul", "b factor", "m"), node("Relu", "m", "y"))
     assert functions(graph) == ["MAP", "AFFINE"]
     assert graph.layers[1].nodes == ("b", "m", "y")
@@ -131,12 +144,14 @@ PATTERNS: list[tuple[Activation, list[NodeProto]]] = [
     (Activation.GELU, [*ERF, node("Mul", "c half", "h"), node("Mul", "e h", "y")]),
     (Activation.GELU, [*ERF, node("Mul", "e half", "h"), node("Mul", "h c", "y")]),
     (Activation.GELU_TANH, [*CUBE, *TANH, node("Mul", "c e", "h"), node("Mul", "half h", "y")]),
-    (Activation.GELU_TANH, [node("Pow", "c three", "t1"), *CUBE[2:], *TANH, node("Mul", "c half", "h"),
-                            node("Mul", "h e", "y")]),
+    (
+        Activation.GELU_TANH,
+        [node("Pow", "c three", "t1"), *CUBE[2:], *TANH, node("Mul", "c half", "h"), node("Mul", "h e", "y")],
+    ),
     (Activation.HARD_SWISH, [node("HardSigmoid", "c", "e", alpha=1 / 6, beta=0.5), node("Mul", "c e", "y")]),
     (Activation.HARD_SWISH, [*RELU6, node("Mul", "c e", "h"), node("Div", "h six", "y")]),
     (Activation.HARD_SWISH, [*RELU6, node("Div", "e six", "h"), node("Mul", "h c", "y")]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern[0].name)
@@ -148,7 +163,7 @@ def test_activations_that_files_spell_out(pattern: tuple[Activation, list[NodePr
 
 
 def test_an_activation_that_is_read_halfway_is_not_put_together() -> None:
-    """The sigmoid of a swish that something else reads stays."""
+    """The sigmoid of a swish stays a layer if another node reads it."""
     graph = small(CONV, node("Sigmoid", "c", "e"), node("Mul", "e c", "y"), outputs=("y", "e"))
     assert functions(graph) == ["CONVOLVE", "MAP", "BINARY"]
 
@@ -163,33 +178,47 @@ def test_another_constant_is_another_function() -> None:
 @pytest.mark.parametrize("tail", ["none", "scale", "scale and shift", "shift"])
 def test_layer_normalisation_that_files_spell_out(square: tuple[str, str], tail: str) -> None:
     """Mean, difference, square, variance, root and division, with scale and shift or without, are one layer."""
-    constants = {"two": np.array(2.0, np.float32), "eps": np.array(1e-5, np.float32),
-                 "s": values((5,), 1), "b": values((5,), 2)}  # fmt: skip
+    constants = {
+        "two": np.array(2.0, np.float32),
+        "eps": np.array(1e-5, np.float32),
+        "s": values((5,), 1),
+        "b": values((5,), 2),
+    }
     nodes = [
-        node("ReduceMean", "x", "m", axes=[-1]), node("Sub", "x m", "d"), node(*square, "q"),
-        node("ReduceMean", "q", "v", axes=[-1]), node("Add", "v eps", "a"), node("Sqrt", "a", "r"),
+        node("ReduceMean", "x", "m", axes=[-1]),
+        node("Sub", "x m", "d"),
+        node(*square, "q"),
+        node("ReduceMean", "q", "v", axes=[-1]),
+        node("Add", "v eps", "a"),
+        node("Sqrt", "a", "r"),
         node("Div", "d r", "n"),
-    ]  # fmt: skip
+    ]
     if "scale" in tail:
         nodes.append(node("Mul", "n s", "n2"))
     if "shift" in tail:
         nodes.append(node("Add", f"{nodes[-1].output[0]} b", "n3"))
     used = {name for item in nodes for name in item.input}
-    proto = model(nodes, {"x": X}, {name: array for name, array in constants.items() if name in used},
-                  (nodes[-1].output[0],))  # fmt: skip
+    proto = model(
+        nodes, {"x": X}, {name: array for name, array in constants.items() if name in used}, (nodes[-1].output[0],)
+    )
     graph = imported(proto, {"x": X})
     assert functions(graph) == (["NORMALIZE", "BINARY"] if tail == "shift" else ["NORMALIZE"])
     assert len(graph.layers[0].nodes) == (7 if tail == "shift" else len(nodes))
 
 
-@pytest.mark.parametrize(("op", "attributes", "folds"), [
-    ("Conv", {"pads": [1, 0, 1, 0]}, True), ("Conv", {"auto_pad": "SAME_UPPER"}, False),
-    ("AveragePool", {"kernel_shape": [2, 3]}, True), ("AveragePool", {"kernel_shape": [2, 2]}, False),
-    ("AveragePool", {"kernel_shape": [2, 2], "pads": [1, 1, 1, 1]}, False),
-    ("MaxPool", {"kernel_shape": [2, 2]}, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("op", "attributes", "folds"),
+    [
+        ("Conv", {"pads": [1, 0, 1, 0]}, True),
+        ("Conv", {"auto_pad": "SAME_UPPER"}, False),
+        ("AveragePool", {"kernel_shape": [2, 3]}, True),
+        ("AveragePool", {"kernel_shape": [2, 2]}, False),
+        ("AveragePool", {"kernel_shape": [2, 2], "pads": [1, 1, 1, 1]}, False),
+        ("MaxPool", {"kernel_shape": [2, 2]}, False),
+    ],
+)
 def test_padding_by_zeros_is_part_of_the_window(op: str, attributes: dict[str, Any], folds: bool) -> None:
-    """Where the window's own padding is zeros that count, a Pad before it costs nothing."""
+    """A Pad by zeros merges into a window whose own padding counts as zeros."""
     inputs = "p w" if op == "Conv" else "p"
     graph = small(node("Pad", "x pads", "p"), node(op, inputs, "y", **attributes))
     assert (len(graph.layers) == 1) == folds
@@ -197,7 +226,7 @@ def test_padding_by_zeros_is_part_of_the_window(op: str, attributes: dict[str, A
 
 @st.composite
 def networks(draw: st.DrawFn) -> tuple[list[NodeProto], tuple[str, ...]]:
-    """Random networks over maps of one shape: every tensor may be read again, and any may be an output."""
+    """Draw networks over maps of one shape, in which any tensor may be read again or be an output."""
     nodes: list[NodeProto] = []
     tensors = ["x"]
     for number in range(draw(st.integers(2, 9))):
@@ -208,8 +237,29 @@ def networks(draw: st.DrawFn) -> tuple[list[NodeProto], tuple[str, ...]]:
     return nodes, tuple(dict.fromkeys((tensors[-1], *extra)))
 
 
-PIECES = ("conv", "depthwise", "norm", "Relu", "Sigmoid", "LeakyRelu", "swish", "Add", "Mul", "factor", "offset",
-          "half", "concat", "join", "turn", "shuffle", "slice", "Identity", "pad", "Softmax", "pool")  # fmt: skip
+PIECES = [
+    "conv",
+    "depthwise",
+    "norm",
+    "Relu",
+    "Sigmoid",
+    "LeakyRelu",
+    "swish",
+    "Add",
+    "Mul",
+    "factor",
+    "offset",
+    "half",
+    "concat",
+    "join",
+    "turn",
+    "shuffle",
+    "slice",
+    "Identity",
+    "pad",
+    "Softmax",
+    "pool",
+]
 
 
 def _piece(kind: str, a: str, b: str, out: str) -> list[NodeProto]:
@@ -224,32 +274,45 @@ def _piece(kind: str, a: str, b: str, out: str) -> list[NodeProto]:
         "factor": [node("Mul", f"{a} factor", out)],
         "offset": [node("Add", f"offset {a}", out)],
         "half": [node("Mul", f"half {a}", out)],
-        "concat": [node("Concat", f"{a} {b}", f"{out}c", axis=1),
-                   node("Slice", f"{out}c two six ones", out)],
-        "join": [node("Concat", f"{a} {b}", f"{out}c", axis=3),
-                 node("MaxPool", f"{out}c", out, kernel_shape=[1, 1], strides=[1, 2])],
-        "turn": [node("Transpose", a, f"{out}p", perm=[0, 3, 1, 2]), node("Relu", f"{out}p", f"{out}r"),
-                 node("Transpose", f"{out}r", out, perm=[0, 2, 3, 1])],
-        "shuffle": [node("Reshape", f"{a} divided", f"{out}d"),
-                    node("Transpose", f"{out}d", f"{out}p", perm=[0, 2, 1, 3, 4]),
-                    node("Reshape", f"{out}p merged", out)],
+        "concat": [node("Concat", f"{a} {b}", f"{out}c", axis=1), node("Slice", f"{out}c two six ones", out)],
+        "join": [
+            node("Concat", f"{a} {b}", f"{out}c", axis=3),
+            node("MaxPool", f"{out}c", out, kernel_shape=[1, 1], strides=[1, 2]),
+        ],
+        "turn": [
+            node("Transpose", a, f"{out}p", perm=[0, 3, 1, 2]),
+            node("Relu", f"{out}p", f"{out}r"),
+            node("Transpose", f"{out}r", out, perm=[0, 2, 3, 1]),
+        ],
+        "shuffle": [
+            node("Reshape", f"{a} divided", f"{out}d"),
+            node("Transpose", f"{out}d", f"{out}p", perm=[0, 2, 1, 3, 4]),
+            node("Reshape", f"{out}p merged", out),
+        ],
         "slice": [node("Slice", f"{a} last first ones minus", out)],
         "pad": [node("Pad", f"{a} around", f"{out}p"), node("Conv", f"{out}p w", out)],
         "pool": [node("AveragePool", a, out, kernel_shape=[3, 3], **pads)],
-    }  # fmt: skip
+    }
     return pieces.get(kind) or [node(kind, a, out)]
 
 
 NUMBERS = {
-    "two": [2], "six": [6], "ones": [1], "last": [-1], "first": [-100], "minus": [-1],
-    "divided": [1, 2, 2, 6, 5], "merged": [1, 4, 6, 5], "around": [0, 0, 1, 1, 0, 0, 1, 1],
-}  # fmt: skip
+    "two": [2],
+    "six": [6],
+    "ones": [1],
+    "last": [-1],
+    "first": [-100],
+    "minus": [-1],
+    "divided": [1, 2, 2, 6, 5],
+    "merged": [1, 4, 6, 5],
+    "around": [0, 0, 1, 1, 0, 0, 1, 1],
+}
 
 
 @given(networks())
 @settings(max_examples=150, deadline=None)
 def test_networks_compute_what_they_say(case: tuple[list[NodeProto], tuple[str, ...]]) -> None:
-    """Whatever folds, becomes a view or is written in place: the outputs are ONNX Runtime's."""
+    """Folding, views and writing in place keep the outputs of ONNX Runtime."""
     nodes, outputs = case
     constants = WEIGHTS | {name: np.array(numbers, np.int64) for name, numbers in NUMBERS.items()}
     imported(model(nodes, {"x": X}, constants, outputs), {"x": X})

@@ -22,32 +22,44 @@ from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.models import BUILTIN_NAMES, load_network
 
 LAYERS = {
-    "alexnet": 15, "densenet121": 188, "inception_v1": 75, "inception_v2": 84, "resnet50": 57, "shufflenet": 75,
-    "squeezenet": 31, "vgg19": 26, "zfnet512": 15, "mobilenetv2": 54, "resnet18": 23, "efficientnet_b0": 115,
-    "dscnn": 12, "vit_tiny": 138, "bert_mini": 60,
-}  # fmt: skip
+    "alexnet": 15,
+    "densenet121": 188,
+    "inception_v1": 75,
+    "inception_v2": 84,
+    "resnet50": 57,
+    "shufflenet": 75,
+    "squeezenet": 31,
+    "vgg19": 26,
+    "zfnet512": 15,
+    "mobilenetv2": 54,
+    "resnet18": 23,
+    "efficientnet_b0": 115,
+    "dscnn": 12,
+    "vit_tiny": 138,
+    "bert_mini": 60,
+}
 QUICK = ("dscnn", "bert_mini", "shufflenet", "squeezenet", "mobilenetv2")
 
 
 @functools.cache
 def assembled(name: str) -> AssembledModel:
-    """The built-in network as it goes to a device."""
+    """Return the built-in network as it goes to a device."""
     return assemble_network(load_network(f"builtin:{name}"))
 
 
 @functools.cache
 def graph_of(name: str) -> Graph:
-    """Its graph."""
+    """Return the graph of a built-in network."""
     return import_model(assembled(name).content)
 
 
 def arrays(specs: Any) -> dict[str, Any]:
-    """The arrays that specs describe, by name."""
+    """Return the arrays that specs describe, by name."""
     return {spec.name: make(spec.wire()) for spec in specs}
 
 
 def assert_as_runtime(name: str) -> None:
-    """The graph's outputs are ONNX Runtime's within 1e-5 of the largest element."""
+    """Check that the graph's outputs are ONNX Runtime's within 1e-5 of the largest element."""
     network = assembled(name)
     inputs, weights = arrays(network.inputs), arrays(network.weights)
     options = onnxruntime.SessionOptions()
@@ -62,20 +74,20 @@ def assert_as_runtime(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_networks_compute_what_onnx_runtime_does(name: str) -> None:
-    """With varied weights, through every view, fold and part written in place."""
+    """Graphs of the quick networks compute what ONNX Runtime computes, with varied weights."""
     assert_as_runtime(name)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in BUILTIN_NAMES if name not in QUICK])
 def test_large_networks_compute_what_onnx_runtime_does(name: str) -> None:
-    """As the quick ones."""
+    """Graphs of the slow networks compute what ONNX Runtime computes, with varied weights."""
     assert_as_runtime(name)
 
 
 @pytest.mark.parametrize("name", BUILTIN_NAMES)
 def test_every_node_is_in_one_layer_or_free(name: str) -> None:
-    """None is lost or counted twice, and the number of hardware layers is as documented."""
+    """Every node is in one layer or free, and the number of hardware layers is as documented."""
     graph = graph_of(name)
     assert_accounted(graph)
     assert graph.node_count == len(load_model_from_string(assembled(name).content).graph.node)
@@ -98,12 +110,12 @@ def test_views_stay_within_their_values_and_follow_their_writers(name: str) -> N
 
 @pytest.mark.parametrize("name", ["densenet121", "squeezenet", "inception_v1"])
 def test_concatenations_cost_nothing(name: str) -> None:
-    """All their parts are written in place."""
+    """The parts of the concatenations of these networks are written in place."""
     assert "COPY" not in functions(graph_of(name))
 
 
 def test_nested_concatenations_are_parts_of_one_value() -> None:
-    """The dense blocks of DenseNet-121: as many values with several writers as there are blocks."""
+    """DenseNet-121 has as many values with several writers as dense blocks."""
     graph = graph_of("densenet121")
     writers: dict[str, int] = {}
     for layer in graph.layers:
@@ -112,7 +124,7 @@ def test_nested_concatenations_are_parts_of_one_value() -> None:
 
 
 def test_feature_maps_have_channels_innermost_and_ports_keep_the_order_of_the_host() -> None:
-    """ResNet-18: all maps are NHWC in memory, input and output plain."""
+    """All maps of ResNet-18 are NHWC in memory, except the input and the output."""
     graph = graph_of("resnet18")
     for layer in graph.layers:
         value = graph.values[layer.output.value]
@@ -126,22 +138,42 @@ def test_feature_maps_have_channels_innermost_and_ports_keep_the_order_of_the_ho
 def test_channels_last_networks_keep_their_layout() -> None:
     """A network that works on (N, H, W, C) with transpositions around its convolution needs no copy."""
     x = values((1, 6, 5, 4))
-    nodes = [node("Transpose", "x", "t", perm=[0, 3, 1, 2]), node("Conv", "t w", "c"), node("Relu", "c", "r"),
-             node("Transpose", "r", "u", perm=[0, 2, 3, 1]), node("Sigmoid", "u", "y")]  # fmt: skip
+    nodes = [
+        node("Transpose", "x", "t", perm=[0, 3, 1, 2]),
+        node("Conv", "t w", "c"),
+        node("Relu", "c", "r"),
+        node("Transpose", "r", "u", perm=[0, 2, 3, 1]),
+        node("Sigmoid", "u", "y"),
+    ]
     assert functions(imported(model(nodes, {"x": x}, {"w": values((4, 4, 3, 3))}), {"x": x})) == ["CONVOLVE", "MAP"]
 
 
-@pytest.mark.parametrize(("operands", "copies"), [
-    ("a b", 0), ("a a", 1), ("a x", 1), ("x x", 2), ("a k", 1), ("a y2", 1), ("part b", 1), ("a turned", 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("operands", "copies"),
+    [
+        ("a b", 0),
+        ("a a", 1),
+        ("a x", 1),
+        ("x x", 2),
+        ("a k", 1),
+        ("a y2", 1),
+        ("part b", 1),
+        ("a turned", 0),
+    ],
+)
 def test_only_whole_activations_without_another_place_are_written_in_place(operands: str, copies: int) -> None:
-    """What occurs twice, the input, constants, outputs and parts of values are copied into a concatenation."""
+    """Operands that occur twice, inputs, constants, outputs and parts of values are copied into a concatenation."""
     x = values((1, 3, 4, 4))
     nodes = [
-        node("Relu", "x", "a"), node("Sigmoid", "x", "b"), node("Tanh", "x", "y2"), node("Elu", "x", "long"),
-        node("Split", "long", "part rest", axis=3), node("Transpose", "b", "turned", perm=[0, 1, 3, 2]),
-        node("Concat", operands, "joined", axis=1), node("Neg", "joined", "y"),
-    ]  # fmt: skip
+        node("Relu", "x", "a"),
+        node("Sigmoid", "x", "b"),
+        node("Tanh", "x", "y2"),
+        node("Elu", "x", "long"),
+        node("Split", "long", "part rest", axis=3),
+        node("Transpose", "b", "turned", perm=[0, 1, 3, 2]),
+        node("Concat", operands, "joined", axis=1),
+        node("Neg", "joined", "y"),
+    ]
     if "part" in operands:
         nodes[6] = node("Concat", "part rest", "joined", axis=2)
         copies = 2
@@ -151,7 +183,7 @@ def test_only_whole_activations_without_another_place_are_written_in_place(opera
 
 @pytest.mark.parametrize("op", ["Identity", "Transpose", "Flatten", "Slice"])
 def test_outputs_that_are_views(op: str) -> None:
-    """A whole value is written where the output is; a part, or merged axes, are copied there."""
+    """A whole value is written directly into the output; a part, or a view with merged axes, is copied there."""
     x = values((1, 3, 4, 4))
     inputs = "r one" if op == "Flatten" else "r s e"
     nodes = [node("Relu", "x", "r"), node(op, inputs if op == "Slice" else "r", "y")]
@@ -162,7 +194,7 @@ def test_outputs_that_are_views(op: str) -> None:
 
 
 def test_outputs_that_nothing_computes() -> None:
-    """An input given out, a constant, and one value under two names are copied."""
+    """Outputs that are an input, a constant, or a second name of a value are copies."""
     x = values((2, 3))
     nodes = [node("Identity", "x", "y"), node("Identity", "k", "z"), node("Relu", "x", "r"), node("Identity", "r", "s")]
     graph = imported(model(nodes, {"x": x}, {"k": x}, ("y", "z", "r", "s")), {"x": x})
@@ -170,7 +202,7 @@ def test_outputs_that_nothing_computes() -> None:
 
 
 def test_nodes_that_nothing_reads_are_free() -> None:
-    """They become no layer."""
+    """Unused nodes become no layers."""
     x = values((2, 3))
     graph = imported(model([node("Relu", "x", "y"), node("Exp", "x", "unused")], {"x": x}), {"x": x})
     assert graph.free_nodes == ("unused",)
@@ -178,14 +210,14 @@ def test_nodes_that_nothing_reads_are_free() -> None:
 
 @pytest.mark.parametrize("name", ["mobilenetv2", "vit_tiny"])
 def test_files_give_the_same_layers_as_assembled_models(name: str) -> None:
-    """Models with weights inside and constants not yet folded are imported as well."""
+    """Models that contain their weights and unfolded constants are imported."""
     ours, theirs = import_model(zoo.build(name)), graph_of(name)
     assert functions(ours) == functions(theirs)
     assert all(not constant.sources for constant in (layer.weights for layer in ours.layers) if constant is not None)
 
 
 def test_weights_without_data_are_named_as_sources() -> None:
-    """The constants of an assembled model ask for its external weights, and for nothing else."""
+    """The constants of an assembled model have exactly its external weights as sources."""
     names = {spec.name for spec in assembled("resnet18").weights}
     graph = graph_of("resnet18")
     used = {source for layer in graph.layers if layer.weights is not None for source in layer.weights.sources}
@@ -196,7 +228,7 @@ def test_weights_without_data_are_named_as_sources() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"not a model", b"\x00" * 100])
 def test_bytes_that_are_no_model(content: bytes) -> None:
-    """A clear error, whatever they are."""
+    """Bytes that are no model raise a clear error."""
     with pytest.raises(InvalidModel):
         import_model(content)
 
@@ -211,7 +243,7 @@ def test_shapes_that_are_not_known_before_running() -> None:
 
 
 def test_a_node_that_reads_what_nothing_wrote() -> None:
-    """A model that is out of order is refused."""
+    """A model whose nodes are not in topological order is refused."""
     x = values((2, 3))
     with pytest.raises(InvalidModel):
         import_model(model([node("Relu", "t", "y"), node("Relu", "x", "t")], {"x": x}))

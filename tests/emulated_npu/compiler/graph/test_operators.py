@@ -15,16 +15,35 @@ from small_models import Array, functions, imported, model, node, values
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 
 UNARY = {
-    "Relu": {}, "LeakyRelu": {"alpha": 0.2}, "Sigmoid": {}, "Tanh": {}, "HardSigmoid": {"alpha": 0.3, "beta": 0.4},
-    "HardSwish": {}, "Elu": {"alpha": 0.7}, "Selu": {}, "Celu": {"alpha": 1.5}, "ThresholdedRelu": {"alpha": 0.3},
-    "Softplus": {}, "Softsign": {}, "Mish": {}, "Erf": {}, "Exp": {}, "Neg": {}, "Abs": {}, "Floor": {}, "Ceil": {},
-    "Round": {}, "Sign": {}, "Sin": {}, "Cos": {},
-}  # fmt: skip
+    "Relu": {},
+    "LeakyRelu": {"alpha": 0.2},
+    "Sigmoid": {},
+    "Tanh": {},
+    "HardSigmoid": {"alpha": 0.3, "beta": 0.4},
+    "HardSwish": {},
+    "Elu": {"alpha": 0.7},
+    "Selu": {},
+    "Celu": {"alpha": 1.5},
+    "ThresholdedRelu": {"alpha": 0.3},
+    "Softplus": {},
+    "Softsign": {},
+    "Mish": {},
+    "Erf": {},
+    "Exp": {},
+    "Neg": {},
+    "Abs": {},
+    "Floor": {},
+    "Ceil": {},
+    "Round": {},
+    "Sign": {},
+    "Sin": {},
+    "Cos": {},
+}
 
 
 @pytest.mark.parametrize("op", UNARY)
 def test_functions_of_one_variable(op: str) -> None:
-    """Each is a MAP with the attributes of the node."""
+    """Each function of one variable is a MAP with the attributes of the node."""
     x = values((2, 3, 4), low=-3, high=3)
     graph = imported(model([node(op, "x", "y", **UNARY[op])], {"x": x}, opset=18), {"x": x})
     assert functions(graph) == ["MAP"]
@@ -32,14 +51,14 @@ def test_functions_of_one_variable(op: str) -> None:
 
 @pytest.mark.parametrize("op", ["Sqrt", "Log", "Reciprocal"])
 def test_functions_of_a_positive_variable(op: str) -> None:
-    """Roots, logarithms and reciprocals."""
+    """Functions with a restricted domain match ONNX Runtime: roots, logarithms and reciprocals."""
     x = values((3, 5), low=0.5, high=4)
     imported(model([node(op, "x", "y")], {"x": x}), {"x": x})
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gelu(approximate: str) -> None:
-    """Both forms of GELU as an operator."""
+    """Both forms of the GELU operator match ONNX Runtime."""
     x = values((3, 5))
     imported(model([node("Gelu", "x", "y", approximate=approximate)], {"x": x}, opset=20), {"x": x})
 
@@ -49,7 +68,7 @@ def test_gelu(approximate: str) -> None:
     [("x low high", ()), ("x low", ()), ("x - high", ()), ("x", ()), ("x low high", ("low", "high"))],
 )
 def test_clip(inputs: str, dynamic: tuple[str, ...]) -> None:
-    """Clip with either bound absent, constant or computed."""
+    """Clip works with each bound absent, constant or computed."""
     bounds = {"low": np.array(-0.5, np.float32), "high": np.array(1.0, np.float32)}
     feeds = {"x": values((3, 5)), **{name: bounds[name] for name in dynamic}}
     constants = {name: array for name, array in bounds.items() if name not in dynamic}
@@ -57,7 +76,7 @@ def test_clip(inputs: str, dynamic: tuple[str, ...]) -> None:
 
 
 def test_clip_of_integers_keeps_what_floats_cannot_hold() -> None:
-    """An absent bound of an integer Clip is the type's own."""
+    """An absent bound of an integer Clip is the limit of the type."""
     x = np.array([-(2**31), -1, 5, 2**31 - 1], np.int32)
     imported(model([node("Clip", "x - high", "y")], {"x": x}, {"high": np.array(4, np.int32)}), {"x": x})
 
@@ -68,7 +87,7 @@ BROADCAST = [((2, 3, 4), (2, 3, 4)), ((2, 3, 4), (4,)), ((3, 1), (2, 1, 4)), (()
 @pytest.mark.parametrize("shapes", BROADCAST)
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "Less", "GreaterOrEqual", "PRelu", "Min", "Max", "Mean"])
 def test_functions_of_two_variables_broadcast(op: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    """Two computed operands, or one of them constant, of shapes that broadcast."""
+    """Functions of two variables broadcast computed and constant operands."""
     assume_shapes = shapes if op != "PRelu" else ((2, 3, 4), (3, 1))
     first, second = (values(shape, seed, 0.5, 2) for seed, shape in enumerate(assume_shapes))
     imported(model([node(op, "a b", "y")], {"a": first, "b": second}), {"a": first, "b": second})
@@ -80,14 +99,14 @@ def test_functions_of_two_variables_broadcast(op: str, shapes: tuple[tuple[int, 
 @pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "Min"])
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_functions_of_many_variables(op: str, count: int) -> None:
-    """Sum, Mean, Max and Min of one operand, two and more."""
+    """Sum, Mean, Max and Min work with one, two and more operands."""
     feeds = {f"x{place}": values((2, 3), place) for place in range(count)}
     imported(model([node(op, " ".join(feeds), "y")], feeds), feeds)
 
 
 @pytest.mark.parametrize("op", ["Div", "Mod", "Equal", "Add"])
 def test_integers(op: str) -> None:
-    """Arithmetic of int64; division is toward zero."""
+    """Arithmetic of int64 matches ONNX Runtime; division truncates toward zero."""
     a, b = np.array([7, -7, 9, 5], np.int64), np.array([2, 2, 3, 5], np.int64)
     if op == "Div":
         a = np.abs(a)
@@ -96,7 +115,7 @@ def test_integers(op: str) -> None:
 
 @pytest.mark.parametrize("op", ["And", "Or", "Xor"])
 def test_logic(op: str) -> None:
-    """Logic of booleans, and its negation as an epilogue or a layer."""
+    """Logic of booleans works with its negation as an epilogue or a layer."""
     a, b = np.array([True, True, False, False]), np.array([True, False, True, False])
     nodes = [node(op, "a b", "t"), node("Not", "t", "y")]
     imported(model(nodes, {"a": a, "b": b}), {"a": a, "b": b})
@@ -104,7 +123,7 @@ def test_logic(op: str) -> None:
 
 @pytest.mark.parametrize("exponent", [2.0, 0.5, 3.0, -1.0])
 def test_powers(exponent: float) -> None:
-    """Powers by a constant, of any type, and by a tensor."""
+    """Powers work with a constant exponent of any type, and with a tensor."""
     x = values((2, 3), low=0.5, high=2)
     imported(model([node("Pow", "x e", "y")], {"x": x}, {"e": np.array(exponent, np.float32)}), {"x": x})
     feeds = {"x": x, "e": np.array([1, 2, 3], np.int64)}
@@ -112,16 +131,19 @@ def test_powers(exponent: float) -> None:
 
 
 def test_selection_and_types() -> None:
-    """Where with a mask made of numbers, and casts between types."""
+    """Where with a mask of numbers, and casts between types, match ONNX Runtime."""
     x = values((2, 3, 4))
-    nodes = [node("Cast", "x", "i", to=TensorProto.INT32), node("Cast", "i", "m", to=TensorProto.BOOL),
-             node("Where", "m x z", "y")]  # fmt: skip
+    nodes = [
+        node("Cast", "x", "i", to=TensorProto.INT32),
+        node("Cast", "i", "m", to=TensorProto.BOOL),
+        node("Where", "m x z", "y"),
+    ]
     imported(model(nodes, {"x": x}, {"z": np.array([9.0], np.float32)}), {"x": x})
 
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> tuple[dict[str, Any], Array, Array]:
-    """Attributes, input and weights of a convolution that has a result."""
+    """Draw attributes, input and weights of a convolution with a non-empty result."""
     count = draw(st.integers(1, 3))
     sizes = [draw(st.integers(3, 8)) for _ in range(count)]
     kernel = [draw(st.integers(1, 3)) for _ in range(count)]
@@ -162,7 +184,7 @@ def test_convolutions(case: tuple[dict[str, Any], Array, Array], bias: bool) -> 
 @given(st.data(), st.sampled_from(("MaxPool", "AveragePool")), st.integers(1, 3))
 @settings(max_examples=80, deadline=None)
 def test_pooling(data: st.DataObject, op: str, count: int) -> None:
-    """Pooling with strides, padding counted or not, and partial last windows."""
+    """Pooling works with strides, padding counted or not, and partial last windows."""
     numbers = st.integers(1, 3)
     kernel, strides = ([data.draw(numbers) for _ in range(count)] for _ in range(2))
     sizes = [data.draw(st.integers(size, 7)) for size in kernel]
@@ -198,7 +220,7 @@ def test_average_pooling_that_counts_padding_but_not_what_hangs_over() -> None:
 
 
 def test_a_last_window_behind_the_map_is_refused() -> None:
-    """Before opset 22 the standard and runtimes disagree on whether it is there."""
+    """A last window behind the map is refused: before opset 22 the standard and runtimes disagree on it."""
     x = values((1, 1, 5, 5))
     attributes = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}
     with pytest.raises(UnsupportedOperator, match="'y'"):
@@ -208,14 +230,14 @@ def test_a_last_window_behind_the_map_is_refused() -> None:
 @pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool"])
 @pytest.mark.parametrize("spatial", [(5,), (4, 3), (2, 3, 4)])
 def test_global_pooling(op: str, spatial: tuple[int, ...]) -> None:
-    """Whole maps of one to three axes."""
+    """Global pooling works on maps of one to three axes."""
     x = values((2, 3, *spatial))
     imported(model([node(op, "x", "y")], {"x": x}), {"x": x})
 
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
 def test_pooling_a_single_element_is_a_slice(op: str) -> None:
-    """A window of one element with strides picks elements: between layers it costs nothing."""
+    """Pooling with a window of one element and strides is a view between layers."""
     x = values((1, 2, 7, 5))
     nodes = [node(op, "x", "t", kernel_shape=[1, 1], strides=[3, 2]), node("Relu", "t", "y")]
     graph = imported(model(nodes, {"x": x}), {"x": x})
@@ -224,7 +246,7 @@ def test_pooling_a_single_element_is_a_slice(op: str) -> None:
 
 
 def test_response_normalisation() -> None:
-    """LRN with windows of three and five channels."""
+    """LRN works with windows of three and five channels."""
     x = values((1, 7, 3, 2))
     for size in (3, 5):
         imported(model([node("LRN", "x", "y", size=size, alpha=0.3, beta=0.6, bias=1.5)], {"x": x}), {"x": x})
@@ -233,7 +255,7 @@ def test_response_normalisation() -> None:
 @pytest.mark.parametrize("transposes", list(itertools.product((0, 1), repeat=2)))
 @pytest.mark.parametrize("term", [None, (), (5,), (1, 5), (3, 1), (3, 5)])
 def test_gemm(transposes: tuple[int, int], term: tuple[int, ...] | None) -> None:
-    """Gemm with either operand transposed, factors, and a third operand of any shape, constant or computed."""
+    """Gemm works with transposed operands, factors, and a third operand of any shape, constant or computed."""
     a = values((4, 3) if transposes[0] else (3, 4))
     b = values((5, 4) if transposes[1] else (4, 5), 1)
     attributes = {"transA": transposes[0], "transB": transposes[1], "alpha": 0.5, "beta": 1.5}
@@ -243,14 +265,23 @@ def test_gemm(transposes: tuple[int, int], term: tuple[int, ...] | None) -> None
         imported(model([proto], feeds, constants), feeds)
 
 
-PRODUCTS = [((4,), (4,)), ((4,), (4, 5)), ((3, 4), (4,)), ((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)),
-            ((2, 1, 3, 4), (6, 4, 5)), ((2, 3, 4), (2, 4, 5)), ((2, 3, 4), (4,)),
-            ((2, 2, 3, 4), (1, 1, 4, 5))]  # fmt: skip
+PRODUCTS = [
+    ((4,), (4,)),
+    ((4,), (4, 5)),
+    ((3, 4), (4,)),
+    ((3, 4), (4, 5)),
+    ((2, 3, 4), (4, 5)),
+    ((3, 4), (2, 4, 5)),
+    ((2, 1, 3, 4), (6, 4, 5)),
+    ((2, 3, 4), (2, 4, 5)),
+    ((2, 3, 4), (4,)),
+    ((2, 2, 3, 4), (1, 1, 4, 5)),
+]
 
 
 @pytest.mark.parametrize("shapes", PRODUCTS)
 def test_matrix_products(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    """MatMul of vectors, matrices and batches of them that broadcast, either operand constant or none."""
+    """MatMul works with vectors, matrices and broadcast batches, and either operand constant or none."""
     a, b = values(shapes[0]), values(shapes[1], 1)
     proto = [node("MatMul", "a b", "y")]
     imported(model(proto, {"a": a, "b": b}), {"a": a, "b": b})
@@ -261,13 +292,13 @@ def test_matrix_products(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> Non
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
 @pytest.mark.parametrize(("axis", "opset"), [(-1, 13), (1, 13), (1, 11), (2, 11), (-1, 12)])
 def test_softmax(op: str, axis: int, opset: int) -> None:
-    """Along one axis, and before opset 13 along all from it on."""
+    """Softmax works along one axis, and before opset 13 along all axes from it on."""
     x = values((2, 3, 4))
     imported(model([node(op, "x", "y", axis=axis)], {"x": x}, opset=opset), {"x": x})
 
 
 def test_normalisations() -> None:
-    """Layer, instance, group and batch normalisation."""
+    """Layer, instance, group, batch and RMS normalisation match ONNX Runtime."""
     x = values((2, 4, 3, 5))
     channels = {"s": values((4,), 1), "b": values((4,), 2)}
     layer = {"s": values((3, 5), 1), "b": values((3, 5), 2)}
@@ -280,15 +311,25 @@ def test_normalisations() -> None:
     imported(model([node("RMSNormalization", "x s", "y", axis=-2)], {"x": x}, layer, opset=23), {"x": x})
 
 
-REDUCTIONS = ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSumSquare", "ReduceL1",
-              "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"]  # fmt: skip
+REDUCTIONS = [
+    "ReduceSum",
+    "ReduceMean",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSumSquare",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+]
 
 
 @pytest.mark.parametrize("op", REDUCTIONS)
 @pytest.mark.parametrize("keep", [0, 1])
 @pytest.mark.parametrize("axes", [[1], [-1, 0], None])
 def test_reductions(op: str, keep: int, axes: list[int] | None) -> None:
-    """Along any axes, which stay or disappear; given as an attribute or an input."""
+    """Reductions work along any axes, kept or dropped, given as an attribute or an input."""
     x = values((2, 3, 4), low=0.1)
     given_axes = {} if axes is None else {"axes": axes}
     if op != "ReduceSum":
@@ -301,7 +342,7 @@ def test_reductions(op: str, keep: int, axes: list[int] | None) -> None:
 
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
 def test_places_of_extremes(op: str) -> None:
-    """The first of the largest or smallest elements."""
+    """ArgMax and ArgMin return the first of several equal elements."""
     x = np.round(values((3, 6, 2)))
     for keep in (0, 1):
         imported(model([node(op, "x", "y", axis=1, keepdims=keep)], {"x": x}), {"x": x})
@@ -329,13 +370,13 @@ MOVES: list[tuple[str, str, dict[str, Any], dict[str, list[int]]]] = [
     ("Pad", "x k", {}, {"k": [0, -1, 2, 0, 1, -2]}),
     ("Pad", "x k", {"mode": "edge"}, {"k": [1, 0, 2, 0, 1, 3]}),
     ("Pad", "x k", {"mode": "reflect"}, {"k": [1, 2, 3, 0, 0, 2]}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("move", MOVES, ids=str)
 @pytest.mark.parametrize("between", [True, False])
 def test_movement(move: tuple[str, str, dict[str, Any], dict[str, list[int]]], between: bool) -> None:
-    """Data movement between two layers, and alone between the network's input and output."""
+    """Data movement works between two layers, and alone between the network's input and output."""
     op, inputs, attributes, numbers = move
     x = values((2, 3, 4))
     constants = {name: np.array(value, np.int64) for name, value in numbers.items()}
@@ -347,7 +388,7 @@ def test_movement(move: tuple[str, str, dict[str, Any], dict[str, list[int]]], b
 
 
 def test_gather_by_computed_indices() -> None:
-    """Rows of a constant table, and elements along a middle axis of a feature map."""
+    """Gather picks rows of a constant table, and elements along a middle axis of a feature map."""
     indices = np.array([[3, 0], [1, 1]], np.int64)
     table = values((5, 3))
     assert functions(imported(model([node("Gather", "w i", "y")], {"i": indices}, {"w": table}), {"i": indices})) == [
@@ -358,18 +399,22 @@ def test_gather_by_computed_indices() -> None:
 
 
 def test_gather_of_one_element_is_a_view() -> None:
-    """A scalar index picks a part and leaves its axis out."""
+    """A Gather with a scalar index picks a part and drops its axis."""
     x = values((2, 4, 3))
     nodes = [node("Gather", "x k", "t", axis=1), node("Relu", "t", "y")]
     assert functions(imported(model(nodes, {"x": x}, {"k": np.array(-1, np.int64)}), {"x": x})) == ["MAP"]
 
 
-@pytest.mark.parametrize(("op", "attributes"), [
-    ("DepthToSpace", {"blocksize": 2}), ("DepthToSpace", {"blocksize": 2, "mode": "CRD"}),
-    ("SpaceToDepth", {"blocksize": 2}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("DepthToSpace", {"blocksize": 2}),
+        ("DepthToSpace", {"blocksize": 2, "mode": "CRD"}),
+        ("SpaceToDepth", {"blocksize": 2}),
+    ],
+)
 def test_depth_and_space(op: str, attributes: dict[str, Any]) -> None:
-    """Blocks of a map become channels and back."""
+    """DepthToSpace and SpaceToDepth exchange blocks of a map and channels."""
     x = values((1, 8, 4, 6))
     assert functions(imported(model([node(op, "x", "y", **attributes)], {"x": x}), {"x": x})) == ["COPY"]
 
@@ -382,7 +427,7 @@ def test_depth_and_space(op: str, attributes: dict[str, Any]) -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_resize(mode: str, coordinates: str, rounding: str, sizes: tuple[int, int]) -> None:
-    """All modes and coordinates, to any size."""
+    """Resize works in all modes and coordinates, to any size."""
     assume(not (mode == "cubic" and 1 in sizes))
     x = values((1, 2, 3, 4))
     attributes: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": coordinates}
@@ -394,7 +439,7 @@ def test_resize(mode: str, coordinates: str, rounding: str, sizes: tuple[int, in
 
 @pytest.mark.parametrize("scales", [(1, 1, 2, 2), (1, 1, 3, 1), (1, 1, 0.5, 0.5), (1, 1, 1.5, 2.5)])
 def test_resize_by_scales(scales: tuple[float, ...]) -> None:
-    """Scales instead of sizes, also by the older Upsample; whole factors move data and multiply nothing."""
+    """Resize and Upsample accept scales; whole factors only move data."""
     x = values((1, 2, 4, 6))
     constants = {"s": np.array(scales, np.float32)}
     nodes = [node("Resize", "x - s", "y", coordinate_transformation_mode="asymmetric", nearest_mode="floor")]
@@ -413,7 +458,7 @@ def test_resize_along_some_axes_keeping_the_aspect() -> None:
 
 
 def test_what_is_constant_is_computed_on_the_host() -> None:
-    """Shapes, ranges and arithmetic on constants become constants, and none of their nodes a layer."""
+    """Shapes, ranges and arithmetic on constants become constants without layers."""
     x = values((2, 3, 4))
     nodes = [
         node("Shape", "x", "s"),
@@ -426,21 +471,27 @@ def test_what_is_constant_is_computed_on_the_host() -> None:
         node("Mul", "r scaled", "y"),
     ]
     constants = {
-        "zero": np.array(0, np.int64), "zeros": np.array([0], np.int64), "minus": np.array([-1], np.int64),
-        "shape2": np.array([12], np.int64), "w": values((12,), 1),
-    }  # fmt: skip
+        "zero": np.array(0, np.int64),
+        "zeros": np.array([0], np.int64),
+        "minus": np.array([-1], np.int64),
+        "shape2": np.array([12], np.int64),
+        "w": values((12,), 1),
+    }
     graph = imported(model(nodes, {"x": x}, constants), {"x": x})
     assert functions(graph)[-1] == "BINARY"
     assert {"s", "first", "f", "shape", "ones", "scaled"} <= set(graph.free_nodes)
 
 
-@pytest.mark.parametrize(("nodes", "words"), [
-    ([node("Relu", "x", "t"), node("NonMaxSuppression", "t t", "y")], "NonMaxSuppression"),
-    ([node("ConvTranspose", "x w", "y")], "ConvTranspose"),
-    ([node("Fancy", "x", "y", domain="org.example")], "org.example"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ([node("Relu", "x", "t"), node("NonMaxSuppression", "t t", "y")], "NonMaxSuppression"),
+        ([node("ConvTranspose", "x w", "y")], "ConvTranspose"),
+        ([node("Fancy", "x", "y", domain="org.example")], "org.example"),
+    ],
+)
 def test_an_unknown_operator_is_named(nodes: list[Any], words: str) -> None:
-    """The error names the node and the operator."""
+    """The error for an unsupported node names the node and the operator."""
     x = values((1, 3, 4, 4))
     proto = model(nodes, {"x": x}, {"w": values((3, 2, 2, 2))})
     with pytest.raises(UnsupportedOperator, match="'y'") as caught:

@@ -1,4 +1,4 @@
-"""Pooling that only picks elements: a view inside a network, a layer of its own where its result is the network's."""
+"""Pooling that only picks elements is a view inside a network, and a layer if its result is an output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PICTURE = np.random.default_rng(0).standard_normal((1, 4, 12, 9)).astype(np.floa
 
 
 def picking(op: str, *behind: str) -> ModelProto:
-    """Pooling that keeps one element of each row, and element-wise operators behind it."""
+    """Return pooling that keeps one element of each row, with elementwise operators after it."""
     names = ["x", *(f"t{place}" for place in range(len(behind))), "y"]
     pool = node(op, "x", names[1], kernel_shape=[1, 1], strides=[1, 9])
     return model(
@@ -22,11 +22,11 @@ def picking(op: str, *behind: str) -> ModelProto:
 
 @pytest.mark.parametrize(("op", "function"), [("AveragePool", "POOL_AVERAGE"), ("MaxPool", "POOL_MAX")])
 def test_a_result_of_the_network_is_pooled(op: str, function: str) -> None:
-    """Writing the result takes a layer anyway; pooling can follow the layer before it row by row, a copy cannot."""
+    """Pooling that computes an output is a layer, because it can follow the layer before it row by row."""
     assert functions(imported(picking(op), {"x": PICTURE})) == [function]
 
 
 @pytest.mark.parametrize("op", ["AveragePool", "MaxPool"])
 def test_inside_a_network_picking_is_a_view(op: str) -> None:
-    """What reads the result reads the picked elements where they lie."""
+    """The readers of picked elements read them from the original value."""
     assert functions(imported(picking(op, "Exp"), {"x": PICTURE})) == ["MAP"]

@@ -1,4 +1,4 @@
-"""The algebra of views agrees with numpy: every operation on a view shows what numpy makes of the array."""
+"""The algebra of views agrees with numpy for every operation."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ shapes = st.lists(st.integers(1, 5), max_size=4).map(tuple)
 
 
 def base(shape: tuple[int, ...]) -> Array:
-    """An array of different numbers."""
+    """Return an array of different numbers."""
     return np.arange(math.prod(shape)).reshape(shape)
 
 
 def shown(array: Array, view: View) -> Array:
-    """What a view of that array shows, by its definition."""
+    """Return the elements of a view of that array, by its definition."""
     if 0 in view.shape:
         return np.zeros(view.shape, array.dtype)
     result = np.empty(view.shape, array.dtype)
@@ -39,7 +39,7 @@ def shown(array: Array, view: View) -> Array:
 
 @st.composite
 def viewed(draw: st.DrawFn) -> tuple[Array, View, Array]:
-    """An array, a view of it made by random operations, and what numpy makes by the same ones."""
+    """Draw an array, a view of it after random operations, and numpy's result of the same operations."""
     shape = draw(shapes)
     array = base(shape)
     view, result = views.whole("v", shape), array
@@ -73,14 +73,14 @@ def viewed(draw: st.DrawFn) -> tuple[Array, View, Array]:
 
 @given(viewed())
 def test_views_show_what_numpy_makes(case: tuple[Array, View, Array]) -> None:
-    """Permuting, slicing, repeating and dividing a view is the same as doing so to the array."""
+    """Permuting, slicing, repeating and dividing a view has the same result as on the array."""
     array, view, result = case
     np.testing.assert_array_equal(shown(array, view), result)
 
 
 @given(viewed(), st.data())
 def test_a_reshape_is_right_or_refused(case: tuple[Array, View, Array], data: st.DataObject) -> None:
-    """Where a reshape is a view at all, it shows the elements in row-major order under the new shape."""
+    """A reshape that is a view has the elements in row-major order under the new shape."""
     array, view, result = case
     sizes = []
     left = result.size
@@ -95,7 +95,7 @@ def test_a_reshape_is_right_or_refused(case: tuple[Array, View, Array], data: st
 
 @given(viewed())
 def test_reshaping_is_refused_only_where_strides_cannot_express_it(case: tuple[Array, View, Array]) -> None:
-    """Flattening a view of a one-dimensional value succeeds exactly where numpy needs no copy."""
+    """Flattening a view of a one-dimensional value succeeds exactly if numpy needs no copy."""
     _, _, result = case
     flat = np.arange(max(math.prod(result.shape), 1))
     over = views.reshaped(views.whole("flat", flat.shape), result.shape)
@@ -109,7 +109,7 @@ def test_reshaping_is_refused_only_where_strides_cannot_express_it(case: tuple[A
 
 @given(viewed(), st.data())
 def test_composition_is_a_view_of_a_view(case: tuple[Array, View, Array], data: st.DataObject) -> None:
-    """A view of a value that lies in another as a view shows the same through both."""
+    """A view of a view composes to one view with the same elements."""
     array, inner, middle = case
     outer = views.permuted(views.whole("inner", middle.shape), data.draw(st.permutations(range(middle.ndim))))
     if middle.ndim:
@@ -121,7 +121,7 @@ def test_composition_is_a_view_of_a_view(case: tuple[Array, View, Array], data: 
 
 @given(shapes, st.data())
 def test_a_home_puts_a_value_where_its_view_is_the_target(shape: tuple[int, ...], data: st.DataObject) -> None:
-    """A value written at its home is seen through its view at the target."""
+    """A value that is written at its home appears at the target of its view."""
     order = data.draw(st.permutations(range(len(shape))))
     view = views.with_axis(views.permuted(views.whole("v", shape), order), data.draw(st.integers(0, len(shape))))
     larger = tuple(size + 2 for size in view.shape)
@@ -136,7 +136,7 @@ def test_a_home_puts_a_value_where_its_view_is_the_target(shape: tuple[int, ...]
 
 @pytest.mark.parametrize("case", ["part", "reversed", "repeated", "divided"])
 def test_there_is_no_home_for_a_view_of_less_or_more_than_the_value(case: str) -> None:
-    """A view that shows a part of a value, repeats it, or turns it round cannot be written in place."""
+    """A view that is a part of a value, repeats it, or reverses it cannot be written in place."""
     view = {
         "part": views.sliced(views.whole("v", (4, 4)), 0, 1, 3),
         "reversed": views.sliced(views.whole("v", (4, 4)), 0, 3, 4, -1),

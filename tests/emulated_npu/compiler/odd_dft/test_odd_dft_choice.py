@@ -1,4 +1,4 @@
-"""Which convolutions are computed by DFT of odd blocks: by predicted time, or as they are told (S4.1, S4.7)."""
+"""Convolutions are computed by DFT of odd blocks if that is predicted to be faster, or forced (S4.1, S4.7)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _cycles(compiled: Compiled) -> float:
     [(11, 16, 56, True), (7, 16, 56, True), (7, 4, 28, False), (3, 16, 56, False), (1, 8, 28, False)],
 )
 def test_the_choice_is_the_faster_one(kernel: int, channels: int, size: int, by_dft_: bool) -> None:
-    """Large kernels on maps of many blocks go by DFT; the choice is never over 5 % slower than the better one."""
+    """Large kernels on maps of many blocks use the DFT; the choice is at most 5 % slower than the better one."""
     shape, weights = (1, channels, size, size), (channels, channels, kernel, kernel)
     network = convolution(shape, weights, pads=[kernel // 2] * 4)
     chosen = _compiled(network, "auto")
@@ -76,14 +76,14 @@ def test_a_network_is_not_slower_by_the_choice() -> None:
 def test_convolutions_that_stay_direct(
     shape: tuple[int, ...], weights: tuple[int, ...], attributes: dict[str, Any], reason: str
 ) -> None:
-    """What the DFT cannot compute the forced one leaves as it is, and the reason is known."""
+    """With a forced DFT, convolutions that it cannot compute stay direct, and the reason is listed."""
     compiled = by_dft(convolution(shape, weights, **attributes))
     assert not compiled.graph.dft
     assert direct_convolutions(compiled.graph) == (DirectConvolution("y", reason),)
 
 
 def test_machines_of_other_types() -> None:
-    """Spectra of bytes mean nothing: a machine that computes in int8 convolves directly, and refuses to be forced."""
+    """A machine that computes in int8 convolves directly, and refuses a forced DFT."""
     network, machine = convolution((1, 3, 20, 20), (4, 3, 3, 3)), find_machine("nvdla-32")
     assert not compile_model(network.model, machine).graph.dft
     with pytest.raises(UnsupportedOperator, match="nvdla-32 computes in int8") as caught:
@@ -97,7 +97,7 @@ def test_machines_of_other_types() -> None:
     ids=["one channel", "two channels"],
 )
 def test_many_groups(shape: tuple[int, ...], weights: tuple[int, ...], group: int, depthwise: bool) -> None:
-    """A forced DFT takes any number of groups; those of one channel each are one layer for all of them."""
+    """A forced DFT accepts any number of groups; groups of one channel share a layer."""
     network = convolution(shape, weights, group=group, pads=[weights[2] // 2] * 4)
     compiled = by_dft(network, 13 if depthwise else 5)
     assert [one.blocks.groups for one in compiled.graph.dft] == [group]
@@ -107,7 +107,7 @@ def test_many_groups(shape: tuple[int, ...], weights: tuple[int, ...], group: in
 
 
 def test_no_room_for_kernel_dfts() -> None:
-    """Where the last-level cache cannot keep them although it is told to, the error says what they take."""
+    """If kernel DFTs are forced into a last-level cache that is too small, the error has their size."""
     machine = replace(EDGE, llc=replace(EDGE.llc, bytes=4 << 10))
     with pytest.raises(DoesNotFit, match="kernel DFTs of y do not fit the last-level cache") as caught:
         by_dft(convolution((1, 8, 20, 20), (8, 8, 3, 3)), 9, machine, dft_kernels="llc")
@@ -116,7 +116,7 @@ def test_no_room_for_kernel_dfts() -> None:
 
 
 def test_what_is_forced_about_chains_is_about_the_networks_own_layers() -> None:
-    """With a forced tile convolutions are direct, unless the DFT is forced, too."""
+    """With a forced tile, convolutions are direct unless the DFT is forced as well."""
     network = convolution((1, 8, 56, 56), (8, 8, 11, 11), pads=[5] * 4)
     assert _compiled(network, "auto").graph.dft
     assert not _compiled(network, "auto", tile=(8, 8)).graph.dft
@@ -134,7 +134,7 @@ def test_what_is_forced_about_chains_is_about_the_networks_own_layers() -> None:
     ],
 )
 def test_impossible_blocks(block: int, algorithm: str, words: list[str]) -> None:
-    """Even, too short, too long, shorter than a kernel, without a DFT: the error names the value and the limit."""
+    """Blocks that are even, too short, too long, or shorter than a kernel are refused with value and limit."""
     network = convolution((1, 2, 20, 20), (2, 2, 7, 5))
     with pytest.raises((UnsupportedOperator, ContradictoryOptions)) as caught:
         _compiled(network, algorithm, dft_block=block)
@@ -143,7 +143,7 @@ def test_impossible_blocks(block: int, algorithm: str, words: list[str]) -> None
 
 
 def test_a_kernel_larger_than_the_largest_block() -> None:
-    """Forced it is refused with the kernel and the limit; left alone it is convolved directly."""
+    """A kernel that no block holds is refused if the DFT is forced, and convolved directly otherwise."""
     network = convolution((1, 1, 70, 70), (1, 1, 65, 3))
     with pytest.raises(UnsupportedOperator, match="kernel of 65, which no block of at most 63 holds") as caught:
         _compiled(network, "odd-dft")
@@ -152,7 +152,7 @@ def test_a_kernel_larger_than_the_largest_block() -> None:
 
 
 def test_the_buffers_limit_the_blocks() -> None:
-    """A block, its lines and the matrices of a DFT fit the buffers: sqrt((16 KiB - 4 KiB) / 2 / 8) is 27, of SB 15."""
+    """The lines and matrices of the longest block fit: sqrt((16 KiB - 4 KiB) / 2 / 8) is 27 for NB, 15 for SB."""
     machine = small_machine(nb_bytes=16 << 10, sb_bytes=8 << 10, halo_bytes=4 << 10)
     assert largest_length(machine) == 15
     assert largest_length(replace(machine, sb_bytes=1 << 20)) == 27
@@ -161,7 +161,7 @@ def test_the_buffers_limit_the_blocks() -> None:
 
 
 def test_what_the_last_level_cache_holds() -> None:
-    """Blocks lie there wherever they fit; with little room, kernel DFTs and what is written between do not."""
+    """Blocks lie in the cache if they fit; with little room, kernel DFTs and intermediate values do not."""
     blocks = OddBlocks(15, (5, 5), (56, 56), 16, 16)
     assert list(levels(blocks, EDGE)) == [CacheLevels(True, True, True, True), CacheLevels(True, True, True, False)]
     small = replace(EDGE, llc=replace(EDGE.llc, bytes=320_000))  # 70 x 70 x 16 floats are 313,600 bytes
@@ -171,7 +171,7 @@ def test_what_the_last_level_cache_holds() -> None:
 
 
 def test_tiles_that_would_divide_columns_of_blocks_are_passed_over() -> None:
-    """Line 0 of many columns of blocks is cut between them, although most sizes of tiles would divide one."""
+    """Line 0 of many columns of blocks is cut between columns, although most tile sizes would divide one."""
     network = convolution((1, 64, 112, 112), (16, 64, 3, 3), pads=[1] * 4)
     compiled = by_dft(network, 9, dft_kernels="llc")
     assert compiled.graph.dft[0].blocks.counts == (16, 16)

@@ -1,4 +1,4 @@
-"""The setup of a program, which computes the kernel DFTs once: its container, its text, and what it writes (S4.5)."""
+"""The setup of a program computes the kernel DFTs once, and is part of the program file and listing (S4.5)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NETWORK = convolution((1, 3, 20, 20), (4, 3, 5, 5))
 
 @pytest.fixture(scope="module")
 def compiled() -> Compiled:
-    """A convolution by DFT."""
+    """Return a compiled convolution by DFT."""
     return by_dft(NETWORK, 9)
 
 
 def _with_metadata(data: bytes, change: Any) -> bytes:
-    """The container with its metadata changed and a checksum that is right."""
+    """Return the container with changed metadata and a correct checksum."""
     magic, version, size, code = _HEADER.unpack_from(data)
     metadata = json.loads(data[_HEADER.size + code : _HEADER.size + code + size])
     change(metadata)
@@ -39,7 +39,7 @@ def _with_metadata(data: bytes, change: Any) -> bytes:
 
 
 def test_a_container_keeps_the_setup(compiled: Compiled) -> None:
-    """Writing and reading gives the same program, setup and all, and the same bytes again."""
+    """Writing and reading a program with a setup returns the same program and the same bytes."""
     data = compiled.program.to_bytes()
     assert Program.from_bytes(data) == compiled.program
     assert Program.from_bytes(data).to_bytes() == data
@@ -61,13 +61,13 @@ def test_a_container_keeps_the_setup(compiled: Compiled) -> None:
     ],
 )
 def test_metadata_of_a_setup_are_checked(compiled: Compiled, change: Any) -> None:
-    """What does not describe the setup exactly is refused."""
+    """A container whose metadata do not match its setup is refused."""
     with pytest.raises(InvalidProgram):
         Program.from_bytes(_with_metadata(compiled.program.to_bytes(), change))
 
 
 def test_the_listing_shows_the_setup(compiled: Compiled) -> None:
-    """It assembles to the code of the setup; as comments it leaves the program's listing what it was."""
+    """The listing of the setup assembles to its code; as comments it does not change the program's listing."""
     program = compiled.program
     setup = listing(program.setup)
     assert "# y (kernel DFT)" in setup
@@ -77,13 +77,13 @@ def test_the_listing_shows_the_setup(compiled: Compiled) -> None:
 
 
 def test_a_program_from_a_file_computes_the_same(compiled: Compiled) -> None:
-    """The setup is part of the program: what is read back runs alike."""
+    """A program that is read back, with its setup, computes the same values."""
     again = Compiled(**{**vars(compiled), "program": Program.from_bytes(compiled.program.to_bytes())})
     assert execute(again, NETWORK)["y"].tobytes() == execute(compiled, NETWORK)["y"].tobytes()
 
 
 def test_without_a_dft_there_is_no_setup() -> None:
-    """Programs of direct convolutions have none, and nothing is listed."""
+    """Programs of direct convolutions have no setup, and their listing has none."""
     program = compile_model(NETWORK.model, EDGE).program
     assert not program.setup.code
     assert listing(program.setup) == ""

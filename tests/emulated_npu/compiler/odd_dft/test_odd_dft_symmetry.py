@@ -1,4 +1,4 @@
-"""What conjugate symmetry saves, counted in the commands of a program: N + 1 results of each direction (S4.3, …)."""
+"""The commands of a program compute only N + 1 results of each direction, by conjugate symmetry (S4.3, S4.4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHANNELS, OUTPUTS = 3, 5
 
 @dataclass(frozen=True)
 class Case:
-    """Blocks of `length` by kernels of `kernel`, so many blocks in height and width."""
+    """Blocks of `length` for kernels of `kernel`, with the number of blocks in height and width."""
 
     length: int
     kernel: int
@@ -36,13 +36,13 @@ CASES = [Case(9, 3, (1, 1)), Case(9, 3, (2, 3)), Case(15, 5, (2, 2)), Case(7, 4,
 
 
 def _compiled(case: Case) -> Compiled:
-    """Maps of whole blocks: no output is left out."""
+    """Draw maps of whole blocks."""
     size = [count * case.valid + case.kernel - 1 for count in case.counts]
     return by_dft(convolution((1, CHANNELS, *size), (OUTPUTS, CHANNELS, case.kernel, case.kernel)), case.length)
 
 
 def _reals(commands: list[Command], layers: tuple[str, ...], part: str) -> int:
-    """Real numbers that the matrix unit writes in the layers of a part."""
+    """Return the real numbers that the matrix unit writes in the layers of a part."""
     found = [each for each in commands if part in layers[each.layer] and each.function is Function.CONVOLVE]
     return sum(command.target.descriptor.elements for command in found)
 

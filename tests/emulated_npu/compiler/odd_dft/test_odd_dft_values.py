@@ -1,4 +1,4 @@
-"""Values of convolutions by DFT of odd blocks (S4.6), beside ONNX Runtime's."""
+"""Convolutions by DFT of odd blocks have the values of ONNX Runtime (S4.6)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LENGTHS = tuple(range(9, 35, 2))
 
 @pytest.mark.parametrize("kernel", [3, 5, 7, 11])
 def test_kernels_and_blocks(kernel: int) -> None:
-    """Kernels 3, 5, 7 and 11 with every block from 9 to 33 that holds them, on a map of several blocks."""
+    """Kernels 3, 5, 7 and 11 work with every block from 9 to 33 that holds them, on a map of several blocks."""
     network = convolution((1, 2, 19, 26), (3, 2, kernel, kernel), pads=[kernel // 2] * 4)
     for length in LENGTHS:
         if length >= kernel:
@@ -30,7 +30,7 @@ def test_kernels_and_blocks(kernel: int) -> None:
 @given(st.data())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_shapes_padding_groups_and_channels(data: st.DataObject) -> None:
-    """Any kernel, even and rectangular ones too, with any padding, groups, pictures and map."""
+    """Any kernel, also even and rectangular, works with any padding, groups, pictures and map."""
     kernel = data.draw(st.tuples(st.integers(1, 8), st.integers(1, 8)), "kernel")
     groups = data.draw(st.sampled_from([1, 1, 2, 3]), "groups")
     channels, outputs = (groups * data.draw(st.integers(1, 4), what) for what in ("channels", "outputs"))
@@ -92,7 +92,7 @@ def test_what_is_folded_into_a_convolution(length: int) -> None:
 
 
 def test_parts_of_a_concatenation_and_a_depthwise_convolution() -> None:
-    """What is written into a part of another tensor, and one channel a group."""
+    """A DFT convolution can write into a part of another tensor, and have one channel per group."""
     nodes = [
         node("Conv", "x w b", "c", pads=[1] * 4),
         node("Conv", "c d", "e", pads=[2] * 4, group=4),

@@ -1,4 +1,4 @@
-"""Dependences between commands: none is missed, and views that interleave do not depend on each other."""
+"""Dependences between commands miss no conflict, and views that interleave do not depend on each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from device_agents.emulated_npu.unit_commands import Command, DataType, Descript
 
 
 def _ordered(program: list[Command]) -> list[set[int]]:
-    """For every command: all earlier ones that the dependences and the order of its stream put before it."""
+    """Return for every command all earlier ones that dependences and stream order put before it."""
     before: list[set[int]] = []
     last: dict[int, int] = {}
     for position, found in enumerate(dependencies(program)):
@@ -24,7 +24,7 @@ def _ordered(program: list[Command]) -> list[set[int]]:
 @settings(max_examples=400, deadline=None)
 @given(st.lists(commands(), max_size=14))
 def test_every_conflict_is_ordered(program: list[Command]) -> None:
-    """Whatever shares a byte that one of them writes is ordered by the dependences and the order of the streams."""
+    """Commands that share a byte which one of them writes are ordered by dependences and stream order."""
     before = _ordered(program)
     assert all(earlier in before[later] for earlier, later in conflicting_pairs(program))
 
@@ -32,7 +32,7 @@ def test_every_conflict_is_ordered(program: list[Command]) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from((load, store, compute)), st.integers(0, 8), st.integers(0, 8)), max_size=14))
 def test_dense_views_depend_only_on_what_they_share(program: list[tuple]) -> None:  # type: ignore[type-arg]
-    """For views without gaps no dependence is claimed that is not there."""
+    """Views without gaps have no false dependences."""
     made = [kind(8 * target, 8 * source) for kind, target, source in program]
     pairs = set(conflicting_pairs(made))
     assert all(
@@ -52,13 +52,13 @@ def test_latest_of_every_stream() -> None:
 
 
 def _slice(space: Space, first_channel: int, channels: int, base: int = 0) -> Operand:
-    """Channels of a map of 6 x 5 pixels with 48 channels, channels innermost."""
+    """Return channels of a map of 6 x 5 pixels with 48 channels, channels innermost."""
     return Operand(Descriptor(space, DataType.INT8, (6, 5, channels), (5 * 48, 48, 1)), base + first_channel)
 
 
 @st.composite
 def _slice_writers(draw: st.DrawFn) -> Command:
-    """A load, store or copy of some rows and channels of the map of `_slice`, in NB or into it."""
+    """Draw a load, store or copy of some rows and channels of the map of `_slice`."""
     row, channel = draw(st.integers(0, 4)), draw(st.integers(0, 40))
     rows, channels = draw(st.integers(1, 6 - row)), draw(st.sampled_from((4, 8, 16, 48 - channel)))
     shape = Descriptor(Space.NB, DataType.INT8, (rows, 5, min(channels, 48 - channel)), (5 * 48, 48, 1))
@@ -74,13 +74,13 @@ def _slice_writers(draw: st.DrawFn) -> Command:
 @settings(max_examples=80, deadline=None)
 @given(st.lists(_slice_writers(), max_size=8))
 def test_every_conflict_between_slices_is_ordered(program: list[Command]) -> None:
-    """The same for rows and channels of one map, most of which interleave."""
+    """Conflicting rows and channels of one map, most of which interleave, are ordered."""
     before = _ordered(program)
     assert all(earlier in before[later] for earlier, later in conflicting_pairs(program))
 
 
 def test_a_narrow_slice_does_not_hide_a_wider_one() -> None:
-    """After a wide and then a narrow slice were written, reading the rest depends on the wide one."""
+    """A read of the rest after writes of a wide and a narrow slice depends on the wide one."""
     source = Operand(dense(Space.DDR, 6, 5, 32), 0)
     wide = Command(Function.LOAD, _slice(Space.NB, 0, 32), source)
     narrow = Command(Function.COPY, _slice(Space.NB, 0, 16), Operand(dense(Space.NB, 6, 5, 16), 4096))
@@ -89,7 +89,7 @@ def test_a_narrow_slice_does_not_hide_a_wider_one() -> None:
 
 
 def test_parts_of_a_concatenation_are_independent() -> None:
-    """Channel slices written into one map do not depend on each other; who reads the map depends on all."""
+    """Writes of channel slices of a map do not depend on each other; a read of the map depends on all."""
     source = Operand(dense(Space.NB, 6, 5, 16), 4096)
     parts = [Command(Function.COPY, _slice(Space.NB, 16 * k, 16), source) for k in (1, 0, 2)]
     parts.append(Command(Function.STORE, Operand(dense(Space.DDR, 6, 5, 48), 0), _slice(Space.NB, 0, 48)))

@@ -1,4 +1,4 @@
-"""Hoisting of loads: valid, bounded by the window, and as early as the dependences allow."""
+"""Loads are hoisted as early as dependences and the window allow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from device_agents.emulated_npu.unit_commands import Command
 
 
 def _places(program: list[Command], window: int) -> list[int]:
-    """Position of every command of the program in the new order."""
+    """Return the position of every command of the program in the new order."""
     order = [id(command) for command in hoist_loads(program, window=window)]
     assert sorted(order) == sorted(map(id, program))
     return [order.index(id(command)) for command in program]
@@ -30,7 +30,7 @@ def test_conflicting_commands_keep_their_order(program: list[Command], window: i
 @settings(max_examples=200, deadline=None)
 @given(st.lists(commands(), max_size=14), st.integers(0, 4))
 def test_only_loads_move_and_only_up(program: list[Command], window: int) -> None:
-    """Loads keep their order, so do all others, and a load passes at most `window` computes."""
+    """Loads keep their order, so do all other commands, and a load passes at most `window` computes."""
     program = [Command(**vars(command)) for command in program]
     place = _places(program, window)
     loads = [index for index, command in enumerate(program) if stream_of(command) == LOAD]
@@ -44,7 +44,7 @@ def test_only_loads_move_and_only_up(program: list[Command], window: int) -> Non
 
 
 def _tiles(count: int) -> list[Command]:
-    """Load, compute, store of `count` tiles through two input and two output buffers."""
+    """Return load, compute and store of `count` tiles through two input and two output buffers."""
     return [
         command
         for tile in range(count)
@@ -72,6 +72,6 @@ def test_window_limits_how_far_a_load_runs_ahead() -> None:
 
 
 def test_load_of_what_a_store_writes_stays_behind_it() -> None:
-    """A layer's result that goes through external memory is loaded after it was stored."""
+    """A layer's output that goes through external memory is loaded after it was stored."""
     program = [compute(0, 100), store(5000, 0), compute(300, 300), load(400, 5000)]
     assert hoist_loads(program, window=8) == [program[0], program[1], program[3], program[2]]

@@ -1,4 +1,4 @@
-"""Semaphores: any schedule that queues and semaphores allow respects the dependences, with few waits."""
+"""Any schedule that queues and semaphores allow respects the dependences, with few waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post,
 
 
 def _run(items: list[Item], chance: random.Random) -> list[tuple[int, int]]:
-    """Start and end, in steps of the schedule, of every command: queues advance in a random order."""
+    """Return start and end of every command in a schedule in which queues advance in random order."""
     waiting: dict[Queue, list[int]] = {Queue.IO: [], Queue.CP: []}
     levels: Counter[int] = Counter()
     running: dict[Queue, int] = {}
@@ -59,7 +59,7 @@ def _allowed(move: tuple[str, Queue], items: list[Item], waiting: dict[Queue, li
 @settings(max_examples=300, deadline=None)
 @given(st.lists(commands(), max_size=12), st.integers())
 def test_no_schedule_violates_a_dependence(program: list[Command], seed: int) -> None:
-    """However fast the queues are, a command begins after all that it conflicts with have ended; none deadlocks."""
+    """For any speed of the queues, a command begins after all conflicting ones have ended, without deadlock."""
     items = synchronise(program)
     assert [item for item in items if isinstance(item, Command)] == program
     times = _run(items, random.Random(seed))
@@ -93,14 +93,14 @@ def test_posts_and_waits_match_one_to_one(program: list[Command]) -> None:
 
 
 def test_what_earlier_waits_imply_is_not_waited_for() -> None:
-    """Two loads for one compute are one wait, and a compute on data known to be there waits for nothing."""
+    """Two loads for one compute need one wait, and a compute on data that have arrived needs none."""
     program = [load(0, 0), load(16, 16), compute(100, 0, 32), compute(200, 0), store(500, 100)]
     kinds = [type(item).__name__ for item in synchronise(program)]
     assert kinds == ["Command", "Command", "Post", "Wait", "Command", "Post", "Command", "Wait", "Command"]
 
 
 def test_synchronisation_belongs_to_the_layer_of_its_command() -> None:
-    """A post carries the layer of the command before it, a wait that of the command behind it."""
+    """A post has the layer of the command before it, a wait the layer of the command after it."""
     items = synchronise([load(0, 0, layer=1), compute(100, 0, layer=2)])
     assert [item.layer for item in items] == [1, 1, 2, 2]
     assert fence_between_layers(items) == [items[0], Fence(layer=1), items[3]]

@@ -1,4 +1,4 @@
-"""Chains in passes, seen in the commands of the binary: rows computed, stored in and retrieved from the halo buffer."""
+"""The commands of the binary show the passes of a chain: rows computed, kept in and retrieved from the halo buffer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = ("x", "conv1", "conv2", "conv3", "conv4")
 
 @dataclass(frozen=True)
 class Event:
-    """What a command did with rows of a tensor: load, compute, keep (NB to HALO), retrieve (HALO to NB), store."""
+    """What a command does with rows of a tensor: load, compute, keep (NB to HALO), retrieve (HALO to NB), store."""
 
     verb: str
     tensor: str
@@ -34,7 +34,7 @@ class Event:
 
 
 def _four_convolutions(height: int = 20) -> tuple[NetworkCase, dict[str, Array]]:
-    """Four 3 x 1 convolutions without padding, and all tensors of the network by name."""
+    """Return four 3 x 1 convolutions without padding, and all tensors of the network by name."""
     nodes, constants = [], {}
     for place in range(4):
         constants[f"w{place}"] = values((CHANNELS, CHANNELS, 3, 1), place + 1, -1, 1)
@@ -52,7 +52,7 @@ def _chain(halo: HaloChoice, rows: int = 4) -> tuple[Compiled, NetworkCase, dict
 
 
 def _identify(array: Array, tensors: Mapping[str, Array]) -> tuple[str, Rows]:
-    """The tensor and the rows that values are, whatever the order of axes; columns and channels are complete."""
+    """Return the tensor and the rows that values belong to; columns and channels are complete."""
     count = array.size // (WIDTH * CHANNELS)
     for name, tensor in tensors.items():
         for low in range(tensor.shape[2] - count + 1):
@@ -64,7 +64,7 @@ def _identify(array: Array, tensors: Mapping[str, Array]) -> tuple[str, Rows]:
 
 
 def _events(compiled: Compiled, network: NetworkCase, tensors: Mapping[str, Array]) -> Iterator[Event]:
-    """Executes the program command by command and tells from the values what each one moved or computed."""
+    """Execute the program command by command, and derive from the values what each one moved or computed."""
     machine = FunctionalMachine(memories_for(compiled.machine, compiled.program.footprint))
     run(compiled.program, machine, compiled.image(network.weights), network.inputs)
     machine.memories.clear_on_chip()
@@ -98,7 +98,7 @@ def _space(operand: Operand | None) -> Space | None:
 
 
 def _passes(events: Iterator[Event]) -> list[list[Event]]:
-    """Events by pass: a pass ends with its store."""
+    """Return events by pass: a pass ends with its store."""
     passes: list[list[Event]] = [[]]
     for event in events:
         passes[-1].append(event)
@@ -116,7 +116,7 @@ def _of(events: list[Event], verb: str) -> dict[str, Rows]:
 
 
 def test_four_layers_in_three_passes_row_by_row() -> None:
-    """The chain of S3: 20 rows in, 12 rows out, three passes of four; every row once, two rows of halo a tensor."""
+    """The chain of S3 (20 rows in, 12 out, three passes) computes every row once, with two halo rows per tensor."""
     first, middle, last = _passes(_events(*_chain("retain")))
 
     assert _of(first, "load") == {"x": (0, 12)}
@@ -139,7 +139,7 @@ def test_four_layers_in_three_passes_row_by_row() -> None:
 
 
 def test_a_layer_retrieves_before_its_readers_compute() -> None:
-    """In every pass rows come back before the layer that needs them runs, and are kept after they are there."""
+    """In every pass, halo rows are retrieved before the layer that needs them, and kept after they were computed."""
     for events in _passes(_events(*_chain("retain"))):
         order = {(event.verb, event.tensor): place for place, event in enumerate(events)}
         for reader, read in zip(NAMES[1:], NAMES, strict=False):
@@ -151,7 +151,7 @@ def test_a_layer_retrieves_before_its_readers_compute() -> None:
 
 
 def test_four_layers_recomputed_row_by_row() -> None:
-    """The conventional way: a pass loads and computes all that it needs, and nothing goes to the auxiliary buffer."""
+    """With recompute, a pass loads and computes all that it needs, and the auxiliary buffer stays unused."""
     compiled, network, tensors = _chain("recompute")
     passes = _passes(_events(compiled, network, tensors))
     assert [_of(each, "load") for each in passes] == [{"x": (0, 12)}, {"x": (4, 16)}, {"x": (8, 20)}]
@@ -165,7 +165,7 @@ def test_four_layers_recomputed_row_by_row() -> None:
 
 
 def test_the_size_of_the_auxiliary_buffer_is_what_the_halos_take() -> None:
-    """Two rows of every tensor but the result, fixed when the chain is compiled; it comes out of NB (S3.4)."""
+    """The halo buffer has two rows of every tensor except the output, and its size reduces NB (S3.4)."""
     compiled, _, _ = _chain("retain")
     halo_bytes = 2 * WIDTH * CHANNELS * 4
     footprint = compiled.program.footprint
@@ -174,7 +174,7 @@ def test_the_size_of_the_auxiliary_buffer_is_what_the_halos_take() -> None:
 
 
 def test_only_the_ends_of_a_chain_touch_external_memory() -> None:
-    """Of feature maps, a retained chain reads its input once and writes its output once, and nothing else (S3.1)."""
+    """A retained chain reads its input once, writes its output once, and moves no other feature maps (S3.1)."""
     events = list(_events(*_chain("retain")))
     assert {event.tensor for event in events if event.verb == "load"} == {"x"}
     assert {event.tensor for event in events if event.verb == "store"} == {"conv4"}
@@ -183,7 +183,7 @@ def test_only_the_ends_of_a_chain_touch_external_memory() -> None:
 
 
 def test_layer_by_layer_every_intermediate_is_written_and_read() -> None:
-    """Refetching, every layer's output goes to external memory and comes back."""
+    """With refetch, every layer's output goes to external memory and back."""
     network, tensors = _four_convolutions()
     compiled = compile_model(network.model, small_machine(), Options(halo="refetch", reorder=False))
     events = list(_events(compiled, network, tensors))
@@ -195,7 +195,7 @@ def test_layer_by_layer_every_intermediate_is_written_and_read() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 11, 12])
 @pytest.mark.parametrize("halo", ["retain", "recompute", "retain-columns"])
 def test_any_number_of_passes_gives_the_same_values(rows: int, halo: HaloChoice) -> None:
-    """Whatever the height of a tile and the treatment of the halo, the result is ONNX Runtime's."""
+    """For any tile height and halo mode, the output is ONNX Runtime's."""
     compiled, network, _ = _chain(halo, rows)
     assert sum(plan.passes for plan in compiled.plans) == -(-12 // rows)
     assert relative_error(execute(compiled, network), network.expected) < 1e-5

@@ -1,4 +1,4 @@
-"""A halo that must be kept beside a layer that needs all of NB."""
+"""The halo of a chain competes with a layer that needs all of NB."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _network() -> NetworkCase:
 
 @pytest.mark.parametrize("nb_bytes", [SOFTMAX_BYTES, SOFTMAX_BYTES + HALO_BYTES - 64])
 def test_layers_that_fit_alone_and_not_with_the_halo_of_another(nb_bytes: int) -> None:
-    """The halo buffer comes out of what every layer may use: the demand and what it leaves are told."""
+    """The halo buffer reduces the room of every layer; the error has the demand and the remaining room."""
     machine = small_machine(nb_bytes=nb_bytes, halo_bytes=4096)
     with pytest.raises(DoesNotFit) as caught:
         compile_model(_network().model, machine, Options("layers", halo="retain", tile=(8, 40)))
@@ -30,7 +30,7 @@ def test_layers_that_fit_alone_and_not_with_the_halo_of_another(nb_bytes: int) -
 
 
 def test_a_chain_whose_layers_have_no_room_alone() -> None:
-    """Chained, the convolution is not cut and keeps no halo; that it could not be cut as asked for does not matter."""
+    """A chained convolution that is not cut needs no halo, even if the forced cut would not fit."""
     machine = small_machine(nb_bytes=SOFTMAX_BYTES, halo_bytes=4096)
     network = _network()
     compiled = compile_model(network.model, machine, Options(halo="retain", tile=(8, 40)))

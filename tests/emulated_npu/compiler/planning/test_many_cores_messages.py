@@ -1,4 +1,4 @@
-"""Where cores wait for their messages, and what cores do with those that never come."""
+"""Cores wait for messages before the commands that need them, and report messages that never arrive."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FLOAT = DataType.FLOAT32
 
 @st.composite
 def _places(draw: st.DrawFn) -> list[ReceivedValue]:
-    """Values of up to four axes in any order, one behind the other in two memories."""
+    """Draw values of up to four axes in any order, adjacent in two memories."""
     found = []
     free = dict.fromkeys((Space.DDR, Space.LLC), 0)
     for number in range(draw(st.integers(1, 3))):
@@ -47,7 +47,7 @@ def _places(draw: st.DrawFn) -> list[ReceivedValue]:
 
 @st.composite
 def _operands(draw: st.DrawFn, places: Sequence[ReceivedValue]) -> tuple[Operand, tuple[int, Region]]:
-    """A region of one of the values, with its axes in memory order."""
+    """Draw a region of one of the values, with its axes in memory order."""
     number = draw(st.integers(0, len(places) - 1))
     place = places[number]
     region = []
@@ -65,7 +65,7 @@ def _elements(part: tuple[int, Region]) -> set[tuple[int, ...]]:
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_messages_are_awaited_before_they_are_needed_and_no_sooner(data: st.DataObject) -> None:
-    """Each once, in its sender's order; before a load exactly those up to the last one that brings some of it."""
+    """Each message is received once, in its sender's order, and no earlier than a load needs it."""
     places = data.draw(_places())
     sent = {
         sender: data.draw(st.lists(_operands(places), max_size=6))
@@ -108,8 +108,8 @@ def test_messages_are_awaited_before_they_are_needed_and_no_sooner(data: st.Data
             assert done[sender] == max(earlier, default=-1) + 1
 
 
-def test_interleaved_parts_are_told_apart() -> None:
-    """A load of some channels does not wait for the others, though their bytes lie between each other."""
+def test_interleaved_parts_are_separate() -> None:
+    """A load of some channels does not wait for other channels whose bytes interleave with them."""
     shape, order = (1, 8, 5, 5), (0, 2, 3, 1)
     buffer = Buffer(Space.LLC, 1024, FLOAT, (0, 0, 0, 0), dense_strides(shape, order, 4))
     place = ReceivedValue(Value("v", shape, FLOAT, order, "received"), buffer)
@@ -120,8 +120,11 @@ def test_interleaved_parts_are_told_apart() -> None:
     loads = [Command(Function.LOAD, _nb(0, 4), channels(*part), layer=0) for part in ((0, 4), (4, 8))]
     found = with_receives(loads, {3: [channels(0, 4)], 5: [channels(4, 8)]}, [place])
     assert [(command.function, command.peer) for command in found] == [
-        (Function.RECEIVE, 3), (Function.LOAD, -1), (Function.RECEIVE, 5), (Function.LOAD, -1)
-    ]  # fmt: skip
+        (Function.RECEIVE, 3),
+        (Function.LOAD, -1),
+        (Function.RECEIVE, 5),
+        (Function.LOAD, -1),
+    ]
 
 
 # --- cores that run ---------------------------------------------------------------------------------------------------
@@ -139,7 +142,7 @@ def _ddr(address: int, *dims: int) -> Operand:
 
 
 def _program(commands: Sequence[Command], inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Program:
-    """A program with four floats each at byte 0 and 16 of its DDR: its input and its output."""
+    """Return a program with four floats at byte 0 and four at byte 16 of its DDR: its input and its output."""
     code, layer_of = emit(synchronise(commands))
     ports = [
         tuple(Port(name, address, FLOAT, (4,), (4,)) for name in names)
@@ -165,38 +168,38 @@ def _run(*groups: dict[int, Program]) -> dict[str, Array]:
 
 
 def test_what_is_sent_is_there_when_it_has_been_received() -> None:
-    """From one group to another, whose cores are named first and have to wait."""
+    """A message reaches a group whose cores run first and wait."""
     second = _program([_receive(2, 0), LOAD, STORE], outputs=["y"])
     first = _program([LOAD, _send(0, 0)], inputs=["x"])
     np.testing.assert_array_equal(_run({0: second}, {2: first})["y"], X)
 
 
 def test_what_is_not_received_is_not_there() -> None:
-    """A core that does not wait reads what was there before, even if the sender was first."""
+    """A core that does not wait reads the old contents, even if the sender has already sent."""
     first = _program([LOAD, _send(1, 0)], inputs=["x"])
     second = _program([LOAD, STORE, _receive(0, 0)], outputs=["y"])
     np.testing.assert_array_equal(_run({0: first}, {1: second})["y"], np.zeros(4))
 
 
-def test_cores_of_a_group_share_memory_and_tell_each_other() -> None:
-    """A message without payload moves nothing: what it speaks of lies in the memory of both."""
+def test_cores_of_a_group_share_memory_and_notify_each_other() -> None:
+    """A message without payload moves nothing: both cores share the memory."""
     first = _program([LOAD, Command(Function.STORE, _ddr(32, 4), _nb(0, 4)), _send(1, 32, payload=False)], inputs=["x"])
     second = _program([_receive(0, 32), replace(LOAD, first=_ddr(32, 4)), STORE], outputs=["y"])
     np.testing.assert_array_equal(_run({1: second, 0: first})["y"], X)
 
 
 def test_word_of_a_payload_is_as_good_as_the_payload() -> None:
-    """A group is sent what it reads once: the core that is only told may be ahead of the one that receives it."""
+    """A group gets data once: a core with only a notification may be ahead of the core that receives the data."""
     sender = _program([LOAD, _send(1, 0), _send(2, 0, payload=False)], inputs=["x"])
-    told = _program([_receive(0, 0), LOAD, STORE], outputs=["y"])
-    np.testing.assert_array_equal(_run({0: sender}, {2: told, 1: _program([_receive(0, 0)])})["y"], X)
+    notified = _program([_receive(0, 0), LOAD, STORE], outputs=["y"])
+    np.testing.assert_array_equal(_run({0: sender}, {2: notified, 1: _program([_receive(0, 0)])})["y"], X)
 
 
 _STREAM = [{"x": X + 10 * number} for number in range(5)]
 
 
 def test_senders_run_ahead() -> None:
-    """Messages of five inputs are under way before the first is taken; each has the values of its input."""
+    """Messages of five inputs can be pending at once; each has the values of its input."""
     first = _program([LOAD, _send(1, 32), _send(2, 0)], inputs=["x"])
     second = _program([_receive(0, 32), replace(LOAD, first=_ddr(32, 4)), _send(2, 48)])
     both = [_receive(1, 48), replace(LOAD, first=_ddr(48, 4)), STORE, _receive(0, 0), LOAD]
@@ -210,7 +213,7 @@ def test_senders_run_ahead() -> None:
 
 
 def test_cores_of_a_group_take_the_next_input_together() -> None:
-    """What they share is of one input at a time: a core that needs nothing of the others waits for them to end."""
+    """Cores share memory for one input at a time: a core that needs nothing from others waits for them to end."""
     writer = _program(
         [LOAD, Command(Function.STORE, _ddr(32, 4), _nb(0, 4)), _send(1, 32, payload=False)], inputs=["x"]
     )
@@ -222,7 +225,7 @@ def test_cores_of_a_group_take_the_next_input_together() -> None:
 
 
 def test_messages_that_nobody_takes_are_not_the_next_input_s() -> None:
-    """A RECEIVE takes a message of its own input; where that has none left, nobody can go on."""
+    """A RECEIVE takes a message of its own input; if there is none left, the cores are deadlocked."""
     sender = _program([LOAD, _send(1, 0), _send(1, 0)], inputs=["x"])
     once = _program([_receive(0, 0), LOAD, STORE], outputs=["y"])
     groups = [GroupProgram({0: sender}, ()), GroupProgram({1: once}, ())]
@@ -234,7 +237,7 @@ def test_messages_that_nobody_takes_are_not_the_next_input_s() -> None:
 
 
 def test_a_message_of_something_else_is_a_fault() -> None:
-    """Both sides say what a message is about; core, instruction and both views are named."""
+    """A message whose view differs between sender and receiver is refused with core, instruction and both views."""
     with pytest.raises(
         ExecutionFault, match=r"core 1: instruction \d+: RECEIVE has invalid operands or settings"
     ) as caught:
@@ -244,14 +247,14 @@ def test_a_message_of_something_else_is_a_fault() -> None:
 
 
 def test_a_message_to_nobody_is_a_fault() -> None:
-    """A core that has no program takes no message."""
+    """A message to a core without a program is refused."""
     with pytest.raises(ExecutionFault, match="core 0") as caught:
         _run({0: _program([LOAD, _send(2, 0)], inputs=["x"])})
     assert "core 2 has no program" in caught.value.why
 
 
 def test_a_deadlock_names_every_core() -> None:
-    """Two cores that each wait for the other's message, and one that waits for nobody's."""
+    """A deadlock of two cores is reported, even if a third core does not wait."""
     programs = [_program([_receive(peer, 0), LOAD, _send(peer, 0)], inputs=["x"]) for peer in (1, 0)]
     with pytest.raises(Deadlock) as caught:
         _run({0: programs[0]}, {1: programs[1]}, {2: _program([_receive(0, 0)])})

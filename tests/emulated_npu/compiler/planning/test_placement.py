@@ -1,4 +1,4 @@
-"""Operands of regions of values in strided buffers, and the addresses that buffers share over time."""
+"""Operands address the elements of regions, and buffers share addresses only at different times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from device_agents.emulated_npu.unit_commands import DataType, Space
 
 @st.composite
 def buffers(draw: st.DrawFn) -> tuple[Buffer, tuple[int, ...], Array, Memories]:
-    """A buffer that holds a part of a value densely in some order, the order, and the part on logical axes."""
+    """Draw a buffer that holds a part of a value densely, its order, and the part on logical axes."""
     extents = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
     order = tuple(draw(st.permutations(range(len(extents)))))
     address = draw(st.integers(0, 40)) * 4
@@ -38,7 +38,7 @@ def buffers(draw: st.DrawFn) -> tuple[Buffer, tuple[int, ...], Array, Memories]:
 
 
 def _regions(data: st.DataObject, buffer: Buffer, part: Array) -> Region:
-    """A region of what the buffer holds, on the value's axes."""
+    """Draw a region of the part in the buffer, on the value's axes."""
     region = []
     for first, size in zip(buffer.origin, part.shape, strict=True):
         low = data.draw(st.integers(0, size - 1))
@@ -49,7 +49,7 @@ def _regions(data: st.DataObject, buffer: Buffer, part: Array) -> Region:
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_region_is_that_part_of_the_value(data: st.DataObject) -> None:
-    """Its elements in memory order, whatever the order of axes and wherever the buffer begins."""
+    """The operand of a region addresses its elements in memory order, for any order of axes and start of the buffer."""
     buffer, order, part, memories = data.draw(buffers())
     region = _regions(data, buffer, part)
     shown = memories.view(region_operand(buffer, region, order))
@@ -60,7 +60,7 @@ def test_a_region_is_that_part_of_the_value(data: st.DataObject) -> None:
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_view_walks_the_value(data: st.DataObject) -> None:
-    """Element i of a view is the value's element at start + step * i, or the same everywhere on a repeating axis."""
+    """The operand of a view addresses the element at start + step * i, or one element along a repeating axis."""
     buffer, _, part, memories = data.draw(buffers())
     start, axes, slices = [], [], []
     for axis, (first, size) in enumerate(zip(buffer.origin, part.shape, strict=True)):
@@ -86,7 +86,7 @@ def test_a_view_walks_the_value(data: st.DataObject) -> None:
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 9), st.integers(0, 9)), max_size=20))
 @settings(max_examples=150, deadline=None)
 def test_what_lives_at_the_same_time_does_not_overlap(drawn: list[tuple[int, int, int]]) -> None:
-    """Addresses are aligned and below the top, and only what does not live together shares them."""
+    """Addresses are aligned and below the top, and only buffers with disjoint lifetimes share them."""
     items = [Lifetime(str(place), size, min(a, b), max(a, b)) for place, (size, a, b) in enumerate(drawn)]
     addresses, top = allocate(items)
     assert set(addresses) == {item.name for item in items}

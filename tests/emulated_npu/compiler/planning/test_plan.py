@@ -1,4 +1,4 @@
-"""What the compiler decides: where chains end, what stays on chip, and that it takes what it predicts to be best."""
+"""The compiler decides where chains end and what stays on chip, by predicted time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _convolutions(count: int, height: int = 24) -> NetworkCase:
 
 
 def _check_cover(compiled: Compiled) -> None:
-    """Decisions follow each other and their chains have every layer in order."""
+    """Check that consecutive decisions have every layer in order."""
     assert (compiled.decisions[0].start, compiled.decisions[-1].end) == (0, len(compiled.graph.layers))
     assert all(before.end == after.start for before, after in pairwise(compiled.decisions))
     layers = list(chain.from_iterable(compiled.chains))
@@ -47,7 +47,7 @@ def _check_cover(compiled: Compiled) -> None:
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_every_layer_is_in_one_chain_and_the_best_choice_is_taken(data: st.DataObject) -> None:
-    """Chains divide the layers; of the ways that were considered for each the one predicted to be fastest is taken."""
+    """Chains divide the layers, and the compiler takes the way that it predicts to be fastest for each."""
     network = data.draw(random_networks())
     try:
         compiled = compile_model(network.model, data.draw(machines_for(network)))
@@ -63,13 +63,13 @@ def test_every_layer_is_in_one_chain_and_the_best_choice_is_taken(data: st.DataO
 
 @pytest.mark.parametrize("options", [Options("layers"), Options(halo="refetch")], ids=str)
 def test_layer_by_layer_every_chain_is_one_layer(options: Options) -> None:
-    """Both ways of asking for it."""
+    """Both options that force layers to run singly end chains after every layer."""
     compiled = compile_model(_convolutions(4).model, small_machine(), options)
     assert [len(each) for each in compiled.chains] == [1, 1, 1, 1]
 
 
 def test_chains_save_external_traffic_and_time() -> None:
-    """Where memory is the limit, layers are chained, and that is faster than layer by layer."""
+    """If memory is the limit, layers are chained, which is faster than layer by layer."""
     network, machine = _convolutions(4), small_machine(array=(32, 32))
     chained = compile_model(network.model, machine)
     singly = compile_model(network.model, machine, Options("layers"))
@@ -79,13 +79,13 @@ def test_chains_save_external_traffic_and_time() -> None:
 
 
 def test_the_whole_network_as_one_chain() -> None:
-    """If asked for, chains end nowhere."""
+    """With chains forced to `whole`, the network is one chain."""
     compiled = compile_model(_convolutions(4).model, small_machine(), Options("whole"))
     assert compiled.chains == ((0, 1, 2, 3),)
 
 
 def test_what_cannot_be_one_chain_is_refused() -> None:
-    """Softmax over all of a map that is computed in parts."""
+    """A network that cannot be one chain is refused: softmax over a map that is computed in parts."""
     nodes = [node("Conv", "x w", "t"), node("Flatten", "t", "f"), node("Softmax", "f", "y")]
     network = network_of(nodes, {"x": values((1, 4, 40, 40))}, {"w": values((4, 4, 3, 3))}, ["y"])
     with pytest.raises(DoesNotFit, match="one chain"):
@@ -94,7 +94,7 @@ def test_what_cannot_be_one_chain_is_refused() -> None:
 
 @pytest.mark.parametrize("residency", ["auto", "weights", "features", "smaller"])
 def test_weights_or_features_stay_on_chip(residency: ResidencyChoice) -> None:
-    """A layer with room for neither streams one past the other (S3.7); values are the same."""
+    """A layer without room for weights and features streams one of them (S3.7), with the same values."""
     constants = {"w": values((96, 24, 3, 3))}
     nodes = [node("Conv", "x w", "y", pads=[1, 1, 1, 1])]
     network = network_of(nodes, {"x": values((1, 24, 14, 14))}, constants, ["y"])
@@ -110,7 +110,7 @@ def test_weights_or_features_stay_on_chip(residency: ResidencyChoice) -> None:
 
 
 def test_the_choice_of_residency_is_the_faster_one() -> None:
-    """Left to itself the compiler predicts no worse than either way."""
+    """The automatic choice is predicted to be no slower than either forced residency."""
     constants = {"w": values((96, 24, 3, 3))}
     network = network_of([node("Conv", "x w", "y")], {"x": values((1, 24, 14, 14))}, constants, ["y"])
     machine = small_machine(nb_bytes=24 << 10, sb_bytes=24 << 10)
@@ -124,7 +124,7 @@ def test_the_choice_of_residency_is_the_faster_one() -> None:
 
 @pytest.mark.parametrize("name", ["dscnn", "squeezenet", "mobilenetv2"])
 def test_predictions_are_near_what_the_program_takes(name: str) -> None:
-    """The sum of what was predicted for the chains is the simulated time within a fifth."""
+    """The sum of the predicted times of the chains is within a fifth of the simulated time."""
     edge = find_machine("edge")
     compiled = compile_model(with_varied_weights(builtin_model(name))[0], edge)
     _check_cover(compiled)
@@ -133,7 +133,7 @@ def test_predictions_are_near_what_the_program_takes(name: str) -> None:
 
 
 def test_a_large_buffer_needs_one_pass() -> None:
-    """Where all fits, nothing is cut and there is no halo."""
+    """If everything fits, nothing is cut and there is no halo."""
     compiled = compile_model(_convolutions(3).model, find_machine("edge"))
     assert [plan.passes for plan in compiled.plans] == [1] * len(compiled.plans)
     assert compiled.program.footprint.halo_bytes == 0

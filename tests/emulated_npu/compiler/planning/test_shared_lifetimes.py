@@ -12,7 +12,7 @@ from device_agents.emulated_npu.compiler.planning.shared_lifetimes import PhaseA
 
 
 def _shared_values(random: Random) -> tuple[list[PhaseAccess], list[PhaseAccess], int]:
-    """Writes and reads of values by some cores: value v is written in phase v, and read in the phases after it."""
+    """Return writes and reads of values by some cores: value v is written in phase v, and read in later phases."""
     cores, count = random.randint(2, 3), random.randint(3, 8)
     writes, reads = [], []
     for phase in range(count):
@@ -29,7 +29,7 @@ def _shared_values(random: Random) -> tuple[list[PhaseAccess], list[PhaseAccess]
 @given(st.integers(0, 1 << 60))
 @settings(max_examples=1500, deadline=None)
 def test_an_address_is_written_again_when_all_have_read(seed: int) -> None:
-    """However cores run ahead of each other, nobody writes in a place that somebody else still uses for another value.
+    """In any interleaving of cores, no core writes to an address that another core still uses for another value.
 
     Cores are run here step by step in random order: in a phase a core waits for the writers of what it reads, reads,
     and writes; a reader that asks for part of a write can go on while its writer is still busy with the phase.
@@ -60,7 +60,7 @@ _Step = tuple[tuple[int, int, str, str], list[tuple[int, int, str, str]]]
 def _steps(
     core: int, writes: Sequence[PhaseAccess], reads: Sequence[PhaseAccess], step_by_step: set[tuple[int, int]]
 ) -> list[_Step]:
-    """What a core does, in order, each with what it waits for: fetch, begin to write and end of each value."""
+    """Return the steps of a core in order, each with what it waits for: fetch, begin to write and end of each value."""
     found: list[_Step] = []
     for write in (write for write in writes if write.core == core):
         phase = write.phase
@@ -89,7 +89,7 @@ def _check_free(
     spans: Mapping[str, tuple[int, int]],
     done: set[tuple[int, int, str, str]],
 ) -> None:
-    """All that others do with values whose place may be given to the one that is written has been done."""
+    """Check that other cores have finished with values whose address may be reused for the written one."""
     core, _, _, value = step
     for access in accesses:
         if access.core != core and spans[access.value][1] < spans[value][0]:
@@ -97,7 +97,7 @@ def _check_free(
 
 
 def test_one_core_after_the_other_gives_places_back_at_once() -> None:
-    """What one core alone uses needs its place until it has been read; with nothing told others keep theirs."""
+    """A value of one core keeps its address until it is read; without notifications other values keep theirs."""
     whole = ((0, 8),)
     writes = [
         PhaseAccess(0, 0, "a", whole),
@@ -108,11 +108,11 @@ def test_one_core_after_the_other_gives_places_back_at_once() -> None:
     reads = [PhaseAccess(0, 1, "a", whole), PhaseAccess(0, 2, "b", whole)]
     alone = last_phases((*writes[:3], *reads), notifications(writes, reads, frozenset()), frozenset())
     assert alone == {"a": (0, 1), "b": (1, 2), "c": (2, 2)}
-    # Core 1 writes d in phase 3 and has been told nothing: it may be there before core 0 has begun.
+    # Core 1 writes d in phase 3 without a notification: it may get there before core 0 has begun.
     both = last_phases((*writes, *reads), notifications(writes, reads, frozenset()), frozenset())
     assert both == {"a": (0, 3), "b": (1, 3), "c": (2, 3), "d": (3, 3)}
-    # It reads c before it writes d, and so knows that core 0 is done with phase 2.
+    # Core 1 reads c before it writes d, so that core 0 has finished phase 2.
     reads.append(PhaseAccess(1, 3, "c", whole))
     assert last_phases((*writes, *reads), notifications(writes, reads, frozenset()), frozenset())["a"] == (0, 1)
-    # Not so if it stores parts of d before it has fetched all of c.
+    # That does not hold if core 1 stores parts of d before it has fetched all of c.
     assert last_phases((*writes, *reads), notifications(writes, reads, {(1, 3)}), {(1, 3)})["a"] == (0, 3)

@@ -1,4 +1,4 @@
-"""How a chain is cut into tiles: what is new, held, kept and needed again in every pass (S3.2, S3.3)."""
+"""A chain is cut into tiles so that every pass has the new, held and kept parts that it needs (S3.2, S3.3)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from device_agents.emulated_npu.unit_commands import Function
 
 
 def _window_reads(layer: HardwareLayer, axis: int, outputs: range) -> set[int]:
-    """Indices along a spatial axis of the input that outputs depend on."""
+    """Return the indices along a spatial axis of the input that outputs depend on."""
     place = axis - len(layer.output.axes) + 3
     kernel, stride, dilation, pad = (
         triple[place]
@@ -38,7 +38,7 @@ def _window_reads(layer: HardwareLayer, axis: int, outputs: range) -> set[int]:
 
 
 def _reads(layer: HardwareLayer, place: int, region: Region) -> list[set[int]]:
-    """For every axis of the view `layer.reads[place]` the indices that a region of the output depends on."""
+    """Return for every axis of `layer.reads[place]` the indices that a region of the output depends on."""
     view = layer.reads[place]
     found = []
     for axis, interval in enumerate(region):
@@ -61,7 +61,7 @@ def _reads(layer: HardwareLayer, place: int, region: Region) -> list[set[int]]:
 
 
 def _mask_of_view(view: View, indices: Sequence[set[int]], shape: tuple[int, ...]) -> Array:
-    """Which elements of a value these indices of a view stand for."""
+    """Return the elements of a value at these indices of a view."""
     along = [{start} for start in view.start]
     for axis, chosen in zip(view.axes, indices, strict=True):
         if axis.base is not None:
@@ -83,7 +83,7 @@ def _mask(region: Region, shape: tuple[int, ...]) -> Array:
 
 
 def _chain_to(graph: Graph) -> list[HardwareLayer]:
-    """The layers that the last one depends on."""
+    """Return the layers that the last one depends on."""
     needed = {graph.layers[-1].output.value}
     kept = []
     for layer in reversed(graph.layers):
@@ -95,7 +95,7 @@ def _chain_to(graph: Graph) -> list[HardwareLayer]:
 
 @st.composite
 def cut_chains(draw: st.DrawFn, modes: Sequence[HaloMode]) -> tuple[Graph, Geometry]:
-    """A chain of random layers with residuals and parts of concatenations, cut along one or two axes of its output."""
+    """Draw a chain of layers with residuals and parts of concatenations, cut along one or two axes of its output."""
     network: NetworkCase = draw(random_networks(WINDOWS, 6, 24))
     graph = import_model(load_model_from_string(network.model))
     layers = _chain_to(graph)
@@ -117,7 +117,7 @@ def cut_chains(draw: st.DrawFn, modes: Sequence[HaloMode]) -> tuple[Graph, Geome
 
 
 def _needed(graph: Graph, geometry: Geometry, tile: Tile) -> dict[str, Array]:
-    """By value, what the layers of a pass read."""
+    """Return what the layers of a pass read, by value."""
     needed: dict[str, Array] = {}
     for layer in geometry.layers:
         if not geometry.is_active(layer.output.value, tile):
@@ -131,7 +131,7 @@ def _needed(graph: Graph, geometry: Geometry, tile: Tile) -> dict[str, Array]:
 
 
 def _repeats(geometry: Geometry, name: str) -> int:
-    """How often a value that an outer cut does not change, but an inner one does, comes by."""
+    """Return how often a value is repeated that an inner cut changes and an outer cut does not."""
     tracks = geometry.tracks[name]
     inner = max((place for place, track in enumerate(tracks) if track is not None), default=-1)
     return math.prod(
@@ -144,7 +144,7 @@ def _repeats(geometry: Geometry, name: str) -> int:
 @given(cut_chains(("retain",)))
 @settings(max_examples=60, deadline=None)
 def test_retained_everything_is_new_exactly_once(cut: tuple[Graph, Geometry]) -> None:
-    """Over all passes every needed or stored element is computed or loaded once, and no other more than once."""
+    """All passes together compute or load every needed element once, and no element twice."""
     graph, geometry = cut
     counts: dict[str, Array] = {name: np.zeros(graph.values[name].shape, int) for name in geometry.regions}
     wanted: dict[str, Array] = {name: np.zeros(graph.values[name].shape, bool) for name in geometry.regions}
@@ -164,7 +164,7 @@ def test_retained_everything_is_new_exactly_once(cut: tuple[Graph, Geometry]) ->
 @given(cut_chains(("retain", "recompute")))
 @settings(max_examples=60, deadline=None)
 def test_a_pass_holds_what_its_layers_read(cut: tuple[Graph, Geometry]) -> None:
-    """Whatever happens to the halo, what the layers of a pass read lies in what that pass holds."""
+    """In every halo mode, a pass holds all that its layers read."""
     graph, geometry = cut
     for tile in geometry.tiles():
         for name, mask in _needed(graph, geometry, tile).items():
@@ -175,7 +175,7 @@ def test_a_pass_holds_what_its_layers_read(cut: tuple[Graph, Geometry]) -> None:
 @given(cut_chains(("retain", "recompute")))
 @settings(max_examples=60, deadline=None)
 def test_what_is_held_is_new_or_was_kept(cut: tuple[Graph, Geometry]) -> None:
-    """What a pass holds is its new part and its halos, without overlap, and every halo was kept by the pass before."""
+    """The held part of a pass is its new part and its halos, without overlap; the pass before has kept each halo."""
     graph, geometry = cut
     for name in geometry.regions:
         shape = graph.values[name].shape
@@ -198,7 +198,7 @@ def test_what_is_held_is_new_or_was_kept(cut: tuple[Graph, Geometry]) -> None:
 @given(cut_chains(("recompute",)))
 @settings(max_examples=60, deadline=None)
 def test_recomputed_nothing_is_kept(cut: tuple[Graph, Geometry]) -> None:
-    """Without an auxiliary buffer a pass holds what it computes or loads itself."""
+    """Without an auxiliary buffer, a pass holds only what it computes or loads itself."""
     _, geometry = cut
     for name in geometry.regions:
         for tile in geometry.tiles():
@@ -210,7 +210,7 @@ def test_recomputed_nothing_is_kept(cut: tuple[Graph, Geometry]) -> None:
 @given(cut_chains(("retain", "recompute")))
 @settings(max_examples=60, deadline=None)
 def test_every_stored_element_is_stored_once(cut: tuple[Graph, Geometry]) -> None:
-    """The stored parts of all passes divide a value that leaves the chain, and the pass that stores a part has it."""
+    """The stored parts of all passes divide a value that leaves the chain, and each pass holds its part."""
     graph, geometry = cut
     for name in geometry.stored:
         shape = graph.values[name].shape
@@ -233,7 +233,7 @@ def test_every_stored_element_is_stored_once(cut: tuple[Graph, Geometry]) -> Non
 
 
 def _convolutions(*kernels: int, height: int, pad: bool = False) -> Graph:
-    """A chain of convolutions over rows alone."""
+    """Return a chain of convolutions over rows."""
     nodes, constants = [], {}
     for place, kernel in enumerate(kernels):
         pads = [kernel // 2 * pad, 0] * 2
@@ -249,7 +249,7 @@ def _rows(geometry: Geometry, name: str) -> Iterator[tuple[tuple[int, int], tupl
 
 
 def test_two_convolutions_by_hand() -> None:
-    """Rows of two 3-row convolutions on 12 rows, their 8 result rows cut by 3: written out."""
+    """Two 3-row convolutions on 12 rows, with 8 output rows cut by 3, have the tiles computed by hand."""
     graph = _convolutions(3, 3, height=12)
     geometry = cut_chain(graph.layers, [Cut(2, 3)], frozenset({"t1"}))
     assert list(_rows(geometry, "t1")) == [((0, 3), (0, 3)), ((3, 6), (3, 6)), ((6, 8), (6, 8))]
@@ -258,7 +258,7 @@ def test_two_convolutions_by_hand() -> None:
 
 
 def test_two_convolutions_recomputed_by_hand() -> None:
-    """The same without an auxiliary buffer."""
+    """Two 3-row convolutions without an auxiliary buffer have the tiles computed by hand."""
     graph = _convolutions(3, 3, height=12)
     geometry = cut_chain(graph.layers, [Cut(2, 3, "recompute")], frozenset({"t1"}))
     assert [new for new, _ in _rows(geometry, "t1")] == [(0, 3), (3, 6), (6, 8)]
@@ -267,7 +267,7 @@ def test_two_convolutions_recomputed_by_hand() -> None:
 
 
 def test_padding_moves_the_boundaries() -> None:
-    """With padding a first pass reaches less far, and the last one ends with the map."""
+    """With padding, the first pass reads fewer rows, and the last pass ends with the map."""
     graph = _convolutions(3, 3, height=9, pad=True)
     geometry = cut_chain(graph.layers, [Cut(2, 3)], frozenset({"t1"}))
     assert [new for new, _ in _rows(geometry, "t0")] == [(0, 4), (4, 7), (7, 9)]
@@ -278,7 +278,7 @@ def test_padding_moves_the_boundaries() -> None:
 
 @pytest.mark.parametrize("size", range(1, 9))
 def test_the_last_tile_is_the_ragged_one(size: int) -> None:
-    """All tiles have the size that was asked for, but the last, which has what is left."""
+    """All tiles have the given size, except the last, which has the rest."""
     graph = _convolutions(3, height=11)
     geometry = cut_chain(graph.layers, [Cut(2, size)], frozenset({"t0"}))
     rows = [new for new, _ in _rows(geometry, "t0")]
@@ -288,7 +288,7 @@ def test_the_last_tile_is_the_ragged_one(size: int) -> None:
 
 
 def test_a_value_that_the_last_layer_does_not_need_cannot_be_cut() -> None:
-    """A chain whose result does not depend on one of its layers is refused."""
+    """A chain whose output does not depend on one of its layers is refused."""
     x = {"x": values((1, 2, 8, 8))}
     graph = import_model(model([node("Sigmoid", "x", "a"), node("Relu", "x", "y")], x, outputs=["a", "y"]))
     with pytest.raises(NotTileable):

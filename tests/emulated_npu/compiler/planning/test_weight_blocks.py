@@ -1,4 +1,4 @@
-"""Weights in blocks: every weight in one block, blocks within their budget, bytes where the operands look for them."""
+"""Every weight is in one block, blocks keep to their budget, and operands address the right bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from device_agents.emulated_npu.unit_commands import Space
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> tuple[HardwareLayer, Array]:
-    """A convolution, dense or in groups, at times with a bias, and its weights (M, C / groups, kh, kw)."""
+    """Draw a convolution, dense or grouped, with or without a bias, and its weights (M, C / groups, kh, kw)."""
     groups = draw(st.sampled_from((1, 1, 2, 3)))
     inputs, outputs = draw(st.integers(1, 20)), draw(st.integers(1, 20))
     inputs += groups > 1 and inputs == 1  # one channel a group would be a depthwise convolution
@@ -53,7 +53,7 @@ def _blocks(layer: HardwareLayer, budget: int, array: tuple[int, int]) -> tuple[
 @given(convolutions(), st.integers(16, 6000), st.sampled_from(((4, 4), (2, 8), (16, 3))))
 @settings(max_examples=100, deadline=None)
 def test_every_weight_lies_in_one_block(case: tuple[HardwareLayer, Array], budget: int, array: tuple[int, int]) -> None:
-    """Blocks divide output channels by input channels, within the budget, one after the other."""
+    """Blocks divide output and input channels, keep to the budget and are adjacent."""
     layer, weights = case
     blocks = _blocks(layer, budget, array)
     if blocks is None:
@@ -75,7 +75,7 @@ def test_every_weight_lies_in_one_block(case: tuple[HardwareLayer, Array], budge
 @given(convolutions(), st.integers(200, 6000))
 @settings(max_examples=60, deadline=None)
 def test_packed_bytes_are_what_operands_see(case: tuple[HardwareLayer, Array], budget: int) -> None:
-    """Loaded as they are packed, the operand of a block shows (kernel..., channels, outputs) of the weights."""
+    """The operand of a loaded block has (kernel..., channels, outputs) of the weights."""
     layer, weights = case
     blocks = _blocks(layer, budget, (4, 4))
     if blocks is None:
@@ -96,7 +96,7 @@ def test_packed_bytes_are_what_operands_see(case: tuple[HardwareLayer, Array], b
 @given(convolutions(), st.integers(16, 6000), st.integers(0, 3000))
 @settings(max_examples=60, deadline=None)
 def test_loads_take_all_blocks_in_order(case: tuple[HardwareLayer, Array], budget: int, most: int) -> None:
-    """Blocks that are fetched together lie together and are as large as allowed, unless they are one alone."""
+    """Blocks that are fetched together are adjacent and within the limit, unless it is a single block."""
     blocks = _blocks(case[0], budget, (4, 4))
     if blocks is None:
         return
@@ -110,7 +110,7 @@ def test_loads_take_all_blocks_in_order(case: tuple[HardwareLayer, Array], budge
 @given(convolutions(), st.integers(16, 6000))
 @settings(max_examples=60, deadline=None)
 def test_slices_are_the_layer(case: tuple[HardwareLayer, Array], budget: int) -> None:
-    """A layer divided by its output channels: weights and outputs of the parts side by side are the whole."""
+    """The parts of a layer divided by output channels add up to its weights and outputs."""
     layer, weights = case
     parts = slice_outputs(layer, small_machine(), budget)
     given_ = [weights] * len(layer.fixed_weights.sources)
@@ -126,7 +126,7 @@ def test_slices_are_the_layer(case: tuple[HardwareLayer, Array], budget: int) ->
 
 @pytest.mark.parametrize("budget", [16, 64, 100])
 def test_blocks_are_rounds_of_the_matrix_unit(budget: int) -> None:
-    """Where a block cannot hold a layer, it holds whole rounds of columns."""
+    """A block that cannot hold a layer holds whole rounds of columns."""
     proto = model([node("Conv", "x w", "y")], {"x": values((1, 4, 4, 4))}, {"w": values((23, 4, 1, 1))})
     (layer,) = import_model(proto).layers
     blocks = cut_weights(layer, small_machine(), budget * 4)

@@ -1,4 +1,4 @@
-"""Groups of several cores: slices on cores that share a memory, and the choice between splits by predicted time."""
+"""Splits over the cores of a group keep the values, and the compiler chooses them by predicted time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from harness.emulator.split_study import layer_ps
 
 
 def _drawn_splits(draw: Callable[..., Any], graph: Graph, sizes: Mapping[int, int]) -> dict[int, LayerSplit]:
-    """Any kind of split that each layer has, or none; `sizes` are the cores of the layer's group."""
+    """Draw a kind of split for each layer, or none; `sizes` has the number of cores of the layer's group."""
     found = {}
     for layer in graph.layers:
         kind, cores = draw(st.sampled_from((*SPLIT_KINDS, None))), sizes[layer.index]
@@ -48,7 +48,7 @@ def _drawn_splits(draw: Callable[..., Any], graph: Graph, sizes: Mapping[int, in
 @given(st.data())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_split_networks_compute_what_one_core_does(data: st.DataObject) -> None:
-    """Whatever the splits, one or two groups have the values of one core, whichever queue and core is ahead."""
+    """With any splits, one or two groups compute the values of one core, in any order of queues and cores."""
     network = data.draw(random_networks(*data.draw(st.sampled_from((((WINDOWS, 5, 16)), ((WINDOWS, 9, 8)))))))
     graph = import_model(network.model)
     machine = with_cores(data.draw(machines_for(network)), 8)
@@ -71,7 +71,7 @@ def test_split_networks_compute_what_one_core_does(data: st.DataObject) -> None:
 def _in_order(
     compiled: CompiledSystem, weights: Mapping[str, Array], inputs: Mapping[str, Array], order: Sequence[int]
 ) -> Mapping[str, Array]:
-    """The outputs where the cores of the first group come in another order: each runs until it has to wait."""
+    """Return the outputs with the cores of the first group in another order: each runs until it has to wait."""
     groups = []
     for group in compiled.groups:
         cores = [group.cores[place] for place in order] if len(group.cores) == len(order) else group.cores[::-1]
@@ -92,7 +92,7 @@ def edge() -> Machine:
 
 
 def test_candidates_are_what_layers_can(graph: Graph, edge: Machine) -> None:
-    """Every layer has all of it on one core, and every kind is either a candidate or refused with a reason."""
+    """Every layer has a candidate on one core, and every kind is either a candidate or refused with a reason."""
     for choice in choose_splits(graph, edge, 4):
         names = [candidate.name for candidate in choice.candidates]
         assert sorted((*names, *choice.refused)) == sorted(("one", *SPLIT_KINDS))
@@ -105,7 +105,7 @@ def test_candidates_are_what_layers_can(graph: Graph, edge: Machine) -> None:
 
 
 def test_one_core_is_predicted_by_the_formula(graph: Graph, edge: Machine) -> None:
-    """On one core the only candidate is the layer itself, and with one chain a layer the run is what is predicted."""
+    """On one core the only candidate is the layer itself, and its run takes the predicted time."""
     for choice in choose_splits(graph, edge, 1):
         assert [candidate.name for candidate in choice.candidates] == ["one"]
         # The run issues instructions as well, two cycles each, which the formula leaves out.
@@ -114,7 +114,7 @@ def test_one_core_is_predicted_by_the_formula(graph: Graph, edge: Machine) -> No
 
 
 def test_twice_the_cores_halve_what_is_computed(edge: Machine) -> None:
-    """With memory that never holds anybody up, rows on n cores take an n-th, as predicted and as it runs.
+    """With unlimited memory bandwidth, rows on n cores take an n-th of the time, as predicted and in the run.
 
     By hand: 64 x 64 pixels of 3 x 3 taps and 32 channels by 32 columns are 4096 x 3 x ceil(96 / 32) = 36,864 cycles of
     the matrix unit; on 4 cores 9,216.
@@ -132,7 +132,7 @@ def test_twice_the_cores_halve_what_is_computed(edge: Machine) -> None:
 
 
 def test_memory_that_cores_share_sets_the_pace(edge: Machine) -> None:
-    """Where DDR alone counts, splitting by rows is predicted to take n times the weights, and takes it.
+    """If DDR is the limit, a split by rows takes n times the weights, as predicted and in the run.
 
     By hand: 1 x 1 of 1,024 by 1,024 channels are 4 MiB of weights, 246 us at 17.07 GB/s; on 4 cores four times that.
     """
@@ -150,7 +150,7 @@ def test_memory_that_cores_share_sets_the_pace(edge: Machine) -> None:
 
 
 def test_equal_layers_are_chosen_alike(edge: Machine) -> None:
-    """Layers that differ in names and weights alone have the same predictions."""
+    """Layers that differ only in names and weights have the same predictions."""
     x = {"x": values((1, 32, 14, 14))}
     nodes = [node("Conv", f"t{place} w{place}", f"t{place + 1}", pads=[1, 1, 1, 1]) for place in range(4)]
     nodes[0].input[0] = "x"
@@ -162,19 +162,19 @@ def test_equal_layers_are_chosen_alike(edge: Machine) -> None:
 
 
 def test_a_group_has_its_part_of_the_cache(graph: Graph, edge: Machine) -> None:
-    """A quarter of the cores of a chip has a quarter of its last-level cache: features that fit in it all go to DDR."""
+    """A quarter of a chip's cores has a quarter of its cache: features that fit only the whole cache go to DDR."""
     quarter = replace(edge.llc, bytes=4 * 24 * 24 * 64 * 4)  # one value in four is to fit: the largest map, 147,456
     spaces = [choose_spaces(graph, replace(edge, llc=replace(quarter, bytes=quarter.bytes // part))) for part in (1, 4)]
     assert [found[graph.layers[0].output.value] for found in spaces] == [Space.LLC, Space.DDR]
 
 
 def _layers_of(compiled: CompiledSystem) -> list[list[int]]:
-    """How many layers the chains of each core have."""
+    """Return the number of layers in the chains of each core."""
     return [[len(plan.layers) for decision in core.decisions for plan in decision.chains] for core in compiled.cores]
 
 
 def test_what_is_not_split_may_be_chained(edge: Machine) -> None:
-    """Layers that mostly move data stay in one chain on one core rather than go to several; slices are chains alone."""
+    """Layers that mostly move data stay in one chain on one core; each slice is a chain of its own."""
     x = {"x": values((1, 8, 48, 48))}
     nodes = [node("Conv", f"t{place} w", f"t{place + 1}") for place in range(5)]
     nodes[0].input[0] = "x"

@@ -1,4 +1,4 @@
-"""Which assignments of layers to core groups are possible, and what is said of those that are not."""
+"""Possible assignments of layers to core groups are accepted, others refused with the reason."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ WHOLE = (0, 1, 2, 3)
     ],
 )
 def test_what_is_wrong_is_named(groups: tuple[GroupAssignment, ...], what: str, why: str) -> None:
-    """Groups, cores and layers by number and name, with the limit."""
+    """An impossible assignment is refused with groups, cores and layers by number and name, and the limit."""
     with pytest.raises(InvalidAssignment) as caught:
         check_assignment(Assignment(groups), GRAPH, MACHINE)
     assert caught.value.what == what
@@ -92,18 +92,18 @@ def test_what_is_wrong_is_named(groups: tuple[GroupAssignment, ...], what: str, 
 
 @pytest.mark.parametrize("layers", [(WHOLE,), ([0], [1], [2], [3]), ([0, 2], [1, 3]), ([3], [1, 2], [0])], ids=str)
 def test_possible_assignments(layers: tuple[tuple[int, ...], ...]) -> None:
-    """Groups may be named in any order and need not be runs of the layers."""
+    """Groups may come in any order and need not have adjacent layers."""
     check_assignment(groups_of(*layers), GRAPH, MACHINE)
 
 
 def test_groups_are_called_by_number_and_cores() -> None:
-    """As they are in messages."""
+    """The names of groups list their cores."""
     names = group_names(Assignment((GroupAssignment((3,), (0,)), GroupAssignment((0, 1), (1, 2, 3)))))
     assert names == ("Group 0 (core 3)", "Group 1 (cores 0, 1)")
 
 
 def test_parts_of_a_concatenation_do_not_wait_for_each_other() -> None:
-    """Who reads one part of a value depends on who writes that part, not on who writes another."""
+    """A reader of a part of a value depends on the writer of that part, not on writers of other parts."""
     nodes = [node("Conv", "x w0", "a"), node("Concat", "a x", "c", axis=1), node("Conv", "c w1", "y")]
     nodes.insert(1, node("Conv", "a w2", "b"))
     nodes[2] = node("Concat", "a b", "c", axis=1)
@@ -132,7 +132,7 @@ def test_random_assignments_are_possible(data: st.DataObject) -> None:
 
 @given(st.integers(1, 7), st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12))
 def test_circles(count: int, edges: set[tuple[int, int]]) -> None:
-    """What is found is a circle; where nothing is found, stages can be numbered."""
+    """Groups that wait for each other form a circle; without a circle, stages can be numbered."""
     edges = {(source, target) for source, target in edges if max(source, target) < count}
     circle = circle_of(count, edges)
     if not circle:

@@ -1,4 +1,4 @@
-"""Networks on several core groups: the values of one core, whatever crosses from group to group."""
+"""Networks on several core groups compute the values of one core, for any crossings between groups."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ DIRECT = Options(conv_algorithm="direct")
 
 
 def _commands(program: Program, *functions: Function) -> list[Command]:
-    """Data commands with one of these functions, in the order of issue."""
+    """Return the data commands with one of these functions, in the order of issue."""
     items = (step.item for step in sequence(program.code))
     return [item for item in items if isinstance(item, Command) and item.function in functions]
 
 
 def _crossings(compiled: CompiledSystem) -> set[tuple[int, int]]:
-    """Who sends to whom."""
+    """Return the pairs of sender and receiver."""
     return {(core.core, command.peer) for core in compiled.cores for command in _commands(core.program, Function.SEND)}
 
 
@@ -62,7 +62,7 @@ def _convolutions(count: int, channels: int = 4, height: int = 24) -> NetworkCas
 
 @pytest.mark.parametrize("ends", [(1,), (2,), (1, 2), (1, 2, 3)], ids=str)
 def test_a_chain_of_layers_in_stages(ends: tuple[int, ...]) -> None:
-    """Each group sends to the next one alone, and the outputs have the bits of one core's."""
+    """Each group sends only to the next one, and the outputs are bit-identical to those of one core."""
     network = _convolutions(4)
     compiled = compiled_for(network, MACHINE, in_turn(import_model(network.model), *ends))
     found = checked_run(network, compiled)
@@ -75,7 +75,7 @@ def test_a_chain_of_layers_in_stages(ends: tuple[int, ...]) -> None:
 
 
 def test_what_only_others_read_is_sent_and_not_stored() -> None:
-    """Tiles go straight from NB to the memory of the group that reads them; here is no place for them."""
+    """Tiles go directly from NB to the memory of the group that reads them; the sender has no place for them."""
     network = _convolutions(4)
     compiled = compiled_for(network, MACHINE, in_turn(import_model(network.model), 2))
     first, second = (core.program for core in compiled.cores)
@@ -89,7 +89,7 @@ def test_what_only_others_read_is_sent_and_not_stored() -> None:
 
 
 def test_tiles_are_received_when_they_are_needed() -> None:
-    """A group begins with its first tile before the last one has been sent: RECEIVE and CONVOLVE take turns."""
+    """A group begins with its first tile before the last one has been sent: RECEIVE and CONVOLVE alternate."""
     network = _convolutions(2, height=64)
     machine = with_cores(small_machine(nb_bytes=8 << 10, halo_bytes=2 << 10), 2)
     compiled = compiled_for(network, machine, in_turn(import_model(network.model), 1))
@@ -101,7 +101,7 @@ def test_tiles_are_received_when_they_are_needed() -> None:
 
 
 def test_a_value_for_three_later_stages() -> None:
-    """It is sent to each of them, and held there for as many inputs as it passes stages, and one more."""
+    """A value that several groups read is sent to each, and held for as many inputs as it passes stages, plus one."""
     nodes = [node("Conv", "x w", "a", pads=[1, 1, 1, 1])]
     nodes += [node("Relu", "a", "b"), node("Add", "a b", "c"), node("Sub", "c a", "d")]
     network = network_of(nodes, {"x": values((1, 4, 12, 12))}, {"w": values((4, 4, 3, 3))}, ["d"])
@@ -118,7 +118,7 @@ def test_a_value_for_three_later_stages() -> None:
 
 
 def test_parallel_branches_are_one_stage() -> None:
-    """Groups that take their inputs from the same group are as far in the pipeline as each other."""
+    """Groups that read from the same group are in the same stage."""
     nodes = [node("Relu", "x", "a"), node("Sigmoid", "a", "b"), node("Tanh", "a", "c"), node("Add", "b c", "y")]
     network = network_of(nodes, {"x": values((1, 4, 9, 9))}, {}, ["y"])
     compiled = compiled_for(network, MACHINE, groups_of([0], [1], [2], [3]))
@@ -128,7 +128,7 @@ def test_parallel_branches_are_one_stage() -> None:
 
 
 def _concatenated(axis: int, outputs: tuple[str, ...] = ("y",)) -> NetworkCase:
-    """Three parts of one value, and a layer that reads all of it."""
+    """Return three parts of one value, and a layer that reads all of it."""
     nodes = [node("Conv", f"x w{place}", f"t{place}", pads=[1, 1, 1, 1]) for place in range(3)]
     nodes += [node("Concat", "t0 t1 t2", "c", axis=axis), node("Relu", "c", "y")]
     weights = {f"w{place}": values((4, 4, 3, 3), place) for place in range(3)}
@@ -140,7 +140,7 @@ def _concatenated(axis: int, outputs: tuple[str, ...] = ("y",)) -> NetworkCase:
     "layers", [([0, 1, 2], [3]), ([0], [1], [2], [3]), ([0], [2, 1, 3]), ([1], [0, 2, 3])], ids=str
 )
 def test_parts_of_a_concatenation_come_together(axis: int, layers: tuple[list[int], ...]) -> None:
-    """Several groups write parts of one value in place; each part is sent to where the value is read."""
+    """Several groups write parts of one value in place; each part is sent to the readers of the value."""
     network = _concatenated(axis)
     compiled = compiled_for(network, MACHINE, groups_of(*layers))
     assert len({layer.output.value for layer in import_model(network.model).layers[:3]}) == 1
@@ -162,7 +162,7 @@ def test_a_concatenation_as_output_comes_together_in_one_group(layers: tuple[lis
 
 
 def test_a_dense_block_in_stages() -> None:
-    """Every layer reads what all before it have added to one value; groups exchange parts of it in one direction."""
+    """If every layer reads what earlier layers added to one value, groups send its parts in one direction."""
     nodes, parts, weights = [node("Relu", "x", "t0")], ["t0"], {}
     for place in range(1, 6):
         joined = parts[0]
@@ -183,7 +183,7 @@ def test_a_dense_block_in_stages() -> None:
 
 
 def test_several_inputs_and_outputs() -> None:
-    """Inputs are ports of every group that reads them, outputs of the group that computes them, read on or not."""
+    """Inputs are ports of every group that reads them, outputs are ports of the group that computes them."""
     nodes = [node("Add", "x z", "a"), node("Relu", "a", "b"), node("Mul", "b z", "c"), node("Sigmoid", "b", "d")]
     inputs = {"x": values((1, 3, 7, 5)), "z": values((1, 3, 7, 5), 1)}
     network = network_of(nodes, inputs, {}, ["a", "c", "d"])
@@ -197,13 +197,18 @@ def test_several_inputs_and_outputs() -> None:
 
 @pytest.mark.parametrize("end", [1, 2, 3])
 def test_values_read_through_reshaped_and_transposed_views(end: int) -> None:
-    """What is received lies as it does on one core: products read it transposed, in heads, and as a table's rows."""
+    """Products read received values transposed, in heads, and as rows of a table, as on one core."""
     nodes = [
-        node("MatMul", "x wq", "q"), node("Reshape", "q split", "qs"), node("Transpose", "qs", "qh", perm=[0, 2, 1, 3]),
-        node("MatMul", "x wk", "k"), node("Reshape", "k split", "ks"), node("Transpose", "ks", "kh", perm=[0, 2, 3, 1]),
-        node("MatMul", "qh kh", "s"), node("Softmax", "s", "p", axis=-1),
+        node("MatMul", "x wq", "q"),
+        node("Reshape", "q split", "qs"),
+        node("Transpose", "qs", "qh", perm=[0, 2, 1, 3]),
+        node("MatMul", "x wk", "k"),
+        node("Reshape", "k split", "ks"),
+        node("Transpose", "ks", "kh", perm=[0, 2, 3, 1]),
+        node("MatMul", "qh kh", "s"),
+        node("Softmax", "s", "p", axis=-1),
         node("Transpose", "p", "y", perm=[0, 2, 1, 3]),
-    ]  # fmt: skip
+    ]
     constants = {"wq": values((8, 8)), "wk": values((8, 8), 1), "split": np.array([1, 6, 2, 4], np.int64)}
     network = network_of(nodes, {"x": values((1, 6, 8), 2)}, constants, ["y"])
     graph = import_model(network.model)
@@ -211,7 +216,7 @@ def test_values_read_through_reshaped_and_transposed_views(end: int) -> None:
 
 
 def test_rows_gathered_from_a_table_of_another_group() -> None:
-    """GATHER reads its table where it lies: in the memory of the group that received it."""
+    """GATHER reads its table from the memory of the group that received it."""
     nodes = [node("Relu", "t", "table"), node("Gather", "table i", "g"), node("Neg", "g", "y")]
     inputs = {"t": values((9, 5)), "i": np.array([3, 0, 8, 3], np.int64)}
     network = network_of(nodes, inputs, {}, ["y"])
@@ -221,7 +226,7 @@ def test_rows_gathered_from_a_table_of_another_group() -> None:
 
 @pytest.mark.parametrize("chips", [1, 2])
 def test_groups_on_chips(chips: int) -> None:
-    """Where the cores of the groups lie does not change a value, nor does the order in which groups are named."""
+    """The chips of the cores and the order of the groups do not change values."""
     network = _convolutions(4)
     layers = ((0,), (1,), (2, 3))
     machine = with_cores(small_machine(), 6 // chips, chips)
@@ -233,7 +238,7 @@ def test_groups_on_chips(chips: int) -> None:
 
 
 def test_one_group_is_one_core() -> None:
-    """All layers on one core of several give the very program of a machine with that one core."""
+    """All layers on one core of several compile to the program of a machine with one core."""
     network = _convolutions(3)
     machine = with_cores(small_machine(), 1)
     compiled = compiled_for(network, machine, in_turn(import_model(network.model)))
@@ -241,7 +246,7 @@ def test_one_group_is_one_core() -> None:
 
 
 def test_values_that_are_received_lie_in_the_cache_where_they_fit() -> None:
-    """With a last-level cache, what is sent goes there; its share grows with the cores of the group."""
+    """Sent values go to the last-level cache if there is one; its share grows with the cores of the group."""
     network = _convolutions(4)
     cached = small_machine(llc=replace(find_machine("edge").llc, bytes=6 * 64 << 10))
     compiled = compiled_for(network, with_cores(cached, 6), in_turn(import_model(network.model), 2))
@@ -251,7 +256,7 @@ def test_values_that_are_received_lie_in_the_cache_where_they_fit() -> None:
 
 
 def test_one_buffer_for_features_and_weights() -> None:
-    """Cores with NB and SB in one memory have one each."""
+    """Groups work on machines with NB and SB in one memory."""
     machine = small_machine(nb_bytes=16 << 10, sb_bytes=16 << 10, shared_buffer=True)
     network = _convolutions(4)
     checked_run(network, compiled_for(network, with_cores(machine, 2), in_turn(import_model(network.model), 2)))
@@ -278,21 +283,21 @@ def test_spectra_of_kernels_are_made_where_they_are_used(ends: tuple[int, ...]) 
     "options", [Options(fences=True), Options("layers", reorder=False), Options(tile=(5, 3))], ids=str
 )
 def test_forced_choices(options: Options) -> None:
-    """What a user forces holds in every group."""
+    """Options that a user forces apply in every group."""
     network = _convolutions(4)
     compiled = compiled_for(network, MACHINE, in_turn(import_model(network.model), 2), options)
     checked_run(network, compiled)
 
 
 def test_equal_systems_are_compiled_equally() -> None:
-    """The same network and assignment give the same bytes."""
+    """The same network and assignment compile to the same bytes."""
     network = _concatenated(1)
     first, second = (compiled_for(network, MACHINE, groups_of([0], [1], [2, 3])) for _ in range(2))
     assert [core.program.to_bytes() for core in first.cores] == [core.program.to_bytes() for core in second.cores]
 
 
 def test_a_group_whose_share_is_too_small_is_named() -> None:
-    """What is received takes room for every input under way; the demand, the limit and the group are told."""
+    """Received values take room for every pending input; the error has the demand, the limit and the group."""
     network = _convolutions(3)
     # x or t0 or t1: 6144 bytes. A ring of two, the weights of a layer and one output: 2 x 6144 + 576 + 6144 = 19008.
     for share, fits in ((19008, True), (19007, False)):
@@ -307,7 +312,7 @@ def test_a_group_whose_share_is_too_small_is_named() -> None:
 
 
 def test_counters_are_those_of_each_core() -> None:
-    """What one core sends, another writes."""
+    """Bytes that one core sends are counted as written by the core that receives them."""
     network = _convolutions(4)
     compiled = compiled_for(network, MACHINE, in_turn(import_model(network.model), 2))
     first, second = run_system(compiled, network.weights, network.inputs).counters.values()
@@ -317,7 +322,7 @@ def test_counters_are_those_of_each_core() -> None:
 
 
 def test_a_group_is_sent_what_its_cores_read_once() -> None:
-    """A payload counts as written by the core that it is sent to alone, though all of the group wait for it."""
+    """A payload counts as written only by the core that receives it, although all of the group wait for it."""
     network = _convolutions(4)
     graph = import_model(network.model)
     groups = Assignment((GroupAssignment((0,), (0, 1)), GroupAssignment((1, 2), (2, 3))))
@@ -332,7 +337,7 @@ def test_a_group_is_sent_what_its_cores_read_once() -> None:
 
 
 def _crossing_two_stages() -> NetworkCase:
-    """A value that the second and the third of three layers read."""
+    """Return a network in which the second and the third of three layers read the same value."""
     nodes = [node("Conv", "x w", "a", pads=[1, 1, 1, 1]), node("Relu", "a", "b"), node("Sub", "b a", "y")]
     return network_of(nodes, {"x": values((1, 4, 12, 12))}, {"w": values((4, 4, 3, 3))}, ["y"])
 
@@ -340,7 +345,7 @@ def _crossing_two_stages() -> NetworkCase:
 @pytest.mark.parametrize("cores", [((0,), (1,), (2,)), ((5,), (3,), (0,)), ((0, 1), (2, 3), (4, 5))], ids=str)
 @pytest.mark.parametrize("order", ORDERS)
 def test_inputs_one_after_the_other(cores: tuple[tuple[int, ...], ...], order: Order) -> None:
-    """Each of five inputs has the outputs that it has alone, though senders are as far ahead as they can be."""
+    """Each of five inputs has the outputs that it has alone, with senders as far ahead as possible."""
     network = _crossing_two_stages()
     graph = import_model(network.model)
     assert len(graph.layers) == 3
@@ -364,7 +369,7 @@ def test_inputs_one_after_the_other(cores: tuple[tuple[int, ...], ...], order: O
 @given(st.data())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_random_networks_cut_anywhere(data: st.DataObject) -> None:
-    """One core's values for any division of any network, on one chip or two, in every order of the queues."""
+    """Any division of any network, on one chip or two, computes one core's values in every order of the queues."""
     network = data.draw(random_networks(most_nodes=8, most_pixels=16))
     graph = import_model(network.model)
     assume(len(graph.layers) > 1)
@@ -408,7 +413,7 @@ LARGE = ("resnet50", "densenet121", "inception_v1")
     ],
 )
 def test_whole_networks(name: str, count: int) -> None:
-    """Divided by score and in balance, on chips that share nothing, two inputs have the outputs of one core."""
+    """Partitions by score and by balance, on separate chips, compute the outputs of one core for two inputs."""
     network, compiled = _whole(name)
     graph, machine = compiled.graph, compiled.machine
     groups = form_groups(fabric_of(machine), str(count))
@@ -431,7 +436,7 @@ def test_whole_networks(name: str, count: int) -> None:
 
 @cache
 def _whole(name: str) -> tuple[NetworkCase, Compiled]:
-    """A built-in network as one core of a machine of four chips runs it."""
+    """Return a built-in network with its nodes on a machine of four chips."""
     network = builtin_network(name)
     builtin_network.cache_clear()
     return network, compile_graph(import_model(network.model), find_machine("chiplets-64"), DIRECT)

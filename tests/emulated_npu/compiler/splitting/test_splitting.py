@@ -1,4 +1,4 @@
-"""Layers split over cores: every slice computes its part of the same values, and nothing is computed twice."""
+"""Slices of a layer compute their parts of the same values, and nothing twice."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from device_agents.emulated_npu.unit_commands import Activation, Function
 
 
 def _with(graph: Graph, layer: HardwareLayer, split: LayerSplit) -> Graph:
-    """The graph with one layer split."""
+    """Return the graph with one layer split."""
     return split_graph(graph, lambda one: split if one is layer else unsplit(one)).graph
 
 
 def _choosing(graph: Graph, kind: SplitKind, parts: int) -> tuple[Graph, int]:
-    """Every layer split by the kind where it can be, and how many are."""
+    """Return the graph with every possible layer split by the kind, and their number."""
     count = 0
 
     def choose(layer: HardwareLayer) -> LayerSplit:
@@ -58,7 +58,7 @@ def _close(found: Mapping[str, Array], expected: Mapping[str, Array], tolerance:
 @given(st.data())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_slices_together_are_the_layer(data: st.DataObject) -> None:
-    """Of random networks every layer in slices writes everything once, and the results are those of the layers."""
+    """The slices of every layer of random networks write every element once, with the values of the layers."""
     network = data.draw(random_networks() | random_networks(WINDOWS, 5, 16))
     graph = import_model(network.model)
     kind, parts = data.draw(st.sampled_from(SPLIT_KINDS)), data.draw(st.integers(2, 8))
@@ -73,7 +73,7 @@ def test_slices_together_are_the_layer(data: st.DataObject) -> None:
 @given(st.data())
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_compiled_slices_compute_what_the_layers_do(data: st.DataObject) -> None:
-    """The slices as layers of one program have the values of the network."""
+    """A program of all slices computes the values of the network."""
     network = data.draw(random_networks())
     graph = import_model(network.model)
     split, _ = _choosing(graph, data.draw(st.sampled_from(SPLIT_KINDS)), data.draw(st.integers(2, 8)))
@@ -86,7 +86,7 @@ def test_compiled_slices_compute_what_the_layers_do(data: st.DataObject) -> None
 
 @dataclass(frozen=True)
 class _Case:
-    """A network of one layer that matters, the last with `function`, and the kinds by which it can be split."""
+    """A network whose last layer with `function` is tested, and the kinds by which it can be split."""
 
     function: Function
     nodes: Sequence[NodeProto]
@@ -287,7 +287,7 @@ def test_groups_stay_whole_or_are_divided_each_by_itself() -> None:
 
 
 def test_windows_that_see_only_padding_belong_to_the_slice_before() -> None:
-    """Rows whose windows lie behind the input altogether cannot stand alone: they are computed with those before."""
+    """Rows whose windows hold only padding behind the input are computed with the rows before them."""
     case = _Case(
         Function.POOL_AVERAGE,
         [node("AveragePool", "x", "y", kernel_shape=[2, 2], pads=[0, 0, 1, 1], ceil_mode=0, count_include_pad=1)],
@@ -304,7 +304,7 @@ def test_windows_that_see_only_padding_belong_to_the_slice_before() -> None:
 
 @pytest.mark.parametrize("kind", ["batch", "rows", "outputs", "inputs"])
 def test_a_vector_is_refused_or_split(kind: SplitKind) -> None:
-    """A layer with inputs of one axis, which has no channels and is no product, has the kinds that it can have."""
+    """A layer with inputs of one axis, without channels and no product, has the possible kinds of split."""
     network = network_of([node("Add", "x b", "y")], {"x": values((12,), 1)}, {"b": values((12,), 2)}, ["y"])
     graph = import_model(network.model)
     (layer,) = graph.layers
@@ -325,7 +325,7 @@ def test_a_vector_is_refused_or_split(kind: SplitKind) -> None:
 
 @given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 40))
 def test_parts_are_as_equal_as_units_let_them(size: int, parts: int, unit: int) -> None:
-    """The parts follow each other, are at most so many, and differ by one unit at most, but for a cut last one."""
+    """Parts are adjacent, no more than asked for, and differ by at most one unit, except a cut last one."""
     found = equal_parts(size, parts, unit)
     assert found[0][0] == 0
     assert found[-1][1] == size
