@@ -78,7 +78,7 @@ def contended(machine: Machine, groups: Sequence[CoreGroup]) -> Machine:
 
 
 def traversal_from(nodes: NetworkNodes, start: str | None) -> Traversal:
-    """Return the traversal of the nodes, from the inputs or from a named node (S5.3); raises InvalidPartition."""
+    """Return the traversal of the nodes, from the inputs or from a named node; raises InvalidPartition."""
     if start is None:
         return traverse(nodes.graph)
     names = [node.name for node in nodes.graph.nodes]

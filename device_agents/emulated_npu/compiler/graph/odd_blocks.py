@@ -26,7 +26,7 @@ class OddBlocks:
 
     @property
     def half(self) -> int:
-        """N of the length 2N + 1: the last frequency that is computed; symmetry yields the others (S4.3)."""
+        """N of the length 2N + 1: the last frequency that is computed; symmetry yields the others."""
         return self.length // 2
 
     @property
@@ -57,7 +57,7 @@ class OddBlocks:
 
     @property
     def bins(self) -> int:
-        """Independent frequencies of a block: F[u, v] = conj F[-u, -v] (S4.4)."""
+        """Independent frequencies of a block: F[u, v] = conj F[-u, -v]."""
         return (self.length**2 + 1) // 2
 
     @property
@@ -67,12 +67,12 @@ class OddBlocks:
 
     @property
     def kernel_transforms(self) -> int:
-        """Kernel DFTs: one for every kernel, which all blocks share (S4.5)."""
+        """Kernel DFTs: one for every kernel, which all blocks share."""
         return self.groups * self.channels * self.outputs
 
     @property
     def multiplications(self) -> int:
-        """Real multiplications of the pointwise product of all blocks: four per complex one (S4.6)."""
+        """Real multiplications of the pointwise product of all blocks: four per complex one."""
         return 4 * self.bins * self.kernel_transforms * self.number
 
 

@@ -110,7 +110,7 @@ class _AlgorithmChoice:
         if kernel > most:
             what = f"{layer.name} has a kernel of {kernel}, which no block of at most {most} holds"
             step = "Let the compiler choose the algorithm" if most == self.limit else f"Choose a block of {kernel | 1}"
-            raise NoDft(what, "a block is at least as long as the kernel (S4.1)", step)
+            raise NoDft(what, "a block is at least as long as the kernel", step)
         candidates = list(self._candidates(layer))
         if not candidates and self.options.dft_kernels == "llc":
             raise self._no_room(layer, max(3, kernel | 1))

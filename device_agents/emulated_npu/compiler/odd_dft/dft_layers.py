@@ -59,7 +59,7 @@ def kernel_shape(blocks: OddBlocks) -> tuple[int, int, int, int, int]:
 
 
 def _padded(made: Rewriting, index: int, of: str) -> str:
-    """Add the map padded to whole blocks; every element is written once (S4.2)."""
+    """Add the map padded to whole blocks; every element is written once."""
     blocks, settings = made.blocks, made.layer.settings
     source = picture_of(made.layer.inputs[0], index)
     shape = (*blocks.padded, blocks.groups * blocks.channels)
@@ -78,7 +78,7 @@ def _padded(made: Rewriting, index: int, of: str) -> str:
 
 
 def _row_transform(made: Rewriting, high: str, of: str) -> str:
-    """Add the row DFT: N + 1 results of every row of a block; rows that blocks share are transformed once (S4.3)."""
+    """Add the row DFT: N + 1 results of every row of a block; rows that blocks share are transformed once."""
     blocks = made.blocks
     height, _ = blocks.padded
     columns, channels, length = blocks.counts[1], blocks.groups * blocks.channels, blocks.length
@@ -107,7 +107,7 @@ class _Part:
     bins: int
 
     def transform(self, lines: str) -> str:
-        """Add the DFT across the lines (S4.4); (lines, L, 2, TH, TW C)."""
+        """Add the DFT across the lines; (lines, L, 2, TH, TW C)."""
         blocks, made = self.made.blocks, self.made
         length, (rows, columns) = blocks.length, blocks.counts
         across = columns * blocks.groups * blocks.channels
@@ -134,7 +134,7 @@ class _Part:
         return name
 
     def spectrum(self, transform: str, kernels: str) -> str:
-        """Add the product of every independent bin, summed over channels (S4.6); (lines, bins, 2, TH, TW M)."""
+        """Add the product of every independent bin, summed over channels; (lines, bins, 2, TH, TW M)."""
         blocks, made = self.made.blocks, self.made
         rows, columns = blocks.counts
         channels, outputs, groups = blocks.channels, blocks.outputs, blocks.groups

@@ -1,7 +1,7 @@
 """The plan of one chain: its tiles, buffers and weights.
 
 A chain plan is the execution tree of its layers: loops over tiles around the layers, and loops over blocks of weights
-inside each layer (S2.5). Lowering writes it out as commands.
+inside each layer. Lowering writes it out as commands.
 """
 
 from __future__ import annotations
@@ -49,6 +49,14 @@ class Room:
     sb_bytes: int
     halo_bytes: int
     reserved_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Layers to run as one chain; `stored` are the values that they store off chip."""
+
+    layers: tuple[HardwareLayer, ...]
+    stored: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -109,16 +117,12 @@ class ChainPlan:
 
 
 def plan_chain(
-    layers: Sequence[HardwareLayer],
-    values: Mapping[str, Value],
-    cuts: Sequence[Cut],
-    stored: frozenset[str],
-    machine: Machine,
-    room: Room,
+    chain: Chain, values: Mapping[str, Value], cuts: Sequence[Cut], machine: Machine, room: Room
 ) -> ChainPlan:
     """Decide buffers and weights for these cuts; raises NotTileable, or DoesNotFit with demand and limit."""
+    layers = chain.layers
     _count_passes(layers, cuts)
-    geometry = cut_chain(layers, cuts, stored)
+    geometry = cut_chain(layers, cuts, chain.stored)
     extents = {name: _extents(geometry, name) for name in geometry.regions}
     slabs, halo_bytes = _slabs(geometry, values, machine)
     _demand(layers, "halo buffer", halo_bytes, room.halo_bytes, "halo_bytes")

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     Graph,
-    HardwareLayer,
     whole_value,
     with_parts,
     written_part,
 )
 from device_agents.emulated_npu.compiler.graph.regions import overlap, value_region, whole
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room, reads_outside
+from device_agents.emulated_npu.compiler.planning.chain import Chain, ChainPlan, Room, reads_outside
 from device_agents.emulated_npu.compiler.planning.chain_keys import ChainKeys
 from device_agents.emulated_npu.compiler.planning.lowering import Externals
 from device_agents.emulated_npu.compiler.planning.search import ChainEstimate, ChainSearch, Choice
@@ -34,7 +33,7 @@ _PATIENCE = 3
 class Decision:
     """The way chosen to run layers [start, end), and the other ways that were considered.
 
-    `singly_ps` is the predicted time of the layers one by one, with the halo fetched again (S3.8). It is None for one
+    `singly_ps` is the predicted time of the layers one by one, with the halo fetched again. It is None for one
     layer, if the end of the chain was forced, or if a layer does not fit alone.
     """
 
@@ -127,18 +126,20 @@ class Planner:
 
     def decide(self, start: int, end: int) -> Decision:
         """Return the best way to run layers [start, end) as one chain; raises DoesNotFit if there is none."""
-        layers, stored = self._chain(start, end)
+        chain = self._chain(start, end)
         choices: list[Choice] = []
         problem: DoesNotFit | None = None
         for room in self._rooms:
             try:
-                choices.extend(self._search.choices(layers, stored, room))
+                choices.extend(self._search.choices(chain, room))
             except DoesNotFit as error:
                 problem = problem or error
             except NotTileable as error:
-                problem = problem or DoesNotFit(f"{layers[-1].name} cannot be cut into tiles that fit", str(error))
+                problem = problem or DoesNotFit(
+                    f"{chain.layers[-1].name} cannot be cut into tiles that fit", str(error)
+                )
         if not choices:
-            raise problem or DoesNotFit(f"There is no room for {layers[-1].name}")
+            raise problem or DoesNotFit(f"There is no room for {chain.layers[-1].name}")
         choices.sort(key=lambda choice: choice.predicted_ps)
         return Decision(start, end, choices[0], tuple(choices[1:]), self._singly_ps(start, end))
 
@@ -192,11 +193,11 @@ class Planner:
             wider = self._wider[key]
             if wider is None or (len(self._rooms) == 1 and wider.fits(self._rooms[0])):
                 return wider
-        layers, stored = self._chain(start, end)
+        chain = self._chain(start, end)
         found = []
         for room in self._rooms:
             with contextlib.suppress(DoesNotFit, NotTileable):
-                found.append(self._search.estimate(layers, stored, room))
+                found.append(self._search.estimate(chain, room))
         if not found and end - start == 1:
             chosen = self.decide(start, end).chosen
             nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
@@ -229,7 +230,7 @@ class Planner:
                         return False
         return True
 
-    def _chain(self, start: int, end: int) -> tuple[tuple[HardwareLayer, ...], frozenset[str]]:
+    def _chain(self, start: int, end: int) -> Chain:
         """Return the layers of a chain and the values that it stores; a part of a value has a name of its own."""
         layers = []
         for layer in self._graph.layers[start:end]:
@@ -241,7 +242,7 @@ class Planner:
         stored = frozenset(
             layer.output.value for layer in layers if self._is_stored(whole_value(layer.output.value), start, end)
         )
-        return tuple(layers), stored
+        return Chain(tuple(layers), stored)
 
     def _is_stored(self, name: str, start: int, end: int) -> bool:
         outside = any(not start <= reader < end for reader in self._readers.get(name, ()))

@@ -128,7 +128,7 @@ class ChainWriter:
             yield from self.one_pass(tile)
 
     def one_pass(self, tile: Tile) -> Iterator[Command]:
-        """Yield the commands of one pass through all layers of the chain (S3.2)."""
+        """Yield the commands of one pass through all layers of the chain."""
         for step in self.steps(tile):
             if isinstance(step, ComputeStep):
                 yield from self.compute(step)
@@ -173,7 +173,7 @@ class ChainWriter:
             yield self._copy(self._current[name], kept, region, value, layer)
 
     def _keep(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
-        """Copy what later passes need again into the auxiliary buffer (S3.3)."""
+        """Copy what later passes need again into the auxiliary buffer."""
         if self._geometry.is_resident(name) and not self._geometry.is_active(name, tile):
             return
         for place, region in self._geometry.kept(name, tile):

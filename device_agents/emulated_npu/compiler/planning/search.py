@@ -11,7 +11,14 @@ from dataclasses import dataclass, replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
 from device_agents.emulated_npu.compiler.graph.regions import size_of
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
-from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room, element_type, packed_bytes, plan_chain
+from device_agents.emulated_npu.compiler.planning.chain import (
+    Chain,
+    ChainPlan,
+    Room,
+    element_type,
+    packed_bytes,
+    plan_chain,
+)
 from device_agents.emulated_npu.compiler.planning.cuts import (
     CutCandidates,
     Cuts,
@@ -21,7 +28,6 @@ from device_agents.emulated_npu.compiler.planning.cuts import (
 )
 from device_agents.emulated_npu.compiler.planning.lowering import ChainWriter, ComputeStep, Externals
 from device_agents.emulated_npu.compiler.planning.tiling import (
-    Cut,
     DividesParts,
     Geometry,
     HaloMode,
@@ -100,30 +106,30 @@ class ChainSearch:
         self._costs = CostModel(machine)
         self._computing: dict[object, tuple[int, int]] = {}
 
-    def estimate(self, layers: tuple[HardwareLayer, ...], stored: frozenset[str], room: Room) -> ChainEstimate:
+    def estimate(self, chain: Chain, room: Room) -> ChainEstimate:
         """Return a quick estimate of a good choice; raises as `choices`."""
-        parts = self._sweep_parts(layers, room)
+        parts = self._sweep_parts(chain, room)
         found: list[ChainEstimate] = []
-        if not parts or self._residency(layers[0]) != "weights":
+        if not parts or self._residency(chain.layers[0]) != "weights":
             with contextlib.nullcontext() if not parts else contextlib.suppress(DoesNotFit, NotTileable):
-                plan = self._coarsest(layers, stored, room, _QUICK)[0]
+                plan = self._coarsest(chain, room, _QUICK)[0]
                 found.append(ChainEstimate(self.predict(plan).total_ps, plan.nb_bytes, plan.halo_bytes))
         if parts:
-            ends = [self._coarsest((part,), stored, room, _QUICK)[0] for part in (parts[0], parts[-1])]
+            ends = [self._coarsest(replace(chain, layers=(part,)), room, _QUICK)[0] for part in (parts[0], parts[-1])]
             first_ps, last_ps = (self.predict(end).total_ps for end in ends)
             total_ps = (len(parts) - 1) * first_ps + last_ps  # all but the last are equal
             nb_bytes, halo_bytes = max(end.nb_bytes for end in ends), max(end.halo_bytes for end in ends)
             found.append(ChainEstimate(total_ps, nb_bytes, halo_bytes))
         return min(found, key=lambda estimate: estimate.predicted_ps)
 
-    def choices(self, layers: tuple[HardwareLayer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
+    def choices(self, chain: Chain, room: Room) -> Iterator[Choice]:
         """Yield all choices around the coarsest cut that fits; raises DoesNotFit, or NotTileable, if there is none."""
-        sweeps = list(self._sweeps(layers, stored, room))
+        sweeps = list(self._sweeps(chain, room))
         yield from sweeps
-        if sweeps and self._residency(layers[0]) == "weights":
+        if sweeps and self._residency(chain.layers[0]) == "weights":
             return
         try:
-            plans = self._coarsest(layers, stored, room, _THOROUGH)
+            plans = self._coarsest(chain, room, _THOROUGH)
         except (DoesNotFit, NotTileable):
             if not sweeps:
                 raise
@@ -139,113 +145,92 @@ class ChainSearch:
         features = math.prod(view.shape) * element_type(self._values[view.value], self._machine).bytes
         return "features" if features < packed_bytes(layer, self._machine) else "weights"
 
-    def _sweep_parts(self, layers: tuple[HardwareLayer, ...], room: Room) -> tuple[HardwareLayer, ...]:
+    def _sweep_parts(self, chain: Chain, room: Room) -> tuple[HardwareLayer, ...]:
         """Return a single layer divided so that the weights of each part stay in SB; () if that is no choice."""
-        layer = layers[0]
-        if len(layers) > 1 or not uses_weight_buffer(layer) or layer.weights is None:
+        layer = chain.layers[0]
+        if len(chain.layers) > 1 or not uses_weight_buffer(layer) or layer.weights is None:
             return ()
         if self._residency(layer) == "features":
             return ()
         parts = slice_outputs(layer, self._machine, room.sb_bytes // 2)
         return parts if len(parts) > 1 else ()
 
-    def _sweeps(self, layers: tuple[HardwareLayer, ...], stored: frozenset[str], room: Room) -> Iterator[Choice]:
-        """Yield a single layer in several sweeps over its features (S3.7)."""
-        parts = self._sweep_parts(layers, room)
+    def _sweeps(self, chain: Chain, room: Room) -> Iterator[Choice]:
+        """Yield a single layer in several sweeps over its features."""
+        parts = self._sweep_parts(chain, room)
         if not parts:
             return
         try:
-            plans = tuple(self._coarsest((part,), stored, room, _QUICK)[0] for part in parts)
+            plans = tuple(self._coarsest(replace(chain, layers=(part,)), room, _QUICK)[0] for part in parts)
         except (DoesNotFit, NotTileable):
             return
         total_ps = sum(self.predict(plan).total_ps for plan in plans)
         yield Choice(f"weights resident in {len(parts)} sweeps", plans, total_ps)
 
-    def _coarsest(
-        self, layers: tuple[HardwareLayer, ...], stored: frozenset[str], room: Room, effort: _Effort
-    ) -> list[ChainPlan]:
+    def _coarsest(self, chain: Chain, room: Room, effort: _Effort) -> list[ChainPlan]:
         """Return plans for the coarsest cut that fits, and finer ones; raises DoesNotFit, or NotTileable."""
         problems: list[DoesNotFit] = []
-        groups = candidate_cuts(layers[-1], self._options.tile, self._values)
+        groups = candidate_cuts(chain.layers[-1], self._options.tile, self._values)
         for group in itertools.islice(groups, effort.groups):
-            candidates = (
-                group if len(layers) == 1 else [cuts for cuts in group if count_tiles(layers[-1], cuts) <= effort.tiles]
-            )
+            candidates = group
+            if len(chain.layers) > 1:
+                candidates = [cuts for cuts in group if count_tiles(chain.layers[-1], cuts) <= effort.tiles]
             if not candidates:
                 continue
             wanted = 2 * problems[0].demand_bytes / max(1, room.nb_bytes) if problems else 1.0
             try:
-                return self._coarsest_whole(candidates, wanted, layers, stored, room, effort)
+                return self._coarsest_whole(candidates, wanted, chain, room, effort)
             except DoesNotFit as error:
                 problems.append(error)
             except NotTileable:
                 continue
         if not problems:
-            raise NotTileable(f"{layers[-1].name} cannot be cut along any axis")
+            raise NotTileable(f"{chain.layers[-1].name} cannot be cut along any axis")
         raise min(problems, key=lambda problem: problem.demand_bytes)
 
     def _coarsest_whole(
-        self,
-        candidates: list[Cuts],
-        wanted: float,
-        layers: tuple[HardwareLayer, ...],
-        stored: frozenset[str],
-        room: Room,
-        effort: _Effort,
+        self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: _Effort
     ) -> list[ChainPlan]:
         """Return `_coarsest_of`, without candidates that divide what a layer of the chain writes as one part."""
         try:
-            return self._coarsest_of(CutCandidates(candidates, wanted), layers, stored, room, effort)
+            return self._coarsest_of(CutCandidates(candidates, wanted), chain, room, effort)
         except DividesParts:
-            whole = [cuts for cuts in candidates if self._keeps_parts(layers, cuts, stored)]
+            whole = [cuts for cuts in candidates if self._keeps_parts(chain, cuts)]
             if not whole:
                 raise
-            return self._coarsest_of(CutCandidates(whole, wanted), layers, stored, room, effort)
+            return self._coarsest_of(CutCandidates(whole, wanted), chain, room, effort)
 
-    def _keeps_parts(self, layers: tuple[HardwareLayer, ...], cuts: Cuts, stored: frozenset[str]) -> bool:
+    @staticmethod
+    def _keeps_parts(chain: Chain, cuts: Cuts) -> bool:
         try:
-            cut_chain(layers, cuts, stored)
+            cut_chain(chain.layers, cuts, chain.stored)
         except NotTileable:
             return False
         return True
 
-    def _coarsest_of(
-        self,
-        candidates: CutCandidates,
-        layers: tuple[HardwareLayer, ...],
-        stored: frozenset[str],
-        room: Room,
-        effort: _Effort,
-    ) -> list[ChainPlan]:
+    def _coarsest_of(self, candidates: CutCandidates, chain: Chain, room: Room, effort: _Effort) -> list[ChainPlan]:
         tried: dict[int, list[ChainPlan]] = {}
 
         def plans(place: int) -> list[ChainPlan]:
             if place not in tried:
-                tried[place] = self._variants(layers, candidates.cuts[place], stored, room, effort)
+                tried[place] = self._variants(chain, candidates.cuts[place], room, effort)
             return tried[place]
 
-        first = first_that_fits(len(candidates.cuts), candidates.guess(layers[-1]), plans)
+        first = first_that_fits(len(candidates.cuts), candidates.guess(chain.layers[-1]), plans)
         found = list(plans(first))
         for place in range(first + 1, min(first + effort.finer, len(candidates.cuts) - 1) + 1):
             with contextlib.suppress(DoesNotFit):  # a finer cut may keep more halo than there is room for
                 found.extend(plans(place))
         return found
 
-    def _variants(
-        self,
-        layers: tuple[HardwareLayer, ...],
-        cuts: tuple[Cut, ...],
-        stored: frozenset[str],
-        room: Room,
-        effort: _Effort,
-    ) -> list[ChainPlan]:
+    def _variants(self, chain: Chain, cuts: Cuts, room: Room, effort: _Effort) -> list[ChainPlan]:
         """Return plans of a chain cut in one way, one for each halo mode that fits; raises DoesNotFit."""
         found: list[ChainPlan] = []
         problem: DoesNotFit | None = None
         for modes in self._halo_modes(len(cuts)):
             cut = tuple(replace(item, mode=mode) for item, mode in zip(cuts, modes, strict=True))
             try:
-                found.append(plan_chain(layers, self._values, cut, stored, self._machine, room))
+                found.append(plan_chain(chain, self._values, cut, self._machine, room))
             except DoesNotFit as error:
                 problem = error
                 if error.memory == "NB" and error.demand_bytes > room.nb_bytes:  # does not fit without a halo either

@@ -105,7 +105,7 @@ def chained_splits(
 ) -> Mapping[int, LayerSplit]:
     """Return by index the splits of a sequence of layers that are predicted to be fastest together.
 
-    A split layer stores its output; layers that are not split may be chained with their neighbours (S3.7).
+    A split layer stores its output; layers that are not split may be chained with their neighbours.
     """
     layers = tuple(choice.layer for choice in choices)
     inside = {layer.index for layer in layers}
