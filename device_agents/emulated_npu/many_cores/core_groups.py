@@ -42,7 +42,7 @@ def form_groups(fabric: Fabric, text: str, cores: int | None = None) -> tuple[Co
         groups = parse_groups(fabric, text)
         named = sum(len(group.cores) for group in groups)
         if cores is not None and cores != named:
-            raise InvalidPartition(f"the groups {text} name {named} cores", f"{cores} cores are asked for")
+            raise InvalidPartition(f"the groups {text} list {named} cores", f"--cores is {cores}")
         return fabric.shared_by(groups)
     count = int(text[:20])
     total = count if cores is None else cores

@@ -132,7 +132,7 @@ def test_a_number_of_groups_spreads_over_chips(chips: int, cores_per_chip: int, 
         ("2", 9, "the machine has 8"),
         ("3", 2, "the machine has 8"),
         ("1", 5, "which has 4 cores"),
-        ("0-1/2", 4, "4 cores are asked for"),
+        ("0-1/2", 4, "--cores is 4"),
         ("٣", None, "cores are 0 to 7"),
     ],
 )

@@ -56,7 +56,7 @@ def check_types(draft: Draft, operands: Sequence[Value]) -> None:
         kinds.append(draft.layer.weights.dtype)
     other = next((kind for kind in kinds if kind != DataType.FLOAT32), None)
     if other is not None:
-        raise unsupported(draft.node, f"It makes products in {other.name.lower()}; only float32 is known")
+        raise unsupported(draft.node, f"It makes products in {other.name.lower()}; only float32 is supported")
 
 
 def check_window(draft: Draft) -> None:

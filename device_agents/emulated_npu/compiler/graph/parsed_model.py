@@ -126,7 +126,9 @@ def parse_model(model: bytes | ModelProto, known_operators: frozenset[str]) -> P
     proto = _parsed(model) if isinstance(model, bytes) else model
     opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if opset < OLDEST_OPSET:
-        raise InvalidModel(f"The model has ONNX opset {opset}", f"The oldest known is {OLDEST_OPSET}", "Convert it")
+        raise InvalidModel(
+            f"The model has ONNX opset {opset}", f"The oldest supported opset is {OLDEST_OPSET}", "Convert it"
+        )
     names = _unique_names(proto.graph)
     _check_operators(proto.graph, names, known_operators)
     types, others = _types(proto)

@@ -178,7 +178,7 @@ class Planner:
             if idle == _PATIENCE:
                 break
         if found is None:
-            raise DoesNotFit(f"{self._graph.layers[end - 1].name} finds no place in any chain")
+            raise DoesNotFit(f"{self._graph.layers[end - 1].name} does not fit in any chain")
         return found
 
     def _estimated(self, start: int, end: int) -> ChainEstimate | None:

@@ -96,7 +96,7 @@ def _choice(
                 raise
             refused[split.kind or ONE] = f"{error.what}: {error.why}"
     if not candidates:
-        raise DoesNotFit(f"{layer.name} fits on the cores in no way", "; ".join(refused.values()))
+        raise DoesNotFit(f"{layer.name} does not fit on the cores in any way", "; ".join(refused.values()))
     return LayerChoice(layer, tuple(sorted(candidates, key=lambda one: one.predicted_ps)), refused)
 
 

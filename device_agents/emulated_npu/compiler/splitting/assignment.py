@@ -64,7 +64,7 @@ def _share(machine: Machine, cores: int, in_use: int) -> Machine:
 def check_assignment(assignment: Assignment, graph: Graph, machine: Machine) -> None:
     """Raise InvalidAssignment, with the first reason why the assignment cannot run."""
     if not assignment.groups:
-        raise InvalidAssignment("The assignment has no groups", "a network needs at least one", "Name a group of cores")
+        raise InvalidAssignment("The assignment has no groups", "a network needs at least one", "Add a group of cores")
     _check_cores(assignment, machine)
     _check_layers(assignment, graph)
     producers = layer_producers(graph)
@@ -81,10 +81,10 @@ def _check_cores(assignment: Assignment, machine: Machine) -> None:
         for core in group.cores:
             if not 0 <= core < cores.count:
                 why = f"{machine.name} has {cores.count} cores, 0 to {cores.count - 1}"
-                raise InvalidAssignment(f"{name} names core {core}", why, "Name cores that are there")
+                raise InvalidAssignment(f"{name} lists core {core}", why, "Choose existing cores")
             if core in owner:
-                what = f"Core {core} is named by {owner[core]} and by {name}"
-                raise InvalidAssignment(what, "a core runs one program", "Name every core once")
+                what = f"Core {core} is listed by {owner[core]} and by {name}"
+                raise InvalidAssignment(what, "a core runs one program", "List every core once")
             owner[core] = name
         chips = sorted({cores.chip_of(core) for core in group.cores})
         if len(chips) > 1:
@@ -103,10 +103,10 @@ def _check_layers(assignment: Assignment, graph: Graph) -> None:
         for place in group.layers:
             if not 0 <= place < count:
                 why = f"the network has {count} hardware layers, 0 to {count - 1}"
-                raise InvalidAssignment(f"{name} names layer {place}", why, "Name layers that are there")
+                raise InvalidAssignment(f"{name} lists layer {place}", why, "Choose existing layers")
             if found[place] > 1:
-                what = f"Layer {place} ({graph.layers[place].name}) is named {found[place]} times"
-                raise InvalidAssignment(what, "every layer runs once", "Name it in one group")
+                what = f"Layer {place} ({graph.layers[place].name}) is listed {found[place]} times"
+                raise InvalidAssignment(what, "every layer runs once", "List it in one group")
     missing = [place for place in range(count) if place not in found]
     if missing:
         what = f"Layer {missing[0]} ({graph.layers[missing[0]].name}) is in no group"

@@ -40,11 +40,11 @@ WHOLE = (0, 1, 2, 3)
     [
         ((), "The assignment has no groups", "at least one"),
         ((GroupAssignment((), WHOLE),), "Group 0 (cores ) has no cores", "its layers run nowhere"),
-        ((GroupAssignment((4,), WHOLE),), "Group 0 (core 4) names core 4", "has 4 cores, 0 to 3"),
-        ((GroupAssignment((-1,), WHOLE),), "Group 0 (core -1) names core -1", "has 4 cores, 0 to 3"),
+        ((GroupAssignment((4,), WHOLE),), "Group 0 (core 4) lists core 4", "has 4 cores, 0 to 3"),
+        ((GroupAssignment((-1,), WHOLE),), "Group 0 (core -1) lists core -1", "has 4 cores, 0 to 3"),
         (
             (GroupAssignment((0,), (0, 1)), GroupAssignment((1, 0), (2, 3))),
-            "Core 0 is named by Group 0 (core 0) and by Group 1 (cores 1, 0)",
+            "Core 0 is listed by Group 0 (core 0) and by Group 1 (cores 1, 0)",
             "a core runs one program",
         ),
         (
@@ -57,11 +57,11 @@ WHOLE = (0, 1, 2, 3)
             "Group 1 (core 1) has no layers",
             "2 groups share 4 layers",
         ),
-        ((GroupAssignment((0,), (0, 1, 2, 4)),), "Group 0 (core 0) names layer 4", "has 4 hardware layers, 0 to 3"),
-        ((GroupAssignment((0,), (0, 1, 1, 2, 3)),), "Layer 1 (b) is named 2 times", "every layer runs once"),
+        ((GroupAssignment((0,), (0, 1, 2, 4)),), "Group 0 (core 0) lists layer 4", "has 4 hardware layers, 0 to 3"),
+        ((GroupAssignment((0,), (0, 1, 1, 2, 3)),), "Layer 1 (b) is listed 2 times", "every layer runs once"),
         (
             (GroupAssignment((0,), (0, 1)), GroupAssignment((1,), (1, 2, 3))),
-            "Layer 1 (b) is named 2 times",
+            "Layer 1 (b) is listed 2 times",
             "every layer runs once",
         ),
         (

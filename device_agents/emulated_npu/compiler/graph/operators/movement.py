@@ -17,7 +17,7 @@ from device_agents.emulated_npu.unit_commands import Function
 def _same(build: Builder, node: OnnxNode) -> None:
     """Bind the output of Identity, or of Dropout at inference, to its input."""
     if any(name in build.source.readers or name in build.source.outputs for name in node.outputs[1:] if name):
-        raise unsupported(node, "Its second output, the mask, is not known")
+        raise unsupported(node, "Its second output, the mask, is not supported")
     if node.input(2) and bool(build.required(node.inputs[2], "mode")):
         raise unsupported(node, "It is in training mode")
     build.bind(node.outputs[0], build.view(node.inputs[0]))

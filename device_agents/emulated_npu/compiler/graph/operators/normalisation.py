@@ -54,7 +54,7 @@ def _axis(node: OnnxNode, rank: int) -> int:
 
 def _layer(build: Builder, node: OnnxNode) -> None:
     if any(node.outputs[1:]):
-        raise unsupported(node, "Its mean and deviation are not known as outputs")
+        raise unsupported(node, "Its mean and deviation are not supported as outputs")
     source = build.view(node.inputs[0])
     axis = _axis(node, len(source.axes))
     factors = [build.view(name) for name in node.inputs[1:3] if name]

@@ -39,7 +39,7 @@ def pad(build: Builder, node: OnnxNode) -> None:
     elif mode in _MIRRORS:
         _pad_by_itself(build, node, source, (before, after), _MIRRORS[mode])
     else:
-        raise unsupported(node, f"Mode {mode[:40]!r} is not known")
+        raise unsupported(node, f"Mode {mode[:40]!r} is not supported")
 
 
 def _cropped(node: OnnxNode, source: View, before: Sequence[int], after: Sequence[int]) -> View:
@@ -47,7 +47,7 @@ def _cropped(node: OnnxNode, source: View, before: Sequence[int], after: Sequenc
         if first < 0 or last < 0:
             size = source.shape[axis] + min(0, first) + min(0, last)
             if size < 1:
-                raise unsupported(node, f"It takes all {source.shape[axis]} elements of axis {axis} away")
+                raise unsupported(node, f"It removes all {source.shape[axis]} elements of axis {axis}")
             source = views.sliced(source, axis, max(0, -first), size)
     return source
 

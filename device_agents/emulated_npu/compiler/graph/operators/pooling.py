@@ -24,7 +24,7 @@ COUNT_PADDING = 1
 def max_pool(build: Builder, node: OnnxNode) -> None:
     """Add a MaxPool without indices."""
     if len(node.outputs) > 1 and node.outputs[1]:
-        raise unsupported(node, "Its second output, the indices, is not known")
+        raise unsupported(node, "Its second output, the indices, is not supported")
     source, window = _read(build, node)
     if not _as_slice(build, node, source, window):
         build.layer(Function.POOL_MAX, [source], build.result(), window.settings())

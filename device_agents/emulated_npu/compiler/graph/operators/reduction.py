@@ -77,7 +77,7 @@ def _log_sum_exp(build: Builder, node: OnnxNode) -> None:
 
 def _argmax(build: Builder, node: OnnxNode) -> None:
     if node.attribute("select_last_index", 0):
-        raise unsupported(node, "It asks for the last of several equal elements")
+        raise unsupported(node, "It returns the last of several equal elements")
     source = build.view(node.inputs[0])
     axes = (node.attribute("axis", 0) % len(source.axes),)
     if node.op == "ArgMin":

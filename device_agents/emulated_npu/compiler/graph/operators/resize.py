@@ -43,9 +43,9 @@ def _interpolation(build: Builder, node: OnnxNode) -> Interpolation:
         coordinates = _text(node, "coordinate_transformation_mode", "half_pixel")
         rounding = _text(node, "nearest_mode", "round_prefer_floor")
     if coordinates not in _COORDINATES:
-        raise unsupported(node, f"Coordinates {coordinates[:40]!r} are not known")
+        raise unsupported(node, f"Coordinates {coordinates[:40]!r} are not supported")
     if mode not in ("nearest", "linear", "cubic") or node.attribute("antialias", 0):
-        raise unsupported(node, f"Mode {mode[:40]!r} is not known, or it asks for antialiasing")
+        raise unsupported(node, f"Mode {mode[:40]!r} is not supported, or it needs antialiasing")
     return Interpolation(
         mode, coordinates, rounding, node.attribute("cubic_coeff_a", -0.75), bool(node.attribute("exclude_outside", 0))
     )

@@ -65,7 +65,7 @@ def read_window(node: OnnxNode, kernel: Sequence[int], spatial: Sequence[int]) -
     """Return the window of a node over a map of `spatial` size; raises UnsupportedOperator beyond 3 axes."""
     count = len(spatial)
     if not 1 <= count <= MAX_SPATIAL_AXES:
-        raise unsupported(node, f"It has {count} spatial axes; 1 to {MAX_SPATIAL_AXES} are known")
+        raise unsupported(node, f"It has {count} spatial axes; 1 to {MAX_SPATIAL_AXES} are supported")
     stride = tuple(node.attribute("strides", [1] * count))
     dilation = tuple(node.attribute("dilations", [1] * count))
     window = Window(tuple(kernel), stride, dilation, (0,) * count, (0,) * count)
@@ -80,7 +80,7 @@ def read_window(node: OnnxNode, kernel: Sequence[int], spatial: Sequence[int]) -
     elif automatic in ("SAME_UPPER", "SAME_LOWER"):
         before, after = _same(window, spatial, automatic == "SAME_LOWER")
     else:
-        raise unsupported(node, f"Its auto_pad {automatic[:40]!r} is not known")
+        raise unsupported(node, f"Its auto_pad {automatic[:40]!r} is not supported")
     return Window(tuple(kernel), stride, dilation, before, after)
 
 
