@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, LazyConstant
 from device_agents.emulated_npu.compiler.options import Options
@@ -19,9 +19,7 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import DataType
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
+    from device_agents.emulated_npu.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.isa.settings_words import settings_words
 from device_agents.emulated_npu.unit_commands import Command, Descriptor, Item, Operand, Settings
 
-_Array = np.ndarray[Any, Any]
 Steps = tuple[int, int, int, int, int]
 
 OPERANDS = ("target", "first", "second", "third", "fourth")
@@ -98,7 +98,7 @@ def _advanced(entry: RolledItem, indices: Sequence[int]) -> Item:
     return replace(item, **operands)
 
 
-def _interned(items: Sequence[Item]) -> tuple[_Array, _Array]:
+def _interned(items: Sequence[Item]) -> tuple[Array, Array]:
     """Return a number (n) for each item without its addresses, equal for equal items, and the addresses (n, 5)."""
     numbers: dict[Any, int] = {}
     known: dict[int, int] = {}
@@ -126,12 +126,12 @@ def _interned(items: Sequence[Item]) -> tuple[_Array, _Array]:
 
 
 class _Roller:
-    def __init__(self, items: Sequence[Item], addresses: _Array) -> None:
+    def __init__(self, items: Sequence[Item], addresses: Array) -> None:
         self._items, self._addresses = items, addresses
         # Linear in the addresses: bodies advance equally if and (but for collisions) only if fingerprints do.
         self._fingerprints = addresses.astype(np.uint64) @ _MULTIPLIERS
 
-    def nodes(self, start: int, signatures: _Array, steps: tuple[_Array, ...]) -> tuple[CodePart, ...]:
+    def nodes(self, start: int, signatures: Array, steps: tuple[Array, ...]) -> tuple[CodePart, ...]:
         """Return the items from `start` on, one per signature, in loops that advance them by `steps`."""
         size = len(signatures)
         addresses = self._addresses[start : start + size]
@@ -149,7 +149,7 @@ class _Roller:
             found.append(self._straight(start, at, size, steps))
         return tuple(found)
 
-    def _straight(self, start: int, low: int, high: int, steps: tuple[_Array, ...]) -> Straight:
+    def _straight(self, start: int, low: int, high: int, steps: tuple[Array, ...]) -> Straight:
         items = self._items[start + low : start + high]
         if not steps:
             return Straight(tuple([RolledItem(item, ()) for item in items]))
@@ -164,9 +164,9 @@ _MULTIPLIERS = np.array(
 )
 
 
-def _numbered(rows: _Array) -> _Array:
+def _numbered(rows: Array) -> Array:
     """Return a number for each row, equal for equal rows."""
-    numbers: _Array = np.unique(rows, axis=0, return_inverse=True)[1]
+    numbers: Array = np.unique(rows, axis=0, return_inverse=True)[1]
     return numbers.reshape(-1)
 
 
@@ -197,7 +197,7 @@ _LEAST_GAIN_OF_PAIR = 16
 _PAIR_ITEMS_PER_STEP = 4
 
 
-def _repetitions(signatures: _Array, addresses: _Array, fingerprints: _Array) -> list[tuple[int, int, int]]:
+def _repetitions(signatures: Array, addresses: Array, fingerprints: Array) -> list[tuple[int, int, int]]:
     """Return disjoint repetitions (start, period, count) in order; those that save most are chosen first."""
     regions = _all_regions(signatures, fingerprints)
     inner = np.array([region[:3] for region in regions if not region.pair], np.int64).reshape(-1, 3)
@@ -221,7 +221,7 @@ def _repetitions(signatures: _Array, addresses: _Array, fingerprints: _Array) ->
     return sorted(chosen)
 
 
-def _pays(addresses: _Array, period: int) -> bool:
+def _pays(addresses: Array, period: int) -> bool:
     """Return whether bodies advance by constants, and a loop is less code than setting every new address once."""
     bodies = addresses.reshape(-1, period * addresses.shape[1])
     steps = np.diff(bodies, axis=0)
@@ -238,7 +238,7 @@ def _pays(addresses: _Array, period: int) -> bool:
     return period + new - moving - _LOOP_INSTRUCTIONS >= _LEAST_GAIN_OF_PAIR
 
 
-def _aligned(region: _Region, inner: _Array) -> int:
+def _aligned(region: _Region, inner: Array) -> int:
     """Return the first place where the body can begin without dividing a repetition of a shorter period."""
     slack = region.end - region.start - region.fitting * region.period
     if region.pair or not slack:
@@ -283,7 +283,7 @@ _OCCURRENCES = 6
 _MOST_PERIODS = 256
 
 
-def _all_regions(signatures: _Array, fingerprints: _Array) -> list[_Region]:
+def _all_regions(signatures: Array, fingerprints: Array) -> list[_Region]:
     """Return the repetitions of every promising period, including the distances at which repetitions recur."""
     regions: list[_Region] = []
     tried: set[int] = set()
@@ -299,7 +299,7 @@ def _all_regions(signatures: _Array, fingerprints: _Array) -> list[_Region]:
     return regions
 
 
-def _periods(signatures: _Array, fingerprints: _Array) -> list[int]:
+def _periods(signatures: Array, fingerprints: Array) -> list[int]:
     """Return promising periods: the short ones, and the distances between equal items and equal neighbours."""
     size = len(signatures)
     order = np.argsort(signatures, kind="stable")
@@ -310,13 +310,13 @@ def _periods(signatures: _Array, fingerprints: _Array) -> list[int]:
     return sorted({*short, *_commonest(np.concatenate(distances), size)})
 
 
-def _distances(places: _Array, values: _Array) -> _Array:
+def _distances(places: Array, values: Array) -> Array:
     """Return the distances from each place to the next few with the same value; `values` must be sorted."""
     found = [(places[k:] - places[:-k])[values[k:] == values[:-k]] for k in range(1, _OCCURRENCES + 1)]
     return np.concatenate(found)
 
 
-def _commonest(distances: _Array, size: int) -> list[int]:
+def _commonest(distances: Array, size: int) -> list[int]:
     """Return the most frequent distances, of those that fit twice."""
     found, counts = np.unique(distances, return_counts=True)
     fitting = 2 * found <= size
@@ -325,7 +325,7 @@ def _commonest(distances: _Array, size: int) -> list[int]:
     return common
 
 
-def _regions(signatures: _Array, fingerprints: _Array, period: int) -> Iterator[_Region]:
+def _regions(signatures: Array, fingerprints: Array, period: int) -> Iterator[_Region]:
     """Yield maximal ranges of three or more repetitions that advance by constants, and of two with any steps."""
     same = signatures[:-period] == signatures[period:]
     if np.count_nonzero(same) < period:
@@ -338,7 +338,7 @@ def _regions(signatures: _Array, fingerprints: _Array, period: int) -> Iterator[
         yield _Region(start, end + 2 * period, period, pair=False)
 
 
-def _runs(mask: _Array, least: int) -> list[tuple[int, int]]:
+def _runs(mask: Array, least: int) -> list[tuple[int, int]]:
     """Return the ranges of at least `least` true elements."""
     edges = np.concatenate(([-1], np.flatnonzero(~mask), [len(mask)]))
     long = np.flatnonzero(np.diff(edges) > least)

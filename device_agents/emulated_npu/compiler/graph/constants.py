@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.unit_commands import DataType
-
-Array = np.ndarray[Any, Any]
 
 NUMPY_TYPES: Mapping[DataType, type] = {
     DataType.FLOAT32: np.float32,

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph import constants, views
-from device_agents.emulated_npu.compiler.graph.constants import Array, ChannelStep
+from device_agents.emulated_npu.compiler.graph.constants import ChannelStep
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value, View
 from device_agents.emulated_npu.compiler.graph.parsed_model import (
     OnnxNode,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph.constants import derived
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value, View, ViewAxis
 from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
@@ -68,7 +69,7 @@ def _scaled(layer: HardwareLayer) -> LazyConstant:
     if layer.scale_shift is not None:
         parents = [weights, layer.scale_shift]
 
-    def compute(kernel: matrices.Array, pair: matrices.Array | None = None) -> matrices.Array:
+    def compute(kernel: Array, pair: Array | None = None) -> Array:
         return kernel if pair is None else kernel * np.asarray(pair)[0][:, None, None, None]
 
     return derived(f"{layer.name}/kernels", weights.shape, weights.dtype, parents, compute)

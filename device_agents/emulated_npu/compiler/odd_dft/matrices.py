@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+RealMatrix = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def _angles(length: int, positions: int) -> Array:
+def _angles(length: int, positions: int) -> RealMatrix:
     """Return the angle of frequencies 0 .. N at every position, one row per frequency."""
     turns = np.outer(np.arange(length // 2 + 1), np.arange(positions)) % length
     return np.asarray(2 * np.pi / length * turns, np.float64)
 
 
-def lines(length: int, positions: int, sign: int = -1) -> Array:
+def lines(length: int, positions: int, sign: int = -1) -> RealMatrix:
     """(positions, 2 (N + 1)): real row -> lines 0 .. N, the real and the imaginary part of each side by side.
 
     `sign` is the sign of the exponent: +1 yields the conjugate, which a correlation needs of its kernel.
@@ -30,50 +30,50 @@ def lines(length: int, positions: int, sign: int = -1) -> Array:
     return np.stack([np.cos(angles), sign * np.sin(angles)], axis=1).reshape(-1, positions).T
 
 
-def _directions(length: int) -> Array:
+def _directions(length: int) -> RealMatrix:
     """Return +1 for the results of line u, -1 for those of line -u."""
     return np.where(np.arange(length) <= length // 2, 1.0, -1.0)[:, None]
 
 
-def _across(length: int, positions: int) -> tuple[Array, Array]:
+def _across(length: int, positions: int) -> tuple[RealMatrix, RealMatrix]:
     """Return cosine and sine of result v at every position: 0 .. N, then 1 .. N."""
     angles = _angles(length, positions)
     both = np.concatenate([angles, angles[1:]])
     return np.cos(both), np.sin(both)
 
 
-def across_real(length: int, positions: int, sign: int = -1) -> Array:
+def across_real(length: int, positions: int, sign: int = -1) -> RealMatrix:
     """(L, positions, 2): parts of a line -> the real parts of F[u, 0 .. N] and F[-u, 1 .. N]."""
     cosine, sine = _across(length, positions)
     return np.stack([cosine, -sign * _directions(length) * sine], axis=2)
 
 
-def across_imaginary(length: int, positions: int, sign: int = -1) -> Array:
+def across_imaginary(length: int, positions: int, sign: int = -1) -> RealMatrix:
     """(L, positions, 2): parts of a line -> the imaginary parts of F[u, 0 .. N] and F[-u, 1 .. N]."""
     cosine, sine = _across(length, positions)
     return np.stack([sign * sine, _directions(length) * cosine], axis=2)
 
 
-def inverse_real(length: int, valid: int) -> Array:
+def inverse_real(length: int, valid: int) -> RealMatrix:
     """(valid, L, 2): results of a line u >= 1 -> the real parts of its first `valid` positions."""
     cosine, sine = _across(length, valid)
     return np.stack([cosine.T, -sine.T], axis=2)
 
 
-def inverse_imaginary(length: int, valid: int) -> Array:
+def inverse_imaginary(length: int, valid: int) -> RealMatrix:
     """(valid, L, 2): results of a line u >= 1 -> the imaginary parts of its first `valid` positions."""
     cosine, sine = _across(length, valid)
     return np.stack([sine.T, cosine.T], axis=2) * _directions(length)[None]
 
 
-def inverse_line_0(length: int, valid: int) -> Array:
+def inverse_line_0(length: int, valid: int) -> RealMatrix:
     """(valid, N + 1, 2): results 0 .. N of line 0 -> its first `valid` positions, over L * L; they are real."""
     angles = _angles(length, valid).T
     twice = np.where(np.arange(angles.shape[1]) == 0, 1.0, 2.0)
     return np.stack([np.cos(angles) * twice, -np.sin(angles) * twice], axis=2) / length**2
 
 
-def inverse_lines(length: int, valid: int) -> Array:
+def inverse_lines(length: int, valid: int) -> RealMatrix:
     """(valid, N, 2): lines 1 .. N of a position -> their part of the first `valid` real outputs."""
     angles = _angles(length, valid)[1:].T
     return np.stack([np.cos(angles), -np.sin(angles)], axis=2) * (2 / length**2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.layer_parts import (
@@ -20,9 +20,7 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Descriptor, Function, Operand, Space
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
+    from device_agents.emulated_npu.arrays import Array
 
 VECTOR_BYTES = 4
 

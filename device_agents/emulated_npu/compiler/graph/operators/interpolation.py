@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from device_agents.emulated_npu.compiler.graph.constants import Array
+from device_agents.emulated_npu.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph import views
-from device_agents.emulated_npu.compiler.graph.constants import Array, known
+from device_agents.emulated_npu.compiler.graph.constants import known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.interpolation import Interpolation, matrix, nearest_indices
