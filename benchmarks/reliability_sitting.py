@@ -26,7 +26,7 @@ class Told:
     words: str
 
 
-def sit(folder: Path, device: str, job: str, deadlines: session.Deadlines | None) -> None:
+def run_session(folder: Path, device: str, job: str, deadlines: session.Deadlines | None) -> None:
     """Runs the job once, with these deadlines in place of the usual ones, and writes how it ended."""
     with (folder / "output.txt").open("ab") as output:
         os.dup2(output.fileno(), 1)

@@ -1,4 +1,4 @@
-"""Networks whose time on a null device is known: `c + a * input + b * output + w * weights`, in bytes."""
+"""Networks with known latency on a null device: `c + a * input + b * output + w * weights`, in bytes."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class Truth:
     seed: int = 1
 
     def layer_s(self, layer: Layer, path: Path) -> float:
-        """What a layer takes, by the weights that the file gives its nodes."""
+        """The true latency of a layer, from the weights of its nodes in the file."""
         sizes = {tensor.name: int(np.prod(tensor.dims)) for tensor in onnx.load(path).graph.initializer}
         elements = [sizes.get(name, 0) for node in layer.graph.nodes for name in node.inputs]
         return self.weight_s_per_byte * 4 * sum(count for count in elements if count > LEFT_OUT_ABOVE)
 
     def network_s(self, path: Path) -> float:
-        """What the whole network takes."""
+        """The true latency of the whole network."""
         graph = onnx.load(path).graph
         read, written = (
             sum(4 * int(np.prod([size.dim_value for size in value.type.tensor_type.shape.dim])) for value in values)
@@ -102,7 +102,7 @@ class Bench:
         return Workspace(self.root)
 
     def set_device(self, truth: Truth | None = None, name: str = DEVICE) -> None:
-        """Writes devices.toml anew with one null device."""
+        """Writes devices.toml with one null device."""
         self.truth = truth or self.truth
         options = "".join(f"{key} = {value!r}\n" for key, value in vars(self.truth).items())
         self.workspace.devices.write_text(f'[devices.{name}]\nbackend = "null"\n[devices.{name}.options]\n{options}')
@@ -147,13 +147,13 @@ class Bench:
 
 
 class StopAfter(threading.Event):
-    """A stop request that comes true when it was looked at so many times."""
+    """A stop request that is set once it was read a given number of times."""
 
     def __init__(self, looks: int) -> None:
         super().__init__()
         self.looks = looks
 
     def is_set(self) -> bool:
-        """Whether it was looked at often enough."""
+        """Whether it was read often enough."""
         self.looks -= 1
         return self.looks < 0

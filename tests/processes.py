@@ -1,4 +1,4 @@
-"""Other processes: agents and workers of one test, by the runtime folder in their environment; waiting for them."""
+"""Find the agents and workers of one test by the runtime folder in their environment, and wait for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 
 
 def agents(runtime_folder: Path) -> list[int]:
-    """The agents that use this runtime folder; over SSH and on this machine alike."""
+    """The agents that use this runtime folder, local or started over SSH."""
     return [pid for pid, words in _device_processes(runtime_folder) if "worker" not in words]
 
 
@@ -29,7 +29,7 @@ def runs(pid: int) -> bool:
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
-    """Waits for something that another process does; fails the test where it does not."""
+    """Waits until the condition is true; fails the test after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen in {seconds:g} s"

@@ -71,7 +71,7 @@ class Sshd:
 
     @property
     def authorized_keys(self) -> Path:
-        """Whom sshd lets in."""
+        """The authorized_keys file."""
         return self.folder / "authorized_keys"
 
     @property
@@ -81,7 +81,7 @@ class Sshd:
 
     @property
     def log(self) -> Path:
-        """What sshd says."""
+        """The log of sshd."""
         return self.folder / "sshd.log"
 
     def device(self, name: str = "board", backend: str = "null", **settings: Any) -> Device:
@@ -105,7 +105,7 @@ class Sshd:
             lines.write(f"[{self.address}]:{port} {public}\n")
 
     def force(self, command: str | None = None) -> None:
-        """Confines the user's key to a command: the agent of this repository, unless another is given."""
+        """Restricts the user's key to a command, by default the agent of this repository."""
         agent = f"env PYTHONPATH={shlex.quote(str(REPOSITORY))} {shlex.quote(sys.executable)} -P -m device_agents"
         self._authorize(f'restrict,command="{command or agent}" ')
 
@@ -135,7 +135,7 @@ class Sshd:
         return found[::-1]
 
     def kill_sessions(self) -> None:
-        """Ends the sshd processes of all connections the hard way; agents are left to notice."""
+        """Kills the sshd processes of all connections; agents see the end of their input."""
         for pid in self.sessions():
             with contextlib.suppress(OSError):
                 if b"sshd" in (Path("/proc") / str(pid) / "cmdline").read_bytes():
@@ -159,9 +159,9 @@ def free_port() -> int:
 def running_sshd(
     folder: Path, leases: Path, *settings: str, address: str = "127.0.0.1", command: Sequence[str] = ()
 ) -> Iterator[Sshd]:
-    """An sshd that lets the key `identity` start the agent and nothing else; skips the test where there is none.
+    """An sshd that lets the key `identity` start the agent and nothing else; skips the test if sshd is not installed.
 
-    `settings` are further lines of its configuration; `command` starts it elsewhere, where `address` is its own.
+    `settings` adds lines to its configuration; `command` starts it elsewhere, where `address` is its own.
     """
     program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     sftp = next((path for path in _SFTP_SERVERS if Path(path).exists()), None)

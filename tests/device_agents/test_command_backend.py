@@ -296,7 +296,7 @@ def test_a_call_is_alone(model: AssembledModel, folder: Path, tmp_path: Path, mo
 
 
 def test_models_are_pushed_and_removed_once(model: AssembledModel, folder: Path, tmp_path: Path) -> None:
-    """Copies share what is pushed; names are used again; what stands beside the model goes with it."""
+    """Copies share one pushed file; file names are used again; files beside the model are removed with it."""
     there = tmp_path / "phone"
     there.mkdir()
     copy = "import shutil, sys; shutil.copy(*sys.argv[1:3]); open(sys.argv[1] + '.engine', 'w').close()"
@@ -329,7 +329,7 @@ def test_models_are_pushed_and_removed_once(model: AssembledModel, folder: Path,
 
 
 def test_a_push_that_fails_refuses_the_probe(model: AssembledModel, folder: Path) -> None:
-    """The last words are those of the pushing program, and the tool is not called."""
+    """A failed push is reported with the end of its output, and the tool is not called."""
     settings = options(push=["ls", "/nowhere/{name}"], run=["false", "{model}"])
     with pytest.raises(Refused, match=r"ls failed with exit code 2.*nowhere/probe-0"):
         loaded(settings, model)
@@ -337,7 +337,7 @@ def test_a_push_that_fails_refuses_the_probe(model: AssembledModel, folder: Path
 
 
 def test_other_options_are_another_device() -> None:
-    """Version, arguments and the meaning of the figure are in the fingerprint; how long to wait is not."""
+    """The fingerprint contains version, arguments and the meaning of the figure, but not the time limit."""
     facts = create("command", options()).fingerprint()
     assert (facts["runtime"], facts["runtime_version"], facts["command"]) == ("command", "1", " ".join(WORDS))
     assert "runs=4,warmup=3,unit=us,clock=wall" in facts["settings"]
@@ -407,13 +407,13 @@ def test_other_options_are_another_device() -> None:
     ],
 )
 def test_wrong_options_are_refused(changes: dict[str, Any], named: str) -> None:
-    """What is missing, unknown or wrong is named when the session opens, before anything is measured."""
+    """A missing, unknown or wrong option is named when the session opens, before any measurement."""
     with pytest.raises(Refused, match=named):
         create("command", options(**changes))
 
 
 def test_patterns_are_of_whole_lines() -> None:
-    """Alternatives do not escape the anchors, other lines do not count, a line may end as on other systems."""
+    """Alternatives stay within the anchors, other lines do not count, and lines may end with CR LF."""
     find = latency_rule(r"pattern:^mean ([0-9.]+) ms|median ([0-9.]+) ms$".replace("median (", "median (?:")).find
     assert find("x\nmean 1.5 ms\r\ny") == [1.5]
     for text in ("the mean 1.5 ms", "mean 1.5 ms more", "mean 1.5 ms\nmean 1.5 ms", "", "median 2.5 ms"):
@@ -481,7 +481,7 @@ def test_examples_of_the_documentation_hold(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each example is a device, and finds in its sample of output the latencies that stand below it."""
+    """Each example is a valid device whose rule finds the listed latencies in the sample of output."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (tmp_path / "output").write_text(output)
@@ -511,7 +511,7 @@ def test_all_three_tools_are_documented() -> None:
 
 
 def test_a_pattern_that_takes_for_ever_is_given_up() -> None:
-    """A pattern that tries all divisions of a long word is refused within seconds, and says that it is the pattern."""
+    """A pattern that tries all divisions of a long word is refused within seconds, and the error names the pattern."""
     rule = latency_rule("pattern:^(?:a+)+([0-9]*)$")
     with pytest.raises(ValueError, match="takes more than"):
         rule.find("a" * 60 + "b")

@@ -71,7 +71,7 @@ def test_killed_holder_leaves_the_resource_free_with_a_larger_token() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGCONT])
 def test_a_stopped_holder_whose_lease_ran_out_is_ended(number: int) -> None:
-    """A holder that cannot end itself any more is killed by the next; one that runs has a watchdog, and is left."""
+    """The next controller kills a holder that is stopped beyond its lease, but not one that runs."""
     process, token = _hold(for_s=-10.0)
     try:
         os.kill(process.pid, number)
@@ -90,7 +90,7 @@ def test_a_stopped_holder_whose_lease_ran_out_is_ended(number: int) -> None:
 
 
 def test_a_stopped_holder_keeps_its_lease_while_that_lasts() -> None:
-    """Being stopped for a moment costs nobody the device."""
+    """A holder that is stopped for a moment keeps the device."""
     process, _ = _hold()
     try:
         os.kill(process.pid, signal.SIGSTOP)
@@ -102,7 +102,7 @@ def test_a_stopped_holder_keeps_its_lease_while_that_lasts() -> None:
 
 
 def test_tokens_grow_over_a_reboot_with_a_wrong_clock(runtime_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the folder of locks is empty again and the wall clock years behind, the last token is still known."""
+    """Tokens still grow after a reboot that emptied the lock folder and set the clock back."""
     first, second = Lease("board"), Lease("board")
     token = first.acquire("me")
     first.release()
@@ -113,7 +113,7 @@ def test_tokens_grow_over_a_reboot_with_a_wrong_clock(runtime_folder: Path, monk
 
 
 def test_resources_do_not_exclude_each_other() -> None:
-    """Two names are two locks."""
+    """Two resources are locked independently."""
     first, second = Lease("one"), Lease("two")
     first.acquire("me")
     second.acquire("me")
@@ -123,7 +123,7 @@ def test_resources_do_not_exclude_each_other() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"token": "x"}', b"\xff\xff", b'{"token": true}'])
 def test_damaged_lock_file_does_not_matter(runtime_folder: Path, content: bytes) -> None:
-    """A lock file cut by a power failure costs nobody the device."""
+    """A lock file cut off by a power failure does not block the device."""
     (runtime_folder / "board.lease").write_bytes(content)
     lease = Lease("board")
     assert lease.acquire("me") > 1_000_000_000
@@ -140,7 +140,7 @@ def test_names_that_are_paths_are_refused(name: str) -> None:
 
 
 def test_link_in_place_of_the_lock_file_is_refused(runtime_folder: Path, tmp_path: Path) -> None:
-    """In a folder that everybody may write to, a link is not followed."""
+    """A lock file that is a link is not followed."""
     (runtime_folder / "board.lease").symlink_to(tmp_path / "victim")
     with pytest.raises(OSError):
         Lease("board").acquire("me")

@@ -1,4 +1,4 @@
-"""What is made of the profiles of runtimes: disturbed samples, counters, names of nodes."""
+"""Profiles of runtimes: disturbed samples, counters, names of nodes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_whole_units_average_out() -> None:
 
 @given(st.lists(st.floats(90, 110), min_size=1))
 def test_quiet_samples_all_count(samples: list[float]) -> None:
-    """Where nothing disturbs it is the mean of all."""
+    """Without disturbance it is the mean of all samples."""
     assert undisturbed_mean(samples, 1.0) == pytest.approx(sum(samples) / len(samples))
 
 
 def test_layers_add_up_to_the_run_without_profiler() -> None:
-    """Proportions are the profile's, the sum is the run's; which overhead there is is not known."""
+    """Layers keep the profile's proportions and add up to the run; the overhead is unknown."""
     truth = truth_of([TrueLayer("a", ("n0",), 3.0), TrueLayer("b", (), 1.0)], 2.0)
     assert truth.overhead is None
     assert [layer.latency_s for layer in truth.layers] == [1.5, 0.5]
@@ -88,7 +88,7 @@ def _events(*nodes: tuple[str, int, list[int]]) -> bytes:
 
 
 def test_profile_is_read_run_by_run() -> None:
-    """Runs that warm up are left out, and what a loop executes twice a run adds up."""
+    """Warm-up runs are left out, and the times of a node that a loop executes twice add up."""
     warm = [7] * WARMUP_RUNS
     content = _events(("a", 3, [*warm, 1, 2]), ("", 5, [*warm, *warm, 1, 2, 3, 4]))
     assert read_profile(content, 2) == [("a", [1.0, 2.0]), ("", [3.0, 7.0])]
@@ -111,7 +111,7 @@ def _model(*nodes: tuple[str, str, str]) -> bytes:
 
 
 def test_executed_nodes_are_found_by_results_and_names() -> None:
-    """A kept result, a renamed one, a kept name; reorders go to the first that reads them, in order of execution."""
+    """Nodes are matched by kept and renamed results and by names; a reorder belongs to its first reader."""
     sent = _model(("n0", "x w", "t0"), ("n1", "t0", "t1"), ("n2", "t1", "t2"), ("n3", "t2", "t3"))
     executed = _model(
         ("r", "x", "reorder"),

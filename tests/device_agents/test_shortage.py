@@ -16,19 +16,19 @@ PROBE = ("Could not find an implementation for Conv(11) node", "axis must be 0 t
 
 @pytest.mark.parametrize("message", MEMORY)
 def test_want_of_memory_is_known_by_its_words(message: str) -> None:
-    """Runtimes have no error class for it that reaches Python."""
+    """Messages of runtimes about memory count as a lack of memory."""
     assert is_memory(Refused(message))
     assert is_memory(MemoryError())
 
 
 @pytest.mark.parametrize("message", [*PROBE, *DISK])
 def test_other_refusals_are_no_want_of_memory(message: str) -> None:
-    """What the runtime says of a probe stays a refusal of that probe."""
+    """Other messages stay refusals of the probe."""
     assert not is_memory(Refused(message))
 
 
 def test_want_of_disk_is_found_by_trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the message says, no disk is no disk; where files can be written its words decide."""
+    """An unwritable folder is a lack of disk whatever the message; otherwise the message decides."""
     monkeypatch.chdir(tmp_path)
     assert [disk_trouble(Refused(message)) for message in (*PROBE, *MEMORY)] == [None] * 5
     assert all(disk_trouble(Refused(message)) for message in DISK)

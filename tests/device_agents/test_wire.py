@@ -37,7 +37,7 @@ def _header(**changes: object) -> bytes:
 
 @given(FRAMES, st.lists(st.integers(1, 100), min_size=1))
 def test_round_trip_in_pieces_of_any_size(frames: list[wire.Frame], sizes: list[int]) -> None:
-    """What is written comes out unchanged however the stream is cut."""
+    """Frames arrive unchanged, however the stream is cut."""
     sent = [dataclasses.replace(frame, seq=seq) for seq, frame in enumerate(frames)]
     stream = b"".join(wire.encode(frame) for frame in sent)
     decoder, received, pieces = wire.Decoder(), [], itertools.cycle(sizes)
@@ -92,7 +92,7 @@ def test_limits_and_shape_of_headers_are_enforced(data: bytes, why: str) -> None
 
 
 def test_replayed_frame_is_refused() -> None:
-    """The same bytes twice are a repeat, not a second message."""
+    """A repeated frame is a FrameError, not a second message."""
     decoder = wire.Decoder()
     assert len(list(decoder.feed(_header()))) == 1
     with pytest.raises(wire.FrameError, match="frame 0 arrived instead of frame 1"):
@@ -100,7 +100,7 @@ def test_replayed_frame_is_refused() -> None:
 
 
 def test_arriving_is_the_header_of_an_unfinished_frame() -> None:
-    """While a payload is on its way its header can be read."""
+    """The header of a frame can be read before its payload is complete."""
     decoder = wire.Decoder()
     data = wire.encode(wire.Frame("put", 1, {"token": 7}, b"payload"))
     assert list(decoder.feed(data[:-1])) == []
@@ -111,7 +111,7 @@ def test_arriving_is_the_header_of_an_unfinished_frame() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), "x" * wire.MAX_HEADER_BYTES])
 def test_writer_refuses_what_the_decoder_would_refuse(value: object) -> None:
-    """A frame that cannot be read is not sent."""
+    """A frame that no decoder accepts is not sent."""
     sent: list[bytes] = []
     with pytest.raises(wire.FrameError):
         wire.FrameWriter(sent.append).write("x", value=value)

@@ -1,6 +1,6 @@
-"""Campaigns whose device, link, disk or controller breaks for real.
+"""Campaigns with real faults of device, link, disk or controller.
 
-All faults, those that take minutes included, with a table of what was seen, a JSON object a line:
+To run all faults, with those that take minutes, and write one JSON object per fault:
 
     HARNESS_FAULT_TABLE=faults.jsonl python -m pytest -m "long or not long" tests/system/faults
 """
@@ -21,11 +21,11 @@ from harness.testing.fault_proxy import FaultProxy
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The campaign where nothing breaks."""
+    """The result of the campaign without faults."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARNESS_RUNTIME_FOLDER", str(tmp_path_factory.mktemp("leases")))
         rig = Rig(_bench(tmp_path_factory.mktemp("undisturbed")), {}, patch)
-        rig.sit()
+        rig.run_session()
         outcome = rig.outcome()
     (visits,) = outcome["visits"]
     assert len(visits) == rig.samples().total() > 200
@@ -61,7 +61,7 @@ def proxy(sshd: Sshd) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def remote(rig: Rig, sshd: Sshd, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """A device behind SSH and the proxy; the goodbye over a dead link takes less patience than usual."""
+    """A device behind SSH and the proxy; closing a dead link waits shorter than usual."""
     monkeypatch.setattr("harness.device.ssh.CLOSE_S", 0.3)
     rig.put_behind(sshd, proxy.port, banner_timeout_s=1.0)
     return rig

@@ -1,4 +1,4 @@
-"""A process that has imported what `harness` imports, and runs commands in forks of itself: each with a fault.
+"""A process that has imported `harness` and runs each command in a fork of itself, with a fault.
 
 Reads orders as lines of JSON from standard input and answers each with one line. A fork may send itself a signal
 at a step of the journal: before its n-th commit, or after it. It may live with shorter deadlines, and with a limit
@@ -26,7 +26,7 @@ class _Journal(sqlite3.Connection):
     commits = 0
 
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
-        """Executes as ever, but for the signal."""
+        """Executes a statement, and sends the signal at its commit."""
         if sql != "COMMIT":
             return super().execute(sql, *values)
         _Journal.commits += 1
@@ -39,7 +39,7 @@ class _Journal(sqlite3.Connection):
 
 
 def _run(order: dict[str, Any]) -> None:
-    """In the fork: one command, to whatever end."""
+    """Run one command in the fork, to its end."""
     os.setsid()
     os.chdir(order["folder"])
     os.environ.update(order["environment"])

@@ -70,7 +70,7 @@ class Row:
 
 
 class FreeAgain:
-    """Another controller, which tries to take the lease from `start` on and gives it back at once."""
+    """Another controller, which tries to take the lease from `start` on and releases it at once."""
 
     def __init__(self, resource: str) -> None:
         self.seconds: float | None = None
@@ -79,12 +79,12 @@ class FreeAgain:
         self._thread = threading.Thread(target=self._try, daemon=True)
 
     def start(self) -> None:
-        """Begins to try; harmless when repeated."""
+        """Begins to try; a second call does nothing."""
         if self._thread.ident is None:
             self._thread.start()
 
     def wait(self, seconds: float) -> float | None:
-        """The seconds that it took, or None where it did not happen in so many."""
+        """Seconds until the lease was free, or None after `seconds`."""
         self._thread.join(seconds)
         self._given_up.set()
         self._thread.join()
@@ -103,7 +103,7 @@ class FreeAgain:
 
 @dataclass
 class Rig:
-    """A workspace whose device `bench` can break, and what the same campaign is where nothing breaks."""
+    """A workspace whose device `bench` can fail, and the result of the same campaign without faults."""
 
     bench: Bench
     undisturbed: Mapping[str, Any]
@@ -111,7 +111,7 @@ class Rig:
     resource: str = DEVICE
     rounds: int = field(default=0, init=False)
 
-    def sit(self, deadlines: Deadlines | None = None, **options: Any) -> ProfileResult:
+    def run_session(self, deadlines: Deadlines | None = None, **options: Any) -> ProfileResult:
         """One session of the campaign, with the usual deadlines by default."""
         with self.monkeypatch.context() as patch:
             if deadlines is not None:
@@ -119,7 +119,7 @@ class Rig:
             return self.bench.profile(policy=POLICY, **options)
 
     def put_behind(self, sshd: Sshd, port: int | None = None, **settings: str | float) -> None:
-        """Puts the device behind SSH, at this port; what the campaign holds already stays."""
+        """Puts the device behind SSH at this port; the campaign is kept."""
         # The same Python there as here: another one is another device.
         known = {
             "user": getpass.getuser(),
@@ -138,7 +138,7 @@ class Rig:
         """A first session, stopped after `rounds` rounds."""
         stop = threading.Event()
         with pytest.raises(Interrupted):
-            self.sit(observe=self._after(rounds, stop.set), stop=stop)
+            self.run_session(observe=self._after(rounds, stop.set), stop=stop)
 
     def meet(
         self,
@@ -165,7 +165,7 @@ class Rig:
             strike()
         caught: HarnessError | None = None
         try:
-            self.sit(deadlines, observe=self._after(after_rounds, struck))
+            self.run_session(deadlines, observe=self._after(after_rounds, struck))
         except HarnessError as raised:
             caught = raised
         assert type(caught) in (error if isinstance(error, tuple) else (error or type(None),)), repr(caught)
@@ -185,14 +185,14 @@ class Rig:
         bound_s: float = TTL_S,
         mend: Callable[[], object] = lambda: None,
     ) -> None:
-        """The same command again: it must end as an undisturbed campaign does, with all that was there before.
+        """Repeats the command: it must end like an undisturbed campaign and keep all samples.
 
         `caught` is how the disturbed session ended: an error, or the name of a signal.
         """
         mend()
         kept = self.samples()
         if not self.complete():
-            self.sit()
+            self.run_session()
         after = self.samples()
         lost = sum((kept - after).values())
         doubled = sum(count - 1 for count in after.values())
@@ -213,7 +213,7 @@ class Rig:
         return self.has_journal() and self.query(f"SELECT complete {PROFILES}") == [(1,)]
 
     def has_journal(self) -> bool:
-        """Whether there is one with tables; a controller may be killed before these are committed."""
+        """Whether the journal has tables; a controller may be killed before it commits them."""
         return self.bench.workspace.journal.exists() and bool(self.query("SELECT name FROM sqlite_master"))
 
     def samples(self) -> Counter[tuple[Any, ...]]:

@@ -23,7 +23,7 @@ COMMITS = 29
 
 @dataclass
 class Controllers:
-    """Controllers of the rig's campaign in processes of their own, which break at a step of the journal."""
+    """Controllers of the rig's campaign in processes of their own, with a fault at a step of the journal."""
 
     process: subprocess.Popen[str]
     rig: Rig
@@ -38,7 +38,7 @@ class Controllers:
         lease_ttl_s: float = 0.0,
         file_bytes: int = 0,
     ) -> int:
-        """Starts a campaign without golden probes, or a command; returns its process id. `at` 0 breaks nothing."""
+        """Starts a campaign without golden probes, or a command; returns its process id. `at` 0 plants no fault."""
         return self._ask(
             arguments=arguments,
             folder=str(self.rig.bench.root),
@@ -54,7 +54,7 @@ class Controllers:
 
     @property
     def output(self) -> Path:
-        """What the last one printed."""
+        """The output of the last controller."""
         return self.rig.bench.root / "printed.txt"
 
     def wait(self, pid: int) -> int:
@@ -71,7 +71,7 @@ class Controllers:
 
 @pytest.fixture(scope="module")
 def fork_server() -> Iterator[subprocess.Popen[str]]:
-    """The process that the controllers are forks of."""
+    """The process that forks the controllers."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, str(HERE / "fault_controller.py")]
     with subprocess.Popen(
@@ -169,13 +169,13 @@ def test_a_command_that_is_killed(
 def test_a_stale_controller_that_returns(rig: Rig, controllers: Controllers, at: int, next_write: str) -> None:
     """Stopped beyond its lease and woken when another has measured, a controller's next write is refused.
 
-    Whatever it is about to write; the journal then is, byte for byte of its rows, what the other one made of it.
+    This holds for each kind of write; the rows of the journal stay exactly as the other one left them.
     """
     stale = controllers.start(at=at, number=signal.SIGSTOP, moment="after", lease_ttl_s=TTL_S)
     try:
         assert controllers.wait(stale) == 0x1000
         seconds = _freed(rig)
-        rig.sit()
+        rig.run_session()
         done = rig.outcome(), rig.samples(), rig.query("SELECT * FROM rounds"), rig.query("SELECT * FROM campaigns")
     finally:
         os.kill(stale, signal.SIGCONT)
@@ -199,7 +199,7 @@ def test_two_controllers_for_one_device(rig: Rig, controllers: Controllers) -> N
     try:
         assert controllers.wait(first) == 0x1000
         with pytest.raises(DeviceBusy, match=f"pid {first}"):
-            rig.sit()
+            rig.run_session()
     finally:
         os.kill(first, signal.SIGCONT)
     assert controllers.wait(first) == 0, controllers.output.read_text()

@@ -33,7 +33,7 @@ GRACE_S = 5.0
 
 @pytest.fixture
 def sabotage(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Bends the device of this machine; without an argument it is as ever."""
+    """Plants faults in the local device; without an argument removes them."""
 
     def bend(**faults: object) -> None:
         if faults:
@@ -67,7 +67,7 @@ def test_a_worker_that_ends(
 
 
 def test_a_worker_that_is_stopped(rig: Rig, runtime_folder: Path) -> None:
-    """A worker that says nothing is killed when its time is up; stopped processes, too, can be killed."""
+    """A worker that sends nothing is killed at its deadline, even if it is stopped."""
     error = rig.meet(
         "worker stopped (SIGSTOP)",
         lambda: send_signal(workers, runtime_folder, signal.SIGSTOP),
@@ -79,7 +79,7 @@ def test_a_worker_that_is_stopped(rig: Rig, runtime_folder: Path) -> None:
 
 
 def test_a_worker_that_runs_out_of_memory(rig: Rig, runtime_folder: Path, sabotage: Callable[..., None]) -> None:
-    """A worker that gets no more memory dies of it, and says so; the next one measures the same probe."""
+    """A worker without memory ends and reports it; the next one measures the same probe."""
     sabotage(hoards_bytes=4 << 20)
 
     def strike() -> None:
@@ -93,7 +93,7 @@ def test_a_worker_that_runs_out_of_memory(rig: Rig, runtime_folder: Path, sabota
 
 
 def test_a_runtime_that_reports_no_memory(rig: Rig, sabotage: Callable[..., None]) -> None:
-    """A probe that found no memory is not one that the runtime refuses for good."""
+    """A probe that lacked memory once is not refused for good."""
     rig.begin()
     error = rig.meet(
         "runtime out of memory",
@@ -107,7 +107,7 @@ def test_a_runtime_that_reports_no_memory(rig: Rig, sabotage: Callable[..., None
 
 
 def test_a_copy_without_memory_is_refused_and_nothing_else_is(rig: Rig, sabotage: Callable[..., None]) -> None:
-    """A copy of what is loaded is a copy too many; another probe gets the empty memory of the next worker."""
+    """Without memory a copy of a loaded probe is refused; another probe gets the empty memory of a new worker."""
     sabotage(refuses="model", reason="std::bad_alloc", after_loads=1)
     device = load_inventory(rig.bench.workspace.devices)["bench"]
     with AgentSession(transport_of(device).open(), device) as session:
@@ -122,7 +122,7 @@ def test_a_copy_without_memory_is_refused_and_nothing_else_is(rig: Rig, sabotage
 
 
 def test_an_agent_that_is_killed(rig: Rig, runtime_folder: Path) -> None:
-    """The kernel frees the lock of an agent that is gone, and its worker goes with it."""
+    """The kernel frees the lock of a killed agent, and its worker ends with it."""
     rig.meet("agent killed", lambda: send_signal(agents, runtime_folder, signal.SIGKILL), LinkLost)
     wait_until(lambda: not workers(runtime_folder), "the worker's end")
 
@@ -137,7 +137,7 @@ def test_a_local_agent_that_is_stopped(rig: Rig, runtime_folder: Path, monkeypat
 
 @pytest.mark.long
 def test_a_remote_agent_that_is_stopped(remote: Rig, runtime_folder: Path) -> None:
-    """An agent that cannot end itself when its lease runs out is ended by the next that wants the board."""
+    """An agent stopped beyond its lease is killed by the next controller that wants the board."""
     strike = lambda: send_signal(agents, runtime_folder, signal.SIGSTOP)  # noqa: E731
     remote.meet("agent behind SSH stopped (SIGSTOP)", strike, LinkLost, bound_s=TTL_S * 9 / 8 + GRACE_S)
     wait_until(lambda: not workers(runtime_folder), "the worker's end")
@@ -166,7 +166,7 @@ def test_another_version_of_the_agent(rig: Rig, sabotage: Callable[..., None]) -
 def test_an_operator_that_the_device_does_not_know(rig: Rig, sabotage: Callable[..., None]) -> None:
     """Probes that the runtime refuses are recorded with its reason; all others are measured as ever, once."""
     sabotage(refuses="Gemm", reason="no kernel for Gemm")
-    result = rig.sit()
+    result = rig.run_session()
     refused = {probe for (probe,) in rig.query("SELECT probe FROM probes WHERE refused LIKE '%no kernel for Gemm%'")}
     assert len(refused) == result.refused > 0
     kept = [row for row in rig.undisturbed["visits"][0] if row[3] not in refused]
@@ -188,7 +188,7 @@ def test_a_reboot_in_the_middle(rig: Rig, runtime_folder: Path, sabotage: Callab
 
 
 def test_a_wall_clock_that_jumps(rig: Rig, sabotage: Callable[..., None]) -> None:
-    """Leases and deadlines do not look at the wall clock, on either side; only dates and first tokens do."""
+    """Leases and deadlines do not depend on the wall clock of either side."""
     sabotage(wall_clock_jumps_s=1e6)
     jump = random.Random(1)
     real = time.time
@@ -199,7 +199,7 @@ def test_a_wall_clock_that_jumps(rig: Rig, sabotage: Callable[..., None]) -> Non
 
 @pytest.mark.parametrize("kind", ["throttling", "frequency step", "bimodal"])
 def test_a_device_whose_latency_is_not_one(rig: Rig, sabotage: Callable[..., None], kind: str) -> None:
-    """Such a campaign ends without error, and says so: the reference probe's drift, or intervals that are wider."""
+    """Such a campaign ends without error and reports drift of the reference probe or wider intervals."""
     policy = RepeatPolicy(min_rounds=8, max_rounds=8)
     quiet = rig.bench.profile(policy=policy)
     sabotage(distorts=kind)

@@ -18,7 +18,7 @@ from harness.measure.policy import RepeatPolicy
 
 
 def _fill(folder: Path) -> Path:
-    """Leaves not a byte; returns the file that takes the room."""
+    """Fills the disk to the last byte; returns the file that does."""
     filler = folder / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as content:
         while True:
@@ -48,7 +48,7 @@ def device_disk(tmp_path: Path, rig: Rig) -> Iterator[Path]:
 
 
 def test_the_disk_of_the_journal_gets_full(rig: Rig, host_disk: Path) -> None:
-    """What was committed is there, the error names the disk, and the board does not wait for the mending."""
+    """Committed samples are kept, the error names the disk, and the board is free at once."""
     error = rig.meet(
         "disk full on the host", lambda: _fill(host_disk), JournalError, mend=(host_disk / "filler").unlink
     )
@@ -74,15 +74,15 @@ def test_a_host_without_room_for_temporary_files(rig: Rig, tmp_path: Path) -> No
     with rig.monkeypatch.context() as patch:
         patch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
         with pytest.raises(DeviceUnreachable, match="cannot be started") as caught:
-            rig.sit()
+            rig.run_session()
     rig.finish("no temporary files on the host", caught.value, _lease_s(rig))
 
 
 def test_the_disk_of_the_device_is_full_before_the_first_lease(rig: Rig, device_disk: Path) -> None:
-    """Without room for its fencing token no lease is given: the device's trouble, to be mended there."""
+    """Without room for the fencing token there is no lease, and the error names the device's disk."""
     with pytest.raises(DeviceError, match="No space left") as caught:
         filler = _fill(device_disk)
-        rig.sit(SHORT)
+        rig.run_session(SHORT)
     assert type(caught.value) is DeviceError and caught.value.retry_helps
     assert holder_of(rig.resource) is None
     filler.unlink()
@@ -90,7 +90,7 @@ def test_the_disk_of_the_device_is_full_before_the_first_lease(rig: Rig, device_
 
 
 def test_the_disk_of_the_device_gets_full(rig: Rig, device_disk: Path) -> None:
-    """Who has leased a device before needs no more room: tokens are written in place, and go on growing."""
+    """A device leased before needs no more room: tokens are written in place and keep growing."""
     rig.begin()
     rig.meet("disk full on the device, later", lambda: _fill(device_disk), None)
     tokens = [token for (token,) in rig.query("SELECT DISTINCT token FROM series ORDER BY id")]
@@ -98,7 +98,7 @@ def test_the_disk_of_the_device_gets_full(rig: Rig, device_disk: Path) -> None:
 
 
 def test_a_runtime_without_room_for_its_files(rig: Rig, device_disk: Path) -> None:
-    """A network that a runtime refuses for want of disk is not one that the device cannot run."""
+    """A network that fails for lack of disk is not recorded as one that the device cannot run."""
     rig.bench.set_device()
     options = {"device": "cpu01", "policy": RepeatPolicy(runs=2)}
     quiet = rig.bench.profile(**options)
@@ -112,12 +112,12 @@ def test_a_runtime_without_room_for_its_files(rig: Rig, device_disk: Path) -> No
 
 
 def test_the_disk_of_the_device_is_read_only(rig: Rig, device_disk: Path) -> None:
-    """Where the lock file cannot be opened, the device says so, and is not taken."""
+    """A lock file that cannot be opened is reported, and the lease is not taken."""
     rig.begin()
     _remount(device_disk, "ro")
     try:
         with pytest.raises(DeviceError, match="Read-only file system") as caught:
-            rig.sit(SHORT)
+            rig.run_session(SHORT)
     finally:
         _remount(device_disk, "rw")
     assert type(caught.value) is DeviceError
@@ -125,13 +125,13 @@ def test_the_disk_of_the_device_is_read_only(rig: Rig, device_disk: Path) -> Non
 
 
 def test_a_quota_on_the_device(rig: Rig, sshd: Sshd) -> None:
-    """A device user who may write nothing any more gets the system's own reason."""
+    """A device user over quota gets the operating system's reason."""
     rig.begin()
     rig.put_behind(sshd)
     line = sshd.authorized_keys.read_text()
     sshd.authorized_keys.write_text(line.replace('command="', 'command="ulimit -f 0; exec '))
     with pytest.raises(DeviceError) as caught:
-        rig.sit(SHORT)
+        rig.run_session(SHORT)
     assert type(caught.value) is DeviceError, caught.value
     sshd.authorized_keys.write_text(line)
     rig.finish("quota on the device", caught.value, _lease_s(rig))

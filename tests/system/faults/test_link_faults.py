@@ -211,7 +211,7 @@ def test_an_agent_upload_that_is_cut(rig: Rig, sshd: Sshd, proxy: FaultProxy) ->
     for after_bytes in places[:-1]:
         cut(after_bytes)
         with pytest.raises(DeviceUnreachable):
-            rig.sit(SHORT)
+            rig.run_session(SHORT)
         assert not target.exists()
     rig.meet(f"upload cut at {len(places)} places", lambda: cut(places[-1]), DeviceUnreachable, after_rounds=0)
     assert target.read_bytes() == build_bundle().content
