@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import arguments
-from harness.cli.nightly_output import show_foreseen, show_night, show_status
+from harness.cli.nightly_output import show_forecast, show_night, show_status
 from harness.cli.option_groups import spread
 from harness.cli.output import note, print_error, print_json
 from harness.cli.progress import stop_on_interrupt
@@ -74,7 +74,7 @@ def run(
         found = _with_engine(found, engine)
     which = _night(night, current_night(found))
     if dry_run:
-        show_foreseen(found, workspace, which, json)
+        show_forecast(found, workspace, which, json)
         return
     with _stop_on_signal() as stop:
         report = run_night(found, workspace, night=which, stop=stop, notify=note)

@@ -39,7 +39,7 @@ def show_night(report: NightReport) -> None:
             print(printable(f"  next: {item.next_step}"))
 
 
-def show_foreseen(plan: NightPlan, workspace: Workspace, night: date, json: bool) -> None:
+def show_forecast(plan: NightPlan, workspace: Workspace, night: date, json: bool) -> None:
     """Print the jobs of a night in the order in which it would start them."""
     from harness.nightly.night import forecast
 

@@ -63,7 +63,7 @@ class WatchPlan:
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _Target:
     """A layer to watch, the probes to choose from, and its latency there; extra layers are dropped if time is short."""
 
     layer: LayerProbes
@@ -151,8 +151,8 @@ def _choices(
     A layer that is far slower alone than within its context is watched in both ways.
     """
     weights = [profile.weights(network, whole) for whole, network in wholes]
-    wishes: list[_Wish] = []
-    alone: dict[WatchingProbe, _Wish] = {}  # alone a layer is the same in all contexts: it is watched under the first
+    targets: list[_Target] = []
+    alone: dict[WatchingProbe, _Target] = {}  # alone a layer is the same in all contexts: it is watched under the first
     hidden: set[WatchingProbe] = set()
     for layer in profile.plan.layers:
         place, (within, (by_itself,)) = place_of(layer), watching_probes(layer)
@@ -161,28 +161,28 @@ def _choices(
         takes_enough = within_s * weight >= _MARGIN * SHARE
         is_hidden = alone_s * weight >= _MARGIN * SHARE and alone_s > within_s / _HALF
         if within_s and (takes_enough or is_hidden or any(one.probe in held for one in within)):
-            wishes.append(_Wish(layer, within, within_s, is_extra=not takes_enough))
+            targets.append(_Target(layer, within, within_s, is_extra=not takes_enough))
         if alone_s:
             has_context = profile.is_measured(layer.in_context, layer.null)
-            alone.setdefault(by_itself, _Wish(layer, (by_itself,), alone_s, is_extra=has_context))
+            alone.setdefault(by_itself, _Target(layer, (by_itself,), alone_s, is_extra=has_context))
             if is_hidden or by_itself.probe in held:
                 hidden.add(by_itself)
-    wishes += [one for by_itself, one in alone.items() if by_itself in hidden]
-    asked = (len(wishes) + len(wholes) + 1, level)
-    return [_choose(profile, one, held, asked) for one in wishes]
+    targets += [one for by_itself, one in alone.items() if by_itself in hidden]
+    significance = (len(targets) + len(wholes) + 1, level)
+    return [_choose(profile, one, held, significance) for one in targets]
 
 
-def _choose(profile: ProfileSummary, wish: _Wish, held: set[str], asked: tuple[int, float]) -> _Choice:
+def _choose(profile: ProfileSummary, target: _Target, held: set[str], significance: tuple[int, float]) -> _Choice:
     """Choose the probe of the night before, or the one that needs least time, among those that show the layer."""
     showing = []
-    for one in wish.options:
+    for one in target.options:
         if profile.is_measured(one.probe, one.baseline):
             shown_s = profile.difference_s(one.probe, one.baseline)
-            if shown_s > _HALF * one.copies * wish.latency_s:
+            if shown_s > _HALF * one.copies * target.latency_s:
                 spread_s = profile.spread_s[one.probe]
-                runs = runs_needed(SHOWN * one.copies * wish.latency_s, spread_s, *asked)
+                runs = runs_needed(SHOWN * one.copies * target.latency_s, spread_s, *significance)
                 run_s = profile.measured[one.probe].latency_s
-                showing.append(_Choice(wish.layer, wish.is_extra, *one, wish.latency_s, spread_s, run_s, runs))
+                showing.append(_Choice(target.layer, target.is_extra, *one, target.latency_s, spread_s, run_s, runs))
     return min([one for one in showing if one.probe in held] or showing, key=lambda one: one.runs * one.run_s)
 
 
@@ -274,7 +274,7 @@ def _loads(probe: Probe, times: int) -> list[str]:
     return [probe.id if copy == 1 else f"{probe.id}.{copy}" for copy in range(1, times + 1)]
 
 
-def _detectable(choice: _Choice, runs: int, asked: tuple[int, float]) -> Detectable:
-    smallest_s = smallest_change_s(choice.spread_s, runs, *asked)
+def _detectable(choice: _Choice, runs: int, significance: tuple[int, float]) -> Detectable:
+    smallest_s = smallest_change_s(choice.spread_s, runs, *significance)
     subject = layer_subject(choice.layer, choice.probe)
     return Detectable(subject, smallest_s / (choice.copies * choice.latency_s))

@@ -417,7 +417,7 @@ def test_numbers_that_are_none_end_no_night(lab: Lab) -> None:
     assert lab.run(plan, engine=engine).measured == 0 and engine.ran == ["one/a"]
 
 
-def test_dry_run_foresees_the_order(lab: Lab) -> None:
+def test_forecast_lists_jobs_in_their_order(lab: Lab) -> None:
     """The forecast lists the jobs that run, in their order, and changes nothing."""
     plan = lab.plan("a", "b", nightly='budget = "10s"')
     assert [one.due.set.name for one in forecast(plan, lab.workspace, night=NIGHT) if one.starts] == ["a"]
