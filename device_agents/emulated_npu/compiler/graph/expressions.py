@@ -10,11 +10,12 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from device_agents.emulated_npu.compiler.graph.constants import scalar_of
 from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, ParsedModel
 
+_NEUTRAL = {"Mul": 1.0, "Add": 0.0}
 _TOLERANCE = 1e-4  # files have constants such as 1.41421 or 0.797885
 
 
@@ -58,38 +59,24 @@ class Expressions:
         """Return whether exactly one node reads the tensor, once."""
         return len(self._source.readers.get(tensor, ())) == 1 and tensor not in self._source.outputs
 
-    def product(self, tensor: str) -> Flat:
-        """Return the tensor as a product."""
+    def flat(self, tensor: str, op: str) -> Flat:
+        """Return the tensor as a product (op "Mul") or a sum (op "Add")."""
         node = self.producer(tensor)
-        number, operands, nodes = 1.0, list[str](), frozenset[str]()
-        if node is None or not (node.op == "Mul" or (node.op == "Div" and self.number(node.inputs[1]))):
-            return Flat(1.0, (tensor,), nodes)
-        nodes |= {node.name}
+        number = _NEUTRAL[op]
+        if node is None or not (node.op == op or ((op, node.op) == ("Mul", "Div") and self.number(node.inputs[1]))):
+            return Flat(number, (tensor,), frozenset())
+        operands: list[str] = []
+        nodes = frozenset({node.name})
         for place, name in enumerate(node.inputs):
             value = self.number(name)
-            if value is not None:
-                number = number / value if node.op == "Div" and place == 1 else number * value
-                continue
-            part = self.product(name) if self.is_inner(name) else Flat(1.0, (name,), frozenset())
-            number, nodes = number * part.number, nodes | part.nodes
-            operands.extend(part.operands)
-        return Flat(number, tuple(operands), nodes)
-
-    def sum(self, tensor: str) -> Flat:
-        """Return the tensor as a sum."""
-        node = self.producer(tensor)
-        number, operands, nodes = 0.0, list[str](), frozenset[str]()
-        if node is None or node.op != "Add":
-            return Flat(0.0, (tensor,), nodes)
-        nodes |= {node.name}
-        for name in node.inputs:
-            value = self.number(name)
-            if value is not None:
+            if value is None:
+                part = self.flat(name, op) if self.is_inner(name) else Flat(_NEUTRAL[op], (name,), frozenset())
+                value, nodes = part.number, nodes | part.nodes
+                operands.extend(part.operands)
+            if op == "Add":
                 number += value
-                continue
-            part = self.sum(name) if self.is_inner(name) else Flat(0.0, (name,), frozenset())
-            number, nodes = number + part.number, nodes | part.nodes
-            operands.extend(part.operands)
+            else:
+                number = number / value if node.op == "Div" and place == 1 else number * value
         return Flat(number, tuple(operands), nodes)
 
 
@@ -111,27 +98,32 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class ProductOf:
+class _Flattened:
+    """A number and other operands, in any order."""
+
+    op: ClassVar[str]
+    number: float
+    operands: tuple[Pattern, ...]
+
+    def matches(self, found: Expressions, tensor: str, match: Match) -> Iterator[Match]:
+        """Match the operands in any order."""
+        flat = found.flat(tensor, self.op)
+        if len(flat.operands) != len(self.operands) or not _close(flat.number, self.number):
+            return
+        for order in set(itertools.permutations(flat.operands)):
+            yield from _all(found, order, self.operands, match.with_nodes(flat.nodes))
+
+
+class ProductOf(_Flattened):
     """A number times factors."""
 
-    number: float
-    factors: tuple[Pattern, ...]
-
-    def matches(self, found: Expressions, tensor: str, match: Match) -> Iterator[Match]:
-        """Match the factors in any order."""
-        yield from _any_order(found, found.product(tensor), self.number, self.factors, match)
+    op = "Mul"
 
 
-@dataclass(frozen=True)
-class SumOf:
+class SumOf(_Flattened):
     """A number plus terms."""
 
-    number: float
-    terms: tuple[Pattern, ...]
-
-    def matches(self, found: Expressions, tensor: str, match: Match) -> Iterator[Match]:
-        """Match the terms in any order."""
-        yield from _any_order(found, found.sum(tensor), self.number, self.terms, match)
+    op = "Add"
 
 
 @dataclass(frozen=True)
@@ -175,15 +167,6 @@ class Either:
 
 def _close(value: float, wanted: float) -> bool:
     return math.isclose(value, wanted, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE * 1e-2)
-
-
-def _any_order(
-    found: Expressions, flat: Flat, number: float, patterns: tuple[Pattern, ...], match: Match
-) -> Iterator[Match]:
-    if len(flat.operands) != len(patterns) or not _close(flat.number, number):
-        return
-    for order in set(itertools.permutations(flat.operands)):
-        yield from _all(found, order, patterns, match.with_nodes(flat.nodes))
 
 
 def _all(found: Expressions, tensors: tuple[str, ...], patterns: tuple[Pattern, ...], match: Match) -> Iterator[Match]:

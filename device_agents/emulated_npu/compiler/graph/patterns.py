@@ -148,7 +148,7 @@ def _normalised(source: ParsedModel, found: Expressions, division: OnnxNode) -> 
     difference, root = (source.producers.get(name) for name in division.inputs)
     if difference is None or root is None or (difference.op, root.op) != ("Sub", "Sqrt"):
         return None
-    total = found.sum(root.inputs[0])
+    total = found.flat(root.inputs[0], "Add")
     variance = source.producers.get(total.operands[0]) if len(total.operands) == 1 else None
     mean = source.producers.get(difference.inputs[1])
     if variance is None or mean is None or mean.inputs[0] != difference.inputs[0]:
