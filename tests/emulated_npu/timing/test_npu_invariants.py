@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import assume, given, settings
@@ -21,6 +22,7 @@ from device_agents.emulated_npu.timing.formula import formula
 from device_agents.emulated_npu.timing.simulation import Timing, simulate_program
 
 FAST = ("dscnn", "squeezenet", "mobilenetv2")
+_DEFAULT = Options()
 
 
 @st.composite
@@ -36,6 +38,7 @@ def programs(draw: st.DrawFn) -> Compiled:
 
 
 def _check(compiled: Compiled) -> None:
+    """Assert the bounds of the makespan, max(IO, CP) and IO + CP + control, and that all sums agree."""
     machine = compiled.machine
     timing = simulate_program(compiled.program, machine)
     assert max(timing.io_ps, timing.cp_ps) <= timing.makespan_ps
@@ -67,26 +70,15 @@ def _faster(machine: Machine) -> list[Machine]:
     ]
 
 
-@given(programs())
-@settings(max_examples=25, deadline=None)
-def test_bounds_and_sums(compiled: Compiled) -> None:
-    """The longer queue bounds the makespan from below, both queues and the control unit from above; all sums agree."""
-    _check(compiled)
-
-
-@given(programs())
-@settings(max_examples=15, deadline=None)
-def test_a_faster_machine_is_no_slower(compiled: Compiled) -> None:
-    """The same binary with more bandwidth, less latency or a faster clock never takes longer."""
+def _check_faster(compiled: Compiled) -> None:
+    """Assert that the same binary takes no longer with more bandwidth, less latency or a faster clock."""
     before = simulate_program(compiled.program, compiled.machine).makespan_ps
     for machine in _faster(compiled.machine):
         assert simulate_program(compiled.program, machine).makespan_ps <= before
 
 
-@given(programs())
-@settings(max_examples=25, deadline=None)
-def test_the_binary_says_what_the_compiler_wrote(compiled: Compiled) -> None:
-    """Decoded and unrolled, the items encode to a program that decodes to the same items."""
+def _check_binary(compiled: Compiled) -> None:
+    """Assert that the decoded, unrolled items encode to a program that decodes to the same items."""
     program = compiled.program
     items = [step.item for step in sequence(program.code, layer_of=program.layer_of) if step.item is not None]
     code, layer_of = emit(items)
@@ -94,10 +86,8 @@ def test_the_binary_says_what_the_compiler_wrote(compiled: Compiled) -> None:
     assert items == again
 
 
-@given(programs())
-@settings(max_examples=15, deadline=None)
-def test_the_buffers_are_those_of_the_machine(compiled: Compiled) -> None:
-    """No program needs more memory than there is; the auxiliary buffer is part of NB (S3.4)."""
+def _check_buffers(compiled: Compiled) -> None:
+    """Assert that the program fits the memories; the auxiliary buffer is part of NB (S3.4)."""
     footprint, machine = compiled.program.footprint, compiled.machine
     assert footprint.nb_bytes + footprint.halo_bytes <= machine.nb_bytes
     assert footprint.sb_bytes <= machine.sb_bytes
@@ -106,24 +96,37 @@ def test_the_buffers_are_those_of_the_machine(compiled: Compiled) -> None:
     assert footprint.ddr_bytes <= machine.ddr.bytes
 
 
+@given(programs())
+@settings(max_examples=25, deadline=None)
+def test_random_programs_keep_every_invariant(compiled: Compiled) -> None:
+    """Random programs keep bounds and sums, fit the machine, survive encoding, and are no slower on faster machines."""
+    _check(compiled)
+    _check_faster(compiled)
+    _check_binary(compiled)
+    _check_buffers(compiled)
+
+
+@cache
 def _model(name: str) -> bytes:
     return with_varied_weights(builtin_model(name))[0]
+
+
+@cache
+def _for_edge(name: str, options: Options = _DEFAULT) -> Compiled:
+    return compile_model(_model(name), find_machine("edge"), options)
 
 
 @pytest.mark.parametrize("name", FAST)
 @pytest.mark.parametrize("options", [Options(), Options(reorder=False), Options("layers", "refetch")], ids=str)
 def test_networks_keep_bounds_and_sums(name: str, options: Options) -> None:
     """Whole networks on the edge preset keep the same bounds and sums."""
-    _check(compile_model(_model(name), find_machine("edge"), options))
+    _check(_for_edge(name, options))
 
 
 @pytest.mark.parametrize("name", FAST)
 def test_networks_are_no_slower_on_a_faster_machine(name: str) -> None:
     """The binaries of networks are no slower on faster machines."""
-    compiled = compile_model(_model(name), find_machine("edge"))
-    before = simulate_program(compiled.program, compiled.machine).makespan_ps
-    for machine in _faster(compiled.machine):
-        assert simulate_program(compiled.program, machine).makespan_ps <= before
+    _check_faster(_for_edge(name))
 
 
 SLOWER = ("resnet18", "efficientnet_b0", "shufflenet", "resnet50", "vit_tiny", "bert_mini")
@@ -139,20 +142,16 @@ SWEPT = (
 @pytest.mark.parametrize("name", SWEPT)
 def test_compiled_anew_for_a_faster_machine_a_network_is_hardly_slower(name: str) -> None:
     """A network compiled for a faster machine is at most 2 % slower, because the compiler decides by prediction."""
-    model = _model(name)
-    edge = find_machine("edge")
-    before = simulate_program(compile_model(model, edge).program, edge).makespan_ps
-    for machine in _faster(edge):
-        after = simulate_program(compile_model(model, machine).program, machine).makespan_ps
+    compiled = _for_edge(name)
+    before = simulate_program(compiled.program, compiled.machine).makespan_ps
+    for machine in _faster(compiled.machine):
+        after = simulate_program(compile_model(_model(name), machine).program, machine).makespan_ps
         assert after <= 1.02 * before
 
 
 @pytest.mark.parametrize("name", FAST)
 def test_hoisting_loads_never_costs(name: str) -> None:
     """With re-ordering a network is no slower than without."""
-    model, edge = _model(name), find_machine("edge")
-    times = [
-        simulate_program(compile_model(model, edge, Options(reorder=reorder)).program, edge).makespan_ps
-        for reorder in (True, False)
-    ]
+    hoisted, in_order = (_for_edge(name, Options(reorder=reorder)) for reorder in (True, False))
+    times = [simulate_program(each.program, each.machine).makespan_ps for each in (hoisted, in_order)]
     assert times[0] <= times[1]
