@@ -51,7 +51,11 @@ Models = Annotated[list[str], typer.Argument(metavar="MODEL.onnx …", help=MODE
 DeviceName = Annotated[
     str,
     typer.Option(
-        "--device", "-d", help="Name of the device; see `harness devices list`.", autocompletion=complete_device
+        "--device",
+        "-d",
+        metavar="NAME",
+        help="Name of the device; see `harness devices list`.",
+        autocompletion=complete_device,
     ),
 ]
 DeviceNames = Annotated[
@@ -65,7 +69,8 @@ DeviceNames = Annotated[
     ),
 ]
 Groups = Annotated[
-    list[str] | None, typer.Option("--group", help="All devices of this group in devices.toml; may be repeated.")
+    list[str] | None,
+    typer.Option("--group", metavar="GROUP", help="All devices of this group in devices.toml; may be repeated."),
 ]
 Everything = Annotated[
     bool, typer.Option("--all", help="All devices in devices.toml, or the built-in devices if it lists none.")
@@ -75,12 +80,14 @@ OptionalDevice = Annotated[
     typer.Option(
         "--device",
         "-d",
+        metavar="NAME",
         help=f"Device whose newest table is used (default {DEFAULT_DEVICE}).",
         autocompletion=complete_device,
     ),
 ]
 LutFolder = Annotated[
-    Path | None, typer.Option("--lut", help="Folder of a table, instead of the newest table of --device.")
+    Path | None,
+    typer.Option("--lut", metavar="DIR", help="Folder of a table, instead of the newest table of --device."),
 ]
 
 
@@ -96,16 +103,20 @@ WorkspaceFolder = Annotated[
     Path | None,
     typer.Option(
         "--workspace",
+        metavar="DIR",
         help="Folder of journal, tables and reports (default: the current one, or a parent with harness.toml).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Dims = Annotated[
     list[str] | None,
-    typer.Option("--dim", help="Value of a symbolic dimension, NAME=N or INPUT.AXIS=N; may be repeated."),
+    typer.Option(
+        "--dim", metavar="NAME=N", help="Value of a symbolic dimension, or of an axis as INPUT.AXIS=N; may be repeated."
+    ),
 ]
 Budget = Annotated[
-    str | None, typer.Option("--budget", help="Limit on the time on the device, such as 90s, 10m or 2h.")
+    str | None,
+    typer.Option("--budget", metavar="TIME", help="Limit on the time on the device, such as 90s, 10m or 2h."),
 ]
 
 _NUMBER = re.compile(r"[0-9]{1,12}\Z")

@@ -99,7 +99,9 @@ def check(
 def mark(
     name: Name,
     health: Annotated[MarkedHealth, typer.Argument(help="Health to record.")],
-    reason: Annotated[str, typer.Option("--reason", help="Reason, shown in the device's history.")] = "no reason given",
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Reason, shown in the device's history.")
+    ] = "no reason given",
     directory: arguments.WorkspaceFolder = None,
 ) -> None:
     """Take a device out of service, or put it back; its health is then unknown until the next golden probe.

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Files:
     """The files that the command writes."""
 
-    html: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None
-    csv: Annotated[Path | None, typer.Option("--csv", help="Write the layers to this file.")] = None
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report to this file.")] = None
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the layers to this file.")] = None
 
 
 @spread

@@ -80,7 +80,7 @@ def show(
     folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Folder of a table.")] = None,
     device: arguments.OptionalDevice = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="Number of entries to show, slowest first; 0 shows all.")
+        int, typer.Option("--limit", metavar="N", min=0, help="Number of entries to show, slowest first; 0 shows all.")
     ] = 20,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,

@@ -33,7 +33,9 @@ app = typer.Typer(
     help="Measure a lab every night, compare the nights, and list what needs attention.",
 )
 
-PlanPath = Annotated[Path | None, typer.Option("--plan", help="Plan of the nights (default: nightly.toml).")]
+PlanPath = Annotated[
+    Path | None, typer.Option("--plan", metavar="FILE", help="Plan of the nights (default: nightly.toml).")
+]
 _DAY_S = 86400.0
 _LINGER = "It runs while you are logged in; after `loginctl enable-linger` it always runs"
 
@@ -45,11 +47,14 @@ def run(
         str | None, typer.Option("--night", metavar="DATE", help="The night, such as 2026-11-20 (default: tonight).")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option("--engine", help="local, or dask=ADDRESS, in workspace of the plan's engine.")
+        str | None,
+        typer.Option("--engine", metavar="ENGINE", help="local, or dask=ADDRESS, instead of the plan's engine."),
     ] = None,
-    markdown: Annotated[Path | None, typer.Option("--markdown", help="Also write the report to this file.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Also write the report to this file.")
+    ] = None,
     junit: Annotated[
-        Path | None, typer.Option("--junit", help="Also write the report to this file as JUnit XML.")
+        Path | None, typer.Option("--junit", metavar="FILE", help="Also write the report to this file as JUnit XML.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show tonight's jobs in order; contact no device, measure nothing.")
@@ -141,7 +146,10 @@ class StartOptions:
 
     at: Annotated[str, typer.Option("--time", metavar="HH:MM", help="Local time of day.")] = NIGHT_STARTS_AT
     randomised_delay: Annotated[
-        str, typer.Option("--randomised-delay", help="Longest random delay, so that not all labs start at once.")
+        str,
+        typer.Option(
+            "--randomised-delay", metavar="TIME", help="Longest random delay, so that not all labs start at once."
+        ),
     ] = NIGHT_DELAY
 
     def parse(self) -> tuple[time, float]:

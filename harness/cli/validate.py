@@ -32,7 +32,7 @@ class Extent:
         False
     )
     processes: Annotated[
-        int, typer.Option("--processes", min=1, help="Number of processes that measure each network.")
+        int, typer.Option("--processes", metavar="N", min=1, help="Number of processes that measure each network.")
     ] = 3
 
 
@@ -43,7 +43,7 @@ def validate(
     lut: arguments.LutFolder = None,
     *,
     extent: Extent,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report to this file.")] = None,
     dim: arguments.Dims = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,

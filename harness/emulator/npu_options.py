@@ -22,7 +22,9 @@ _NO_VALUES = "Measure the time only; do not compute values or compare them with 
 
 
 def _cycle_budget() -> Any:
-    return option(None, "Stop with an error if the program takes more cycles than this.", min=1, max=10**15)
+    return option(
+        None, "Stop with an error if the program takes more cycles than this.", metavar="CYCLES", min=1, max=10**15
+    )
 
 
 def preset_names() -> list[str]:
@@ -37,9 +39,9 @@ class MachineChoice:
     """A machine by the name of a preset or by its file."""
 
     preset: str | None = option(
-        None, "Built-in machine: edge (default), nvdla-256, systolic-32, …", completion=preset_names
+        None, "Built-in machine: edge (default), nvdla-256, systolic-32, …", metavar="NAME", completion=preset_names
     )
-    machine: Path | None = option(None, "TOML file of your own machine, instead of --preset.")
+    machine: Path | None = option(None, "TOML file of your own machine, instead of --preset.", metavar="FILE")
 
     def load(self, default: str = DEFAULT_PRESET) -> Machine:
         """Return the machine; raises UsageError if both are given, InputError if it is invalid."""
@@ -80,24 +82,37 @@ _SCORED = ("score", "threshold", "max_nodes", "add_groups", "period_ms")
 class PipelineOptions:
     """The division of a network over core groups, and its run."""
 
-    cores: int | None = option(None, "Number of cores, divided evenly among the groups.")
-    groups: str | None = option(None, "Core groups: their number (default 1), or the cores of each, such as 0-3/4,5/6.")
-    inputs: int | None = option(None, "Number of inputs in the stream; at least 4 for each group.", min=1, max=10_000)
+    cores: int | None = option(None, "Number of cores, divided evenly among the groups.", metavar="N")
+    groups: str | None = option(
+        None, "Core groups: their number (default 1), or the cores of each, such as 0-3/4,5/6.", metavar="GROUPS"
+    )
+    inputs: int | None = option(
+        None, "Number of inputs in the stream; at least 4 for each group.", metavar="N", min=1, max=10_000
+    )
     partition: PartitionMethod = option(
         "both",
         "How the network is divided: balanced by predicted time, by split score (of shares, or absolute), or both.",
     )
     score: tuple[str, ...] = option(
-        (), "Coefficient of the split score: compute, storage, routing, static or dynamic=NUMBER; may be repeated."
+        (),
+        "Coefficient of the split score: compute, storage, routing, static or dynamic; may be repeated.",
+        metavar="NAME=NUMBER",
     )
-    threshold: float | None = option(None, "Split where the score exceeds this value.")
-    max_nodes: int | None = option(None, "Largest number of nodes in a group.")
-    start: str | None = option(None, "Node at which the traversal of the network starts.")
+    threshold: float | None = option(None, "Split where the score exceeds this value.", metavar="SCORE")
+    max_nodes: int | None = option(None, "Largest number of nodes in a group.", metavar="N")
+    start: str | None = option(None, "Node at which the traversal of the network starts.", metavar="NODE")
     add_groups: bool = option(False, "Add core groups if the network does not fit in the existing ones.")
     core_storage_bytes: int | None = option(
-        None, "Bytes that a core can hold (default: its share of DDR).", flag="--core-storage", min=1, max=2**40
+        None,
+        "Bytes that a core can hold (default: its share of DDR).",
+        flag="--core-storage",
+        metavar="BYTES",
+        min=1,
+        max=2**40,
     )
-    period_ms: float | None = option(None, "Longest computation of a group for one input, in milliseconds.")
+    period_ms: float | None = option(
+        None, "Longest computation of a group for one input, in milliseconds.", metavar="MS"
+    )
     values: bool = option(True, _NO_VALUES)
     cycle_budget: int | None = _cycle_budget()
 
@@ -122,8 +137,10 @@ class PipelineOptions:
 class SplitOptions:
     """The extent of a comparison of splits."""
 
-    cores: int = option(MISSING, "Cores of one chip that share the work of every layer.")
-    layer: tuple[str, ...] = option((), "Only the layer with this name or this ONNX node; may be repeated.")
+    cores: int = option(MISSING, "Cores of one chip that share the work of every layer.", metavar="N")
+    layer: tuple[str, ...] = option(
+        (), "Only the layer with this name or this ONNX node; may be repeated.", metavar="NAME"
+    )
     verify: bool = option(
         True, "Run every candidate event by event beside the prediction.", flag="--verify/--no-verify"
     )

@@ -52,14 +52,14 @@ class Options:
 
     chains: ChainChoice = option(
         "auto",
-        "Where chains of layers end: where predicted to be fastest, after every layer, or nowhere.",
+        "Where chains of layers end: where predicted fastest (auto), after each layer (layers), or nowhere (whole).",
         FIXES_LAYERS,
         TAKES_MEMORY,
     )
     halo: HaloChoice = option(
         "auto",
-        "Halo between tiles: kept on chip (retain), kept within a row of tiles (retain-columns), computed again, or"
-        " fetched again, which ends chains after every layer.",
+        "Halo between tiles: kept on chip (retain), kept within a row of tiles (retain-columns), computed again"
+        " (recompute), or fetched again (refetch), which ends chains after every layer.",
         FIXES_LAYERS,
         TAKES_MEMORY,
     )
@@ -68,17 +68,22 @@ class Options:
     )
     residency: ResidencyChoice = option(
         "auto",
-        "What stays on chip in a layer that has no room for both weights and features.",
+        "What stays on chip in a layer without room for both: weights, features, or the smaller of them.",
         FIXES_LAYERS,
         TAKES_MEMORY,
     )
     reorder: bool = option(True, "Keep loads in their order; do not hoist them over computation.")
     fences: bool = option(False, "Start each layer only after the previous one has ended.", FIXES_LAYERS)
     conv_algorithm: ConvolutionChoice = option(
-        "auto", "How convolutions are computed: whichever is predicted to be faster, directly, or by DFT.", TAKES_MEMORY
+        "auto",
+        "How convolutions are computed: directly, by DFT (odd-dft), or by whichever is predicted to be faster (auto).",
+        TAKES_MEMORY,
     )
     dft_block: int | None = option(
-        None, "Length of the DFT's blocks, an odd number (default: the fastest as predicted).", TAKES_MEMORY
+        None,
+        "Length of the DFT's blocks, an odd number (default: the fastest as predicted).",
+        TAKES_MEMORY,
+        metavar="N",
     )
     dft_kernels: LevelChoice = option("auto", "Memory that holds the DFTs of the kernels.", TAKES_MEMORY)
 

@@ -17,7 +17,9 @@ from harness.emulator.npu_options import MachineChoice, Options
 def compile_command(
     model: arguments.Model,
     machine: MachineChoice,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the program to this file.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the program to this file.")
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show the other ways considered for each chain, with predicted times.")
     ] = False,

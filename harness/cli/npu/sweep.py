@@ -30,6 +30,7 @@ class GridOptions:
         list[str] | None,
         typer.Option(
             "--set",
+            metavar="KEY=VALUES",
             help="Machine parameter and its values: mfu.rows=8,16,32, nb_bytes=256K:4M:x2 (by a factor) or"
             " ddr.latency_ns=0:400:+100 (by a step); keys as in a machine's TOML file; may be repeated for a grid.",
         ),
@@ -38,12 +39,14 @@ class GridOptions:
         list[str] | None,
         typer.Option(
             "--preset",
+            metavar="NAME",
             help="Built-in machine (default edge); may be repeated for a grid.",
             autocompletion=arguments.complete_preset,
         ),
     ] = None
     machine: Annotated[
-        list[Path] | None, typer.Option("--machine", help="TOML file of your own machine; may be repeated.")
+        list[Path] | None,
+        typer.Option("--machine", metavar="FILE", help="TOML file of your own machine; may be repeated."),
     ] = None
 
 

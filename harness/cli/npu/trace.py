@@ -16,7 +16,7 @@ from harness.emulator.npu_options import MachineChoice, Options, RunOptions
 @spread
 def trace_command(
     model: arguments.ModelOrProgram,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Write the trace to this file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the trace to this file.")],
     machine: MachineChoice,
     limits: Annotated[RunOptions, Only(("cycle_budget",))],
     compiler: Options,
