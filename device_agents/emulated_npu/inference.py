@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, ExecutionFault
 from device_agents.emulated_npu.execution.functional import ExecutionCounters, FunctionalMachine, memories_for, run
@@ -14,6 +13,7 @@ from device_agents.emulated_npu.execution.signatures import operands_of
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.formula import Formula, formula
 from device_agents.emulated_npu.timing.simulation import Timing, marginal_ps, simulate

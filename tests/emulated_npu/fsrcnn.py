@@ -12,7 +12,6 @@ from typing import Any
 
 from small_models import model, node, values
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
@@ -20,6 +19,7 @@ from device_agents.emulated_npu.compiler.options import HaloChoice, Options
 from device_agents.emulated_npu.compiler.pipeline import compile_graph
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Space
 
 ANCHOR: dict[str, Any] = tomllib.loads(

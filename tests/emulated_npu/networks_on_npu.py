@@ -16,11 +16,11 @@ import onnxruntime
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from small_models import IR_VERSION, by_runtime, model
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.execution.interleaving import Order
 from device_agents.emulated_npu.machine import Machine, Memory, Mfu, find_machine
+from device_agents.emulated_npu.numpy_types import Array
 from harness.network import zoo
 from harness.network.models import LIGHT_FILES
 

@@ -13,9 +13,9 @@ from networks_on_npu import NO_MEMORY, NetworkCase, network_of, small_machine
 from onnx import NodeProto
 from small_models import node, values
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.numpy_types import Array
 
 
 @st.composite

@@ -10,9 +10,9 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.execution.functional import FunctionalMachine
 from device_agents.emulated_npu.execution.memory import NUMPY_TYPES, Memories
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import (
     PLAIN,
     Command,

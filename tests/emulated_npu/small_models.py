@@ -11,9 +11,9 @@ import onnxruntime
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 from reference_graph import run_graph
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
+from device_agents.emulated_npu.numpy_types import Array
 
 IR_VERSION = 8
 

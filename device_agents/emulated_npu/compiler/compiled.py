@@ -19,7 +19,7 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import DataType
 
 if TYPE_CHECKING:
-    from device_agents.emulated_npu.arrays import Array
+    from device_agents.emulated_npu.numpy_types import Array
 
 
 @dataclass(frozen=True)

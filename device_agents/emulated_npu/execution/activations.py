@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Activation, Settings
 
 # Minimax polynomials by N. Juffa for the error function in float32; ONNX Runtime uses the same. Highest power first.

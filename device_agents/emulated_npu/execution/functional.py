@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, ExecutionFault
 from device_agents.emulated_npu.execution import vfu, vfu_windows
 from device_agents.emulated_npu.execution.interleaving import Order, Queues, queue_depths, run_items
@@ -21,6 +20,7 @@ from device_agents.emulated_npu.execution.signatures import operands_of
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.timing.cost import macs
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
 

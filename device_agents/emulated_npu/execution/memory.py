@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, ExecutionFault
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Descriptor, Operand, Space
 
 ON_CHIP = frozenset({Space.NB, Space.SB, Space.HALO})

@@ -13,10 +13,10 @@ from typing import cast
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.execution.activations import activate_own
 from device_agents.emulated_npu.execution.signatures import fault
 from device_agents.emulated_npu.execution.sliding_windows import BLOCK_ELEMENTS, check_temporary, check_window, reach
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Command, Triple
 
 # OpenBLAS uses special kernels for products of up to 100^3 multiply-adds.

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
 from device_agents.emulated_npu.execution.functional import (
     ExecutionCounters,
@@ -29,6 +28,7 @@ from device_agents.emulated_npu.execution.memory import NUMPY_TYPES, Memories
 from device_agents.emulated_npu.execution.signatures import fault, operands_of
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand
 
 

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.execution.activations import activate, activate_own
 from device_agents.emulated_npu.execution.mfu import epilogue
 from device_agents.emulated_npu.execution.signatures import fault
@@ -21,6 +20,7 @@ from device_agents.emulated_npu.execution.sliding_windows import (
     taps_inside,
 )
 from device_agents.emulated_npu.execution.vfu import check_number, check_types, computing
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Command, Triple
 
 # Lines of about this many elements are computed together, so that they stay in the processor's cache.

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.instructions import (
     ACCUMULATE_FLAG,
@@ -25,6 +24,7 @@ from device_agents.emulated_npu.isa.instructions import (
     OperandReference,
 )
 from device_agents.emulated_npu.isa.settings_words import invalid_words
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import NO_PEER, Function
 
 _CONTROL_STRUCT = struct.Struct("<BBBBIq")

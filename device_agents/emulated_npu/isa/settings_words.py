@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.emulator_errors import InvalidProgram
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import MAX_RANK, Activation, Settings, Triple
 
 WORDS = ("kernel", "stride", "dilation", "pad", "modes", "alpha", "beta", "gamma")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.execution.interleaving import Order
 from device_agents.emulated_npu.execution.stream_execution import GroupProgram, SystemRun, run_cores
+from device_agents.emulated_npu.numpy_types import Array
 
 
 def run_system(

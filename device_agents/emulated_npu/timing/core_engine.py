@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.core_code import Translation
 from device_agents.emulated_npu.timing.core_process import core_process
-from device_agents.emulated_npu.timing.core_stream import CoreRun, EntryTimes, StreamState, begin_input
+from device_agents.emulated_npu.timing.core_stream import EntryTimes, InputRun, StreamState, begin_input
 from device_agents.emulated_npu.timing.failures import standstill
 from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS, SharedResource
 from device_agents.emulated_npu.unit_commands import Queue
@@ -32,7 +32,7 @@ class StreamEngine:
         self._translation = translation
         self._stream = StreamState(len(translation.codes), len(translation.groups), machine, inputs, limit_ps, kept_run)
         self.resources = [SharedResource() for _ in range(translation.resources)]
-        self.runs: list[list[CoreRun]] = self._stream.runs
+        self.runs: list[list[InputRun]] = self._stream.runs
         self.kept: dict[int, EntryTimes] = self._stream.kept
 
     def run(self) -> None:

@@ -23,7 +23,7 @@ from device_agents.emulated_npu.timing.core_code import (
     CoreCode,
     MessageTransfer,
 )
-from device_agents.emulated_npu.timing.core_stream import CoreRun, EntryTimes, StreamState, end_run
+from device_agents.emulated_npu.timing.core_stream import EntryTimes, InputRun, StreamState, end_run
 from device_agents.emulated_npu.timing.failures import locked, over_budget
 from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS
 from device_agents.emulated_npu.unit_commands import Queue
@@ -33,7 +33,7 @@ _FAR = 1 << 80  # later than all times
 
 @dataclass(slots=True)
 class _Waits:
-    """How long the IO queue of a core has waited in a run, by cause (`CoreRun`)."""
+    """How long the IO queue of a core has waited in a run, by cause (`InputRun`)."""
 
     starved_ps: int = 0
     exchange_ps: int = 0
@@ -193,7 +193,7 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
             all_issued, served = (io_issued, cp_issued, issued), (io_served, cp_served)
             stream.kept[index] = EntryTimes(begin_ps, all_issued, served, (io_finished, cp_finished))
         waited = waits.starved_ps, waits.exchange_ps, waits.blocked_ps
-        end_run(stream, code, CoreRun(begin_ps, max(clock, io_free, cp_free), io_ps, *waited))
+        end_run(stream, code, InputRun(begin_ps, max(clock, io_free, cp_free), io_ps, *waited))
     yield  # never resumed after the last run
 
 

@@ -9,7 +9,7 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.core_code import CoreCode, GroupState
 
 
-class CoreRun(NamedTuple):
+class InputRun(NamedTuple):
     """One run of one core, in picoseconds.
 
     `io_ps` is the time of its transfers. The others are the time that its IO queue waited for a message of another
@@ -59,7 +59,7 @@ class StreamState:
         self.ready: list[tuple[int, int]] = []
         self.pending = [1] * cores
         self.stops: dict[int, int] = {}
-        self.runs: list[list[CoreRun]] = [[] for _ in range(cores)]
+        self.runs: list[list[InputRun]] = [[] for _ in range(cores)]
         self.kept: dict[int, EntryTimes] = {}
 
 
@@ -69,7 +69,7 @@ def begin_input(stream: StreamState, group: GroupState, now_ps: int) -> None:
     stream.ready.extend((index, now_ps) for index in group.members)
 
 
-def end_run(stream: StreamState, code: CoreCode, run: CoreRun) -> None:
+def end_run(stream: StreamState, code: CoreCode, run: InputRun) -> None:
     """Record a run; the last core of a group frees a ring slot and starts the next input as soon as it may."""
     stream.runs[code.index].append(run)
     group = code.group

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from device_agents.emulated_npu.arrays import Int64Array
+from device_agents.emulated_npu.numpy_types import Int64Array
 from device_agents.emulated_npu.timing.single_core import Schedule
 from device_agents.emulated_npu.unit_commands import Command, Operand, Space
 

@@ -22,7 +22,7 @@ from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.core_code import CoreSteps, Translation
 from device_agents.emulated_npu.timing.core_engine import StreamEngine
-from device_agents.emulated_npu.timing.core_stream import CoreRun
+from device_agents.emulated_npu.timing.core_stream import InputRun
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.resources import Resource
 from device_agents.emulated_npu.unit_commands import Command, Function
@@ -38,7 +38,7 @@ class CoreTiming:
     group: int
     mfu_ps: int
     vfu_ps: int
-    runs: tuple[CoreRun, ...]
+    runs: tuple[InputRun, ...]
 
 
 @dataclass(frozen=True)

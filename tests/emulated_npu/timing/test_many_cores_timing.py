@@ -15,7 +15,7 @@ from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock,
 from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
 from device_agents.emulated_npu.machine import Cores, Machine, Memory, find_machine
 from device_agents.emulated_npu.timing.core_code import CoreSteps
-from device_agents.emulated_npu.timing.core_stream import CoreRun
+from device_agents.emulated_npu.timing.core_stream import InputRun
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.simulation import durations_ps
 from device_agents.emulated_npu.timing.single_core import Schedule, schedule
@@ -118,7 +118,7 @@ def test_a_message_arrives_a_link_latency_after_its_payload() -> None:
     """10 bytes take 10 ns of DDR (5 of the link) and 3 of link latency: the load after RECEIVE ends at 14."""
     sender, receiver = _run([send(10, 1)], [receive(0), load(1)]).cores
     assert (sender.runs[0].end_ps, sender.runs[0].io_ps) == (10_000, 10_000)
-    assert receiver.runs[0] == CoreRun(0, 14_000, 1_000, 13_000, 0, 0)
+    assert receiver.runs[0] == InputRun(0, 14_000, 1_000, 13_000, 0, 0)
 
 
 def test_a_message_to_another_chip_passes_three_links() -> None:

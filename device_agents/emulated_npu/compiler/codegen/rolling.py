@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.isa.settings_words import settings_words
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Command, Descriptor, Item, Operand, Settings
 
 Steps = tuple[int, int, int, int, int]

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
 from device_agents.emulated_npu.emulator_errors import InvalidModel
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import DataType
 
 NUMPY_TYPES: Mapping[DataType, type] = {

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph import constants, views
 from device_agents.emulated_npu.compiler.graph.constants import ChannelStep
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value, View
@@ -19,6 +18,7 @@ from device_agents.emulated_npu.compiler.graph.parsed_model import (
     untyped,
 )
 from device_agents.emulated_npu.emulator_errors import InvalidModel
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import MAX_RANK, PLAIN, Activation, DataType, Function, Settings
 
 NO_NODE = OnnxNode("", "", (), (), (), {})

@@ -20,7 +20,7 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Descriptor, Function, Operand, Space
 
 if TYPE_CHECKING:
-    from device_agents.emulated_npu.arrays import Array
+    from device_agents.emulated_npu.numpy_types import Array
 
 VECTOR_BYTES = 4
 

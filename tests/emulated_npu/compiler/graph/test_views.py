@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
+from device_agents.emulated_npu.numpy_types import Array
 
 shapes = st.lists(st.integers(1, 5), max_size=4).map(tuple)
 

@@ -10,12 +10,12 @@ import pytest
 from networks_on_npu import NetworkCase, execute, network_of, relative_error, small_machine
 from small_models import by_runtime, model, node, values
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import HaloChoice, Options
 from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.isa.sequencer import sequence
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
 Rows = tuple[int, int]

@@ -8,7 +8,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View, ViewAxis
 from device_agents.emulated_npu.compiler.graph.regions import Region
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
@@ -20,6 +19,7 @@ from device_agents.emulated_npu.compiler.planning.placement import (
     view_operand,
 )
 from device_agents.emulated_npu.execution.memory import Memories
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import DataType, Space
 
 

@@ -10,7 +10,6 @@ from networks_on_npu import small_machine
 from scratchpad import Scratchpad
 from small_models import model, node, values
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.planning.weights import (
@@ -22,6 +21,7 @@ from device_agents.emulated_npu.compiler.planning.weights import (
     weight_operand,
 )
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Space
 
 

@@ -15,7 +15,6 @@ from small_models import imported, model, node, values
 from splittable_network import splittable_network
 from systems_of_cores import checked_run, with_cores
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
@@ -28,6 +27,7 @@ from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_cores
 from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Space
 from harness.emulator.split_study import layer_ps
 

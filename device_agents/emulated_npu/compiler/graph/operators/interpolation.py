@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from device_agents.emulated_npu.arrays import Array
+from device_agents.emulated_npu.numpy_types import Array
 
 
 @dataclass(frozen=True)

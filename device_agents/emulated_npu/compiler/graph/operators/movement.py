@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from device_agents.emulated_npu.arrays import Array
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import derived
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Function
 
 
