@@ -59,8 +59,8 @@ def _layer_key(layer: HardwareLayer) -> object:
         tuple(_view_key(view) for view in layer.reads),
         _view_key(layer.output),
         layer.settings,
-        _constant_key(layer.weights),
-        _constant_key(layer.scale_shift),
+        constant_key(layer.weights),
+        constant_key(layer.scale_shift),
         layer.groups,
         layer.matrix,
         layer.residual is not None,
@@ -71,5 +71,6 @@ def _view_key(view: View) -> object:
     return view.start, view.axes
 
 
-def _constant_key(constant: LazyConstant | None) -> object:
+def constant_key(constant: LazyConstant | None) -> object:
+    """Return a key of a constant: its shape and type."""
     return None if constant is None else (constant.shape, constant.dtype)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     Graph,
     HardwareLayer,
-    LazyConstant,
     Value,
     whole_value,
 )
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.order import order
+from device_agents.emulated_npu.compiler.planning.chain_keys import constant_key
 from device_agents.emulated_npu.compiler.planning.decisions import decide
 from device_agents.emulated_npu.compiler.planning.external_memory import placeholders
 from device_agents.emulated_npu.compiler.planning.layout import ScratchpadLayout
@@ -135,10 +135,6 @@ def slice_key(layer: HardwareLayer, values: Mapping[str, Value], spaces: Mapping
         value = values[view.value]
         number = seen.setdefault(view.value, len(seen))
         operands.append((number, view.axes, value.shape, value.dtype, value.order, spaces[view.value]))
-    constants = (_constant_key(layer.weights), _constant_key(layer.scale_shift))
+    constants = (constant_key(layer.weights), constant_key(layer.scale_shift))
     kind = (layer.function, layer.settings, layer.groups, layer.matrix, layer.residual is not None)
     return kind, constants, tuple(operands)
-
-
-def _constant_key(constant: LazyConstant | None) -> object:
-    return None if constant is None else (constant.shape, constant.dtype)

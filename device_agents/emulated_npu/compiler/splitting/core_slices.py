@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment
-from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, SplitGraph, split_graph, unsplit
+from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_graph, unsplit
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,15 @@ class CoreLayers:
 class SlicedNetwork:
     """A network whose layers are split over the cores of their groups.
 
-    `groups` lists the layers of each core, by their place in the graph of slices; an idle core has none. `phases` is
-    the step of its group for every slice: within a step, cores read nothing of each other.
+    `graph` consists of slices; `origins` has the index of the layer that each is a part of. `groups` lists the slices
+    of each core; an idle core has none. `phases` has the step of its group for every slice: within a step, cores read
+    nothing of each other.
     """
 
-    split: SplitGraph
-    groups: tuple[tuple[CoreLayers, ...], ...]
+    graph: Graph
+    origins: tuple[int, ...]
     phases: tuple[int, ...]
-
-    @property
-    def graph(self) -> Graph:
-        """The graph of slices."""
-        return self.split.graph
+    groups: tuple[tuple[CoreLayers, ...], ...]
 
 
 def share_out(graph: Graph, assignment: Assignment, splits: Mapping[int, LayerSplit]) -> SlicedNetwork:
@@ -56,14 +53,7 @@ def share_out(graph: Graph, assignment: Assignment, splits: Mapping[int, LayerSp
                 own[split.cores[place]].append(place)
                 phases[place] = steps.setdefault(split.phases[place], len(steps))
         groups.append(tuple(CoreLayers(core, tuple(layers)) for core, layers in zip(group.cores, own, strict=True)))
-    split = replace(split, graph=replace(split.graph, alone=_slices(split, splits)))
-    return SlicedNetwork(split, tuple(groups), tuple(phases))
-
-
-def _slices(split: SplitGraph, splits: Mapping[int, LayerSplit]) -> frozenset[int]:
-    """Return the slices of split layers: each is a chain of its own.
-
-    A pass of a chain over several slices could wait for what another core computes from later passes of this chain.
-    """
+    # A pass of a chain over several slices could wait for what another core computes from later passes of this chain.
     kinds = {layer: one.kind for layer, one in splits.items()}
-    return frozenset(place for place, origin in enumerate(split.origins) if kinds.get(origin) is not None)
+    alone = frozenset(place for place, origin in enumerate(split.origins) if kinds.get(origin) is not None)
+    return SlicedNetwork(replace(split.graph, alone=alone), split.origins, tuple(phases), tuple(groups))

@@ -121,7 +121,7 @@ class _Divider:
         numbers = self._numbers(crossings)
         found = tuple(itertools.chain.from_iterable(crossings.values()))
         groups = tuple(self._group(index, numbers, found, homes) for index in range(len(self._groups)))
-        return Division(self._graph, self._sliced.split.origins, self._sliced.phases, groups, found)
+        return Division(self._graph, self._sliced.origins, self._sliced.phases, groups, found)
 
     def _crossings(self, name: str) -> Iterable[Crossing]:
         read = self._read.get(name, {})
