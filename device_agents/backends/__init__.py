@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Collection, Dict, List, Mapping, Optional, Protocol, Tuple, runtime_checkable
+from typing import Any, Dict, List, Mapping, Optional, Protocol, Tuple, runtime_checkable
 
 from device_agents.truth import Revealed, Truth
 
@@ -105,10 +105,3 @@ def create(name: str, options: Dict[str, Any]) -> Backend:
     except (ValueError, TypeError) as error:
         raise Refused(f"an option of backend {name!r} is wrong: {error}") from error
     return backend
-
-
-def check_option_names(backend: str, options: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise Refused if `options` has a name that the backend does not know."""
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise Refused(f"the {backend} backend has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")

@@ -13,7 +13,8 @@ from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
-from device_agents.backends import LoadRequest, Refused, Sample, check_option_names
+from device_agents.backends import LoadRequest, Refused, Sample
+from device_agents.backends.option_reader import MOST_SEED, OptionReader
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
@@ -76,15 +77,10 @@ class EmulatedNpuBackend:
         if "tells" in options:  # the name of `reveals` in agents before version 2
             options = {**options, "reveals": options["tells"]}
             del options["tells"]
-        check_option_names(self.name, options, _OPTIONS)
-        preset, reveals = options.get("preset", DEFAULT_PRESET), options.get("reveals", "fusion,chains")
-        seed, noise = options.get("seed", 0), options.get("noise", 1)
-        if reveals not in _REVEALS:
-            raise _wrong(f"option reveals must be one of {', '.join(map(repr, _REVEALS))}")
-        if type(seed) is not int or not 0 <= seed < 1 << 63:
-            raise _wrong("option seed must be a whole number of 0 or more")
-        if type(noise) is not int or noise not in (0, 1):
-            raise _wrong("option noise must be 1, for the noise of the machine's description, or 0")
+        read = OptionReader(self.name, options, _OPTIONS)
+        preset = options.get("preset", DEFAULT_PRESET)
+        seed, noise = read.whole("seed", 0, 0, MOST_SEED), read.whole("noise", 1, 0, 1)
+        reveals = read.one_of("reveals", _REVEALS, "fusion,chains")
         self.reveals: Tuple[str, ...] = _REVEALS[reveals]
         self._machine = _machine(preset)
         host = self._machine.host
@@ -181,12 +177,12 @@ def _signature(layer: HardwareLayer) -> str:
 def _factors(slow: Any) -> Dict[str, float]:
     """Return the factor of each signature in the option `slow`."""
     if not isinstance(slow, str) or len(slow) > _LONGEST_SLOW:
-        raise _wrong("option slow must be a text SIGNATURE:FACTOR")
+        raise _wrong("the option slow must be a text SIGNATURE:FACTOR")
     factors = {}
     for part in filter(None, slow.split(";")):
         signature, _, factor = part.rpartition(":")
         if not signature or not _FACTOR.match(factor):
-            raise _wrong("option slow must be SIGNATURE:FACTOR, with a factor such as 1.02")
+            raise _wrong("the option slow must be SIGNATURE:FACTOR, with a factor such as 1.02")
         factors[signature] = float(factor)
     return factors
 
@@ -205,7 +201,7 @@ def _slowed(timed: _TimedModel, factors: Dict[str, float]) -> _TimedModel:
 def _machine(preset: Any) -> Machine:
     """Return the machine of a preset; a path is refused, because it would read files of the device."""
     if not isinstance(preset, str) or not _PRESET.match(preset):
-        raise _wrong("option preset must be a name of lower-case letters, digits and dashes")
+        raise _wrong("the option preset must be a name of lower-case letters, digits and dashes")
     try:
         return find_machine(preset)
     except EmulatorError as error:

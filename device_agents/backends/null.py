@@ -12,7 +12,8 @@ import random
 import time
 from typing import Any, Dict, Optional, Tuple
 
-from device_agents.backends import LoadRequest, Refused, Sample, check_option_names
+from device_agents.backends import LoadRequest, Sample
+from device_agents.backends.option_reader import MOST_SEED, OptionReader
 from device_agents.truth import Revealed
 
 _BYTES = {"float32": 4, "float64": 8, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
@@ -28,18 +29,15 @@ class NullBackend:
     reveals: Tuple[str, ...] = ("unfused",)
 
     def __init__(self, options: Dict[str, Any]) -> None:
-        check_option_names("null", options, _OPTIONS)
-        self._a_s = _amount(options, "a_s_per_byte", 1e-10)
-        self._b_s = _amount(options, "b_s_per_byte", 2e-10)
-        self._c_s = _amount(options, "c_s", 1e-4)
-        self._weight_s = _amount(options, "weight_s_per_byte", 1e-9)
-        self._noise = _amount(options, "noise", 0.0)
-        seed = options.get("seed", 0)
-        if type(seed) is not int:
-            raise Refused("the option seed of the null backend must be a whole number")
-        self._random = random.Random(seed)  # noqa: S311 - noise, no secret
-        self._slower_after = _amount(options, "slower_after", math.inf, math.inf)
-        self._slowdown = _amount(options, "slowdown", 1.0, 1000.0)
+        read = OptionReader(self.name, options, _OPTIONS)
+        self._a_s = read.number("a_s_per_byte", 1e-10, 10)
+        self._b_s = read.number("b_s_per_byte", 2e-10, 10)
+        self._c_s = read.number("c_s", 1e-4, 10)
+        self._weight_s = read.number("weight_s_per_byte", 1e-9, 10)
+        self._noise = read.number("noise", 0, 10)
+        self._random = random.Random(read.whole("seed", 0, -MOST_SEED, MOST_SEED))  # noqa: S311 - noise, no secret
+        self._slower_after = read.number("slower_after", math.inf, math.inf)
+        self._slowdown = read.number("slowdown", 1, 1000)
         self._runs = 0
         self._options = options
         self._latency_s: Dict[str, float] = {}
@@ -71,13 +69,6 @@ class NullBackend:
         self._runs += 1
         device_ns = max(1, round(self._latency_s[probe] * factor * 1e9))
         return Sample(wall_ns=max(1, time.perf_counter_ns() - start), device_ns=device_ns)
-
-
-def _amount(options: Dict[str, Any], name: str, default: float, most: float = 10) -> float:
-    value = options.get(name, default)
-    if type(value) not in (int, float) or not 0 <= value <= most:
-        raise Refused("the option %s of the null backend must be a number from 0 to %g" % (name, most))
-    return float(value)
 
 
 def _bytes(spec: Dict[str, Any]) -> int:

@@ -11,9 +11,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple, Union
 
-from device_agents.backends import Refused, check_option_names
+from device_agents.backends import Refused
 from device_agents.backends.command.latency_rule import UNITS_NS, LatencyRule, latency_rule
 from device_agents.backends.command.tool_process import find_program
+from device_agents.backends.option_reader import OptionReader
 
 _OPTIONS = {"run", "push", "remove", "latency", "unit", "clock", "runs", "warmup", "timeout_s", "version"}
 _NOT_MEASURED = ("remove", "timeout_s", "version")
@@ -49,7 +50,7 @@ class CommandOptions:
 
 def read_options(options: Dict[str, Any]) -> CommandOptions:
     """Return checked options; raises Refused or ValueError if one is missing, wrong, or names a missing program."""
-    check_option_names("command", options, _OPTIONS)
+    read = OptionReader("command", options, _OPTIONS)
     run = _template(options, "run", _OF_RUN)
     if not run or not {"model", "name"} & _placeholders(run):
         raise Refused("the option run of the command backend needs an argument that contains {model} or {name}")
@@ -58,6 +59,9 @@ def read_options(options: Dict[str, Any]) -> CommandOptions:
         raise Refused("the command backend needs the option latency, a text")
     if not version:
         raise Refused("the command backend needs the option version: a text, or a command that prints it")
+    timeout_s = read.number("timeout_s", _TIMEOUT_S, _LONGEST_TIMEOUT_S)
+    if not timeout_s:
+        raise read.wrong("timeout_s", "must be above 0")
     kept = {name: value for name, value in options.items() if name not in _NOT_MEASURED}
     return CommandOptions(
         run=run,
@@ -67,11 +71,11 @@ def read_options(options: Dict[str, Any]) -> CommandOptions:
         rule=latency_rule(latency),
         in_file="output" in _placeholders(run),
         in_json=latency.startswith("json:"),
-        unit=_one_of(options, "unit", tuple(UNITS_NS)),
-        clock=_one_of(options, "clock", _CLOCKS, _CLOCKS[0]),
-        runs=_whole(options, "runs", 10, 1),
-        warmup=_whole(options, "warmup", 3, 0),
-        timeout_s=_timeout_s(options),
+        unit=read.one_of("unit", UNITS_NS),
+        clock=read.one_of("clock", _CLOCKS, _CLOCKS[0]),
+        runs=read.whole("runs", 10, 1, _MOST_RUNS),
+        warmup=read.whole("warmup", 3, 0, _MOST_RUNS),
+        timeout_s=timeout_s,
         digest=hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16],
     )
 
@@ -102,24 +106,3 @@ def _template(options: Mapping[str, Any], name: str, known: Sequence[str]) -> Tu
 
 def _placeholders(words: Sequence[str]) -> Set[str]:
     return {place[1] for word in words for place in _PLACEHOLDER.finditer(word) if place[1]}
-
-
-def _one_of(options: Mapping[str, Any], name: str, known: Sequence[str], default: str = "") -> str:
-    value = options.get(name, default)
-    if value not in known:
-        raise Refused(f"the option {name} of the command backend must be one of {', '.join(known)}")
-    return str(value)
-
-
-def _whole(options: Mapping[str, Any], name: str, default: int, least: int) -> int:
-    value = options.get(name, default)
-    if type(value) is not int or not least <= value <= _MOST_RUNS:
-        raise Refused(f"the option {name} of the command backend must be a whole number from {least} to {_MOST_RUNS}")
-    return value
-
-
-def _timeout_s(options: Mapping[str, Any]) -> float:
-    value = options.get("timeout_s", _TIMEOUT_S)
-    if type(value) not in (int, float) or not 0 < value <= _LONGEST_TIMEOUT_S:
-        raise Refused(f"the option timeout_s of the command backend must be above 0 and at most {_LONGEST_TIMEOUT_S:g}")
-    return float(value)

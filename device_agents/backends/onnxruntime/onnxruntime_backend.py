@@ -12,16 +12,17 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before import: the whee
 import onnxruntime
 
 from device_agents import arrays
-from device_agents.backends import LoadRequest, Refused, Sample, check_option_names
+from device_agents.backends import LoadRequest, Refused, Sample
 from device_agents.backends.clocks import clock_of, timed
 from device_agents.backends.inputs import InputBuffer
 from device_agents.backends.onnx_bytes import chain_model
 from device_agents.backends.onnxruntime.node_times import WARMUP_RUNS, NodeTimes, read_profile, stands_for
+from device_agents.backends.option_reader import OptionReader
 from device_agents.backends.runtime_profile import makespan_s, rounds, truth_of, undisturbed_mean
 from device_agents.truth import Revealed, TrueLayer, Truth
 
 _OPTIONS = {"threads", "optimization"}
-_LEVELS = {"all", "extended", "basic", "disabled"}
+_LEVELS = ("all", "extended", "basic", "disabled")
 _EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
 _EXTERNAL_FROM_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
 _RESOLUTION_US = 1.0
@@ -44,11 +45,9 @@ class OnnxRuntimeBackend:
     reveals: Tuple[str, ...] = ("fusion",)
 
     def __init__(self, options: Dict[str, Any]) -> None:
-        check_option_names("onnxruntime", options, _OPTIONS)
-        self._threads = int(options.get("threads", 1))
-        self._level = str(options.get("optimization", "all"))
-        if self._threads < 1 or self._level not in _LEVELS:
-            raise Refused(f"the option threads must be 1 or more, optimization one of {', '.join(sorted(_LEVELS))}")
+        read = OptionReader(self.name, options, _OPTIONS)
+        self._threads = read.threads()
+        self._level = read.one_of("optimization", _LEVELS, "all")
         self.clock = clock_of(self._threads)
         self._loaded: Dict[str, _ProbeSession] = {}
         self._inputs = InputBuffer()

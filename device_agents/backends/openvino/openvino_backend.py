@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
 from device_agents import arrays
-from device_agents.backends import LoadRequest, Refused, Sample, check_option_names
+from device_agents.backends import LoadRequest, Refused, Sample
 from device_agents.backends.clocks import clock_of, timed
 from device_agents.backends.inputs import InputBuffer
 from device_agents.backends.onnx_bytes import with_weights
 from device_agents.backends.openvino.counters import Counters
 from device_agents.backends.openvino.executed_graph import encode, executed_nodes
+from device_agents.backends.option_reader import OptionReader
 from device_agents.backends.runtime_profile import makespan_s, rounds, truth_of, undisturbed_mean
 from device_agents.truth import Revealed, TrueLayer, Truth
 
@@ -57,10 +58,7 @@ class OpenVinoBackend:
     reveals: Tuple[str, ...] = ("fusion",)
 
     def __init__(self, options: Dict[str, Any]) -> None:
-        check_option_names("openvino", options, _OPTIONS)
-        self._threads = int(options.get("threads", 1))
-        if self._threads < 1:
-            raise Refused("the option threads of the openvino backend must be 1 or more")
+        self._threads = OptionReader(self.name, options, _OPTIONS).threads()
         self.clock = clock_of(self._threads)
         self._settings = {
             "INFERENCE_NUM_THREADS": self._threads,
