@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import os
 import secrets
 import stat
@@ -19,6 +20,7 @@ from typing import Literal
 from harness.errors import ConfigurationError, reason_of
 from harness.text import printable
 
+_BLOCK_BYTES = 1 << 20
 _FORMULA_STARTS = ("=", "+", "-", "@")
 
 
@@ -28,7 +30,9 @@ def read_file(path: Path, limit_bytes: int) -> bytes:
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(0, "not a plain file")
-        content = file.read(limit_bytes + 1)
+        # One read of a limit of gigabytes would reserve as much memory for any file.
+        blocks = itertools.takewhile(len, (file.read(_BLOCK_BYTES) for _ in range(limit_bytes // _BLOCK_BYTES + 1)))
+        content = b"".join(blocks)
     if len(content) > limit_bytes:
         raise OSError(0, f"larger than {limit_bytes:,} bytes")
     return content
