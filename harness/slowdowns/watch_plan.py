@@ -106,7 +106,7 @@ def plan_watch(
     profile = summarise_profile(plan, profiled, clock)
     wholes = [(network_probe(network), network) for network in networks]
     visits: Visits = "cold" if clock == "device" else "warm"
-    cost = 2.0 if visits == "warm" else 1.0  # at most one untimed run per timed one: each warm visit begins with it
+    cost = 2.0 if visits == "warm" else 1.0  # upper bound: a warm visit begins with an untimed run
     held = {one.probe for one in before.layers} if before else set()
     choices = _fitting(_choices(profile, wholes, held, level), held, profile, _HALF * budget_s / cost)
     if not choices:

@@ -261,7 +261,7 @@ def test_slower_device_is_fresh_once_and_then_known(lab: Lab) -> None:
     assert later.exit_code == 0 and later.regressions and not any(one.fresh for one in later.regressions)
 
 
-# --- what is decided without a device -----------------------------------------------------------------------------
+# --- decisions without a device ------------------------------------------------------------------------------------
 
 
 def test_devices_out_of_service_are_skipped_with_the_reason(lab: Lab) -> None:
