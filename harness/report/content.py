@@ -162,8 +162,8 @@ def pictures(pairs: Sequence[Pair]) -> tuple[CaptionedFigure, ...]:
             if len(kept) < len(measured)
             else ""
         )
-        against = [point for result in measured for point in _points(result, relative=False)]
-        errors = [point for result in kept for point in _points(result, relative=True)]
+        against = [point for result in measured for point in _points(result)]
+        errors = [point for result in kept for point in _points(result, result.measured_s, 1.0)]
         about = f"Circles are estimates with 95 % intervals{naive}."
         return (
             CaptionedFigure(
@@ -185,20 +185,24 @@ def pictures(pairs: Sequence[Pair]) -> tuple[CaptionedFigure, ...]:
     return (CaptionedFigure(caption, figures.latency_rows(slowest, "estimated latency")),)
 
 
-def _points(result: NetworkValidation, relative: bool) -> Iterator[figures.NetworkPoint]:
-    low, high = result.interval_s
+def _points(result: NetworkValidation, scale_s: float = 1.0, offset: float = 0.0) -> Iterator[figures.NetworkPoint]:
+    """Yield the estimate and the naive sum of a network, each as `seconds / scale_s - offset`."""
+    low, high = (bound / scale_s - offset for bound in result.interval_s)
     tooltip = (
-        f"estimated {duration(result.estimated_s)} ({duration(low)} {DASH} {duration(high)}),"
+        f"estimated {duration(result.estimated_s)} ({_duration_interval(result.interval_s)}),"
         f" measured {duration(result.measured_s)} ± {duration(result.measured_halfwidth_s)},"
         f" error {signed_percent(result.error)}"
     )
-    values, scale, base = (result.estimated_s, low, high), (result.measured_s if relative else 1.0), float(relative)
-    value, low, high = (amount / scale - base for amount in values)
+    value = result.estimated_s / scale_s - offset
     yield figures.NetworkPoint(result.name, tooltip, value, low, high, "estimate", result.measured_s)
     if result.naive_s is not None and result.naive_error is not None:
         tooltip = f"naive sum {duration(result.naive_s)}, error {signed_percent(result.naive_error)}"
-        value = result.naive_error if relative else result.naive_s
+        value = result.naive_s / scale_s - offset
         yield figures.NetworkPoint(result.name, tooltip, value, value, value, "naive", result.measured_s)
+
+
+def _duration_interval(bounds: tuple[float, float]) -> str:
+    return f"{duration(bounds[0])} {DASH} {duration(bounds[1])}"
 
 
 def _alone(estimate: NetworkEstimate) -> figures.NetworkPoint:
@@ -208,9 +212,8 @@ def _alone(estimate: NetworkEstimate) -> figures.NetworkPoint:
             f"at least {duration(value)}; {len(estimate.unknown)} of {len(estimate.layers)} layers are not in the table"
         )
         return figures.NetworkPoint(estimate.name, tooltip, value, value, value, "partial")
-    low, high = estimate.interval_s
-    tooltip = f"estimated {duration(value)} ({duration(low)} {DASH} {duration(high)})"
-    return figures.NetworkPoint(estimate.name, tooltip, value, low, high)
+    tooltip = f"estimated {duration(value)} ({_duration_interval(estimate.interval_s)})"
+    return figures.NetworkPoint(estimate.name, tooltip, value, *estimate.interval_s)
 
 
 def section(estimate: NetworkEstimate) -> NetworkSection:
