@@ -14,12 +14,12 @@ from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.feature_matrix import FeatureMatrix
 from harness.predictor.roofline.tiling_search import find_tiling
 from harness.predictor.stored_parameters import METADATA_KEY, Parameters, text_of
-from harness.predictor.training import JUDGED_FOLDS, WAYS, HeldOut, Training, best_way
+from harness.predictor.training import JUDGED_FOLDS, WAYS, HeldOutPredictions, Training, best_way
 from harness.predictor.tree_model import model_of
 from harness.predictor.trees import Corrector
 from harness.predictor.uncertainty.coverage import Coverage, hull_of
 from harness.predictor.uncertainty.intervals import Calibration, calibrate, joined
-from harness.predictor.uncertainty.network_errors import HeldOutTogether, shares_of
+from harness.predictor.uncertainty.network_errors import NetworkResiduals, shares_of
 
 LEAST_SAMPLES = 20
 _STORED_DIFFERENCE = 1e-4
@@ -75,7 +75,9 @@ def _judge(training: Training) -> tuple[dict[str, str], Calibration, dict[str, f
     return ways, calibration, shares_of(_together(held_out, ways, calibration))
 
 
-def _together(held_out: Sequence[HeldOut], ways: Mapping[str, str], calibration: Calibration) -> HeldOutTogether:
+def _together(
+    held_out: Sequence[HeldOutPredictions], ways: Mapping[str, str], calibration: Calibration
+) -> NetworkResiduals:
     """Return the normalised errors of the parts that are networks."""
     parts = [part for part in held_out if part.source]
     scores = []
@@ -83,7 +85,7 @@ def _together(held_out: Sequence[HeldOut], ways: Mapping[str, str], calibration:
         known = part.residuals(ways)
         scale = calibration.scales(known.operators, known.spread, known.beyond, known.predicted_s)
         scores.append(np.clip(part.signed(ways) / scale, -_STRAY, _STRAY))
-    return HeldOutTogether(
+    return NetworkResiduals(
         tuple(operator for part in parts for operator in part.arrays.operators),
         tuple(part.source for part in parts for _ in part.index),
         np.concatenate([np.zeros(0), *scores]),

@@ -38,7 +38,7 @@ class HoldOut:
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutPredictions:
     """Predictions for layers that were left out of training, one entry per layer.
 
     `errors` are log latency - log prediction by way of correcting, and `spread` likewise, for the ways tried for a
@@ -95,7 +95,7 @@ class Training:
             self.arrays.take(index), self.latency_s[index], self.noise[index], sources, self.tiling, self.seed
         )
 
-    def held_out(self, part: HoldOut, tried: Mapping[str, Sequence[str]]) -> HeldOut:
+    def held_out(self, part: HoldOut, tried: Mapping[str, Sequence[str]]) -> HeldOutPredictions:
         """Train on all other layers and predict those of a part, in the ways `tried` for each operator."""
         index = part.index
         train = self.take(np.setdiff1d(np.arange(len(self.arrays)), index))
@@ -111,7 +111,7 @@ class Training:
                 errors[name][asked] -= found.log_ratio
                 spread[name][asked] = found.spread
         hull = hull_of(train.arrays, tuple(sorted(set(train.arrays.operators))))
-        return HeldOut(index, test, self.latency_s[index], part.source, errors, spread, *hull.locate(test))
+        return HeldOutPredictions(index, test, self.latency_s[index], part.source, errors, spread, *hull.locate(test))
 
     def networks(self) -> list[HoldOut]:
         """Return the layers of each network to hold out whole, as for the prediction of a new network.
@@ -144,7 +144,7 @@ class Training:
         return parts
 
 
-def best_way(folds: Sequence[HeldOut], operator: str) -> str:
+def best_way(folds: Sequence[HeldOutPredictions], operator: str) -> str:
     """Return the way of correcting with the least mean error on held-out layers; outliers count up to a cap."""
     own = [index_of(fold.arrays, operator) for fold in folds]
     if sum(index.size for index in own) < _LEAST_JUDGED:

@@ -157,7 +157,7 @@ def test_a_single_run_gives_finite_latencies(profiled: Callable[..., Bench], met
     assert all(math.isfinite(entry.latency_s) and math.isfinite(entry.stderr_s) for entry in table.entries)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.sampled_from(METHODS), SECONDS, SECONDS, st.one_of(SECONDS, st.just(0.0)), st.one_of(SECONDS, st.just(0.0)))
 def test_no_estimator_ever_returns_zero_or_less(
     method: LatencyMethod, with_s: float, without_s: float, error_s: float, other_error_s: float

@@ -20,6 +20,12 @@ from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.device_tiling import DeviceTiling
 
 
+@pytest.fixture(autouse=True)
+def known_tiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the search for the tiling, which takes most of a training: what is learnt from does not depend on it."""
+    monkeypatch.setattr("harness.predictor.fit.find_tiling", lambda *_: DeviceTiling(1, 1, 1, ((1, 16, 1),)))
+
+
 def seconds_of(signature: str) -> float:
     """Return the latency on a device with a launch of 2 µs and 10^10 multiplications a second."""
     layer = describe(signature)
@@ -64,13 +70,11 @@ def test_entries_teach_what_they_hold() -> None:
     assert errors[len(errors) // 2] < 0.1
 
 
-def test_entries_in_a_neighbourhood_take_the_place_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_in_a_neighbourhood_take_the_place_of_others() -> None:
     """The predictor learns entries in a neighbourhood and ignores those of the same layers without one."""
-    # The choice of entries does not depend on the search for the tiling, which takes most of a training.
-    monkeypatch.setattr("harness.predictor.fit.find_tiling", lambda *_: DeviceTiling(1, 1, 1, ((1, 16, 1),)))
     near = [replace(entry, context="chip@0123abcd") for entry in entries()]
     misleading = [replace(entry, latency_s=10 * entry.latency_s) for entry in entries()]
-    assert learn_predictor([*misleading, *near]) == learn_predictor(entries())
+    assert learn_predictor([*misleading, *near]) == learnt()
 
 
 def test_keys_of_another_version_are_left_out() -> None:

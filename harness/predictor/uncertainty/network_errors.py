@@ -42,7 +42,7 @@ class LayerPrediction:
 
 
 @dataclass(frozen=True)
-class HeldOutTogether:
+class NetworkResiduals:
     """Normalised residuals of layers held out with all others of their network, (layers,)."""
 
     operators: tuple[str, ...]
@@ -50,7 +50,7 @@ class HeldOutTogether:
     scores: Floats
 
 
-def shares_of(held_out: HeldOutTogether) -> dict[str, float]:
+def shares_of(held_out: NetworkResiduals) -> dict[str, float]:
     """Return the correlation of errors within a network by operator, from 0 to 1; `ANY` pools all operators."""
     groups: dict[tuple[str, str], list[float]] = defaultdict(list)
     for operator, source, score in zip(held_out.operators, held_out.sources, held_out.scores.tolist(), strict=True):

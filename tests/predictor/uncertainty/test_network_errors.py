@@ -12,8 +12,8 @@ from harness.predictor.uncertainty.coverage import Coverage
 from harness.predictor.uncertainty.intervals import ANY, NORMAL_90
 from harness.predictor.uncertainty.network_errors import (
     UNKNOWN_SHARE,
-    HeldOutTogether,
     LayerPrediction,
+    NetworkResiduals,
     share_of,
     shares_of,
     stderr_of_sum,
@@ -23,13 +23,13 @@ ONE = LayerPrediction(1.0, np.exp(-0.1 * NORMAL_90), np.exp(0.1 * NORMAL_90), Co
 LAYERS = [matrix_product(rows=rows, depth=8, columns=8) for rows in (1, 2, 3, 4)]
 
 
-def scores(shared: float, networks: int, layers: int) -> HeldOutTogether:
+def scores(shared: float, networks: int, layers: int) -> NetworkResiduals:
     """Return residuals of unit variance, of which the share `shared` is common to a network."""
     generator = np.random.default_rng(3)
     common = np.repeat(generator.normal(0.0, np.sqrt(shared), networks), layers)
     own = generator.normal(0.0, np.sqrt(1.0 - shared), networks * layers)
     names = tuple(f"n{network}" for network in range(networks) for _ in range(layers))
-    return HeldOutTogether(("Conv",) * len(names), names, common + own)
+    return NetworkResiduals(("Conv",) * len(names), names, common + own)
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.3, 0.8])
