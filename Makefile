@@ -1,4 +1,4 @@
-# Two targets do everything from a fresh clone: `make demo` and `make test`. They need Python 3.11+ and make.
+# `make demo` and `make test` install what they need; all they require is Python 3.11 or newer.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,42 +14,43 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $(STAMP)
 
-demo: $(STAMP)  ## the main job on three networks, ends with a table and reports/demo.html
+demo: $(STAMP)  ## measure three networks on the emulated NPU; prints a table and writes reports/demo.html
 	$(BIN)/harness demo --workspace .
 
-# Several processes whose linear algebra each wants all cores keep each other waiting.
+# Test processes run side by side; with one BLAS thread each they do not compete for cores.
 test test-long: export OPENBLAS_NUM_THREADS = 1
 
-test: $(STAMP)  ## the whole suite, under ten minutes on two cores
+test: $(STAMP)  ## run the test suite; under ten minutes on two cores
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-test-long: $(STAMP)  ## checks that take minutes
+test-long: $(STAMP)  ## run the tests that take minutes
 	$(BIN)/python -m pytest -m long
 
-lint: $(STAMP)  ## style, types, import contracts, dependencies
+lint: $(STAMP)  ## check style, types, import contracts and dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/deptry harness device_agents
 
-docs: $(STAMP)  ## docs/cli.md from the help texts
+docs: $(STAMP)  ## write docs/cli.md from the help texts
 	$(BIN)/python docs/generate_cli.py
 
-benchmark: $(STAMP)  ## figures of docs/performance.md and docs/emulator.md
-	$(BIN)/python benchmarks/controller_cost.py
-	$(BIN)/python benchmarks/emulator_speed.py
-	$(BIN)/python benchmarks/emulator_networks.py
-	$(BIN)/python benchmarks/emulator_anchors.py
+benchmark: $(STAMP)  ## measure the figures of docs/performance.md and docs/emulator.md
+	$(BIN)/python -m benchmarks.performance.controller_cost
+	$(BIN)/python -m benchmarks.performance.engines
+	$(BIN)/python -m benchmarks.emulator.speed
+	$(BIN)/python -m benchmarks.emulator.networks
+	$(BIN)/python -m benchmarks.emulator.published
 
-accuracy: $(STAMP)  ## measures all that docs/accuracy.md tells and rewrites it; a quiet machine for an hour or so
-	$(BIN)/python benchmarks/accuracy.py
+accuracy: $(STAMP)  ## measure and rewrite docs/accuracy.md; needs an idle machine for about an hour
+	$(BIN)/python -m benchmarks.accuracy
 
-reliability: $(STAMP)  ## breaks what docs/reliability.md tells of and rewrites it; a quiet machine for an hour or so
+reliability: $(STAMP)  ## inject faults and rewrite docs/reliability.md; needs an idle machine for about an hour
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
-	$(BIN)/python benchmarks/reliability.py
+	$(BIN)/python -m benchmarks.reliability
 
-fuzz: $(STAMP)  ## the four readers of foreign input under atheris, SECONDS each; a table and JSON, docs/security.md explains them
+fuzz: $(STAMP)  ## fuzz the four readers of foreign input for SECONDS each (docs/security.md)
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
 

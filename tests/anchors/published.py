@@ -1,4 +1,4 @@
-"""Published figures beside ours; `python benchmarks/emulator_anchors.py` prints them.
+"""Published figures beside ours; `python -m benchmarks.emulator.published` prints them.
 
 The TOML files of this folder hold every figure with its source, configuration and tolerance.
 """

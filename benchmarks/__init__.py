@@ -1,0 +1,11 @@
+"""Benchmarks, one folder for each page of docs/ that they write; run them from the root of the repository.
+
+`python -m benchmarks.accuracy`, `python -m benchmarks.emulator.speed`, …
+"""
+
+import sys
+from pathlib import Path
+
+# Networks, published figures and servers that the tests share are modules in the folders of the tests.
+_TESTS = Path(__file__).resolve().parent.parent / "tests"
+sys.path += [str(_TESTS), str(_TESTS / "predictor"), str(_TESTS / "emulated_npu")]

@@ -1,0 +1,1 @@
+"""Accuracy of estimates: docs/accuracy.md."""

@@ -1,0 +1,163 @@
+"""Errors of a, b and c of the emulated NPU, and how often their 95 % intervals hold, over many seeded draws.
+
+    python -m benchmarks.accuracy.overhead_intervals [--draws 1000] [--spans 0 600 1800] [--drift 0.01]
+
+Each draw is a calibration as `harness profile` runs it and `harness lut build` fits it: the same null probes in the
+same order, stopped by the same rule, on a host of another seed. Makespans are simulated once. A part of
+docs/accuracy.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.accuracy.devices import Run, say
+from benchmarks.accuracy.page import reached
+from benchmarks.generated_page import Section, percent, signed, table
+from device_agents.backends import LoadRequest
+from device_agents.backends.emulated_npu import EmulatedNpuBackend
+from device_agents.emulated_npu.host import HostModel
+from device_agents.emulated_npu.machine import Host, load_preset
+from harness.latency.drift import SLOW_DRIFT
+from harness.latency.overhead import Overhead, overhead_of_samples
+from harness.measure.policy import RepeatPolicy, unsettled, visit_order
+from harness.measure.summary import summarise
+from harness.probe.auxiliary import AuxiliaryKind
+from harness.probe.calibration import calibration_probes
+from harness.probe.overhead_terms import OverheadTerms
+from harness.probe.probe import Probe, reference_probe
+from harness.samples import Sample
+
+CLOCK = "device"
+LARGEST_BYTES = 602_112
+"""The input of most networks: 3x224x224 of float32."""
+NAMES = ("a", "b", "c")
+PRESET = "edge"
+DRAWS, QUICK_DRAWS = 1_000, 30
+CAMPAIGN, SPREAD_S = 0.0, 1_800.0
+"""Rounds one after the other, as `harness profile` takes them, and at random moments of half an hour."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A null probe and its time on the NPU."""
+
+    id: str
+    terms: OverheadTerms
+    npu_s: float
+
+
+def timed_probes(preset: str) -> tuple[Timed, ...]:
+    """Return the reference probe, then the calibration probes."""
+    device = EmulatedNpuBackend({"preset": preset, "noise": 0})
+    return tuple(
+        _timed(device, probe)
+        for probe in (reference_probe(), *calibration_probes(AuxiliaryKind.ROWPOOL, LARGEST_BYTES))
+    )
+
+
+def _timed(device: EmulatedNpuBackend, probe: Probe) -> Timed:
+    weights, inputs = [spec.wire() for spec in probe.model.weights], [spec.wire() for spec in probe.model.inputs]
+    device.load(LoadRequest(probe.id, probe.model.content, weights, inputs, probe.model.output_bytes))
+    return Timed(probe.id, probe.terms, device.oracle(probe.id).makespan_s)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One calibration: the fitted overhead, its rounds and its seconds on the device."""
+
+    overhead: Overhead
+    rounds: int
+    device_s: float
+
+
+def calibrate(probes: Sequence[Timed], host: Host, seed: int, span_s: float) -> Draw:
+    """Calibrate on a host of this seed, with rounds at random moments within `span_s` (0: one after the other)."""
+    reference, *nulls = probes
+    by_id = {probe.id: probe for probe in probes}
+    model, policy, pauses = HostModel(host, seed), RepeatPolicy(), random.Random(seed)
+    samples: dict[str, list[Sample]] = {}
+    rounds, wanted, device_s = 0, policy.min_rounds, 0.0
+    visited = frozenset(by_id)
+    while rounds < wanted:
+        # Exponential pauses put the rounds at moments that are independent of each other.
+        model.now_s += pauses.expovariate(1.0) * span_s / policy.min_rounds
+        for name in visit_order(0, 0, rounds, [probe.id for probe in nulls], reference.id):
+            if name in visited:
+                terms = by_id[name].terms
+                total_s = model.run(terms.input_bytes, terms.output_bytes, by_id[name].npu_s)
+                samples.setdefault(name, []).append(Sample(1, None, max(1, round(total_s * 1e9)), 0))
+                device_s += total_s
+        rounds += 1
+        if rounds >= policy.min_rounds:  # more rounds visit uncertain probes only, as in a campaign
+            measured = {probe.id: summarise(samples[probe.id], CLOCK) for probe in nulls}
+            uncertain = {name: measured[name] for name in unsettled(measured, policy.target)}
+            visited = frozenset((*uncertain, reference.id))
+            if rounds == wanted:
+                wanted += policy.more_rounds(rounds, uncertain)
+    del samples[reference.id]
+    terms_of = {probe.id: probe.terms for probe in nulls}
+    return Draw(overhead_of_samples(samples, terms_of, CLOCK, 0.0 if span_s > 0 else SLOW_DRIFT), rounds, device_s)
+
+
+def overhead_section(run: Run) -> Section:
+    """Measure how often the 95 % intervals of a, b and c hold over seeded draws."""
+    draws = QUICK_DRAWS if run.quick else DRAWS
+    host, probes = load_preset(PRESET).host, timed_probes(PRESET)
+    texts, shares = [], []
+    for span_s in (CAMPAIGN, SPREAD_S):
+        say(f"overhead: {draws} draws over {span_s:.0f} s")
+        text, share = coverage(probes, host, draws, span_s)
+        texts.append(text)
+        shares.append(share)
+    figure = f"{percent(shares[0])} of {len(NAMES) * draws:,}"
+    target = reached("npu01: 95 % intervals of a, b, c hold", figure, 0.93 <= shares[0] <= 0.97)
+    return Section("\n\n".join(texts), (target,))
+
+
+def coverage(probes: Sequence[Timed], host: Host, draws: int, span_s: float) -> tuple[str, float]:
+    """Return errors and coverage of each coefficient as text, and the share of all intervals that hold."""
+    truth = HostModel(host, 0).true_overhead()
+    taken = [calibrate(probes, host, seed, span_s) for seed in range(draws)]
+    rows: list[tuple[object, ...]] = []
+    held_in_all = 0
+    for name, true in zip(NAMES, truth, strict=True):
+        found = [getattr(draw.overhead, name) for draw in taken]
+        errors = [one.value / true - 1 for one in found]
+        held = sum(one.low <= true <= one.high for one in found)
+        half_width = statistics.median(one.high - one.low for one in found) / 2 / true
+        held_in_all += held
+        worst = max(map(abs, errors))
+        figures = (signed(statistics.fmean(errors), 2), percent(statistics.pstdev(errors), 2), percent(worst, 2))
+        rows.append((name, *figures, f"±{percent(half_width, 2)}", percent(held / draws)))
+    share = held_in_all / len(NAMES) / draws
+    rows.append(("**pooled**", "", "", "", "", f"**{percent(share)}**"))
+    header = ("", "mean error", "spread", "worst", "half-width", "95 % intervals hold")
+    when = "one after the other, as in a campaign" if span_s == CAMPAIGN else f"spread over {span_s:.0f} s"
+    seconds, rounds = (statistics.fmean(getattr(draw, name) for draw in taken) for name in ("device_s", "rounds"))
+    words = f"{draws:,} draws, rounds {when}: {rounds:.1f} rounds, {seconds:.2f} s on the device each."
+    return f"{words}\n\n{table(header, rows)}", share
+
+
+def main() -> None:
+    """Print a table for each span."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=DRAWS)
+    parser.add_argument("--preset", default=PRESET)
+    parser.add_argument("--spans", type=float, nargs="+", default=[0.0, 600.0, 1800.0, 3600.0], metavar="S")
+    parser.add_argument("--drift", type=float, help="fraction; default: the drift of the preset")
+    arguments = parser.parse_args()
+    host = load_preset(arguments.preset).host
+    if arguments.drift is not None:
+        host = replace(host, noise=replace(host.noise, drift=arguments.drift))
+    probes = timed_probes(arguments.preset)
+    for span_s in arguments.spans:
+        print(coverage(probes, host, arguments.draws, span_s)[0], end="\n\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

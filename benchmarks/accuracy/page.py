@@ -1,0 +1,78 @@
+"""The page docs/accuracy.md: its targets, and the blocks of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.generated_page import (
+    NO_TARGET,
+    NOT_MEASURED,
+    ROOT,
+    TARGETS_BLOCK,
+    Reached,
+    Section,
+    block,
+    check_blocks,
+    machine,
+    read_targets,
+    targets_table,
+    with_block,
+)
+
+PAGE = ROOT / "docs" / "accuracy.md"
+_MACHINE = "machine"
+TARGETS: Mapping[str, str] = {
+    "npu01: layers against the oracle, median error": "<= 1 %",
+    "npu01: layers against the oracle, 95th percentile": "<= 3 %",
+    "npu01: networks, worst error": "<= 5 %",
+    "npu01: networks, RMSPE": "<= 1.5 %",
+    "npu01: a, b, c, worst error": "<= 2 %",
+    "npu01: 95 % intervals of a, b, c hold": "93 to 97 %",
+    "cpu01: layers against the profile, time-weighted error": "<= 1.0 %",
+    "cpu01: layers above 50 µs, mean error": "<= 6 %",
+    "cpu01: networks, median error": "<= 1.5 %",
+    "cpu01: networks, mean error": "<= 3 %",
+    "cpu01: networks within 10 %": "all",
+    "cpu01: networks within 5 %": ">= 13 of 15",
+    "cpu01, network left out: median error": "<= 6 %",
+    "cpu01, network left out: within 10 %": ">= 12 of 15",
+    "npu01, network left out: median error": "<= 3 %",
+    "npu01, network left out: within 10 %": ">= 14 of 15",
+    "npu01: 90 % intervals of left-out layers hold": "88 to 92 %",
+    "cpu01: 90 % intervals of left-out layers hold": "90 %, p >= 0.01",
+    "npu01: 90 % intervals of left-out networks hold": "90 %, p >= 0.01",
+    "cpu01: 90 % intervals of left-out networks hold": "90 %, p >= 0.01",
+    "npu01: 90 % intervals of networks hold": "90 %, p >= 0.01",
+    "cpu01: 90 % intervals of networks hold": "90 %, p >= 0.01",
+    "V100, 3,000 rows known: within 10 %": ">= 65 %",
+    "V100, 10,000 rows known: within 10 %": ">= 75 %",
+    "V100: 90 % intervals hold": "90 %, p >= 0.01",
+    "cpu-openvino: networks within 10 %": NO_TARGET,
+    "Device time on npu01, against 50 runs a probe": NO_TARGET,
+    "Device time on cpu01, against 50 runs a probe": NO_TARGET,
+}
+"""The wanted value of each target, in the order of the page."""
+
+
+def reached(target: str, figure: str, met: bool | None) -> Reached:
+    """Return the row of a target."""
+    return Reached(target, TARGETS[target], figure, met)
+
+
+def write_section(page: Path, name: str, section: Section, elapsed_s: float) -> None:
+    """Write the block of a part and its rows of the table of targets. Rows of other parts stay."""
+    measured = f"Measured on {datetime.now(UTC):%Y-%m-%d}; this part took {elapsed_s:,.0f} s in all."
+    text = page.read_text(encoding="utf-8")
+    rows = {row.target: row for row in (*read_targets(block(text, TARGETS_BLOCK)), *section.reached)}
+    text = with_block(text, name, f"{section.text.strip()}\n\n{measured}")
+    in_order = [rows.get(target, reached(target, NOT_MEASURED, None)) for target in TARGETS]
+    text = with_block(text, TARGETS_BLOCK, targets_table(in_order))
+    text = with_block(text, _MACHINE, f"{machine()} Parts measured on another day say so.")
+    page.write_text(text, encoding="utf-8")
+
+
+def check_page(page: Path, parts: Iterable[str]) -> None:
+    """Exit before anything is measured if the page lacks a block."""
+    check_blocks(page, (*parts, TARGETS_BLOCK, _MACHINE))

@@ -1,0 +1,1 @@
+"""Emulated NPU: docs/emulator.md."""

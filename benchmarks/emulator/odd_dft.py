@@ -1,0 +1,116 @@
+"""Compare convolution by DFT of odd blocks with direct convolution on `edge`, and with the compiler's choice.
+
+    python -m benchmarks.emulator.odd_dft [--kernels 3 5] [--channels 4 16] [--maps 28]
+
+Prints a table in Markdown by kernel size, channels (as many outputs as inputs) and size of the map: event-driven cycles
+of a single layer, the block length, the choice, and how much slower it is than the better of the two. Exits with 1 if a
+choice is more than 5 % slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from device_agents.emulated_npu.compiler.compiled import Compiled
+from device_agents.emulated_npu.compiler.options import ConvolutionChoice, Options
+from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.inference import time_program
+from device_agents.emulated_npu.machine import find_machine
+
+EDGE = find_machine("edge")
+KERNELS = (3, 5, 7, 11)
+CHANNELS = (4, 16, 32, 64, 128)
+MAPS = (28, 56, 112)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One convolution: cycles of each algorithm and of the choice, and the time of the choice."""
+
+    kernel: int
+    channels: int
+    size: int
+    direct: float
+    dft: float
+    chosen: float
+    length: int
+    by_dft: bool
+    compile_s: float
+
+    @property
+    def loss(self) -> float:
+        """The relative time that the choice loses against the better algorithm."""
+        return self.chosen / min(self.direct, self.dft) - 1
+
+
+def _model(kernel: int, channels: int, size: int) -> bytes:
+    weights = np.zeros((channels, channels, kernel, kernel), np.float32)
+    shape = [1, channels, size, size]
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[kernel // 2] * 4)],
+        "layer",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def measure(kernel: int, channels: int, size: int) -> Row:
+    """Compile and time one convolution with either algorithm and with the compiler's choice."""
+    model = _model(kernel, channels, size)
+
+    def by(algorithm: ConvolutionChoice) -> Compiled:
+        return compile_model(model, EDGE, Options(conv_algorithm=algorithm))
+
+    def cycles(compiled: Compiled) -> float:
+        return time_program(compiled.program, EDGE).cycles
+
+    direct, dft = by("direct"), by("odd-dft")
+    start = time.process_time()
+    chosen = by("auto")
+    took_s = time.process_time() - start
+    length = dft.graph.dft[0].blocks.length
+    is_dft = bool(chosen.graph.dft)
+    return Row(kernel, channels, size, cycles(direct), cycles(dft), cycles(chosen), length, is_dft, took_s)
+
+
+def lines(rows: Iterator[Row]) -> Iterator[str]:
+    """Yield the rows of the table in Markdown, then a sentence about the worst choice."""
+    yield "| kernel | channels | map | direct, cycles | DFT, cycles | block | direct / DFT | chosen | loss |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    worst = longest_s = 0.0
+    for row in rows:
+        worst = max(worst, row.loss)
+        longest_s = max(longest_s, row.compile_s)
+        chosen = "DFT" if row.by_dft else "direct"
+        yield (
+            f"| {row.kernel} | {row.channels} | {row.size} | {row.direct:,.0f} | {row.dft:,.0f} | {row.length} "
+            f"| {row.direct / row.dft:.2f} | {chosen} | {row.loss:.1%} |"
+        )
+    yield ""
+    yield f"The choice is at most {worst:.1%} slower than the better of the two; it took at most {longest_s:.2f} s."
+
+
+def main() -> int:
+    """Print the table; return 1 if a choice is more than 5 % slower than the better algorithm."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", type=int, nargs="+", default=KERNELS)
+    parser.add_argument("--channels", type=int, nargs="+", default=CHANNELS)
+    parser.add_argument("--maps", type=int, nargs="+", default=MAPS)
+    given = parser.parse_args()
+    rows = [measure(*sizes) for sizes in itertools.product(given.kernels, given.channels, given.maps)]
+    print("\n".join(lines(iter(rows))))
+    return int(any(row.loss > 0.05 for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

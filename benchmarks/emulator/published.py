@@ -1,0 +1,64 @@
+"""Compare the emulator with published figures: NVDLA's sheet, SCALE-Sim's systolic arrays, DeFiNES' chains.
+
+    python -m benchmarks.emulator.published
+
+Prints tables of docs/emulator.md in Markdown. The published figures are data of the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import fsrcnn
+import nvdla
+from anchors.published import comparisons
+
+from device_agents.emulated_npu.timing.simulation import simulate_program
+
+
+def closed_forms() -> None:
+    """Print closed forms beside published figures."""
+    print("| anchor | quantity | published | ours | error |")
+    print("|---|---|---|---|---|")
+    for each in comparisons():
+        print(
+            f"| {each.anchor} | {each.quantity} | {each.published:g} | {each.ours:.6g} | {each.error_percent:+.2f} % |"
+        )
+
+
+def nvdla_rows() -> None:
+    """Print frames per second of the event-driven model, with and without a barrier between layers."""
+    print("| MACs | sheet without Winograd | barrier between layers | error | no barrier |")
+    print("|---|---|---|---|---|")
+    for row in nvdla.ROWS:
+        fenced, free = (nvdla.frames_per_s(row["macs"], fences) for fences in (True, False))
+        error = fenced / row["direct_fps"] - 1
+        print(f"| {row['macs']} | {row['direct_fps']} | {fenced:.2f} | {error:+.1%} | {free:.2f} |", flush=True)
+
+
+def fsrcnn_tiles() -> None:
+    """Print multiply-adds, external elements and time of FSRCNN for each way of handling the halo."""
+    print("| tile | halo | G MACs | external M elements | ms |")
+    print("|---|---|---|---|---|")
+    machine = fsrcnn.anchor_machine()
+    for tile in fsrcnn.ANCHOR["macs"]["tiles"][:3]:
+        for halo in ("recompute", "retain-columns", "retain"):
+            compiled = fsrcnn.chained(tile["width"], tile["height"], halo)
+            _row(f"{tile['width']} x {tile['height']}", halo, compiled, machine)
+    _row("whole rows", "layer by layer", fsrcnn.layer_by_layer(), machine)
+
+
+def _row(tile: str, halo: str, compiled: fsrcnn.Compiled, machine: fsrcnn.Machine) -> None:
+    moved = fsrcnn.count(compiled)
+    time_ms = simulate_program(compiled.program, machine).makespan_ps / 1e9
+    cells = (tile, halo, f"{moved.macs / 1e9:.4f}", f"{moved.external / 1e6:.3f}", f"{time_ms:.2f}")
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    closed_forms()
+    print()
+    nvdla_rows()
+    print()
+    fsrcnn_tiles()

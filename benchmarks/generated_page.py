@@ -1,0 +1,133 @@
+"""Pages with generated blocks: `<!-- generated: NAME -->` … `<!-- end -->`. Other text never changes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.version import VERSION
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGETS_BLOCK = "targets"
+NOT_MEASURED = "not measured"
+NO_TARGET = "no target"
+_BLOCK = re.compile(r"(<!-- generated: (?P<name>[a-z0-9-]+) -->\n)(?P<content>.*?)(<!-- end -->)", re.DOTALL)
+_TARGETS_HEADER = ("target", "wanted", "reached", "met")
+_MET = {True: "yes", False: "**no**", None: "–"}
+_PACKAGES = ("onnxruntime", "openvino", "onnx", "numpy", "scipy", "scikit-learn")
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A row of the table of targets; `met` is None if the figure has no target."""
+
+    target: str
+    wanted: str
+    figure: str
+    met: bool | None
+
+
+@dataclass(frozen=True)
+class Section:
+    """The generated block of a part, and its rows of the table of targets."""
+
+    text: str
+    reached: tuple[Reached, ...]
+
+
+def check_blocks(page: Path, names: Iterable[str]) -> None:
+    """Exit before anything is measured if the page lacks one of these blocks."""
+    found = {match["name"] for match in _BLOCK.finditer(page.read_text(encoding="utf-8"))}
+    missing = sorted(set(names) - found)
+    if missing:
+        raise SystemExit(f"{page} has no block <!-- generated: {missing[0]} --> … <!-- end -->. Add one.")
+
+
+def block(page: str, name: str) -> str:
+    """Return the content of a block, or an empty string."""
+    return next((match["content"] for match in _BLOCK.finditer(page) if match["name"] == name), "")
+
+
+def with_block(page: str, name: str, content: str) -> str:
+    """Return the page with new content in a block."""
+    return _BLOCK.sub(
+        lambda match: f"{match[1]}\n{content.strip()}\n\n{match[4]}" if match["name"] == name else match[0], page
+    )
+
+
+def targets_table(rows: Iterable[Reached]) -> str:
+    """Return the table of targets."""
+    return table(_TARGETS_HEADER, [(row.target, row.wanted, row.figure, _MET[row.met]) for row in rows])
+
+
+def read_targets(content: str) -> Iterator[Reached]:
+    """Yield the rows of a table of targets."""
+    met = {word: value for value, word in _MET.items()}
+    for line in content.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) == len(_TARGETS_HEADER) and cells[3] in met:
+            target, wanted, figure, word = cells
+            yield Reached(target, wanted, figure, met[word])
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in lines)
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """Format a fraction without its sign, such as `1.4 %`; None gives a dash."""
+    return "–" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def signed(value: float | None, digits: int = 1) -> str:
+    """Format a fraction with its sign, such as `+1.4 %`; None gives a dash."""
+    return "–" if value is None else f"{100 * value:+.{digits}f} %"
+
+
+def yes(holds: bool) -> str:
+    """Return `yes` or `no`."""
+    return "yes" if holds else "no"
+
+
+def milliseconds(value_s: float) -> str:
+    """Format seconds as milliseconds with three significant digits."""
+    return f"{1e3 * value_s:.3g}"
+
+
+def microseconds(value_s: float) -> str:
+    """Format seconds as microseconds with three significant digits, without an exponent."""
+    return f"{1e6 * value_s:,.0f}" if value_s >= 1e-4 else f"{1e6 * value_s:.3g}"
+
+
+def machine() -> str:
+    """Return date, machine and versions in a sentence."""
+    versions = ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
+    return (
+        f"Generated on {datetime.now(UTC):%Y-%m-%d} by harness {VERSION} on {_processor()}, {os.cpu_count()} cores, "
+        f"{platform.system()} {platform.release()}; Python {platform.python_version()}, {versions}."
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+        if named:
+            return named
+    return platform.processor() or platform.machine()

@@ -1,0 +1,1 @@
+"""Emulated NPU with several cores: docs/many_cores.md."""

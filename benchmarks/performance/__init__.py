@@ -1,0 +1,1 @@
+"""Cost of harness and speed of the timing engines: docs/performance.md."""

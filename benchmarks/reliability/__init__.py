@@ -1,0 +1,1 @@
+"""Faults, kills, golden probes, nights and fuzzing: docs/reliability.md."""

@@ -1,0 +1,1 @@
+"""Choice of the layers of a space: docs/spaces.md."""
