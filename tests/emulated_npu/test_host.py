@@ -95,7 +95,7 @@ def test_drift_is_slow_and_bounded(seed: int, drift: float) -> None:
     assert max(steps) < drift * 2 * math.pi * 1.5 * undisturbed_s / 0.01
 
 
-def test_spikes_are_as_rare_and_as_long_as_told() -> None:
+def test_spikes_have_the_given_frequency_and_length() -> None:
     """The given share of runs is longer, on average by the given time; the others are unchanged."""
     (undisturbed_s,) = runs(HOST, 1)
     extra = [total - undisturbed_s for total in runs(noisy(spike_probability=0.05, spike_s=0.5), 20_000)]
@@ -104,7 +104,7 @@ def test_spikes_are_as_rare_and_as_long_as_told() -> None:
     assert statistics.mean(spikes) == pytest.approx(0.5, rel=0.1)
 
 
-def test_throttling_slows_the_whole_device_after_enough_work() -> None:
+def test_throttling_slows_the_whole_device_after_the_given_busy_time() -> None:
     """After the given busy time every run is slower by the given factor, NPU included."""
     npu_s = 1.0
     totals = runs(noisy(throttle_after_s=5.0, throttle_slowdown=1.5), 10, npu_s=npu_s)

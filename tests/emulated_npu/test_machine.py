@@ -74,7 +74,7 @@ def _refusal(text: str) -> InvalidMachine:
 # --- Presets ----------------------------------------------------------------------------------------------------
 
 
-def test_presets_are_the_promised_ones_and_all_are_valid() -> None:
+def test_all_documented_presets_are_valid() -> None:
     """The edge machine, chiplets, seven rows of NVDLA and two systolic arrays load under their own names."""
     names = {"edge", "chiplets-64", "systolic-32", "systolic-128", *(f"nvdla-{macs}" for macs in PRIMER)}
     assert set(preset_names()) == names
@@ -185,7 +185,7 @@ def test_a_preset_is_found_by_name_even_beside_a_file(tmp_path: Path, monkeypatc
     assert find_machine("own.toml").digest == load_preset("edge").digest
 
 
-def test_digest_is_of_the_machine_and_not_of_its_writing() -> None:
+def test_the_digest_does_not_depend_on_the_spelling_of_the_file() -> None:
     """Comments, order, spelling of numbers and the name do not change the digest."""
     edge = load_preset("edge")
     shuffled = _changed(EDGE, "mfu", "rows", "0x20").replace("# ", "#").replace("1_000_000_000", "1000000000")
@@ -220,7 +220,7 @@ def test_a_missing_key_is_named(table: str, key: str) -> None:
 @pytest.mark.parametrize(
     "value", ["true", '"1"', "nan", "inf", "-inf", "-1", "[1]", "{}", "1979-05-27", "0x" + "f" * 6000]
 )
-def test_what_is_no_number_of_the_range_is_refused(table: str, key: str, value: str) -> None:
+def test_a_value_out_of_range_is_refused(table: str, key: str, value: str) -> None:
     """Booleans, texts, NaN, infinity, negative and enormous numbers are refused with the name of the key."""
     refusal = _refusal(_changed(EDGE, table, key, value))
     assert f"{table}.{key}".strip(".") in refusal.what
@@ -264,7 +264,7 @@ def test_zero_is_refused_where_nothing_would_work(table: str, key: str) -> None:
         ("", '"\\u001b[31m\\n"', "1", ""),
     ],
 )
-def test_an_unknown_key_is_refused_with_what_may_be_meant(table: str, key: str, value: str, meant: str) -> None:
+def test_an_unknown_key_is_refused_with_a_suggestion(table: str, key: str, value: str, meant: str) -> None:
     """The message suggests the nearest key; control characters of a file do not reach the terminal."""
     text = f"{key} = {value}\n{EDGE}" if not table else EDGE.replace(f"[{table}]\n", f"[{table}]\n{key} = {value}\n")
     refusal = _refusal(text)
@@ -284,7 +284,7 @@ def test_an_unknown_key_is_refused_with_what_may_be_meant(table: str, key: str, 
         ("mfu", "packing", '"rows"', "row"),
     ],
 )
-def test_a_word_that_is_no_choice_is_refused(table: str, key: str, value: str, meant: str) -> None:
+def test_an_unknown_choice_is_refused(table: str, key: str, value: str, meant: str) -> None:
     """The message names the key and suggests the nearest choice."""
     refusal = _refusal(_changed(EDGE, table, key, value))
     assert key in refusal.what
@@ -360,7 +360,7 @@ def test_a_file_that_is_no_toml_text_is_refused(tmp_path: Path, content: bytes, 
         ("x" * 5_000 + ".toml", "xxx"),
     ],
 )
-def test_a_machine_that_is_not_there_is_refused(reference: str, said: str) -> None:
+def test_an_unknown_machine_is_refused(reference: str, said: str) -> None:
     """An unknown name suggests the nearest preset; folders and devices are not files."""
     with pytest.raises(InvalidMachine) as caught:
         find_machine(reference)

@@ -129,7 +129,7 @@ def test_large_memories_cost_nothing_until_they_are_used() -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [1 << 60, 1 << 70, -1])
-def test_memories_that_the_host_has_not(size_bytes: int) -> None:
+def test_memories_that_the_host_cannot_allocate(size_bytes: int) -> None:
     """A size that the host cannot allocate raises an error that names the memory."""
     with pytest.raises(DoesNotFit, match="DDR"):
         Memories({Space.DDR: size_bytes})

@@ -267,7 +267,7 @@ def test_depthwise_convolution(geometry: Windowing, channels: int, multiplier: i
         ("ranks", (1, 3, 2), Settings()),
     ],
 )
-def test_convolutions_without_meaning(why: str, dims: tuple[int, ...], chosen: Settings) -> None:
+def test_invalid_convolutions(why: str, dims: tuple[int, ...], chosen: Settings) -> None:
     """Mismatched weights, channels and steps are faults that name the mismatch."""
     pad = Scratchpad()
     command = Command(

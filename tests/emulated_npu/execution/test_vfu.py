@@ -358,7 +358,7 @@ FAULTS: list[tuple[str, Function, tuple[int, ...], list[Array], Settings, Any]] 
 
 
 @pytest.mark.parametrize(("why", "function", "shape", "sources", "chosen", "dtype"), FAULTS)
-def test_operands_that_do_not_go_together(
+def test_operands_that_do_not_match(
     why: str, function: Function, shape: tuple[int, ...], sources: list[Array], chosen: Settings, dtype: Any
 ) -> None:
     """An invalid command is a fault that names the mismatch."""

@@ -167,7 +167,7 @@ def test_a_field_out_of_range_names_the_instruction(bad: Instruction) -> None:
         "absent operand",
     ],
 )
-def test_words_that_no_encoder_writes_are_rejected(word: bytes) -> None:
+def test_invalid_words_are_rejected(word: bytes) -> None:
     """Unknown opcodes, reserved bits and operands without a flag are rejected."""
     with pytest.raises(InvalidInstruction, match="instruction 1 "):
         decode(encode([HALT]) + word)

@@ -171,7 +171,7 @@ def test_a_register_from_memory() -> None:
     ]
 
 
-def test_the_load_happens_after_the_fence_was_taken() -> None:
+def test_the_load_happens_after_the_fence() -> None:
     """The value is read only when the step after the fence is requested, when the fence has taken effect."""
     reads: list[int] = []
 
@@ -219,7 +219,7 @@ def test_a_fault_names_its_instruction(text: str, complaint: str) -> None:
         list(sequence(assemble("fence\n" + text)))
 
 
-def test_no_instructions_are_no_program() -> None:
+def test_empty_code_is_refused() -> None:
     """Empty code has a message of its own, which names no instruction."""
     with pytest.raises(ExecutionFault, match="has no instructions"):
         list(sequence(b""))

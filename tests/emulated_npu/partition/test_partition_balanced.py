@@ -52,7 +52,7 @@ def test_it_beats_the_greedy_split_side_by_side() -> None:
     assert balanced.loads_by(cost) == tuple(part.load for part in balanced.sub_structures) == (5, 4, 4, 2)
 
 
-def test_what_crosses_a_cut_moves_it() -> None:
+def test_bytes_across_a_cut_move_the_cut() -> None:
     """Times 2 2 2 on two groups, 3 bytes before node 1 and 1 before node 2: 4 + 1 | 2 is better than 2 + 3 | 4."""
     graph = _macs(2, 2, 2)
     cost = StageTimes(((2, 2, 2),) * 2, (0, 3, 1, 0), (1.0, 0.0))
@@ -179,7 +179,7 @@ def test_more_groups_than_nodes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [-1.0, math.nan])
-def test_a_time_that_is_none_is_refused(value: float) -> None:
+def test_an_invalid_time_is_refused(value: float) -> None:
     """The error names the stage and the value, from a function and from node times."""
     graph = _macs(1, 1)
     with pytest.raises(InvalidPartition, match=f"the time of positions 0 to 1 on group 0 is {value}"):

@@ -191,7 +191,7 @@ def test_an_added_group_is_large_enough_for_its_first_node() -> None:
     assert "node '1' would bring group 0 to 240 bytes of storage, the limit is 100 (1 core)" in partition.events[0]
 
 
-def test_groups_that_hold_the_network_get_no_company() -> None:
+def test_no_group_is_added_if_the_given_ones_hold_the_network() -> None:
     """Without a threshold the given group takes the whole network, and no group is added."""
     machine = fabric(2, 2)
     partition = partition_by_score_adding_groups(

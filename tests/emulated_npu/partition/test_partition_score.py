@@ -135,7 +135,7 @@ def test_a_negative_threshold_is_refused(value: float) -> None:
     assert "at least 0" in caught.value.why
 
 
-def test_a_node_limit_and_a_period_without_sense_are_refused() -> None:
+def test_an_invalid_node_limit_or_period_is_refused() -> None:
     """A node limit of 0 and periods that are not positive and finite are refused."""
     with pytest.raises(InvalidPartition, match="at most 0 nodes in a sub-structure"):
         SplitRule(ShareScore(), node_limit=0)

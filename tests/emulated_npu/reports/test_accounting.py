@@ -122,7 +122,7 @@ def test_budget_bounds_a_loop_that_issues_nothing() -> None:
     assert "cycle budget" in caught.value.next_step
 
 
-def test_budget_is_told_in_cycles() -> None:
+def test_the_budget_error_names_cycles() -> None:
     """The error for commands beyond the budget names cycles, the unit of the budget."""
     program = _compiled(Options()).program
     cycles = time_program(program, EDGE).cycles

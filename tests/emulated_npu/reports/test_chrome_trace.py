@@ -197,7 +197,7 @@ def test_a_wait_does_not_begin_before_it_is_issued() -> None:
     assert waits == [(1.5, 4.0)]
 
 
-def test_the_control_unit_shows_why_it_stands() -> None:
+def test_the_trace_shows_why_the_control_unit_stalls() -> None:
     """With room for one entry the control unit stalls until the second load starts."""
     trace = _trace(steps_of(load(5000), load(5000), load(10)), machine(io_queue_depth=1, issue_cycles=100))
     track = [(each["name"], each["ts"], each["dur"]) for each in _events(trace, "X", "CU")]
@@ -242,7 +242,7 @@ def test_bytes_are_live_from_their_first_write_to_their_last_read() -> None:
     assert _levels(steps_of(*items)) == [(0, 10), (10, 20), (20, 10), (30, 0)]
 
 
-def test_an_address_is_free_between_its_tenants() -> None:
+def test_an_address_is_free_between_two_uses() -> None:
     """A range is not live between its last read and the next write."""
     items = (load(10), Post(IO, 0), Wait(CP, 0), _copy(100, 0, 10), compute(30, address=100))
     again = (load(30, address=500), load(10), Post(IO, 0), Wait(CP, 0), _copy(100, 0, 10))

@@ -63,7 +63,7 @@ def test_a_shared_memory_bounds_cores_that_load() -> None:
     assert report.imbalance == pytest.approx(1.0)
 
 
-def test_a_memory_that_answers_late_is_not_shared_out() -> None:
+def test_latency_does_not_count_as_sharing() -> None:
     """A core that waits for the latency of its loads is bound by IO; the DDR is busy a tenth of the time."""
     plain = machine(cores=ONE_CHIP)
     report = _report([load(1), load(1)], described=replace(plain, ddr=replace(plain.ddr, latency_ns=9.0)))
@@ -71,7 +71,7 @@ def test_a_memory_that_answers_late_is_not_shared_out() -> None:
     assert report.resources[0].utilisation == pytest.approx(0.1)
 
 
-def test_the_matrix_unit_is_told_from_the_vector_unit() -> None:
+def test_the_matrix_unit_is_distinguished_from_the_vector_unit() -> None:
     """A group with 20 cycles of products and 10 of vectors is bound by the matrix unit."""
     assert _report([convolve((4, 5), 4, 4), compute(10)]).bound_by == "mfu"
 

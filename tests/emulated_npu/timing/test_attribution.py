@@ -48,7 +48,7 @@ def test_hidden_work_owns_nothing() -> None:
     assert timing.layers == (30_000, 0)
 
 
-def test_issue_belongs_to_what_is_issued() -> None:
+def test_issue_time_belongs_to_the_issued_command() -> None:
     """CONFIG and CONTROL before a command count for its layer, HALT for none."""
     steps = [IssuedStep(0, compute(2, layer=1), 3), IssuedStep(1, compute(1, layer=0), 1), IssuedStep(2, None, 8)]
     timing = simulate(steps, machine(issue_cycles=1))
@@ -64,7 +64,7 @@ def test_time_before_a_fence_belongs_to_what_it_waits_for() -> None:
     assert slow_issue.layers == (1_000, 26_000, 0, 2_000)
 
 
-def test_time_in_front_of_a_full_queue_belongs_to_what_fills_it() -> None:
+def test_time_before_a_full_queue_belongs_to_the_commands_that_fill_it() -> None:
     """The delay of a compute that is issued late because loads fill their queue is attributed to these loads."""
     steps = steps_of(*[load(10, layer=0)] * 3, compute(31, layer=1))
     timing = simulate(steps, machine(io_queue_depth=1))
@@ -216,7 +216,7 @@ def test_rows_sum_to_the_total(steps: list[IssuedStep], described: Machine) -> N
         assert row.mfu_utilisation is None or row.mfu_utilisation <= 1
 
 
-def test_layer_times_tell_what_the_time_was_spent_on() -> None:
+def test_layer_times_are_divided_by_activity() -> None:
     """A layer's share is divided by activity, and the path of three steps is as expected."""
     timing = simulate(_pipeline(1), machine())
     assert layer_times(timing.schedule)[1] == (0, 4_000, 0)

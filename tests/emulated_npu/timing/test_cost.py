@@ -112,7 +112,7 @@ def test_more_bandwidth_is_never_slower(size: int, bandwidths: tuple[float, floa
     assert duration_ps(fast, load(size)) <= duration_ps(slow, load(size))
 
 
-def test_a_cache_that_is_not_there_is_a_fault() -> None:
+def test_an_absent_cache_is_a_fault() -> None:
     """The error for a program that uses an absent LLC says so."""
     with pytest.raises(ExecutionFault, match="LLC"):
         duration_ps(machine(llc=Memory(0, 1.0, 0.0, 1)), load(10, space=Space.LLC))
@@ -129,7 +129,7 @@ def test_a_cache_that_is_not_there_is_a_fault() -> None:
         ("stride", math.ceil(6 * 9 * 1 / 4 * 3)),  # 3 x 2 x 2 channels fill 12 of 16
     ],
 )
-def test_what_fills_the_rows_of_a_dot_product(packing: str, cycles: int) -> None:
+def test_cycles_of_a_dot_product_by_packing(packing: str, cycles: int) -> None:
     """Cycles of six pixels, a 3 x 3 kernel with stride 2, 3 channels on 16 rows and 20 outputs on 8 columns."""
     command = convolve((2, 3), 3, 20, kernel=(3, 3), stride=(2, 2))
     unit = replace(mfu(16, 8), packing=packing, startup_cycles=7)  # type: ignore[arg-type]
@@ -183,7 +183,7 @@ def test_a_systolic_array_fills_and_a_dot_product_does_not(dataflow: str) -> Non
     packing=st.sampled_from(("none", "row")),
     dataflow=st.sampled_from(("dot-product", "weight-stationary", "output-stationary", "input-stationary")),
 )
-def test_no_array_does_more_than_its_multipliers(
+def test_no_array_exceeds_its_multipliers(
     pixels: tuple[int, int], channels: int, columns: int, kernel: tuple[int, int], packing: str, dataflow: str
 ) -> None:
     """No dataflow or packing exceeds rows x columns multiply-adds per cycle."""
@@ -286,7 +286,7 @@ def test_a_cost_does_not_depend_on_addresses() -> None:
         replace(_vector(Function.DEPTHWISE, (1, 1, 1, 1, 1)), second=None),
     ],
 )
-def test_a_command_that_cannot_be_is_a_fault(command: Command) -> None:
+def test_an_invalid_command_is_a_fault(command: Command) -> None:
     """Missing operands, wrong ranks and transfers without external memory raise an emulator error."""
     with pytest.raises(ExecutionFault):
         duration_ps(machine(), command)

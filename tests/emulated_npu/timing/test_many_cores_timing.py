@@ -54,7 +54,7 @@ def _check_alone(steps: list[IssuedStep], described: Machine) -> None:
 
 @given(st.one_of(programs(), programs(shared_semaphores=True)), _DEPTHS, st.integers(0, 2), st.integers(0, 7))
 @settings(max_examples=400, deadline=None)
-def test_one_core_alone_is_scheduled_as_ever(
+def test_one_core_alone_has_the_times_of_the_single_core_engine(
     steps: list[IssuedStep], depths: tuple[int, int], issue_cycles: int, latency_ns: int
 ) -> None:
     """Random programs agree, including deadlocks and semaphores that both queues use."""
@@ -73,7 +73,7 @@ def test_what_is_issued_late_is_served_late(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("name", ["dscnn", "squeezenet"])
-def test_a_network_alone_is_scheduled_as_ever(name: str) -> None:
+def test_a_network_alone_has_the_times_of_the_single_core_engine(name: str) -> None:
     """The program of a whole network has the same times."""
     compiled = compile_model(with_varied_weights(builtin_model(name))[0], find_machine("edge"))
     _check_alone(list(sequence(compiled.program.code)), compiled.machine)
@@ -208,7 +208,7 @@ def test_the_steps_of_one_input() -> None:
 # --- Errors -----------------------------------------------------------------------------------------------------
 
 
-def test_a_receive_that_nobody_sends_is_a_deadlock() -> None:
+def test_a_receive_without_a_send_is_a_deadlock() -> None:
     """The error names every waiting core, its instruction, and the awaited message."""
     with pytest.raises(Deadlock, match=r"core 1: instruction 2 waits for a message of core 0 for input 0"):
         _run([send(1, 1)], [receive(0), load(1), receive(0)], inputs=2)
@@ -245,7 +245,7 @@ def test_the_budget_covers_the_whole_stream() -> None:
         ([(0, notify(3))], {0: 1}, 1, "core 0: instruction 0: SEND names core 3 as its peer"),
     ],
 )
-def test_what_is_no_stream_is_refused(
+def test_an_invalid_stream_is_refused(
     cores: list[tuple[int, Command]], depths: dict[int, int], inputs: int, what: str
 ) -> None:
     """A stream needs existing cores, each once, inputs, rings, and peers with a program."""

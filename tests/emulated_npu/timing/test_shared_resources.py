@@ -66,7 +66,7 @@ def test_equal_parts_by_hand() -> None:
     assert _served([(0, 100), (40, 30)]) == [130, 100]
 
 
-def test_a_third_halves_nothing_but_what_is_left() -> None:
+def test_equal_works_end_together() -> None:
     """Three works of 60 end together at 180; a later one of 10 has the resource to itself."""
     assert _served([(0, 60), (0, 60), (0, 60), (180, 10)]) == [180, 180, 180, 190]
 
@@ -97,12 +97,12 @@ def test_cores_that_only_load_take_as_many_times_as_long(count: int) -> None:
     assert _ends_ps(_run(*[items] * count)) == [count * 108_000] * count
 
 
-def test_different_memories_do_not_disturb() -> None:
+def test_users_of_different_memories_do_not_slow_each_other() -> None:
     """A core on DDR and one on LLC end as each alone: 100 bytes at 1 and at 4 bytes/ns."""
     assert _ends_ps(_run([load(100)], [load(100, space=Space.LLC)])) == [100_000, 25_000]
 
 
-def test_cores_of_different_chips_do_not_disturb() -> None:
+def test_cores_of_different_chips_do_not_share_memory() -> None:
     """Cores 0 and 1 share the DDR of their chip, core 2 has that of another chip."""
     timing = _run([load(100)], [load(100)], [load(100)], described=machine(cores=FOUR_CORES))
     assert _ends_ps(timing) == [200_000, 200_000, 100_000]
@@ -121,7 +121,7 @@ def test_a_command_ends_with_its_slowest_transfer() -> None:
     assert _ends_ps(_run([both], [load(40)])) == [80_000, 80_000]
 
 
-def test_computing_is_nobody_elses_business() -> None:
+def test_computing_does_not_slow_other_cores() -> None:
     """Cores that only compute take as long as one."""
     assert _ends_ps(_run(*[[compute(50)]] * 4)) == [50_000] * 4
 
@@ -143,7 +143,7 @@ def test_a_faster_memory_makes_no_load_slower(sizes: list[list[int]], times: flo
 
 @given(streams())
 @settings(max_examples=100, deadline=None)
-def test_resources_work_as_much_as_they_are_asked_for(stream: RandomStream) -> None:
+def test_busy_time_equals_the_demanded_work(stream: RandomStream) -> None:
     """Busy time equals the demanded work, within a picosecond per transfer."""
     described = machine(cores=stream.layout)
     timing = simulate_cores(stream.cores, described, inputs=stream.inputs, depths=stream.depths)
@@ -172,7 +172,7 @@ def test_demands_alone_take_the_duration(space: Space, make: object) -> None:
     assert costs.duration_ps(command) == max(each.latency_ps + each.work_ps for each in costs.demands(command))
 
 
-def test_what_a_send_asks_for() -> None:
+def test_demands_of_a_send() -> None:
     """50 bytes take 25 ns of the link at 2 bytes/ns and 50 ns of DDR after its latency; no payload takes nothing."""
     costs = CostModel(replace(_SHARED, ddr=_LATE))
     link, ddr = Demand(Resource.LINK, 0, 25_000, 50), Demand(Resource.DDR, 5_000, 50_000, 50)
@@ -181,7 +181,7 @@ def test_what_a_send_asks_for() -> None:
     assert costs.demands(notify(1)) == costs.demands(receive(1)) == ()
 
 
-def test_what_a_send_to_another_chip_asks_for() -> None:
+def test_demands_of_a_send_to_another_chip() -> None:
     """It demands link, chip link and the memory it reads here; link and the memory it writes there."""
     described = machine(cores=FOUR_CORES)
     own, other = demands_across(described, forward(50, 2, Space.DDR))

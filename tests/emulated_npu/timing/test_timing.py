@@ -139,7 +139,7 @@ def test_at_the_same_instant_the_io_queue_takes_first() -> None:
     assert timing.schedule.served_ps[2] == 14_000
 
 
-def test_entries_behind_a_wait_take_the_room_that_there_is() -> None:
+def test_entries_after_a_wait_are_issued_as_room_becomes_free() -> None:
     """An entry behind an unreleased WAIT is issued when its place is free, here after ten cycles."""
     items = (compute(10), compute(10), Wait(CP, 0), compute(1), load(50), Post(IO, 0))
     described = machine(cp_queue_depth=2)
@@ -211,7 +211,7 @@ def test_an_endless_program_ends_at_its_budget() -> None:
         simulate(endless(), machine(issue_cycles=1), cycle_budget=1000)
 
 
-def test_a_command_that_cannot_be_is_named() -> None:
+def test_an_invalid_command_is_named() -> None:
     """The error for wrong operands names the instruction."""
     wrong = replace(convolve((2, 2), 4, 4), second=None)
     with pytest.raises(ExecutionFault, match="instruction 1: CONVOLVE"):
