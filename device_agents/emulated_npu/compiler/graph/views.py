@@ -48,7 +48,7 @@ def with_axis(view: View, axis: int, size: int = 1) -> View:
 
 
 def expanded(view: View, shape: Sequence[int]) -> View:
-    """Broadcast to `shape` by the rules of numpy and ONNX: axes are aligned at the end, those of size 1 repeat."""
+    """Return the view broadcast to `shape` as in numpy and ONNX: axes align at the end, axes of size 1 repeat."""
     missing = len(shape) - len(view.axes)
     axes = [ViewAxis(size) for size in shape[:missing]]
     for axis, size in zip(view.axes, shape[missing:], strict=True):

@@ -22,7 +22,7 @@ def _angles(length: int, positions: int) -> RealMatrix:
 
 
 def lines(length: int, positions: int, sign: int = -1) -> RealMatrix:
-    """(positions, 2 (N + 1)): real row -> lines 0 .. N, the real and the imaginary part of each side by side.
+    """Return the matrix (positions, 2 (N + 1)) from a real row to lines 0 .. N, with adjacent real and imaginary parts.
 
     `sign` is the sign of the exponent: +1 yields the conjugate, which a correlation needs of its kernel.
     """
@@ -43,37 +43,37 @@ def _across(length: int, positions: int) -> tuple[RealMatrix, RealMatrix]:
 
 
 def across_real(length: int, positions: int, sign: int = -1) -> RealMatrix:
-    """(L, positions, 2): parts of a line -> the real parts of F[u, 0 .. N] and F[-u, 1 .. N]."""
+    """Return the matrix (L, positions, 2) from a line to the real parts of F[u, 0 .. N] and F[-u, 1 .. N]."""
     cosine, sine = _across(length, positions)
     return np.stack([cosine, -sign * _directions(length) * sine], axis=2)
 
 
 def across_imaginary(length: int, positions: int, sign: int = -1) -> RealMatrix:
-    """(L, positions, 2): parts of a line -> the imaginary parts of F[u, 0 .. N] and F[-u, 1 .. N]."""
+    """Return the matrix (L, positions, 2) from a line to the imaginary parts of F[u, 0 .. N] and F[-u, 1 .. N]."""
     cosine, sine = _across(length, positions)
     return np.stack([sign * sine, _directions(length) * cosine], axis=2)
 
 
 def inverse_real(length: int, valid: int) -> RealMatrix:
-    """(valid, L, 2): results of a line u >= 1 -> the real parts of its first `valid` positions."""
+    """Return the matrix (valid, L, 2) from a line u >= 1 to the real parts of its first `valid` positions."""
     cosine, sine = _across(length, valid)
     return np.stack([cosine.T, -sine.T], axis=2)
 
 
 def inverse_imaginary(length: int, valid: int) -> RealMatrix:
-    """(valid, L, 2): results of a line u >= 1 -> the imaginary parts of its first `valid` positions."""
+    """Return the matrix (valid, L, 2) from a line u >= 1 to the imaginary parts of its first `valid` positions."""
     cosine, sine = _across(length, valid)
     return np.stack([sine.T, cosine.T], axis=2) * _directions(length)[None]
 
 
 def inverse_line_0(length: int, valid: int) -> RealMatrix:
-    """(valid, N + 1, 2): results 0 .. N of line 0 -> its first `valid` positions, over L * L; they are real."""
+    """Return the matrix (valid, N + 1, 2) from results 0 .. N of line 0 to its first `valid` positions, over L * L."""
     angles = _angles(length, valid).T
     twice = np.where(np.arange(angles.shape[1]) == 0, 1.0, 2.0)
     return np.stack([np.cos(angles) * twice, -np.sin(angles) * twice], axis=2) / length**2
 
 
 def inverse_lines(length: int, valid: int) -> RealMatrix:
-    """(valid, N, 2): lines 1 .. N of a position -> their part of the first `valid` real outputs."""
+    """Return the matrix (valid, N, 2) from lines 1 .. N of a position to their part of the first `valid` outputs."""
     angles = _angles(length, valid)[1:].T
     return np.stack([np.cos(angles), -np.sin(angles)], axis=2) * (2 / length**2)

@@ -71,7 +71,7 @@ class Externals:
 
 
 def weight_key(layer: HardwareLayer) -> str:
-    """The name under which the packed weights of a layer, or of a slice of it, are kept."""
+    """Return the name of the packed weights of a layer or a slice."""
     return f"{layer.index}/{layer.fixed_weights.name}"
 
 

@@ -72,7 +72,7 @@ def _linear(fraction: Array) -> dict[int, Array]:
 
 
 def _cubic(fraction: Array, a: float) -> dict[int, Array]:
-    """Keys 1981, "Cubic convolution interpolation"."""
+    """Return the weights of the four taps (Keys 1981, "Cubic convolution interpolation")."""
     near, far = fraction, 1 - fraction
 
     def inner(x: Array) -> Array:
