@@ -1,4 +1,4 @@
-"""The joint system: exact values, bounds, intervals, robustness, and refusal of ambiguous designs."""
+"""The sparse system: exact values, bounds, intervals, robustness, and refusal of ambiguous designs."""
 
 from __future__ import annotations
 
