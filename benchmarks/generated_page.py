@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -56,10 +57,16 @@ def block(page: str, name: str) -> str:
 
 
 def with_block(page: str, name: str, content: str) -> str:
-    """Return the page with new content in a block."""
-    return _BLOCK.sub(
-        lambda match: f"{match[1]}\n{content.strip()}\n\n{match[4]}" if match["name"] == name else match[0], page
-    )
+    """Return the page with new content in a block; its sentences are wrapped."""
+    lines = "\n".join(map(_wrapped, content.strip().splitlines()))
+    return _BLOCK.sub(lambda match: f"{match[1]}\n{lines}\n\n{match[4]}" if match["name"] == name else match[0], page)
+
+
+def _wrapped(line: str) -> str:
+    if line.startswith("|"):
+        return line
+    indent = "  " if line.startswith(("- ", "  ")) else ""
+    return textwrap.fill(line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def targets_table(rows: Iterable[Reached]) -> str:
