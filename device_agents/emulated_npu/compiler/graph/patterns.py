@@ -53,7 +53,7 @@ ACTIVATIONS: Sequence[tuple[str, dict[str, Any], Pattern]] = (
     ("Swish", {}, ProductOf(1.0, (_X, Apply("Sigmoid", _X)))),
     ("HardSwish", {}, ProductOf(1.0, (_X, Apply("HardSigmoid", _X, attributes={"alpha": 1 / 6, "beta": 0.5})))),
     ("HardSwish", {}, ProductOf(1 / 6, (_X, _RELU6))),
-)  # fmt: skip
+)
 _HINTS = frozenset({"Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip"})
 
 
