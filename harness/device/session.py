@@ -7,7 +7,7 @@ import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from device_agents import wire
 from device_agents.truth import Revealed, Truth
@@ -84,7 +84,7 @@ class AgentSession:
         self._link = AgentLink(connection, device.name, self._deadlines)
         self.token = 0
 
-    def __enter__(self) -> AgentSession:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

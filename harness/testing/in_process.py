@@ -16,7 +16,6 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
 from typing import Any
 
 from device_agents.backends import Backend, HasOracle, LoadRequest, Refused
@@ -48,14 +47,6 @@ class InProcessSession(AgentSession):
         self.hello = AgentHello(VERSION, self.backend.name, facts, self.backend.clock, tuple(self.backend.reveals))
         self.token = next(_TOKENS)
         self._cancelled = False
-
-    def __enter__(self) -> InProcessSession:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def greet(self, with_backend: bool = True, purpose: Purpose = "measurement") -> AgentHello:  # noqa: ARG002
         """Return the hello made with the session."""
