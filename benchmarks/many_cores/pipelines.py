@@ -76,10 +76,14 @@ def main() -> None:
             points += [(float(count), run.runs[at].timed.report.speedup) for count, run in runs.items()]
             series.append(PlotSeries(f"{network}, {name}", tuple(points)))
     if arguments.plot is not None:
-        title = f"Speed-up over one core of {arguments.preset}"
-        write_figure(
-            arguments.plot, title, line_plot(series, PlotAxis("core groups", "log"), PlotAxis("speed-up", "log"))
-        )
+        write_plot(arguments.plot, series, arguments.preset)
+
+
+def write_plot(path: Path, series: Sequence[PlotSeries], preset: str) -> None:
+    """Write a page with the speed-up by number of groups."""
+    ticks = tuple((float(count), str(count)) for count in (1, *GROUPS))
+    axes = PlotAxis("core groups", "log", ticks), PlotAxis("speed-up", "log", ticks)
+    write_figure(path, f"Speed-up over one core of {preset}", line_plot(series, *axes))
 
 
 if __name__ == "__main__":
