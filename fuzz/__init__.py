@@ -1,6 +1,6 @@
-"""Fuzzing of the four readers of foreign input: seeds, mutations by structure, and the command `python -m fuzz`.
+"""Fuzz the four readers of foreign input: seeds, structured mutations, and the command `python -m fuzz`.
 
-Each module named after a reader has `seeds`, valid inputs made by the program itself, `mutate`, which changes an
-input along its structure, and `read`, which hands it to the reader: True where it is accepted, False where it is
-refused by the documented error. Whatever else `read` raises is a crash. The suite feeds the same three to hypothesis.
+Each module named after a reader has three functions. `seeds` returns valid inputs, `mutate` changes an input along its
+structure, and `read` passes it to the reader: it returns True if the reader accepts the input, and False if it raises
+the documented error. Any other exception is a crash. The tests use the same functions with hypothesis.
 """

@@ -1,7 +1,7 @@
-"""`python -m fuzz --seconds 60`: every target under atheris, one after the other; figures as a table and as JSON.
+"""`python -m fuzz --seconds 60`: run all targets under atheris, one after the other; print a table and JSON.
 
-Needs the extra `fuzz` (atheris, for CPython 3.11 to 3.13). Ends with status 1 where an input crashed, hung or took
-too much memory; such inputs lie in the folder of `--keep`. `--docs` writes the figures into docs/security.md.
+Needs the extra `fuzz` (atheris, for CPython 3.11 to 3.13). Exits with 1 if an input crashed, hung or took too much
+memory; such inputs are kept in the folder of `--keep`. `--docs` writes the figures into docs/security.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENDINGS = {"crash": "crash", "timeout": "hang", "oom": "memory"}
 
 @dataclass(frozen=True)
 class Figures:
-    """What one target came to; `faults` tells each crash, hang or breach of the memory limit once."""
+    """Figures of one target; `faults` lists each crash, hang or breach of the memory limit once."""
 
     target: str
     seconds: float
@@ -46,12 +46,12 @@ class Figures:
 
 
 def main() -> int:
-    """Runs the targets; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m fuzz", description="Fuzzes the four readers of foreign input.")
-    parser.add_argument("--seconds", type=int, default=60, help="for each target")
-    parser.add_argument("--keep", type=Path, default=None, help="folder for inputs at fault; default: a new one")
+    """Run the targets and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description="Fuzz the four readers of foreign input.")
+    parser.add_argument("--seconds", type=int, default=60, help="seconds for each target; default: 60")
+    parser.add_argument("--keep", type=Path, default=None, help="folder for inputs that fail; default: a new one")
     parser.add_argument("--docs", action="store_true", help="write the figures into docs/security.md")
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(NAMES)}; default: all")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"{', '.join(NAMES)}; default: all")
     options = parser.parse_args()
     if unknown := sorted(set(options.targets) - set(NAMES)):
         parser.error(f"there is no target {unknown[0]!r}; choose from {', '.join(NAMES)}")
@@ -74,13 +74,13 @@ def main() -> int:
     if options.docs:
         _write_docs(table)
     if any(result.faults for result in results):
-        print(f"Inputs at fault are in {keep}", file=sys.stderr)
+        print(f"Inputs that failed are in {keep}", file=sys.stderr)
         return 1
     return 0
 
 
 def _fuzz(name: str, seconds: int, keep: Path) -> Figures:
-    """Fuzzes one target; after a fault it goes on with what it has learnt until the time is over."""
+    """Fuzz one target; after a fault, continue with the corpus so far until the time is over."""
     with tempfile.TemporaryDirectory(prefix="harness-fuzz-") as scratch:
         corpus = Path(scratch) / "corpus"
         corpus.mkdir()
@@ -112,7 +112,7 @@ def _fuzz(name: str, seconds: int, keep: Path) -> Figures:
 
 
 def _one_run(name: str, seconds: int, run: int, statistics: Path, files: Path, keep: Path, corpus: Path) -> str:
-    """The log of one process of libFuzzer, which ends at the first fault."""
+    """Run a process of libFuzzer, which ends at the first fault, and return its log."""
     limits = [f"-max_total_time={seconds}", f"-timeout={HANG_S}", f"-rss_limit_mb={RSS_LIMIT_MB}"]
     limits += [f"-max_len={MAX_INPUT_BYTES}", "-len_control=0", "-mutate_depth=1", "-keep_seed=1"]
     limits += [f"-seed={run}", "-print_final_stats=1"]
@@ -121,15 +121,16 @@ def _one_run(name: str, seconds: int, run: int, statistics: Path, files: Path, k
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
     log = keep / f"{name}-{run}.log"
     with log.open("wb") as file:
+        limit_s = seconds + 120
+        nothing = subprocess.DEVNULL
         subprocess.run(
-            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-            timeout=seconds + 120, check=False,
-        )  # fmt: skip
+            command, cwd=ROOT, env=environment, stdin=nothing, stdout=file, stderr=file, timeout=limit_s, check=False
+        )
     return log.read_text(errors="replace")
 
 
 def _fault(log: str) -> str:
-    """What ended a run before its time: its kind, the error and where it was raised; nothing for a good end."""
+    """Return what ended a run early: its kind, the error and where it was raised; empty if nothing did."""
     found = re.search(r"Test unit written to \S*-(crash|timeout|oom|leak|slow-unit)-", log)
     ended = "Done " in log
     if ended and (found is None or found[1] == "slow-unit"):
@@ -139,7 +140,7 @@ def _fault(log: str) -> str:
     place = re.findall(r'File "[^"]*?((?:harness|device_agents|fuzz)/[^"]+)", line (\d+)', log)
     place = [one for one in place if not one[0].startswith("fuzz/")] or place
     where = f" at {place[-1][0]}:{place[-1][1]}" if place else ""
-    return f"{kind}{where}: {error[0][:120] if error else (log.strip().splitlines() or ['no words'])[-1][:120]}"
+    return f"{kind}{where}: {error[0][:120] if error else (log.strip().splitlines() or ['no output'])[-1][:120]}"
 
 
 def _last(pattern: str, log: str) -> int:
@@ -165,7 +166,7 @@ def _write_docs(table: str) -> None:
     before, _, rest = text.partition(_BEGIN)
     _, _, after = rest.partition(_END)
     if not after:
-        raise SystemExit(f"{PAGE.name} has no place for figures")
+        raise SystemExit(f"{PAGE.name} has no markers for the figures")
     versions = f"CPython {platform.python_version()} and atheris {importlib.metadata.version('atheris')}"
     PAGE.write_text(f"{before}{_BEGIN}\n{table}\n\nWith {versions}.\n{_END}{after}", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""The devices file: TOML with every key, and values that no key takes."""
+"""The reader of the devices file: TOML with all keys, and values that no key accepts."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ noise = 0.01
 [devices.here]
 transport = "local"
 """
-_KEYS = (
-    "backend", "resource", "options", "transport", "host", "port", "user", "identity", "known_hosts", "agent", "python",
-    "connect_timeout_s", "banner_timeout_s", "auth_timeout_s", "kind", "name", "groups", "golden_ms", "extra",
-)  # fmt: skip
-_VALUES = (
-    "0", "-1", "70000", "65535", "nan", "-inf", "1e400", "1.5", "true", "[]", "{}", "[[1, 2], {a = 1}]", "1979-05-27",
-    "07:32:00", "9" * 5000, "0x" + "f" * 5000, "0o7", "1_000", '"local"', '"ssh"', '"push"', '"null"', '"command"',
-    '"~/key"', '"~nobody-here/key"', '"a\\u0000b"', '"open"', '"."', '"""\na\n"""', "'x'", '"' + "k" * 5000 + '"',
-    "[" * 3000 + "]" * 3000, '["a", "b"]', "{threads = [1, 2]}", "{a = {b = 1}}", '["--x", "{model}"]',
-)  # fmt: skip
+_DEVICE_KEYS = ("backend", "resource", "options", "transport", "agent", "python", "kind", "name", "groups", "golden_ms")
+_SSH_KEYS = ("host", "port", "user", "identity", "known_hosts")
+_TIMEOUT_KEYS = ("connect_timeout_s", "banner_timeout_s", "auth_timeout_s")
+_KEYS = (*_DEVICE_KEYS, *_SSH_KEYS, *_TIMEOUT_KEYS, "extra")
+_NUMBERS = ("0", "-1", "70000", "65535", "nan", "-inf", "1e400", "1.5", "9" * 5000, "0x" + "f" * 5000, "0o7", "1_000")
+_PLAIN = ("true", "1979-05-27", "07:32:00", '"local"', '"ssh"', '"push"', '"null"', '"command"', '"open"', "'x'", '"."')
+_TRICKY = ('"~/key"', '"~nobody-here/key"', '"a\\u0000b"', '"""\na\n"""', '"' + "k" * 5000 + '"')
+_LISTS = ("[]", "[[1, 2], {a = 1}]", "[" * 3000 + "]" * 3000, '["a", "b"]', '["--x", "{model}"]')
+_TABLES = ("{}", "{threads = [1, 2]}", "{a = {b = 1}}")
+_VALUES = (*_NUMBERS, *_PLAIN, *_TRICKY, *_LISTS, *_TABLES)
 
 
 def read(data: bytes, folder: Path) -> bool:
-    """Reads a folder's devices.toml, beside which lie a key, and one that everybody may read."""
+    """Read the devices.toml of a folder that also has a private key, and a key that all users may read."""
     if not (folder / "key").exists():
         for name, mode in (("key", 0o600), ("open", 0o644)):
             (folder / name).write_text("no key")
@@ -72,13 +72,13 @@ def read(data: bytes, folder: Path) -> bool:
 
 
 def seeds() -> list[bytes]:
-    """A file with every key, and small ones."""
+    """Return a file with all keys, and small files."""
     small = ("", "[devices.a]\n", '[devices]\na = {backend = "null"}\n', "\ufeff[devices.a]\r\n")
     return [text.encode() for text in (_SEED, *small)]
 
 
 def mutate(data: bytes, draw: random.Random) -> bytes:
-    """Lines removed, repeated, exchanged or added, keys renamed, values replaced; sometimes plain bytes."""
+    """Remove, repeat, move or add lines, rename keys, replace values; sometimes change bytes."""
     text = data.decode("utf-8", "replace")
     if draw.random() < 0.15:
         return mutate_bytes(data, draw)

@@ -1,4 +1,4 @@
-"""The frame decoder, and the checks of what frames hold: streams of an agent, with lies in every place."""
+"""The frame decoder and the checks of frames: streams of an agent, with wrong values anywhere."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from device_agents import wire
 from fuzz.mutation import INTEGERS, TEXTS, any_value, json_text, mutate_bytes, mutate_json
 from harness.device import replies
 from harness.errors import DeviceError, ProtocolError
+from harness.strict import StrictModel
 
 _LENGTH = struct.Struct(">I")
 _MOST_PIECES = 1000
 _VISITS = (replies.Visit("p", 1, 2), replies.Visit("q", 0, 3))
-_REPLIES: dict[str, type[replies._Reply]] = {
+_REPLIES: dict[str, type[StrictModel]] = {
     "hello": replies.HelloReply,
     "lease": replies.LeaseReply,
     "status": replies.StatusReply,
@@ -29,7 +30,7 @@ _REPLIES: dict[str, type[replies._Reply]] = {
 
 
 def read(data: bytes, folder: Path) -> bool:  # noqa: ARG001 - nothing is written
-    """Decodes a stream in pieces as its first byte says, encodes it again, and checks the frames as replies."""
+    """Decode a stream in pieces of a size that its first byte sets, encode it again, and check frames as replies."""
     size = max(1 + (data[0] if data else 0) ** 2, len(data) // _MOST_PIECES)
     decoder = wire.Decoder()
     frames: list[wire.Frame] = []
@@ -53,10 +54,10 @@ def read(data: bytes, folder: Path) -> bool:  # noqa: ARG001 - nothing is writte
 
 def _check_round_trip(frame: wire.Frame) -> None:
     first = dataclasses.replace(frame, seq=0)
-    with contextlib.suppress(wire.FrameError):  # escaped characters may take more room than there was
+    with contextlib.suppress(wire.FrameError):  # escaped characters may exceed the size limit
         encoded = wire.encode(first)
         if list(wire.Decoder().feed(encoded)) != [first]:
-            raise AssertionError(f"{first} does not come back")
+            raise AssertionError(f"{first} changes when encoded and decoded")
 
 
 def _reply(frame: wire.Frame, run: replies.RunCheck) -> None:
@@ -66,7 +67,7 @@ def _reply(frame: wire.Frame, run: replies.RunCheck) -> None:
         replies.read_truth(frame.payload, "p", "device")
     elif frame.type == "error":
         if not isinstance(replies.agent_error("device", frame.fields), DeviceError):
-            raise AssertionError("an error frame that is no error")
+            raise AssertionError("an error frame that is not a DeviceError")
     elif frame.type in _REPLIES:
         reply = replies.check(_REPLIES[frame.type], frame.fields, "device")
         if isinstance(reply, replies.EndReply):
@@ -74,11 +75,9 @@ def _reply(frame: wire.Frame, run: replies.RunCheck) -> None:
 
 
 def seeds() -> list[bytes]:
-    """Streams of an agent: a whole run, the truth of an oracle, and errors."""
-    hello = {
-        "major": 2, "minor": 0, "agent_version": "1", "backend": "null", "fingerprint": {"cpu": "x", "runtime": "y 1"},
-        "clock": "device", "reveals": ["fusion", "chains"],
-    }  # fmt: skip
+    """Return streams of an agent: a whole run, the truth of an oracle, and errors."""
+    software = {"major": 2, "minor": 0, "agent_version": "1", "fingerprint": {"cpu": "x", "runtime": "y 1"}}
+    hello = {**software, "backend": "null", "clock": "device", "reveals": ["fusion", "chains"]}
     samples = json.dumps(
         {
             "series": [
@@ -122,7 +121,7 @@ def _stream(frames: list[tuple[str, int, bytes, dict[str, Any]]]) -> bytes:
 
 
 def mutate(data: bytes, draw: random.Random) -> bytes:
-    """Changes one frame, the order of frames, or plain bytes; most lengths and numbers stay right."""
+    """Change one frame, the order of frames, or bytes; most lengths and sequence numbers stay correct."""
     frames = _taken_apart(data[1:])
     if not frames or draw.random() < 0.15:
         return mutate_bytes(data, draw)
@@ -147,7 +146,7 @@ def mutate(data: bytes, draw: random.Random) -> bytes:
 
 
 def _taken_apart(stream: bytes) -> list[tuple[dict[str, Any], bytes]]:
-    """Headers and payloads as far as they can be told."""
+    """Return headers and payloads up to the first one that cannot be parsed."""
     frames: list[tuple[dict[str, Any], bytes]] = []
     with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError, struct.error):
         while stream:
@@ -164,10 +163,10 @@ def _taken_apart(stream: bytes) -> list[tuple[dict[str, Any], bytes]]:
 def _put_together(frames: list[tuple[dict[str, Any], bytes]], draw: random.Random) -> bytes:
     stream = b""
     for seq, (header, payload) in enumerate(frames):
-        told = dict(header)
+        fields = dict(header)
         if draw.random() < 0.97:
-            told |= {"seq": seq, "payload_bytes": len(payload)}
-        text = json_text(told, draw)
+            fields |= {"seq": seq, "payload_bytes": len(payload)}
+        text = json_text(fields, draw)
         length = len(text) if draw.random() < 0.98 else draw.choice((0, 1, len(text) + 1, 1 << 16, (1 << 32) - 1))
         stream += _LENGTH.pack(length) + text + payload
     if draw.random() < 0.02:

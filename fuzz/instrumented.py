@@ -1,7 +1,7 @@
 """One target under atheris: `python -m fuzz.instrumented TARGET STATISTICS FOLDER [libFuzzer options] CORPUS`.
 
-The reader's modules are instrumented while they are imported. STATISTICS, a JSON file, is written when an input takes
-longer than any before it, and every few thousand inputs. FOLDER is where the target puts its files.
+Modules of the reader are instrumented at import. STATISTICS, a JSON file, is written when an input takes longer than
+all before it, and every few thousand inputs. The target writes its files to FOLDER.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WRITE_EVERY = 2000
 
 
 def main(words: list[str]) -> None:
-    """Fuzzes until libFuzzer ends the process."""
+    """Fuzz until libFuzzer ends the process."""
     import atheris
 
     name, statistics, folder = words[1], Path(words[2]), Path(words[3])
@@ -34,7 +34,7 @@ def main(words: list[str]) -> None:
 
 
 class _Observed:
-    """Reads inputs and keeps the slowest, how many there were and how many were accepted."""
+    """Reads inputs, counts them and the accepted ones, and keeps the slowest."""
 
     def __init__(self, chosen: Target, statistics: Path, folder: Path) -> None:
         self._target = chosen
@@ -67,7 +67,7 @@ def _mutator(chosen: Target) -> Any:
     import atheris
 
     def mutate(data: bytes, max_size: int, seed: int) -> bytes:
-        draw = random.Random(seed)  # noqa: S311 - no secret
+        draw = random.Random(seed)  # noqa: S311 - not a secret
         if draw.random() < 0.1:
             return bytes(atheris.Mutate(data, max_size))
         for _ in range(draw.choice((1, 1, 2, 4))):

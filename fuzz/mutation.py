@@ -14,17 +14,16 @@ from google.protobuf.message import Message
 
 INTEGERS = (0, 1, -1, 2, 7, 255, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 40, (1 << 63) - 1, -(1 << 63), 1 << 63, 1 << 200)
 NUMBERS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-320, 1e300, -1e300, 1e-9)
-TEXTS = (
-    "", "a", "x" * 5000, "../../evil", "/etc/passwd", "C:\\evil", "=1+1", "\x1b[31m", "<script>", "a\nb", "\x00",
-    "\u202e", "\ud7ff", "\U0001f600", "NaN", "-", "--help", "~nobody-here/x", "..", ".", "\ufeff", "1e400", "a\rb",
-)  # fmt: skip
+_PATHS = ("../../evil", "/etc/passwd", "C:\\evil", "~nobody-here/x", "..", ".")
+_CHARACTERS = ("\x1b[31m", "a\nb", "a\rb", "\x00", "\u202e", "\ud7ff", "\U0001f600", "\ufeff")
+TEXTS = ("", "a", "x" * 5000, "=1+1", "<script>", "NaN", "1e400", "-", "--help", *_PATHS, *_CHARACTERS)
 RAW_NUMBERS = ("NaN", "-Infinity", "1e400", "-1e400", "1" * 5000, "0.1e-999", "1E+2", "true", '"\\ud800"', "-0")
 TOKENS = (b"\x00", b"\xff", b"\xef\xbb\xbf", b"\r\n", b'"', b"'", b"\\", b",", b"[" * 2000, b"{" * 2000, b"\xed\xa0")
 _NUMBER = re.compile(r"(?<=[:,\[ ])-?\d+(\.\d+)?([eE][-+]?\d+)?(?=[,\]} ])")
 
 
 def mutate_bytes(data: bytes, draw: random.Random) -> bytes:
-    """A few bytes changed, removed, repeated or put in."""
+    """Change, remove, repeat or insert a few bytes."""
     content = bytearray(data)
     for _ in range(draw.choice((1, 1, 2, 4))):
         at = draw.randrange(len(content) + 1)
@@ -44,7 +43,7 @@ def mutate_bytes(data: bytes, draw: random.Random) -> bytes:
 
 
 def any_value(draw: random.Random) -> Any:
-    """A JSON value that readers tend not to expect."""
+    """Return a JSON value that readers tend not to expect."""
     kind = draw.randrange(6)
     if kind == 0:
         return draw.choice(INTEGERS)
@@ -63,7 +62,7 @@ def any_value(draw: random.Random) -> Any:
 
 
 def mutate_json(value: Any, draw: random.Random) -> Any:
-    """A copy with one place changed: replaced, removed, renamed, repeated, or changed a little."""
+    """Return a copy with one value replaced, removed, renamed, repeated or changed slightly."""
     value = copy.deepcopy(value)
     holder, key = _place(value, draw)
     if holder is None:
@@ -86,7 +85,7 @@ def mutate_json(value: Any, draw: random.Random) -> Any:
 
 
 def _place(value: Any, draw: random.Random) -> tuple[Any, Any]:
-    """A random place below `value` as its container and its key there; None where there is none."""
+    """Return a random container below `value` and a key in it; (None, None) if there is none."""
     holder, key = None, None
     while isinstance(value, (dict, list)) and value:
         holder, key = value, draw.choice(list(value)) if isinstance(value, dict) else draw.randrange(len(value))
@@ -97,7 +96,7 @@ def _place(value: Any, draw: random.Random) -> tuple[Any, Any]:
 
 
 def json_text(value: Any, draw: random.Random) -> bytes:
-    """JSON, sometimes with a number that strict readers refuse."""
+    """Return JSON, sometimes with a number that strict readers refuse."""
     text = json.dumps(value)
     if draw.random() < 0.1:
         numbers = list(_NUMBER.finditer(text))
@@ -108,7 +107,7 @@ def json_text(value: Any, draw: random.Random) -> bytes:
 
 
 def mutate_text(text: str, draw: random.Random) -> str:
-    """Text with a piece of it replaced, removed or repeated, or other text."""
+    """Return the text with a part replaced, removed or repeated, or another text."""
     if not text or draw.random() < 0.3:
         return draw.choice(TEXTS)
     at = draw.randrange(len(text))
@@ -117,11 +116,8 @@ def mutate_text(text: str, draw: random.Random) -> str:
     return text[:at] + middle + text[end:]
 
 
-# --- protobuf -------------------------------------------------------------------------------------------------------
-
-
 def mutate_message(root: Message, draw: random.Random) -> None:
-    """Changes one field somewhere in a message, in place."""
+    """Change one field somewhere in a message, in place."""
     messages = _messages(root)
     message = draw.choice(messages)
     fields = [field for field, _ in message.ListFields()]
@@ -200,7 +196,7 @@ def _scalar(field: FieldDescriptor, value: Any, messages: list[Message], draw: r
     known = [text for other in messages for text in _texts(other)]
     if known and draw.random() < 0.7:
         return draw.choice(known)
-    return mutate_text(value if isinstance(value, str) else "", draw)  # damaged text comes as bytes
+    return mutate_text(value if isinstance(value, str) else "", draw)  # damaged text is read as bytes
 
 
 def _integer(field: FieldDescriptor, value: Any, draw: random.Random) -> int:

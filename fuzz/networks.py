@@ -1,4 +1,4 @@
-"""The ONNX reader: small networks with every field of the format changed, external data among them."""
+"""The ONNX reader: small networks with changes in all fields of the format, including external data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WEIGHTS_BYTES = 4096
 
 
 def read(data: bytes, folder: Path) -> bool:
-    """Reads a file beside which lie a file of weights, and a link to one outside."""
+    """Read a file in a folder that also has a file of weights, and a link to a file outside."""
     weights = folder / "weights.bin"
     if not weights.exists():
         weights.write_bytes(bytes(_WEIGHTS_BYTES))
@@ -30,13 +30,13 @@ def read(data: bytes, folder: Path) -> bool:
 
 
 def seeds() -> list[bytes]:
-    """Convolutions, attention, shapes that are computed, external weights, a local function, a free dimension."""
+    """Return models with convolutions, attention, computed shapes, external weights, a function, a free dimension."""
     models = [_convolutions(), _movements(), _shapes(), _external(), _function()]
     return [model.SerializeToString(deterministic=True) for model in models]
 
 
 def mutate(data: bytes, draw: random.Random) -> bytes:
-    """Changes fields of the model, its operators among them; sometimes plain bytes."""
+    """Change fields of the model, including operators; sometimes change bytes."""
     import onnx
     from google.protobuf.message import DecodeError
 

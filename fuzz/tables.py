@@ -1,4 +1,4 @@
-"""The reader of lookup tables: all four files changed, and most of the time signed again as a forger would."""
+"""The reader of lookup tables: changes in all four files, mostly with hashes that match again."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _SIGNED = 0.9
 
 
 def read(data: bytes, folder: Path) -> bool:
-    """Writes the parts as a table whose folder has the right name, and uses all that is read from it."""
+    """Write the parts as a table in a folder with the matching name, read it and use all of it."""
     parts = _unpacked(data)
     digest = hashlib.sha256(parts[MANIFEST]).hexdigest()[:8]
-    place = folder / f"2026-01-02-{digest}"
-    place.mkdir(exist_ok=True)
+    table_folder = folder / f"2026-01-02-{digest}"
+    table_folder.mkdir(exist_ok=True)
     for name, content in parts.items():
         if content or name in (MANIFEST, ENTRIES):
-            (place / name).write_bytes(content)
+            (table_folder / name).write_bytes(content)
     try:
-        table = read_lut(place)
+        table = read_lut(table_folder)
         _use(table)
     except LutError:
         return False
     finally:
         for name in _PARTS:
-            (place / name).unlink(missing_ok=True)
-        place.rmdir()
+            (table_folder / name).unlink(missing_ok=True)
+        table_folder.rmdir()
     return True
 
 
@@ -54,15 +54,15 @@ def _use(table: Lut) -> None:
     if table.entries:
         table.variance({0: 1, len(table.entries) - 1: 2})
     repr((table.name, table.visits, table.displacement, table.overhead.a, table.by_key, table.by_place))
-    learnt = table.loaded_predictor
-    if learnt is not None:
+    predictor = table.loaded_predictor
+    if predictor is not None:
         layers = (describe(entry.signature) for entry in table.entries[:3])
-        learnt.predict_all([layer for layer in layers if layer is not None])
+        predictor.predict_all([layer for layer in layers if layer is not None])
 
 
 @functools.cache
 def seeds() -> list[bytes]:
-    """Published tables: empty, with entries, and with a predictor."""
+    """Return published tables: empty, with entries, and with a predictor."""
     with tempfile.TemporaryDirectory() as root:
         tables = [_table(count, learn) for count, learn in ((0, False), (5, False), (8, True))]
         return [_packed(_files(publish(table, Path(root) / str(at)))) for at, table in enumerate(tables)]
@@ -94,7 +94,7 @@ def _table(count: int, learn: bool) -> Lut:
 
 
 def _predictor(entries: tuple[Entry, ...]) -> bytes:
-    """A predictor of all parts but trees, which would take seconds to grow."""
+    """Return a predictor without trees, which would take seconds to train."""
     import numpy as np
 
     from harness.predictor.features.layer_arrays import layer_arrays
@@ -141,7 +141,7 @@ def _entry(number: int) -> Entry:
 
 @functools.cache
 def _signatures() -> list[str]:
-    """Signatures of real layers, as the program writes them."""
+    """Return signatures of real layers."""
     from harness.network.layers import cut
     from harness.network.models import load_network
 
@@ -150,7 +150,7 @@ def _signatures() -> list[str]:
 
 
 def mutate(data: bytes, draw: random.Random) -> bytes:
-    """Changes one file along its structure, then states its hash, the keys and the number of entries anew."""
+    """Change one file along its structure, then mostly update hashes, keys and the number of entries."""
     if draw.random() < 0.03:
         return mutate_bytes(data, draw)
     parts = _unpacked(data)
@@ -225,7 +225,7 @@ def _mutated_predictor(content: bytes, draw: random.Random) -> bytes:
 
 
 def _signed(parts: dict[str, bytes]) -> dict[str, bytes]:
-    """The parts with a manifest that states their hashes and the number of entries."""
+    """Return the parts with a manifest whose hashes and number of entries match them."""
     try:
         manifest: Any = json.loads(parts[MANIFEST])
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The four targets by name, and what they share."""
+"""The four targets by name, and their common limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RSS_LIMIT_MB = 2048
 
 @dataclass(frozen=True)
 class Target:
-    """One reader: `read` takes an input and a folder of its own to put files in."""
+    """One reader: `read` takes an input and a folder for its own files."""
 
     name: str
     seeds: Callable[[], list[bytes]]
@@ -25,6 +25,6 @@ class Target:
 
 
 def target(name: str) -> Target:
-    """The target of that name; its module, and the reader behind it, are imported now."""
+    """Import the module of a target and the reader that it uses; return the target."""
     module = importlib.import_module(f"fuzz.{name}")
     return Target(name, module.seeds, module.mutate, module.read)
