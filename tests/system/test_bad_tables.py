@@ -29,7 +29,7 @@ def table(profiled: Harness, tmp_path: Path) -> Path:
 
 
 def _use(harness: Harness, table: Path, network: Path, *extra: str) -> Outcome:
-    return harness("estimate", network, "--lut", table, *extra, memory_bytes=2 << 30)
+    return harness("estimate", network, "--lut", table, *extra, memory_bytes=6 << 30)
 
 
 def _append(name: str, text: bytes) -> Callable[[Path], None]:
