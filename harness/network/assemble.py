@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
-from harness.network.network import FLOATS, ITEM_BYTES, Constant, Network, Node, TensorType
-from harness.network.prepare import onnx_dtype
+from harness.network.network import FLOATS, ITEM_BYTES, Network, Node, TensorType
+from harness.network.prepare import onnx_dtype, value_info
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto
+    import numpy as np
+    from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 MAX_TRAVELLING_ELEMENTS = 1024
 _FLOAT_WEIGHT_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Gather", "Einsum", "LSTM", "GRU", "RNN")
@@ -120,33 +121,43 @@ class ModelBuilder:
         self._inputs.append(ArraySpec(name, kind.dtype, kind.shape, 0, distribution, low, high))
         return name
 
-    def operator(
-        self, op: str, inputs: Sequence[str], output: TensorType, attributes: Mapping[str, Any] | None = None
-    ) -> str:
+    def operator(self, op: str, inputs: Sequence[str], output: TensorType, **attributes: Any) -> str:
         """Add an operator with one result of the given type; return the result's name."""
         from onnx import helper
 
         name = self._new_tensor(output)
-        self._nodes.append(helper.make_node(op, list(inputs), [name], f"n{len(self._nodes)}", **(attributes or {})))
+        self._nodes.append(helper.make_node(op, list(inputs), [name], f"n{len(self._nodes)}", **attributes))
         return name
+
+    def convolution(self, tensor: str, channels: int, kernel: Sequence[int], **attributes: Any) -> str:
+        """Add a convolution that keeps the spatial sizes, with a weight of its own; return its result."""
+        read = self._types[tensor]
+        shape = (channels, read.shape[1], *kernel)
+        weight = self.weight(TensorType(read.dtype, shape), math.prod(shape[1:]))
+        return self.operator("Conv", [tensor, weight], read.resized(1, channels), kernel_shape=kernel, **attributes)
 
     def weight(self, kind: TensorType, fan_in: int) -> str:
         """Add a weight that the device generates, normally distributed with the scale of He et al. 2015."""
-        name = f"w{len(self._weights)}"
+        return self._generated(kind, "normal", scale=math.sqrt(2 / max(1, fan_in)))
+
+    def _generated(self, kind: TensorType, distribution: str, **parameters: float) -> str:
+        name, seed = f"w{len(self._weights)}", self._seed * 100_003 + len(self._weights)
         self._types[name] = kind
-        scale = math.sqrt(2 / max(1, fan_in))
-        self._weights.append(ArraySpec(name, kind.dtype, kind.shape, self._next_seed(), "normal", scale=scale))
+        self._weights.append(ArraySpec(name, kind.dtype, kind.shape, seed, distribution, **parameters))
         return name
 
-    def constant(self, values: Sequence[int], dtype: str = "int64") -> str:
-        """Add a small one-dimensional constant that is sent with the model."""
+    def constant(self, values: Sequence[int]) -> str:
+        """Add a small one-dimensional constant of type int64 that is sent with the model."""
         import numpy
+
+        return self._sent(numpy.array(values, "int64"))
+
+    def _sent(self, value: np.ndarray[Any, Any]) -> str:
         from onnx import numpy_helper
 
         name = f"k{len(self._initializers)}"
-        array = numpy.array(values, dtype)
-        self._types[name] = TensorType(dtype, array.shape)
-        self._initializers.append(numpy_helper.from_array(array, name))
+        self._types[name] = TensorType(str(value.dtype), value.shape)
+        self._initializers.append(numpy_helper.from_array(value, name))
         return name
 
     def subgraph(self, network: Network, nodes: Sequence[Node], bound: Mapping[str, str]) -> dict[str, str]:
@@ -161,7 +172,8 @@ class ModelBuilder:
                 names[name] = self._new_tensor(network.types[name])
                 self._tensor_origin[names[name]] = name
             self._node_origin[f"n{len(self._nodes)}"] = node.index
-            self._nodes.append(_copy(node, inputs, [names.get(name, "") for name in node.outputs], len(self._nodes)))
+            outputs = [names.get(name, "") for name in node.outputs]
+            self._nodes.append(copy_node(node, f"n{len(self._nodes)}", inputs, outputs))
         return names
 
     def renew_weights(self) -> None:
@@ -188,58 +200,40 @@ class ModelBuilder:
     def _model(self, outputs: Sequence[str], *, external: bool) -> ModelProto:
         from onnx import helper
 
-        values = [self._value_info(spec.name) for spec in self._inputs]
-        initializers = list(self._initializers)
-        if external:
-            initializers.extend(_external(spec) for spec in self._weights)
-        else:
-            values.extend(self._value_info(spec.name) for spec in self._weights)
-        graph = helper.make_graph(
-            self._nodes, "probe", values, [self._value_info(name) for name in outputs], initializers
-        )
+        initializers = [*self._initializers, *(map(_external, self._weights) if external else ())]
+        inputs = self._values(spec.name for spec in (self._inputs if external else (*self._inputs, *self._weights)))
+        graph = helper.make_graph(self._nodes, "probe", inputs, self._values(outputs), initializers)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=_IR_VERSION)
 
-    def _value_info(self, name: str) -> Any:
-        from onnx import helper
-
-        kind = self._types[name]
-        return helper.make_tensor_value_info(name, onnx_dtype(kind.dtype), kind.shape)
+    def _values(self, names: Iterable[str]) -> list[ValueInfoProto]:
+        return [value_info(name, self._types[name]) for name in names]
 
     def _new_tensor(self, kind: TensorType) -> str:
         name = f"t{len(self._types)}"
         self._types[name] = kind
         return name
 
-    def _next_seed(self) -> int:
-        return self._seed * 100_003 + len(self._weights)
-
     def _bind_input(self, network: Network, names: Mapping[str, str], name: str) -> str:
         if name in names:
             return names[name]
         source = (id(network), name)
         if source not in self._constants:
-            self._constants[source] = self._copy_constant(network, name, network.constants[name])
+            self._constants[source] = self._copy_constant(network, name)
         return self._constants[source]
 
-    def _copy_constant(self, network: Network, name: str, constant: Constant) -> str:
-        from onnx import numpy_helper
-
-        readers = network.readers(name)
+    def _copy_constant(self, network: Network, name: str) -> str:
+        constant, readers = network.constants[name], network.readers(name)
+        kind, is_float = constant.type, constant.type.dtype in FLOATS
         is_weight = all(reader.op in WEIGHT_OPS for reader in readers)
-        learnt = is_weight or (constant.type.dtype in FLOATS and not any(_needs_values(reader) for reader in readers))
-        if constant.value is not None and (constant.type.elements <= MAX_TRAVELLING_ELEMENTS or not learnt):
-            copied = f"k{len(self._initializers)}"
-            self._types[copied] = constant.type
-            self._initializers.append(numpy_helper.from_array(constant.value, copied))
-            return copied
-        if is_weight and constant.type.dtype in FLOATS:
-            return self.weight(constant.type, _fan_in(constant.type, readers))
-        copied = f"w{len(self._weights)}"
-        self._types[copied] = constant.type
+        learnt = is_weight or (is_float and not any(_needs_values(reader) for reader in readers))
+        if constant.value is not None and (kind.elements <= MAX_TRAVELLING_ELEMENTS or not learnt):
+            return self._sent(constant.value)
+        if is_weight and is_float:
+            return self.weight(kind, _fan_in(kind, readers))
         # Positive values are valid for any constant: a scale, a variance, a divisor.
-        spread = ("uniform", 0.5, 1.5) if constant.type.dtype in FLOATS else ("integers", 0, 2)
-        self._weights.append(ArraySpec(copied, constant.type.dtype, constant.type.shape, self._next_seed(), *spread))
-        return copied
+        if is_float:
+            return self._generated(kind, "uniform", low=0.5, high=1.5)
+        return self._generated(kind, "integers", low=0, high=2)
 
 
 def assemble_network(network: Network, seed: int = 0) -> AssembledModel:
@@ -275,15 +269,11 @@ def _fan_in(kind: TensorType, readers: Sequence[Node]) -> int:
     return math.prod(kind.shape[1:]) if convolution else kind.shape[-2]
 
 
-def _copy(node: Node, inputs: Sequence[str], outputs: Sequence[str], position: int) -> NodeProto:
+def copy_node(node: Node, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> NodeProto:
+    """Return a node of the file with other names and without free text."""
     from onnx import NodeProto
 
-    copy = NodeProto()
-    copy.op_type = node.op
-    copy.name = f"n{position}"
-    copy.input.extend(inputs)
-    copy.output.extend(outputs)
-    copy.attribute.extend(node.proto.attribute)
+    copy = NodeProto(op_type=node.op, name=name, input=inputs, output=outputs, attribute=node.proto.attribute)
     for attribute in copy.attribute:  # free text of the file stays on the host
         attribute.ClearField("doc_string")
         if attribute.HasField("t"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.network.assemble import WEIGHT_OPS, index_bound
@@ -24,6 +24,7 @@ the operator that follows."""
 _MAX_OPERATORS = 12
 _MAX_BYTES = 1 << 23
 _COMPOSITE_OPERATORS = 4
+Nodes = tuple[Node, ...]
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class NodePair:
     """
 
     network: Network
-    first: tuple[Node, ...]
-    second: tuple[Node, ...]
+    first: Nodes
+    second: Nodes
     pattern: str
 
     @property
@@ -70,27 +71,29 @@ def neighbours(networks: Sequence[Network], rules: Sequence[FusionRule]) -> dict
     """
     found: dict[str, list[NodePair]] = {}
     for network in networks:
-        for pair in (*_adjacent(network, rules), *_composites(network, rules)):
-            found.setdefault(pair.pattern, []).append(pair)
+        for first, second in (*_adjacent(network, rules), *(() if rules else _composites(network))):
+            pattern = _pattern(network, (*first, *second))
+            found.setdefault(pattern, []).append(NodePair(network, first, second, pattern))
     return {pattern: tuple(pairs) for pattern, pairs in found.items()}
 
 
 def shapes(pairs: Sequence[NodePair]) -> tuple[NodePair, ...]:
     """Return a few distinct pairs of one pattern: as found, and adapted to shapes that show a saving best."""
-    found: dict[str, NodePair] = {}
-    for pair in pairs:
-        found.setdefault(_key(pair), pair)
+    found = _by_key(pairs)
     as_found = sorted(found.values(), key=_contrast, reverse=True)
-    adapted: dict[str, NodePair] = {}
-    for pair in as_found:
-        for variant in _variants(pair):
-            if (key := _key(variant)) not in found:
-                adapted.setdefault(key, variant)
-    varied = sorted(adapted.values(), key=_contrast, reverse=True)
+    adapted = _by_key(variant for pair in as_found for variant in _variants(pair))
+    varied = sorted((adapted[key] for key in adapted if key not in found), key=_contrast, reverse=True)
     chosen = as_found[:SHAPES_AS_FOUND] + varied[:SHAPES_ADAPTED]
     rest = as_found[SHAPES_AS_FOUND:] + varied[SHAPES_ADAPTED:]
-    chosen += rest[: SHAPES_AS_FOUND + SHAPES_ADAPTED - len(chosen)]
-    return tuple(chosen)
+    return (*chosen, *rest[: SHAPES_AS_FOUND + SHAPES_ADAPTED - len(chosen)])
+
+
+def _by_key(pairs: Iterable[NodePair]) -> dict[str, NodePair]:
+    """Return the first pair of each key."""
+    found: dict[str, NodePair] = {}
+    for pair in pairs:
+        found.setdefault(layer_key(pair.network, pair.graph).digest, pair)
+    return found
 
 
 def normal_form(pattern: str) -> str:
@@ -108,8 +111,12 @@ def _sink(group: Sequence[Node]) -> Node:
     return max(group, key=lambda node: node.index)
 
 
-def _adjacent(network: Network, rules: Sequence[FusionRule]) -> Iterator[NodePair]:
-    owner: dict[int, tuple[Node, ...]] = {node.index: (node,) for node in network.nodes}
+def _pattern(network: Network, nodes: Sequence[Node]) -> str:
+    return normal_form(pattern_of(network, nodes))
+
+
+def _adjacent(network: Network, rules: Sequence[FusionRule]) -> Iterator[tuple[Nodes, Nodes]]:
+    owner: dict[int, Nodes] = {node.index: (node,) for node in network.nodes}
     for group in match_all(network, rules):
         owner.update((node.index, tuple(sorted(group, key=lambda one: one.index))) for node in group)
     apart = {rule.pattern for rule in rules if not rule.holds}
@@ -120,40 +127,26 @@ def _adjacent(network: Network, rules: Sequence[FusionRule]) -> Iterator[NodePai
         seconds = [owner[reader.index] for reader in readers]
         if len({_sink(group).index for group in seconds}) != 1 or not _is_plain(network, seconds[0]):
             continue
-        known = any(_has_weights(network, reader) and _edge(network, node, reader) in apart for reader in readers)
+        known = any(_has_weights(network, reader) and _pattern(network, (node, reader)) in apart for reader in readers)
         if not known and len(first) + len(seconds[0]) <= _MAX_OPERATORS:
-            yield _pair(network, first, seconds[0])
-
-
-def _edge(network: Network, node: Node, reader: Node) -> str:
-    return normal_form(pattern_of(network, (node, reader)))
+            yield first, seconds[0]
 
 
 def _has_weights(network: Network, node: Node) -> bool:
     return node.op in WEIGHT_OPS and len(node.inputs) > 1 and node.inputs[1] in network.constants
 
 
-def _composites(network: Network, rules: Sequence[FusionRule]) -> Iterator[NodePair]:
-    if rules:
-        return
+def _composites(network: Network) -> Iterator[tuple[Nodes, Nodes]]:
     long = [rule for rule in DEFAULT_RULES if len(rule.nodes) > _COMPOSITE_OPERATORS]
     for group in match_all(network, long):
         nodes = tuple(sorted(group, key=lambda node: node.index))
-        yield _pair(network, nodes[:-1], nodes[-1:])
-
-
-def _pair(network: Network, first: tuple[Node, ...], second: tuple[Node, ...]) -> NodePair:
-    return NodePair(network, first, second, normal_form(pattern_of(network, (*first, *second))))
+        yield nodes[:-1], nodes[-1:]
 
 
 def _is_plain(network: Network, group: Sequence[Node]) -> bool:
     """Return whether all nodes have one result, they read activations, and their result is not used as indices."""
     one_result = all(len(node.results) == 1 for node in group)
     return one_result and any(map(network.activations, group)) and index_bound(network, _sink(group).outputs[0]) is None
-
-
-def _key(pair: NodePair) -> str:
-    return layer_key(pair.network, pair.graph).digest
 
 
 def _contrast(pair: NodePair) -> float:
@@ -203,21 +196,15 @@ def _narrowed(pair: NodePair) -> NodePair:
 def _narrow(network: Network, node: Node) -> Mapping[str, TensorType]:
     """Return new types of the first input and the weights, with few channels to sum over."""
     read, weight = network.types[node.inputs[0]], network.types[node.inputs[1]]
-    if node.op == "Conv" and weight.shape[1] == read.shape[1] > NARROW_CHANNELS:
-        shape = (read.shape[0], NARROW_CHANNELS, *read.shape[2:])
-        return {
-            node.inputs[0]: TensorType(read.dtype, shape),
-            node.inputs[1]: TensorType(weight.dtype, (weight.shape[0], NARROW_CHANNELS, *weight.shape[2:])),
-        }
     given = attributes(network, node)
-    if node.op in ("MatMul", "Gemm") and len(weight.shape) == 2 and not given.get("transA"):
-        axis = 1 if given.get("transB") else 0
-        shape = tuple(NARROW_CHANNELS if at == axis else size for at, size in enumerate(weight.shape))
-        return {
-            node.inputs[0]: TensorType(read.dtype, (*read.shape[:-1], NARROW_CHANNELS)),
-            node.inputs[1]: TensorType(weight.dtype, shape),
-        }
-    return {}
+    if node.op == "Conv" and weight.shape[1] == read.shape[1] > NARROW_CHANNELS:
+        axes = 1, 1
+    elif node.op in ("MatMul", "Gemm") and len(weight.shape) == 2 and not given.get("transA"):
+        axes = -1, 1 if given.get("transB") else 0
+    else:
+        return {}
+    changed = (kind.resized(axis, NARROW_CHANNELS) for kind, axis in zip((read, weight), axes, strict=True))
+    return dict(zip(node.inputs, changed, strict=False))
 
 
 def _grown(pair: NodePair, factor: float) -> NodePair | None:
@@ -231,13 +218,9 @@ def _grown(pair: NodePair, factor: float) -> NodePair | None:
 
 
 def _grow(kind: TensorType, factor: float) -> TensorType:
-    rank = len(kind.shape)
-    if rank == 4:
-        return TensorType(kind.dtype, (*kind.shape[:2], *(max(1, round(size * factor)) for size in kind.shape[2:])))
-    if rank in (2, 3):
-        rows = max(1, round(kind.shape[rank - 2] * factor**2))
-        return TensorType(kind.dtype, (*kind.shape[: rank - 2], rows, kind.shape[-1]))
-    return kind
+    growing = {4: {2: factor, 3: factor}, 3: {1: factor**2}, 2: {0: factor**2}}.get(len(kind.shape), {})
+    sizes = (max(1, round(size * growing[axis])) if axis in growing else size for axis, size in enumerate(kind.shape))
+    return TensorType(kind.dtype, tuple(sizes))
 
 
 def _with_types(pair: NodePair, changes: Mapping[str, TensorType]) -> NodePair | None:
@@ -251,6 +234,4 @@ def _with_types(pair: NodePair, changes: Mapping[str, TensorType]) -> NodePair |
         name: Constant(changes[name]) if name in changes else constant for name, constant in network.constants.items()
     }
     changed = replace(network, types={**network.types, **types}, constants=constants)
-    if normal_form(pattern_of(changed, nodes)) != pair.pattern:
-        return None
-    return replace(pair, network=changed)
+    return replace(pair, network=changed) if _pattern(changed, nodes) == pair.pattern else None

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.network.key import attributes, canonical
@@ -130,57 +129,39 @@ def learn_rules(reported: Sequence[ReportedGroups], source: str) -> tuple[Fusion
     longer rules. A rule that does not hold is kept as evidence. Groups with several sinks, or with an operator of
     several results, cannot be written as a pattern and are skipped.
     """
-    found: Counter[str] = Counter()
+    found: set[str] = set()
     for network, groups in reported:
         nodes = {node.index: node for node in network.nodes}
-        found.update(
-            pattern_of(network, [nodes[index] for index in sorted(group)])
-            for group in groups
-            if len(group) > 1 and _has_one_sink(network, group)
-        )
-    evidence = _Evidence(reported)
+        fused = (group for group in groups if len(group) > 1 and _has_one_sink(network, group))
+        found.update(pattern_of(network, [nodes[index] for index in sorted(group)]) for group in fused)
+    networks = [(_Matcher(network), set(groups), set[int]()) for network, groups in reported]
+
+    def places_of(pattern: str) -> list[tuple[frozenset[int], bool, set[int]]]:
+        """Return the places left to a pattern, whether each is a reported group, and the claims of its network."""
+        nodes = parse_pattern(pattern)
+        return [
+            (place, place in groups, claimed)
+            for matcher, groups, claimed in networks
+            for place in (frozenset(node.index for node in group) for group in matcher.places(nodes, claimed))
+        ]
+
+    def rank(pattern: str) -> float:
+        places = places_of(pattern)
+        return -sum(fused for _, fused, _ in places) / max(1, len(places))
+
     rules: list[FusionRule] = []
     for _, patterns in itertools.groupby(sorted(found, key=lambda text: (-_length(text), text)), _length):
         # A sum fused into one of two convolutions matches two patterns; the one with more evidence comes first.
-        for pattern in sorted(patterns, key=lambda text: -evidence.share(text)):
-            rules.append(evidence.rule(pattern, source))
+        for pattern in sorted(patterns, key=rank):
+            places = places_of(pattern)
+            rules.append(FusionRule(pattern, len(places), sum(fused for _, fused, _ in places), source))
+            for place, _, claimed in places if rules[-1].holds else ():
+                claimed.update(place)
     return tuple(rules)
 
 
 def _length(pattern: str) -> int:
     return pattern.count(";") + 1
-
-
-class _Evidence:
-    """Places of patterns in networks whose groups are reported; rules that hold claim their places."""
-
-    def __init__(self, reported: Sequence[ReportedGroups]) -> None:
-        self._reported = [(_Matcher(network), set(groups)) for network, groups in reported]
-        self._claimed: list[set[int]] = [set() for _ in reported]
-
-    def share(self, pattern: str) -> float:
-        """Return the fraction of unclaimed places that are reported groups."""
-        places = self._places(pattern)
-        return sum(self._is_reported(*place) for place in places) / max(1, len(places))
-
-    def rule(self, pattern: str, source: str) -> FusionRule:
-        """Return the pattern with its evidence; it claims its places if it holds."""
-        places = self._places(pattern)
-        rule = FusionRule(pattern, len(places), sum(self._is_reported(*place) for place in places), source)
-        for slot, group in places if rule.holds else ():
-            self._claimed[slot].update(node.index for node in group)
-        return rule
-
-    def _places(self, pattern: str) -> list[tuple[int, tuple[Node, ...]]]:
-        nodes = parse_pattern(pattern)
-        return [
-            (slot, group)
-            for slot, (matcher, _) in enumerate(self._reported)
-            for group in matcher.places(nodes, self._claimed[slot])
-        ]
-
-    def _is_reported(self, slot: int, group: Sequence[Node]) -> bool:
-        return frozenset(node.index for node in group) in self._reported[slot][1]
 
 
 def _has_one_sink(network: Network, group: frozenset[int]) -> bool:
@@ -220,8 +201,8 @@ class _Matcher:
         """Yield disjoint groups that match and share no node with `claimed`."""
         taken = set(claimed)
         for sink in self._network.nodes:
-            for bound in self._bind(pattern, len(pattern) - 1, sink, {}):
-                group = tuple(node for node in bound.values() if isinstance(node, Node))
+            for bound in self._bind(pattern, [(str(len(pattern) - 1), sink.outputs[0])], {}):
+                group = tuple(self._network.producers[bound[label]] for label in bound if not label.startswith("x"))
                 indices = {node.index for node in group}
                 if len(indices) == len(pattern) and taken.isdisjoint(indices) and self._is_closed(group, sink):
                     taken |= indices
@@ -229,44 +210,29 @@ class _Matcher:
                     break
 
     def _bind(
-        self, pattern: Sequence[PatternNode], position: int, node: Node, bound: dict[str, Node | str]
-    ) -> Iterator[dict[str, Node | str]]:
-        wanted = pattern[position]
-        variant = self._variants[node.index]
-        if wanted.op not in (variant, node.op):
-            return
-        reads = self._network.activations(node)
-        if len(reads) != len(wanted.reads):
-            return
-        bound = {**bound, str(position): node}
-        swappable = node.op in COMMUTATIVE and len(reads) <= _MAX_SWAPPED
-        for order in itertools.permutations(reads) if swappable else (tuple(reads),):
-            yield from self._bind_reads(pattern, wanted.reads, order, bound)
-
-    def _bind_reads(
-        self,
-        pattern: Sequence[PatternNode],
-        wanted: tuple[str, ...],
-        reads: tuple[str, ...],
-        bound: dict[str, Node | str],
-    ) -> Iterator[dict[str, Node | str]]:
+        self, pattern: Sequence[PatternNode], wanted: Sequence[tuple[str, str]], bound: Mapping[str, str]
+    ) -> Iterator[Mapping[str, str]]:
+        """Yield every way to extend `bound`, tensors by the labels of a pattern, by the `wanted` labels and tensors."""
         if not wanted:
             yield bound
             return
-        label, tensor = wanted[0], reads[0]
-        if label.startswith("x"):
-            if bound.get(label, tensor) == tensor:
-                yield from self._bind_reads(pattern, wanted[1:], reads[1:], {**bound, label: tensor})
-            return
-        writer = self._network.producers.get(tensor)
-        if writer is None or writer.outputs[0] != tensor:
-            return
+        (label, tensor), *rest = wanted
         if label in bound:
-            if bound[label] == writer:
-                yield from self._bind_reads(pattern, wanted[1:], reads[1:], bound)
+            if bound[label] == tensor:
+                yield from self._bind(pattern, rest, bound)
             return
-        for extended in self._bind(pattern, int(label), writer, bound):
-            yield from self._bind_reads(pattern, wanted[1:], reads[1:], extended)
+        bound = {**bound, label: tensor}
+        if label.startswith("x"):
+            yield from self._bind(pattern, rest, bound)
+            return
+        node, expected = self._network.producers.get(tensor), pattern[int(label)]
+        if node is None or node.outputs[0] != tensor or expected.op not in (self._variants[node.index], node.op):
+            return
+        reads = self._network.activations(node)
+        if len(reads) == len(expected.reads):
+            swappable = node.op in COMMUTATIVE and len(reads) <= _MAX_SWAPPED
+            for order in itertools.permutations(reads) if swappable else (reads,):
+                yield from self._bind(pattern, [*zip(expected.reads, order, strict=True), *rest], bound)
 
     def _is_closed(self, group: Sequence[Node], sink: Node) -> bool:
         """Return whether only the sink's results are read outside the group."""

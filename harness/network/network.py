@@ -12,13 +12,12 @@ if TYPE_CHECKING:
     import numpy as np
     from onnx import NodeProto
 
-_DTYPES_BY_BYTES = {
-    1: ("int8", "uint8", "bool"),
-    2: ("float16", "bfloat16", "int16", "uint16"),
-    4: ("float32", "int32", "uint32"),
-    8: ("float64", "int64", "uint64"),
+ITEM_BYTES = {
+    **dict.fromkeys(("int8", "uint8", "bool"), 1),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
+    **dict.fromkeys(("float32", "int32", "uint32"), 4),
+    **dict.fromkeys(("float64", "int64", "uint64"), 8),
 }
-ITEM_BYTES = {dtype: size for size, dtypes in _DTYPES_BY_BYTES.items() for dtype in dtypes}
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 
@@ -38,6 +37,12 @@ class TensorType:
     def bytes(self) -> int:
         """Size in bytes, densely packed."""
         return self.elements * ITEM_BYTES[self.dtype]
+
+    def resized(self, axis: int, size: int) -> TensorType:
+        """Return the type with another size along one axis."""
+        shape = list(self.shape)
+        shape[axis] = size
+        return TensorType(self.dtype, tuple(shape))
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"

@@ -336,11 +336,18 @@ def _operands(node: Node) -> dict[str, str]:
 def _single_node_model(node: NodeProto, inputs: Mapping[str, TensorType], opset: int) -> bytes:
     from onnx import helper
 
-    values = [helper.make_tensor_value_info(name, onnx_dtype(kind.dtype), kind.shape) for name, kind in inputs.items()]
+    values = [value_info(name, kind) for name, kind in inputs.items()]
     outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
     graph = helper.make_graph([node], "node", values, outputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     return bytes(model.SerializeToString())
+
+
+def value_info(name: str, kind: TensorType) -> ValueInfoProto:
+    """Return the declaration of an input or output of an ONNX graph."""
+    from onnx import helper
+
+    return helper.make_tensor_value_info(name, onnx_dtype(kind.dtype), kind.shape)
 
 
 def onnx_dtype(dtype: str) -> int:

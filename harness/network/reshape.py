@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from harness.network.assemble import copy_node
 from harness.network.network import Network, Node, TensorType
-from harness.network.prepare import onnx_dtype
-
-if TYPE_CHECKING:
-    from onnx import NodeProto
+from harness.network.prepare import value_info
 
 
 def retyped(network: Network, nodes: Sequence[Node], changes: Mapping[str, TensorType]) -> dict[str, TensorType] | None:
@@ -28,10 +25,9 @@ def retyped(network: Network, nodes: Sequence[Node], changes: Mapping[str, Tenso
         if constant is not None and constant.value is not None and name not in changes:
             initializers.append(numpy_helper.from_array(constant.value, name))
         else:
-            kind = changes.get(name, network.types[name])
-            values.append(helper.make_tensor_value_info(name, onnx_dtype(kind.dtype), kind.shape))
+            values.append(value_info(name, changes.get(name, network.types[name])))
     results = [helper.make_empty_tensor_value_info(name) for node in nodes for name in node.results]
-    copies = [_copy(node) for node in nodes]
+    copies = [copy_node(node, node.name, node.inputs, node.outputs) for node in nodes]
     graph = helper.make_graph(copies, "retyped", values, results, initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", network.opset)])
     try:
@@ -49,14 +45,3 @@ def retyped(network: Network, nodes: Sequence[Node], changes: Mapping[str, Tenso
     views = (node for node in nodes if node.op == "Reshape")
     fits = all(known[node.inputs[0]].elements == known[node.outputs[0]].elements for node in views)
     return types if fits else None
-
-
-def _copy(node: Node) -> NodeProto:
-    """Return the node of the file with inputs renamed as in the prepared network."""
-    from onnx import NodeProto
-
-    copy = NodeProto()
-    copy.CopyFrom(node.proto)
-    del copy.input[:]
-    copy.input.extend(node.inputs)
-    return copy

@@ -84,19 +84,15 @@ def _pool_rows(builder: ModelBuilder, tensor: str, _: Layout) -> tuple[str, Over
 def _convolve(builder: ModelBuilder, tensor: str, window: int) -> tuple[str, OverheadTerms]:
     """Append a convolution to at most eight channels; a matrix product for a window of one at rank 2 and 3."""
     read = builder.type_of(tensor)
-    rank = len(read.shape)
-    if window == 1 and rank <= 3:
+    spatial = len(read.shape) - 2
+    if window == 1 and spatial <= 1:
         channels = min(OUTPUT_CHANNELS, read.shape[-1])
         weight = builder.weight(TensorType(read.dtype, (read.shape[-1], channels)), read.shape[-1])
-        written = TensorType(read.dtype, (*read.shape[:-1], channels))
-        return builder.operator("MatMul", [tensor, weight], written), _own_terms(read, written)
-    spatial = rank - 2
-    channels = min(OUTPUT_CHANNELS, read.shape[1])
-    shape = (channels, read.shape[1], *[window] * spatial)
-    weight = builder.weight(TensorType(read.dtype, shape), read.shape[1] * window**spatial)
-    attributes = {"kernel_shape": [window] * spatial, "pads": [window // 2] * (2 * spatial)}
-    written = TensorType(read.dtype, (read.shape[0], channels, *read.shape[2:]))
-    return builder.operator("Conv", [tensor, weight], written, attributes), _own_terms(read, written)
+        result = builder.operator("MatMul", [tensor, weight], read.resized(-1, channels))
+    else:
+        channels, pads = min(OUTPUT_CHANNELS, read.shape[1]), [window // 2] * (2 * spatial)
+        result = builder.convolution(tensor, channels, [window] * spatial, pads=pads)
+    return result, _own_terms(read, builder.type_of(result))
 
 
 class AuxiliaryKind(StrEnum):
@@ -143,11 +139,10 @@ def chosen_kind(choice: AuxiliaryChoice | None) -> AuxiliaryKind | None:
     """
     if choice is None or choice == AUTO:
         return None
-    kind = next((kind for kind in AuxiliaryKind if kind == choice), None)
-    if kind is None:
+    if choice not in list(AuxiliaryKind):
         step = f"Choose from {', '.join((AUTO, *AuxiliaryKind))}"
         raise UsageError(f"There is no auxiliary layer {choice[:40]!r}", next_step=step)
-    return kind
+    return AuxiliaryKind(choice)
 
 
 def auxiliary_for(clock: str) -> AuxiliaryKind:
@@ -183,42 +178,41 @@ def _on_chip_terms(read: TensorType) -> OverheadTerms:
 
 
 def _shaped(builder: ModelBuilder, tensor: str, least_rank: int) -> str:
-    """Return the tensor in a rank that the auxiliary layer takes."""
-    rank = len(builder.type_of(tensor).shape)
-    if rank < least_rank:
-        return unsqueezed(builder, tensor, tuple(range(3 - rank)))
-    return _folded(builder, tensor) if rank > _MAX_RANK else tensor
+    """Return the tensor in a rank that the auxiliary layer takes; pooling takes at most three spatial dimensions."""
+    read = builder.type_of(tensor)
+    if len(read.shape) < least_rank:
+        return unsqueezed(builder, tensor, tuple(range(3 - len(read.shape))))
+    if len(read.shape) <= _MAX_RANK:
+        return tensor
+    shape = (*read.shape[: _MAX_RANK - 1], math.prod(read.shape[_MAX_RANK - 1 :]))
+    return builder.operator("Reshape", [tensor, builder.constant(shape)], TensorType(read.dtype, shape))
 
 
 def _pooled(builder: ModelBuilder, tensor: str, window: tuple[int, ...], strides: tuple[int, ...]) -> str:
     read = builder.type_of(tensor)
     steps = tuple(-(-size // stride) for size, stride in zip(read.shape[2:], strides, strict=True))
     written = TensorType(read.dtype, (*read.shape[:2], *steps))
-    attributes = {"kernel_shape": list(window), "strides": list(strides)}
-    return builder.operator("AveragePool", [tensor], written, attributes)
+    return builder.operator("AveragePool", [tensor], written, kernel_shape=window, strides=strides)
 
 
 def _as_float(builder: ModelBuilder, tensor: str) -> tuple[str, OverheadTerms]:
     kind = builder.type_of(tensor)
-    terms = OverheadTerms()
     if kind.dtype == "float32":
-        return tensor, terms
+        return tensor, OverheadTerms()
+    terms = OverheadTerms(views=1)
     if kind.shape and kind.elements > 1:
-        tensor = slice_leading(builder, tensor, tuple(1 for _ in kind.shape))
+        tensor = slice_leading(builder, tensor, (1,) * len(kind.shape))
         kind = builder.type_of(tensor)
         terms += OverheadTerms(slices=1, slice_bytes=kind.bytes)
-    return builder.operator("Cast", [tensor], TensorType("float32", kind.shape), {"to": 1}), terms + OverheadTerms(
-        views=1
-    )
+    return builder.operator("Cast", [tensor], TensorType("float32", kind.shape), to=1), terms
 
 
 def slice_leading(builder: ModelBuilder, tensor: str, shape: tuple[int, ...]) -> str:
     """Append a slice that takes the leading part of a tensor, of the given shape."""
-    read = builder.type_of(tensor)
-    written = TensorType(read.dtype, shape)
-    axes, zeros = list(range(len(shape))), [0] * len(shape)
+    written = TensorType(builder.type_of(tensor).dtype, shape)
+    axes, zeros = range(len(shape)), [0] * len(shape)
     if builder.opset < 10:
-        return builder.operator("Slice", [tensor], written, {"axes": axes, "starts": zeros, "ends": list(shape)})
+        return builder.operator("Slice", [tensor], written, axes=axes, starts=zeros, ends=shape)
     bounds = [builder.constant(zeros), builder.constant(shape), builder.constant(axes)]
     return builder.operator("Slice", [tensor, *bounds], written)
 
@@ -231,12 +225,5 @@ def unsqueezed(builder: ModelBuilder, tensor: str, axes: tuple[int, ...]) -> str
         shape.insert(axis, 1)
     written = TensorType(read.dtype, tuple(shape))
     if builder.opset < 13:
-        return builder.operator("Unsqueeze", [tensor], written, {"axes": list(axes)})
+        return builder.operator("Unsqueeze", [tensor], written, axes=axes)
     return builder.operator("Unsqueeze", [tensor, builder.constant(axes)], written)
-
-
-def _folded(builder: ModelBuilder, tensor: str) -> str:
-    """Append an operator that merges the trailing dimensions: pooling takes at most three spatial ones."""
-    read = builder.type_of(tensor)
-    shape = (*read.shape[: _MAX_RANK - 1], math.prod(read.shape[_MAX_RANK - 1 :]))
-    return builder.operator("Reshape", [tensor, builder.constant(shape)], TensorType(read.dtype, shape))

@@ -13,8 +13,6 @@ counted as c; a fifth family has several loads and stores in one run.
 
 from __future__ import annotations
 
-import itertools
-
 from harness.network.assemble import ModelBuilder
 from harness.network.network import TensorType
 from harness.probe.auxiliary import AuxiliaryKind, attach_strided, slice_leading, unsqueezed
@@ -44,17 +42,17 @@ def calibration_probes(auxiliary: AuxiliaryKind, largest_bytes: int) -> tuple[Pr
     """
     edges = [edge for edge in EDGES if edge <= ALWAYS_UP_TO_EDGE or CHANNELS * 4 * edge * edge <= 2 * largest_bytes]
     if auxiliary.layer.strided:
-        varied = [_null(edge, CHANNELS, {edge, edge // 4, 1}, auxiliary) for edge in edges]
+        varied = [_null(edge, CHANNELS, stride, auxiliary) for edge in edges for stride in (1, edge // 4, edge)]
     else:  # the output size follows from the picture's edge, the input size also from its channels
         varied = [
-            _null(edge, channels, {1}, auxiliary)
+            _null(edge, channels, 1, auxiliary)
             for edge in edges
             for channels in CHANNEL_CHOICES
             if channels * edge * edge <= CHANNELS * edges[-1] ** 2
         ]
     probes = [
-        *(probe for family in varied for probe in family),
-        *(_sliced(edge, part, auxiliary) for edge in edges if edge >= 64 for part in sorted({EDGES[0], edge // 4})),
+        *varied,
+        *(_sliced(edge, part, auxiliary) for edge in edges if edge >= 64 for part in (EDGES[0], edge // 4)),
         *(_stacked(edge, depth, auxiliary) for edge in (EDGES[0], 64) for depth in STACKS),
         *(_viewed(edge, auxiliary) for edge in edges),
     ]
@@ -86,14 +84,10 @@ def _moved(loaded: TensorType, stored: TensorType) -> OverheadTerms:
     return OverheadTerms(loaded_bytes=loaded.bytes, stored_bytes=stored.bytes, accesses=2)
 
 
-def _null(edge: int, channels: int, strides: set[int], auxiliary: AuxiliaryKind) -> list[Probe]:
-    probes = []
-    picture = _picture(edge, channels)
-    for stride in sorted(strides):
-        builder = ModelBuilder(_OPSET)
-        result, terms = attach_strided(builder, builder.input(picture), auxiliary, (stride, stride))
-        probes.append(_finish(f"null {channels}x{edge}x{edge} /{stride}", builder, picture, result, terms, auxiliary))
-    return probes
+def _null(edge: int, channels: int, stride: int, auxiliary: AuxiliaryKind) -> Probe:
+    builder, picture = ModelBuilder(_OPSET), _picture(edge, channels)
+    result, terms = attach_strided(builder, builder.input(picture), auxiliary, (stride, stride))
+    return _finish(f"null {channels}x{edge}x{edge} /{stride}", builder, picture, result, terms, auxiliary)
 
 
 def _sliced(edge: int, part: int, auxiliary: AuxiliaryKind) -> Probe:
@@ -142,15 +136,9 @@ def _busy(rows: int, stride: int, auxiliary: AuxiliaryKind) -> Probe:
     Its loads and stores are hidden behind the computation.
     """
     builder = ModelBuilder(_OPSET)
-    tensor = builder.input(_busy_picture(rows, BUSY_CHANNELS[0]))
-    for inputs, outputs in itertools.pairwise(BUSY_CHANNELS):
-        weight = builder.weight(TensorType("float32", (outputs, inputs, 1, 1)), inputs)
-        attributes = {"kernel_shape": [1, 1]}
-        tensor = builder.operator("Conv", [tensor, weight], _busy_picture(rows, outputs), attributes)
+    tensor = builder.input(TensorType("float32", (1, BUSY_CHANNELS[0], rows, BUSY_EDGE)))
+    for channels in BUSY_CHANNELS[1:]:
+        tensor = builder.convolution(tensor, channels, [1, 1])
     result, terms = attach_strided(builder, tensor, auxiliary, (stride, stride))
     terms += OverheadTerms(stacks=1, stacked_rows=rows, last_bytes=builder.type_of(result).bytes // rows)
     return finish("calibration", f"busy {rows}x{BUSY_EDGE} /{stride}", builder.build([result]), terms, auxiliary)
-
-
-def _busy_picture(rows: int, channels: int) -> TensorType:
-    return TensorType("float32", (1, channels, rows, BUSY_EDGE))

@@ -36,8 +36,7 @@ def materialise(builder: ModelBuilder, tensor: str) -> str:
     if kind.shape[axis] == 1:
         axis = kind.shape.index(max(kind.shape))
     index = builder.input(TensorType("int64", (1,)), kind.shape[axis])
-    picked = TensorType(kind.dtype, (*kind.shape[:axis], 1, *kind.shape[axis + 1 :]))
-    return builder.operator("Gather", [tensor, index], picked, {"axis": axis})
+    return builder.operator("Gather", [tensor, index], kind.resized(axis, 1), axis=axis)
 
 
 def window_probe(network: Network, layers: Sequence[Layer], members: Collection[int], views: Collection[int]) -> Probe:

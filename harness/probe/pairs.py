@@ -68,7 +68,7 @@ def plan_pairs(
     probes: dict[str, Probe] = {reference.id: reference}
     planned, groups = [], []
     for pair, producer in pairs:
-        built = _Pair(pair, producer, auxiliary).probes()
+        built = _PairBuilder(pair, producer, auxiliary).probes()
         fresh = {probe.id: probe for probe in built.values() if probe.id not in probes}
         probes.update(fresh)
         groups.append(tuple(fresh.values()))
@@ -78,71 +78,57 @@ def plan_pairs(
     return ProbePlan(probes, (), batches, reference.id, (), auxiliary), tuple(planned)
 
 
-class _Pair:
+@dataclass(frozen=True)
+class _PairBuilder:
     """Builds the probes of a pair.
 
     Each input of a group, except its first, has an auxiliary layer of its own in the probes with and without that
     group, so that both sides of the subtraction have the same number of auxiliary layers.
     """
 
-    def __init__(self, pair: NodePair, producer: ProducerKind, auxiliary: AuxiliaryKind) -> None:
-        self._network, self._between, self._auxiliary = pair.network, pair.between, auxiliary
-        self._label = f"{pair.pattern} {pair.shape} {producer}"
-        self._between_producer = producer
-        self._first = canonical(pair.network, pair.first, [pair.between])
-        self._second = canonical(pair.network, pair.second, [pair.result])
-        nodes = (*self._first.nodes, *self._second.nodes)
-        inputs = tuple(dict.fromkeys((*self._first.inputs, *self._others())))
-        self._both = Subgraph(nodes, inputs, (pair.result,))
-
-    def _others(self) -> tuple[str, ...]:
-        return tuple(name for name in self._second.inputs if name != self._between)
+    pair: NodePair
+    producer: ProducerKind
+    auxiliary: AuxiliaryKind
 
     def probes(self) -> Mapping[str, Probe]:
         """Return all six probes by the names of `PairProbes`."""
-        own, others = self._first.inputs, self._others()
-        shared = [name for name in others if name in own]
-        beside_both = [*own[1:], *(name for name in others if name not in own)]
+        network, between = self.pair.network, self.pair.between
+        first = canonical(network, self.pair.first, [between])
+        second = canonical(network, self.pair.second, [self.pair.result])
+        others = tuple(name for name in second.inputs if name != between)
+        inputs = tuple(dict.fromkeys((*first.inputs, *others)))
+        both = Subgraph((*first.nodes, *second.nodes), inputs, second.outputs)
+        shared = [name for name in others if name in first.inputs]
         return {
-            "first": self._probe("first", self._first, own[1:]),
-            "second": self._probe("second", self._second, others),
-            "both": self._probe("both", self._both, beside_both),
-            "between": self._null("between", [self._between, *shared]),
-            "first_inputs": self._null("inputs of first", own),
-            "second_inputs": self._null("inputs of second", [self._between, *others]),
+            "first": self._probe("first", first.inputs[1:], first),
+            "second": self._probe("second", others, second),
+            "both": self._probe("both", inputs[1:], both),
+            "between": self._probe("between", [between, *shared]),
+            "first_inputs": self._probe("inputs of first", first.inputs),
+            "second_inputs": self._probe("inputs of second", [between, *others]),
         }
 
-    def _probe(self, what: str, graph: Subgraph, watched: Sequence[str]) -> Probe:
-        """Return producers, the group, and auxiliary layers on its result and on the inputs `watched`."""
-        builder = ModelBuilder(self._network.opset)
-        bound = {name: self._produce(builder, name) for name in graph.inputs}
-        names = builder.subgraph(self._network, graph.nodes, bound)
-        plain = graph.outputs[0] == self._between and self._producer(self._between) != "convolution"
-        result, terms = attach(builder, names[graph.outputs[0]], self._auxiliary, "plain" if plain else "outside")
-        return self._finish(what, builder, [result], terms, [(name, bound[name]) for name in watched])
+    def _probe(self, what: str, watched: Sequence[str], graph: Subgraph | None = None) -> Probe:
+        """Return producers, the group if there is one, and auxiliary layers on its result and on inputs (`watched`)."""
+        network, between = self.pair.network, self.pair.between
 
-    def _null(self, what: str, tensors: Sequence[str]) -> Probe:
-        builder = ModelBuilder(self._network.opset)
-        bound = [(name, self._produce(builder, name)) for name in tensors]
-        return self._finish(what, builder, [], OverheadTerms(), bound)
+        def producer(name: str) -> ProducerKind:
+            return self.producer if name == between else producer_of(network, name)
 
-    def _finish(
-        self,
-        what: str,
-        builder: ModelBuilder,
-        results: list[str],
-        terms: OverheadTerms,
-        watched: Sequence[tuple[str, str]],
-    ) -> Probe:
-        for name, tensor in watched:
-            layout: Layout = "outside" if self._producer(name) == "convolution" else "plain"
-            result, added = attach(builder, tensor, self._auxiliary, layout)
+        def layout(name: str) -> Layout:
+            return "outside" if producer(name) == "convolution" else "plain"
+
+        builder, results, terms = ModelBuilder(network.opset), [], OverheadTerms()
+        read = graph.inputs if graph else watched
+        bound = {name: produce_as(producer(name), builder, network, name) for name in read}
+        attached = [(bound[name], layout(name)) for name in watched]
+        if graph:
+            (written,) = graph.outputs
+            written_layout = layout(written) if written == between else "outside"
+            attached.insert(0, (builder.subgraph(network, graph.nodes, bound)[written], written_layout))
+        for tensor, kept in attached:
+            result, added = attach(builder, tensor, self.auxiliary, kept)
             results.append(result)
             terms += added
-        return finish("pair", f"{self._label}: {what}", builder.build(results), terms, self._auxiliary)
-
-    def _produce(self, builder: ModelBuilder, tensor: str) -> str:
-        return produce_as(self._producer(tensor), builder, self._network, tensor)
-
-    def _producer(self, tensor: str) -> ProducerKind:
-        return self._between_producer if tensor == self._between else producer_of(self._network, tensor)
+        label = f"{self.pair.pattern} {self.pair.shape} {self.producer}: {what}"
+        return finish("pair", label, builder.build(results), terms, self.auxiliary)

@@ -148,14 +148,9 @@ def network_probe(network: Network) -> Probe:
 
 def reference_probe() -> Probe:
     """Return a probe that tracks drift: a convolution of about 100 µs on a desktop core, visited between others."""
-    shape = (1, 64, 28, 28)
     builder = ModelBuilder(13)
-    source = builder.input(TensorType("float32", shape))
-    weight = builder.weight(TensorType("float32", (64, 64, 3, 3)), 576)
-    window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
-    result, terms = attach(
-        builder, builder.operator("Conv", [source, weight], TensorType("float32", shape), window), AuxiliaryKind.AVGPOOL
-    )
+    source = builder.input(TensorType("float32", (1, 64, 28, 28)))
+    result, terms = attach(builder, builder.convolution(source, 64, [3, 3], pads=[1] * 4), AuxiliaryKind.AVGPOOL)
     return finish("reference", "reference", builder.build([result]), terms, None)
 
 

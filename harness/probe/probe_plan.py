@@ -19,7 +19,7 @@ from harness.probe.batches import NODE_BYTES, SESSION_BYTES, Batch, Visits, batc
 from harness.probe.calibration import calibration_probes
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe import Probe, can_stack, layer_probe, null_probe, reference_probe, stack_probe
-from harness.probe.producer import producers_of
+from harness.probe.producer import ProducerKind, producers_of
 
 STACK_COPIES = (1, 2, 4)
 
@@ -108,9 +108,10 @@ def plan_probes(
     probes.update((probe.id, probe) for plan in plans for probe in plan.probes)
     probes.update((probe.id, probe) for cut in networks for probe in cut.windows)
     chains = tuple(chain for cut in networks for chain in cut.chains)
-    weights = Counter(probe for plan in plans for probe in plan.entering.elements())
-    weights.update(_window_ids(chains))
-    weights.update(probe.id for probe in calibration)  # the overhead is in every estimate
+    windows = (name for one in chains for name in (one.alone, one.alone_null, one.meeting, one.meeting_null) if name)
+    weights = Counter((*windows, *(probe.id for probe in calibration)))  # the overhead is in every estimate
+    for group, count in (counted for plan in plans for counted in plan.in_context):
+        weights.update({probe.id: count for probe in group})
     return ProbePlan(
         probes=probes,
         layers=_merged(plans),
@@ -139,12 +140,6 @@ def _batches(
         yield from batched(_fresh(seen, plan.stacks), "cold")
 
 
-def _window_ids(chains: Sequence[ChainProbes]) -> Iterator[str]:
-    """Yield the windows that enter the estimate of a network."""
-    for chain in chains:
-        yield from filter(None, (chain.alone, chain.alone_null, chain.meeting, chain.meeting_null))
-
-
 def _merged(plans: Sequence[_NetworkPlan]) -> tuple[LayerProbes, ...]:
     """Return the layers of all networks, each context once, with the probes of the first network that has it."""
     merged: dict[tuple[LayerKey, str], LayerProbes] = {}
@@ -154,18 +149,14 @@ def _merged(plans: Sequence[_NetworkPlan]) -> tuple[LayerProbes, ...]:
     return tuple(merged.values())
 
 
-@dataclass(frozen=True)
+@dataclass
 class _NetworkPlan:
-    """One network's probes: those in context with the number of times that the layer occurs, layers alone, stacks.
+    """One network's probes: those in context with the number of times that the layer occurs, layers alone, stacks."""
 
-    `entering` counts how often a probe's total enters the sum of the network's layers.
-    """
-
-    layers: tuple[LayerProbes, ...]
-    in_context: tuple[tuple[tuple[Probe, ...], int], ...]
-    alone: tuple[Probe, ...]
-    stacks: tuple[Probe, ...]
-    entering: Counter[str]
+    layers: list[LayerProbes] = field(default_factory=list)
+    in_context: list[tuple[tuple[Probe, ...], int]] = field(default_factory=list)
+    alone: list[Probe] = field(default_factory=list)
+    stacks: list[Probe] = field(default_factory=list)
 
     @property
     def probes_in_context(self) -> tuple[Probe, ...]:
@@ -180,23 +171,17 @@ def _plan_network(cut: CutNetwork, auxiliary: AuxiliaryKind) -> _NetworkPlan:
     occurrences: dict[tuple[LayerKey, str], list[Layer]] = {}
     for layer in cut.layers:
         occurrences.setdefault((layer.key, context_of(cut.network, layer)), []).append(layer)
-    layers: list[LayerProbes] = []
-    in_context: list[tuple[tuple[Probe, ...], int]] = []
-    alone: list[Probe] = []
-    stacks: list[Probe] = []
-    entering: Counter[str] = Counter()
-    networks = (cut.network.sha256[:8],)
-    for (key, context), equal in occurrences.items():
-        layer = equal[0]
-        whole, without, within, null = _layer_probes(cut, layer, auxiliary)
-        copies = _stacks(cut, layer, auxiliary)
-        ids = (whole.id, without.id, within.id, null.id, tuple(probe.id for probe in copies))
-        layers.append(LayerProbes(key, context, layer.op, layer.name, *ids, networks))
-        in_context.append(((within, null), len(equal)))
-        alone += [whole, without]
-        stacks += copies
-        entering.update({within.id: len(equal), null.id: len(equal)})
-    return _NetworkPlan(tuple(layers), tuple(in_context), tuple(alone), tuple(stacks), entering)
+    plan = _NetworkPlan()
+    for (key, context), (layer, *others) in occurrences.items():
+        probes = _layer_probes(cut, layer, auxiliary)
+        stacks = _stacks(cut, layer, auxiliary)
+        ids = {name: probe.id for name, probe in probes.items()}
+        copies, networks = tuple(probe.id for probe in stacks), (cut.network.sha256[:8],)
+        plan.layers.append(LayerProbes(key, context, layer.op, layer.name, **ids, stacks=copies, networks=networks))
+        plan.in_context.append(((probes["in_context"], probes["null"]), 1 + len(others)))
+        plan.alone += [probes["layer"], probes["auxiliary"]]
+        plan.stacks += stacks
+    return plan
 
 
 def _visited_as_in(cut: CutNetwork, plan: _NetworkPlan, cache_bytes: int) -> Iterator[Batch]:
@@ -215,8 +200,8 @@ def _fresh(seen: set[str], probes: Sequence[Probe]) -> list[Probe]:
     return list(fresh.values())
 
 
-def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tuple[Probe, Probe, Probe, Probe]:
-    """Return the probes in the order of `LayerProbes`: layer, auxiliary, in_context, null."""
+def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> dict[str, Probe]:
+    """Return the probes by the names of `LayerProbes`."""
     network, inputs, result = cut.network, layer.graph.inputs, layer.graph.outputs[0]
     producers = producers_of(network, layer, cut.blocked)
     layout = _layout_of(cut, layer)
@@ -224,12 +209,15 @@ def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tu
     bounds = [index_bound(network, name) for name in inputs]
     by_itself: Layout = "plain" if layout == "plain" else "outside"
     in_front: list[Layout] = ["private" if producer == "convolution" else "plain" for producer in producers]
-    return (
-        layer_probe(network, layer, ["outside" for _ in inputs], auxiliary, "layer", layout),
-        null_probe([network.types[result]], ["outside"], auxiliary, network.opset, "auxiliary", layouts=[by_itself]),
-        layer_probe(network, layer, producers, auxiliary, "context", layout),
-        null_probe(types, producers, auxiliary, network.opset, "null", bounds, in_front),
-    )
+    alone: list[ProducerKind] = ["outside" for _ in inputs]
+    return {
+        "layer": layer_probe(network, layer, alone, auxiliary, "layer", layout),
+        "auxiliary": null_probe(
+            [network.types[result]], ["outside"], auxiliary, network.opset, "auxiliary", layouts=[by_itself]
+        ),
+        "in_context": layer_probe(network, layer, producers, auxiliary, "context", layout),
+        "null": null_probe(types, producers, auxiliary, network.opset, "null", bounds, in_front),
+    }
 
 
 def _stacks(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tuple[Probe, ...]:

@@ -52,11 +52,6 @@ def produce(builder: ModelBuilder, kind: TensorType, producer: ProducerKind, bou
     if producer == "outside":
         return builder.input(kind, bound)
     if producer == "convolution":
-        batch, channels, *spatial = kind.shape
-        source = builder.input(TensorType(kind.dtype, (batch, PRODUCER_CHANNELS, *spatial)))
-        weight = builder.weight(TensorType(kind.dtype, (channels, PRODUCER_CHANNELS, 1, 1)), PRODUCER_CHANNELS)
-        return builder.operator(
-            "Relu", [builder.operator("Conv", [source, weight], kind, {"kernel_shape": [1, 1]})], kind
-        )
-    source = builder.input(kind)
-    return builder.operator("Not" if kind.dtype == "bool" else "Abs", [source], kind)
+        source = builder.input(kind.resized(1, PRODUCER_CHANNELS))
+        return builder.operator("Relu", [builder.convolution(source, kind.shape[1], [1, 1])], kind)
+    return builder.operator("Not" if kind.dtype == "bool" else "Abs", [builder.input(kind)], kind)

@@ -1,9 +1,8 @@
-"""The formats in which runtimes report their graphs. Adding a runtime takes one module and one line in `FORMATS`."""
+"""The formats in which runtimes report their graphs. Adding a runtime takes one module and one line in `READERS`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from harness.errors import ProtocolError
 from harness.network.assemble import EmittedNames
@@ -13,23 +12,10 @@ from harness.network.runtime_graph.onnxruntime import read_onnxruntime
 from harness.network.runtime_graph.openvino import read_openvino
 from harness.network.runtime_graph.reported import RuntimeGraph
 
-
-@dataclass(frozen=True)
-class GraphFormat:
-    """How to read one format.
-
-    `read` reads the graph of a whole network. `read_chains` reads only the chains and views of a model that holds
-    part of a network; it is None if the runtime has no chains.
-    """
-
-    read: Callable[[Network, EmittedNames, bytes], RuntimeGraph]
-    read_chains: Callable[[EmittedNames, bytes], RuntimeGraph] | None = None
-
-
-FORMATS: Mapping[str, GraphFormat] = {
-    "onnxruntime": GraphFormat(read_onnxruntime),
-    "openvino": GraphFormat(read_openvino),
-    "emulated-npu": GraphFormat(read_npu, read_npu_chains),
+READERS: Mapping[str, Callable[[Network, EmittedNames, bytes], RuntimeGraph]] = {
+    "onnxruntime": read_onnxruntime,
+    "openvino": read_openvino,
+    "emulated-npu": read_npu,
 }
 
 
@@ -39,15 +25,15 @@ def read_runtime_graph(network: Network, names: EmittedNames, format_name: str, 
     `names` maps the tensors and nodes of the model that was sent to those of the network. Raises ProtocolError for an
     unknown format and for content that contradicts itself.
     """
-    if format_name not in FORMATS:
+    if format_name not in READERS:
         raise ProtocolError(f"The device reports its graph as {format_name[:40]!r}", next_step="Update harness")
-    return FORMATS[format_name].read(network, names, content)
+    return READERS[format_name](network, names, content)
 
 
 def read_runtime_chains(names: EmittedNames, format_name: str, content: bytes) -> RuntimeGraph:
     """Return the chains and views of a model that holds some nodes of a network and others beside them.
 
-    `groups` and `blocked` are empty. Raises ProtocolError for content that contradicts itself.
+    `groups` and `blocked` are empty. Only the emulated NPU has chains. Raises ProtocolError for content that
+    contradicts itself.
     """
-    read = FORMATS[format_name].read_chains if format_name in FORMATS else None
-    return RuntimeGraph((), frozenset()) if read is None else read(names, content)
+    return read_npu_chains(names, content) if format_name == "emulated-npu" else RuntimeGraph((), frozenset())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Annotated
 
 from pydantic import Field
@@ -10,14 +10,8 @@ from pydantic import Field
 from harness.network.assemble import EmittedNames
 from harness.network.disjoint_sets import DisjointSets
 from harness.network.network import Network
-from harness.network.runtime_graph.reported import (
-    NodeName,
-    Reported,
-    ReportedLayer,
-    RuntimeGraph,
-    node_indices,
-    parse_report,
-)
+from harness.network.runtime_graph.reported import NodeName, ReportedLayer, RuntimeGraph, node_indices, parse_report
+from harness.strict import StrictModel
 
 
 class _LayerWithLayout(ReportedLayer):
@@ -25,7 +19,7 @@ class _LayerWithLayout(ReportedLayer):
     layout: Annotated[str, Field(pattern=r"\A[A-Za-z0-9]{0,32}\z")]
 
 
-class _ReportedGraph(Reported):
+class _ReportedGraph(StrictModel):
     layers: Annotated[tuple[_LayerWithLayout, ...], Field(max_length=100_000)]
 
 
@@ -43,8 +37,11 @@ def read_openvino(network: Network, names: EmittedNames, content: bytes) -> Runt
         sets.join(nodes)
     _absorb_folded(network, sets, {index for nodes, _ in layers for index in nodes})
     groups = tuple(frozenset(group) for group in sets.groups())
+    group_of = {index: group for group in groups for index in group}
     blocked = {index for nodes, layout in layers if not _is_plain(layout) for index in nodes}
-    return RuntimeGraph(groups, _results(network, groups, blocked))
+    written = ((name, node.index) for node in network.nodes if node.index in blocked for name in node.outputs)
+    read_outside = (name for name, index in written if network.is_read_outside(name, group_of[index]))
+    return RuntimeGraph(groups, frozenset(read_outside))
 
 
 def _absorb_folded(network: Network, sets: DisjointSets[int], named: Collection[int]) -> None:
@@ -60,15 +57,3 @@ def _absorb_folded(network: Network, sets: DisjointSets[int], named: Collection[
 def _is_plain(layout: str) -> bool:
     """Return whether the dimensions (a, b, c, …) lie in memory in their own order, none of them split."""
     return layout == "abcdefghijkl"[: len(layout)]
-
-
-def _results(network: Network, groups: Iterable[frozenset[int]], nodes: Collection[int]) -> frozenset[str]:
-    """Return the tensors that these nodes write and that other groups read or the network returns."""
-    group_of = {index: group for group in groups for index in group}
-    return frozenset(
-        name
-        for node in network.nodes
-        if node.index in nodes
-        for name in node.outputs
-        if network.is_read_outside(name, group_of[node.index])
-    )

@@ -30,18 +30,14 @@ class RuntimeGraph:
     views: frozenset[int] = frozenset()
 
 
-class Reported(StrictModel):
-    """A part of a report: strict types, no unknown fields."""
-
-
-class ReportedLayer(Reported):
+class ReportedLayer(StrictModel):
     """A layer of the runtime and the nodes of the model that it executes."""
 
     name: Annotated[str, Field(max_length=1000)]
     nodes: tuple[NodeName, ...]
 
 
-Report = TypeVar("Report", bound=Reported)
+Report = TypeVar("Report", bound=StrictModel)
 
 
 def parse_report(form: type[Report], content: bytes) -> Report:
@@ -56,11 +52,10 @@ def parse_report(form: type[Report], content: bytes) -> Report:
 
 def node_indices(names: EmittedNames, nodes: Iterable[str]) -> frozenset[int]:
     """Return the indices of reported nodes; raises ProtocolError for a node that was not sent."""
-    nodes = tuple(nodes)
-    unknown = next((name for name in nodes if name not in names.nodes), None)
-    if unknown is not None:
-        raise unreadable(f"It names a node {unknown[:40]!r} that was not sent")
-    return frozenset(names.nodes[name] for name in nodes)
+    try:
+        return frozenset(names.nodes[name] for name in nodes)
+    except KeyError as error:
+        raise unreadable(f"It names a node {error.args[0][:40]!r} that was not sent") from None
 
 
 def unreadable(why: str = "") -> ProtocolError:

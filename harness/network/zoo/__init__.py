@@ -7,7 +7,6 @@ Importing this package is cheap; onnx is imported by the first call of `build`.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,35 +14,18 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMES", "build"]
 
-_MODULES = {
-    "mobilenetv2": "inverted_residuals",
-    "resnet18": "resnet",
-    "efficientnet_b0": "inverted_residuals",
-    "dscnn": "dscnn",
-    "vit_tiny": "transformers",
-    "bert_mini": "transformers",
-}
-"""The module of each network; its function is called `build_NAME`."""
-NAMES = tuple(_MODULES)
+NAMES = ("mobilenetv2", "resnet18", "efficientnet_b0", "dscnn", "vit_tiny", "bert_mini")
 
 
 def build(name: str, seed: int = 0) -> ModelProto:
     """Return the network called `name` (one of `NAMES`) with weights drawn from `seed`.
 
-    The same name and seed give the same bytes. Papers and parameter counts (trainable ones, without the running
-    statistics of batch norm):
-
-    - mobilenetv2: Sandler et al. 2018, 3,504,872
-    - resnet18: He et al. 2015, 11,689,512
-    - efficientnet_b0: Tan and Le 2019, 5,288,548
-    - dscnn: Zhang et al. 2017 in the variant of MLPerf Tiny, 23,756
-    - vit_tiny: Dosovitskiy et al. 2020, Touvron et al. 2020, 5,717,416
-    - bert_mini: Devlin et al. 2018, Turc et al. 2019, 11,170,560
-
-    Raises ValueError, listing the names, for any other name.
+    The same name and seed give the same bytes. Raises ValueError, listing the names, for any other name.
     """
     if name not in NAMES:
         raise ValueError(f"no network called {name!r} in the zoo; choose one of: {', '.join(NAMES)}")
-    module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    from harness.network.zoo import convolutional, transformers
+
+    module = transformers if name in ("vit_tiny", "bert_mini") else convolutional
     model: ModelProto = getattr(module, f"build_{name}")(seed)
     return model

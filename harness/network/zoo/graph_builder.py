@@ -44,7 +44,6 @@ class GraphBuilder:
     """One graph under construction, with the random generator that its weights come from."""
 
     def __init__(self, name: str, seed: int) -> None:
-        """Start an empty graph called `name`."""
         self._name = name
         self._random = np.random.default_rng(seed)
         self._nodes: list[NodeProto] = []
@@ -68,9 +67,8 @@ class GraphBuilder:
 
     def model(self) -> ModelProto:
         """Return the finished network."""
-        graph = helper.make_graph(
-            self._nodes, self._name, self._inputs, self._outputs, list(self._initializers.values())
-        )
+        weights = list(self._initializers.values())
+        graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, weights)
         opsets = [helper.make_opsetid("", OPSET)]
         return helper.make_model(graph, producer_name="harness", opset_imports=opsets, ir_version=IR_VERSION)
 
@@ -153,15 +151,13 @@ class GraphBuilder:
 
     def conv_relu6(self, name: str, x: str, conv: Conv2d) -> str:
         """Append a Conv, its BatchNormalization and Clip(0, 6), called `name`.relu6."""
-        return self.relu6(f"{name}.relu6", self.conv_bn(name, x, conv))
+        x = self.conv_bn(name, x, conv)
+        low, high = self.constant(f"{name}.relu6.min", 0.0), self.constant(f"{name}.relu6.max", 6.0)
+        return self.node("Clip", f"{name}.relu6", x, low, high)
 
     def conv_swish(self, name: str, x: str, conv: Conv2d) -> str:
         """Append a Conv, its BatchNormalization and a swish, called `name`.swish."""
         return self.swish(f"{name}.swish", self.conv_bn(name, x, conv))
-
-    def global_pool_flatten(self, x: str) -> str:
-        """Append GlobalAveragePool and Flatten, the way from feature maps to a classifier."""
-        return self.node("Flatten", "flatten", self.node("GlobalAveragePool", "avgpool", x), axis=1)
 
     # -- linear layers and layer norm ----------------------------------------------------------------------------
 
@@ -195,11 +191,6 @@ class GraphBuilder:
         return self.node("Add", f"{name}.add", scaled, self.normal(f"{name}.bias", (width,)))
 
     # -- activations ---------------------------------------------------------------------------------------------
-
-    def relu6(self, name: str, x: str) -> str:
-        """Append Clip(0, 6)."""
-        low, high = self.constant(f"{name}.min", 0.0), self.constant(f"{name}.max", 6.0)
-        return self.node("Clip", name, x, low, high)
 
     def swish(self, name: str, x: str) -> str:
         """Append x * sigmoid(x) as Sigmoid and Mul."""

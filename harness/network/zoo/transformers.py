@@ -15,7 +15,7 @@ BERT_VOCABULARY, BERT_POSITIONS, BERT_SEGMENTS = 30522, 512, 2
 MASKED = -10000.0  # added to the attention scores of padding tokens
 
 
-def build_vit_tiny(seed: int = 0) -> ModelProto:
+def build_vit_tiny(seed: int) -> ModelProto:
     """Build ViT-Tiny/16 at 224x224, 1000 classes: width 192, depth 12, 3 heads, class token.
 
     Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words" (arXiv 2010.11929), in the tiny size of Touvron et al.
@@ -62,7 +62,7 @@ def _vit_attention(graph: GraphBuilder, name: str, x: str) -> str:
     return graph.linear(f"{name}.proj", x, (VIT_WIDTH, VIT_WIDTH))
 
 
-def build_bert_mini(seed: int = 0) -> ModelProto:
+def build_bert_mini(seed: int) -> ModelProto:
     """Build the BERT-Mini encoder with pooler: 4 layers, width 256, 4 heads, sequence length 128.
 
     Devlin et al. 2018, "BERT" (arXiv 1810.04805), in the mini size of Turc et al. 2019, "Well-Read Students Learn
@@ -89,22 +89,16 @@ def build_bert_mini(seed: int = 0) -> ModelProto:
 
 def _bert_embeddings(graph: GraphBuilder, name: str, ids: str) -> str:
     """Append the sum of token, segment and position embeddings, normalised."""
-    rows = {"word": BERT_VOCABULARY, "token_type": BERT_SEGMENTS, "position": BERT_POSITIONS}
-    picks = {
-        "word": ids,
-        "token_type": graph.constant(f"{name}.token_type_ids", np.zeros((1, BERT_LENGTH), dtype=np.int64)),
-        "position": graph.constant(f"{name}.position_ids", np.arange(BERT_LENGTH, dtype=np.int64)[np.newaxis]),
-    }
-    word, token_type, position = (
-        graph.node(
-            "Gather",
-            f"{name}.{kind}",
-            graph.normal(f"{name}.{kind}.weight", (rows[kind], BERT_WIDTH), spread=EMBEDDING_SPREAD),
-            picks[kind],
-            axis=0,
-        )
-        for kind in rows
-    )
+    zeros = graph.constant(f"{name}.token_type_ids", np.zeros((1, BERT_LENGTH), dtype=np.int64))
+    positions = graph.constant(f"{name}.position_ids", np.arange(BERT_LENGTH, dtype=np.int64)[np.newaxis])
+
+    def embedded(kind: str, rows: int, picked: str) -> str:
+        table = graph.normal(f"{name}.{kind}.weight", (rows, BERT_WIDTH), spread=EMBEDDING_SPREAD)
+        return graph.node("Gather", f"{name}.{kind}", table, picked, axis=0)
+
+    word = embedded("word", BERT_VOCABULARY, ids)
+    token_type = embedded("token_type", BERT_SEGMENTS, zeros)
+    position = embedded("position", BERT_POSITIONS, positions)
     x = graph.node("Add", f"{name}.add1", word, token_type)
     x = graph.node("Add", f"{name}.add2", x, position)
     return graph.layer_norm_decomposed(f"{name}.norm", x, BERT_WIDTH, epsilon=1e-12)
@@ -113,9 +107,8 @@ def _bert_embeddings(graph: GraphBuilder, name: str, ids: str) -> str:
 def _mask_bias(graph: GraphBuilder, name: str, mask: str) -> str:
     """Append (1 - mask) * MASKED, in a shape that broadcasts over heads and queries."""
     for axis in (1, 2):
-        mask = graph.node(
-            "Unsqueeze", f"{name}.unsqueeze_{axis}", mask, graph.constant(f"{name}.unsqueeze_{axis}.axes", [axis])
-        )
+        axes = graph.constant(f"{name}.unsqueeze_{axis}.axes", [axis])
+        mask = graph.node("Unsqueeze", f"{name}.unsqueeze_{axis}", mask, axes)
     mask = graph.node("Cast", f"{name}.cast", mask, to=TensorProto.FLOAT)
     absent = graph.node("Sub", f"{name}.sub", graph.constant(f"{name}.one", 1.0), mask)
     return graph.node("Mul", f"{name}.mul", absent, graph.constant(f"{name}.masked", MASKED))
