@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from in_process import InProcessSession
+
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from device_agents.backends.null import NullBackend
 from harness.errors import DeviceQuarantined
@@ -17,7 +19,6 @@ from harness.fleet.health import SESSIONS_TO_LEARN, check_golden
 from harness.fleet.store import FleetStore
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Journal
-from harness.testing.in_process import InProcessSession
 
 SLOWDOWNS = (1.0, 1.02, 1.05, 1.1, 1.2)
 NOISE = 0.01

@@ -35,6 +35,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from in_process import InProcessSession
 from scipy.stats import beta
 
 from benchmarks.generated_page import table
@@ -56,7 +57,6 @@ from harness.slowdowns.night_comparison import compare_nights
 from harness.slowdowns.power import level_of_each
 from harness.slowdowns.watch_plan import SHARE, WatchPlan, plan_watch
 from harness.slowdowns.watch_series import WatchSeries, layer_subject, read_watch
-from harness.testing.in_process import InProcessSession
 
 DEVICE = "npu01"
 SLOWER = 1.02

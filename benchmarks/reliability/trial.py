@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fault_proxy import BlackHole, Close, FaultProxy, Reset
 from nullbench import build_network
 
 from benchmarks.reliability.agents import agent_below, agents_here
@@ -31,7 +32,6 @@ from benchmarks.reliability.interrupted_run import ENDING, MODEL, Ending, read_e
 from benchmarks.reliability.journal import Samples, Visits, reading, samples, visits
 from device_agents.lease import holder_of
 from harness.device.session import Deadlines
-from harness.testing.fault_proxy import BlackHole, Close, FaultProxy, Reset
 from harness.workspace import Workspace
 
 VICTIMS = ("controller", "agent", "worker", "link")
@@ -44,10 +44,10 @@ HUNG = "hung"
 IDLE_S = 135.0
 """An agent without a lease that receives nothing exits after two minutes."""
 IMPORTED = (
+    "fault_proxy",
     "harness",
     "harness.fleet.local_engine",
     "harness.lut.build",
-    "harness.testing.fault_proxy",
     "onnx",
     "paramiko",
 )

@@ -7,12 +7,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from in_process import InProcessSession
 
 from device_agents.backends import BACKENDS, Refused, Registration, create
 from device_agents.backends.null import NullBackend
 from harness.device.inventory import load_inventory
 from harness.device.session import ProbePayload, Visit
-from harness.testing.in_process import InProcessSession
 
 INPUT = {"name": "x", "shape": [1000], "dtype": "float32", "distribution": "normal", "seed": 1}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from in_process import InProcessSession
 from nullbench import build_network
 
 from device_agents.backends import Refused
@@ -24,7 +25,6 @@ from harness.network.models import load_network
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.probe import Probe, network_probe
 from harness.probe.probe_plan import CutNetwork, plan_probes
-from harness.testing.in_process import InProcessSession
 
 QUIET = {"preset": "edge", "noise": 0}
 

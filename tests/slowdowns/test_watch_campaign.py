@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from in_process import InProcessSession
 from nullbench import build_network
 
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
@@ -31,7 +32,6 @@ from harness.slowdowns.night_comparison import compare_nights
 from harness.slowdowns.power import level_of_each
 from harness.slowdowns.watch_plan import ROUNDS, WatchPlan, plan_watch
 from harness.slowdowns.watch_series import WatchSeries, read_watch
-from harness.testing.in_process import InProcessSession
 
 PROFILE = RepeatPolicy(runs=12)
 

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_proxy import FaultProxy
 from fault_rig import Rig
 from nullbench import Bench, build_network
 from sshd_server import Sshd, running_sshd
-
-from harness.testing.fault_proxy import FaultProxy
 
 
 @pytest.fixture(scope="session")

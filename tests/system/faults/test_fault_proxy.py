@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from fault_proxy import BlackHole, Close, Corrupt, Direction, Fault, FaultProxy, Link, Reset, Say, Stall
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from harness.testing.fault_proxy import BlackHole, Close, Corrupt, Direction, Fault, FaultProxy, Link, Reset, Say, Stall
 
 Connect = Callable[..., tuple[FaultProxy, socket.socket]]
 

@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from fault_proxy import BlackHole, Close, Corrupt, Direction, Fault, FaultProxy, Link, Reset, Say, Stall
 from fault_rig import SHORT, Rig
 from processes import wait_until
 from sshd_server import Sshd, free_port, make_key, running_sshd
@@ -17,7 +18,6 @@ from sshd_server import Sshd, free_port, make_key, running_sshd
 from harness.device.bundle import build_bundle
 from harness.device.session import Deadlines
 from harness.errors import AuthenticationError, DeviceUnreachable, HostKeyError, LeaseLost, LinkLost
-from harness.testing.fault_proxy import BlackHole, Close, Corrupt, Direction, Fault, FaultProxy, Link, Reset, Say, Stall
 
 GARBAGE = b"\x00\xffHTTP/1.1 400 \x1b[2J\r\n" * 20
 
