@@ -12,9 +12,8 @@ from harness.measure.profiling import Profiled
 from harness.measure.request import ProfileRequest
 from harness.network.network import Network
 from harness.slowdowns.power import LEVEL
-from harness.slowdowns.subjects import WATCH
 from harness.slowdowns.watch_plan import plan_watch
-from harness.slowdowns.watch_series import read_watch
+from harness.slowdowns.watch_series import WATCH, read_watch
 
 _EXCESS = 1.5
 """How far the planned time of a watch may exceed the remaining budget: planned times are estimates."""

@@ -14,8 +14,7 @@ from harness.nightly.night_report import Change, SetComparison, SetRow
 from harness.text import printable
 
 if TYPE_CHECKING:
-    from harness.slowdowns.findings import Finding
-    from harness.slowdowns.subjects import Subject
+    from harness.slowdowns.findings import Finding, Subject
     from harness.slowdowns.watch_series import WatchSeries
 
 LONGEST_ID = 160
@@ -90,7 +89,7 @@ def compare_watches(
         host_change=found.host_change,
         is_regressed=any(one.fresh and one.is_slower for one in changes),
         detectable={subject_id(one.subject): one.change for one in found.detectable if math.isfinite(one.change)},
-        hidden=tuple(subject_id(one.subject) for one in found.hidden),
+        hidden=tuple(subject_id(one.subject) for one in found.detectable if not math.isfinite(one.change)),
         changes=tuple(changes),
         not_compared="" if found.findings or found.detectable else _why_not(tonight, earlier, found.nights),
     )
@@ -146,7 +145,7 @@ def _change(device: str, name: str, one: Finding) -> Change:
         device=device,
         set=name,
         subject=subject_id(one.subject),
-        kind=one.kind,
+        kind=one.subject.kind,
         name=printable(one.subject.name, 200),
         op=printable(one.subject.op, 200),
         networks=tuple(printable(network, 200) for network in one.subject.networks),
@@ -157,6 +156,6 @@ def _change(device: str, name: str, one: Finding) -> Change:
         before_s=one.latency_s,
         since=one.since,
         fresh=False,
-        causes=tuple(map(str, one.causes)),
+        causes=one.causes,
         summary=one.summary,
     )

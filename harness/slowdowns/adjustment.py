@@ -83,10 +83,10 @@ def adjust(night: WatchSeries, reference: Reference) -> AdjustedNight:
     """Return the night with the changes of the host and of the whole device subtracted."""
     batches = [_Batch(night, number, reference) for number in range(len(night.samples))]
     for batch in batches:
-        batch.fit_nulls()
+        batch.fit(batch.deviation_s, batch.is_null, _huber)
     device, _ = _device_change(batches)
     for batch in batches:
-        batch.fit_all(device)
+        batch.fit(batch.deviation_s - device * batch.own_s, ~batch.is_network, _tukey, batch.host_s)
     device, stderr = _device_change(batches)
     samples: dict[str, Floats] = {}
     deviation_s: dict[str, float] = {}
@@ -125,21 +125,21 @@ class _Batch:
         self.covariance = np.zeros((self.columns.shape[1],) * 2)
         self.empty_s = 0.0
 
-    def fit_nulls(self) -> None:
-        """Fit the host's change to the null probes alone."""
-        self._fit(self.deviation_s, self.is_null, _huber, None)
-
-    def fit_all(self, device: float) -> None:
-        """Fit the host's change to all probes except whole networks, given the device's change."""
-        self._fit(self.deviation_s - device * self.own_s, ~self.is_network, _tukey, self.host_s)
+    def layer_changes(self) -> Floats:
+        """Return the relative change of each layer beyond the host's, and its standard error, as rows."""
+        used = self.is_one_a_layer & (self.own_s > 0)
+        return np.asarray(np.stack([self.deviation_s - self.host_s, self.stderr_s])[:, used] / self.own_s[used])
 
     def error_s(self, at: int) -> float:
         """Return the standard error of a probe's deviation; null probes determine the fit, so it adds none to them."""
         fitted = 0.0 if self.is_null[at] else float(self.columns[at] @ self.covariance @ self.columns[at])
         return float(np.sqrt(self.stderr_s[at] ** 2 + fitted))
 
-    def _fit(self, deviation_s: Floats, used: Any, weights_of: Any, start: Floats | None) -> None:
-        """Fit by iteratively reweighted least squares; `start` are the host's changes that the first weights use."""
+    def fit(self, deviation_s: Floats, used: Any, weights_of: Any, start: Floats | None = None) -> None:
+        """Fit the host's change to the `used` probes by iteratively reweighted least squares.
+
+        `weights_of` returns the weights of scaled residuals; `start` are the host's changes that the first ones use.
+        """
         columns, wanted, weight = self.columns[used], deviation_s[used], 1 / self.stderr_s[used]
         if len(wanted) < columns.shape[1] + 1:
             return
@@ -191,16 +191,9 @@ def _device_change(batches: Sequence[_Batch]) -> tuple[float, float]:
 
     Layers with large errors are left out. The others count alike, so that a few large ones cannot outweigh the rest.
     """
-    parts = [
-        ((batch.deviation_s - batch.host_s)[used], batch.stderr_s[used], batch.own_s[used])
-        for batch in batches
-        for used in [batch.is_one_a_layer]
-    ]
-    deviation, stderr, own = (np.concatenate(one) if parts else np.zeros(0) for one in zip(*parts, strict=True))
-    deviation, stderr, own = deviation[own > 0], stderr[own > 0], own[own > 0]
-    if len(own) < FEWEST_LAYERS:
+    slower, error = np.concatenate([np.zeros((2, 0)), *(batch.layer_changes() for batch in batches)], axis=1)
+    if len(slower) < FEWEST_LAYERS:
         return 0.0, 0.0
-    slower, error = deviation / own, stderr / own
     precise = error <= _LARGEST_ERROR * np.median(error)
     middle = float(np.median(slower[precise]))
     uneven = MAD_TO_SIGMA * float(np.median(abs(slower[precise] - middle) / error[precise]))

@@ -8,7 +8,7 @@ nights (Student's t), both corrected for all subjects of the night (Holm); and i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from harness.array_types import Floats
 from harness.measure.significance import holm
 from harness.settings import SLOWDOWN_THRESHOLD
 from harness.slowdowns.adjustment import NULL_ROLES, AdjustedNight, Reference, adjust, reference_of
-from harness.slowdowns.findings import Comparison, Finding, fingerprint_changes
+from harness.slowdowns.findings import Comparison, Finding, Subject
 from harness.slowdowns.power import LEVEL, level_of_subject
 from harness.slowdowns.scatter import USUAL, USUAL_DEVICE, Deviations, Prior, Scatter, scatter_of
-from harness.slowdowns.subjects import Subject
 from harness.slowdowns.verdicts import ChangeLimits, Track, decide, findings_of, smallest_detectable
 from harness.slowdowns.watch_series import WatchSeries
 
@@ -27,8 +26,6 @@ _UNUSUAL = 0.1
 """Probability that layers scatter by another multiple than null probes, or a device unlike others of its clock."""
 _UNUSUAL_DEVICE = 0.005
 """The same for the device as a whole; a larger probability would hide every slow-down after a single night."""
-_CHANGED = 0.1
-"""Probability that a probe changed from one night to the next."""
 
 
 @dataclass(frozen=True)
@@ -63,33 +60,17 @@ def compare_nights(
     did not change.
     """
     same = [one for one in earlier if (one.device, one.clock) == (tonight.device, tonight.clock)]
-    nights = [*sorted(same, key=lambda night: (night.date, night.campaign)), tonight]
-    found = _compare(nights, threshold, level)
-    if not any(one.state == "step" for one in found.findings):
-        return found
-    # A step is fresh if the comparison of the night before did not find it.
-    before = _compare(nights[:-1], threshold, level)
-    found_before = {(one.subject, one.is_slower) for one in before.findings if one.state != "passed"}
-    findings = (
-        replace(one, is_fresh=(one.subject, one.is_slower) not in found_before) if one.state == "step" else one
-        for one in found.findings
-    )
-    return replace(found, findings=tuple(findings))
-
-
-def _compare(series: Sequence[WatchSeries], threshold: float, level: float) -> Comparison:
-    tonight, earlier = series[-1], series[:-1]
-    changed = fingerprint_changes(earlier[-1].fingerprint, tonight.fingerprint) if earlier else ()
-    if not earlier:
-        return Comparison(tonight.device, tonight.date, 0, (), (), changed, 0.0, 0.0, 0.0)
-    reference = reference_of(earlier)
+    series = [*sorted(same, key=lambda night: (night.date, night.campaign)), tonight]
+    if not same:
+        return Comparison()
+    reference = reference_of(series[:-1])
     nights = _Nights(series, [adjust(night, reference) for night in series], reference)
     subjects = _common_subjects(nights)
     limits = ChangeLimits(threshold, level / 2, level_of_subject(level, len(subjects) + 1))
     tracks, scatter = _tracks(nights, subjects, limits.each)
     device = _device_track(nights, limits.each)
     verdicts = [decide(track, limits.each) for track in [*tracks, *([device] if device else [])]]
-    corrected = holm([one.p_value for one in verdicts])
+    corrected = holm([one.size.p_value for one in verdicts])
     findings = [
         finding
         for one, p_value in zip(verdicts, corrected, strict=True)
@@ -97,12 +78,9 @@ def _compare(series: Sequence[WatchSeries], threshold: float, level: float) -> C
     ]
     last, before = nights.adjusted[-1], nights.adjusted[:-1]
     return Comparison(
-        device=tonight.device,
-        date=tonight.date,
-        nights=len(earlier),
+        nights=len(same),
         findings=tuple(sorted(findings, key=_importance)),
         detectable=tuple(smallest_detectable(one, limits) for one in verdicts),
-        changed=changed,
         device_change=last.device - float(np.median([one.device for one in before])),
         host_change=last.host - float(np.median([one.host for one in before])),
         scatter=scatter.value,
@@ -111,7 +89,7 @@ def _compare(series: Sequence[WatchSeries], threshold: float, level: float) -> C
 
 def _importance(finding: Finding) -> tuple[bool, int, float]:
     """Sort current findings before passed ones, the device before networks before layers, then by size."""
-    return finding.state == "passed", ["device", "network", "layer"].index(finding.kind), -finding.change
+    return finding.state == "passed", ["device", "network", "layer"].index(finding.subject.kind), -finding.change
 
 
 def _common_subjects(nights: _Nights) -> list[_SubjectProbe]:
@@ -141,7 +119,7 @@ def _watched_subjects(night: WatchSeries, reference: Reference) -> list[tuple[Su
 def _tracks(nights: _Nights, subjects: Sequence[_SubjectProbe], each: float) -> tuple[list[Track], Scatter]:
     """Return the track of each subject, for verdicts at the level `each`, and the scatter that their errors include."""
     deviations = [_deviations(one.probe, [nights.adjusted[at] for at in one.nights], nights) for one in subjects]
-    scatter = scatter_of(deviations, Prior(_usual_scatter(nights), _UNUSUAL, _CHANGED))
+    scatter = scatter_of(deviations, Prior(_usual_scatter(nights), _UNUSUAL))
     tracks = []
     for one, own, (errors_s, freedom) in zip(subjects, deviations, scatter.errors(deviations, each), strict=True):
         samples = tuple(nights.adjusted[at].samples[one.probe] for at in one.nights)
@@ -170,7 +148,7 @@ def _usual_scatter(nights: _Nights) -> float:
         for probe, record in tonight.probes.items()
         if record.role in NULL_ROLES and probe in nights.reference.total_s
     ]
-    return scatter_of(nulls, Prior(usual, 0.0, _CHANGED)).value
+    return scatter_of(nulls, Prior(usual, 0.0)).value
 
 
 def _device_track(nights: _Nights, each: float) -> Track | None:
@@ -181,7 +159,7 @@ def _device_track(nights: _Nights, each: float) -> Track | None:
         return None
     slower, stderr = (np.array([getattr(adjusted[at], name) for at in having]) for name in ("device", "device_stderr"))
     tonight = nights.series[-1]
-    prior = Prior(USUAL_DEVICE[tonight.clock], _UNUSUAL_DEVICE, _CHANGED)
+    prior = Prior(USUAL_DEVICE[tonight.clock], _UNUSUAL_DEVICE)
     scatter = scatter_of([Deviations(slower[:-1], stderr[:-1], 1.0)], prior)
     ((errors, freedom),) = scatter.errors([Deviations(slower, stderr, 1.0)], each)
     samples = tuple(_relative_samples(nights, at) for at in having)

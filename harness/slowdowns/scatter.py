@@ -24,6 +24,8 @@ USUAL_DEVICE = {"cpu": 0.015, "wall": 0.03, "device": 0.0005}
 """Usual scatter of the device as a whole."""
 _USUAL_FREEDOM = 4.0
 """Degrees of freedom of the usual scatter."""
+_CHANGED = 0.1
+"""Probability that a probe really changed from one night to the next."""
 _CHANGED_BY = 10.0
 """Scale of the Cauchy distribution of real changes, as a multiple of the usual scatter."""
 _LOWEST, _HIGHEST, _STEPS = 0.03, 1.0, 200
@@ -49,14 +51,12 @@ class Deviations:
 class Prior:
     """The distribution of the scatter before any data.
 
-    `usual` is the usual scatter. With probability `tail` the device is unusual, and its scatter has a half-Cauchy
-    distribution that reaches up to the whole total. `changed` is the probability that a probe really changed from one
-    night to the next. Both probabilities are below one.
+    `usual` is the usual scatter. With probability `tail`, below one, the device is unusual, and its scatter has a
+    half-Cauchy distribution that reaches up to the whole total.
     """
 
     usual: float
     tail: float
-    changed: float
 
     def log_density(self, tried: Floats) -> Floats:
         """Return the log density of the logarithm of the scatter."""
@@ -127,29 +127,21 @@ def _posterior(tried: Floats, steps: Floats, prior: Prior) -> Floats:
     """Return the logarithms of posterior probabilities, up to a constant."""
     held = prior.log_density(tried)
     for part in np.array_split(steps, math.ceil(steps.shape[1] / _AT_ONCE) or 1, axis=1):
-        off_s, error_s, total_s = part
-        held += np.sum(_log_likelihood(off_s, error_s, total_s, tried[:, None], prior), axis=1)
+        held += np.sum(_log_likelihood(part, tried[:, None], prior), axis=1)
     return np.asarray(held)
 
 
-def _log_likelihood(off_s: Floats, error_s: Floats, total_s: Floats, tried: Floats, prior: Prior) -> Floats:
+def _log_likelihood(steps: Floats, tried: Floats, prior: Prior) -> Floats:
     """Return log likelihoods of differences (columns) under scatters (rows); a probe changed or did not."""
-    same = _normal(off_s, np.hypot(error_s, tried * total_s))
-    if not prior.changed:
-        return same
-    changed = _cauchy(off_s, _CHANGED_BY * np.hypot(error_s, prior.usual * total_s))
-    return np.asarray(np.logaddexp(math.log(1 - prior.changed) + same, math.log(prior.changed) + changed))
+    off_s, error_s, total_s = steps
+    spread_s = np.hypot(error_s, tried * total_s)
+    same = -0.5 * np.square(off_s / spread_s) - np.log(spread_s * math.sqrt(2 * math.pi))
+    scale_s = _CHANGED_BY * np.hypot(error_s, prior.usual * total_s)
+    changed = -np.log1p(np.square(off_s / scale_s)) - np.log(math.pi * scale_s)
+    return np.asarray(np.logaddexp(math.log(1 - _CHANGED) + same, math.log(_CHANGED) + changed))
 
 
 def _steps(probe: Deviations) -> Floats:
     """Return each difference from one night to the next, its error, and the total; a step counts only once."""
     errors = np.hypot(probe.stderr_s[1:], probe.stderr_s[:-1]) / 2**0.5
     return np.stack([np.diff(probe.deviation_s) / 2**0.5, errors, np.full(len(errors), probe.total_s)])
-
-
-def _normal(off: Floats, spread: Floats) -> Floats:
-    return np.asarray(-0.5 * np.square(off / spread) - np.log(spread * math.sqrt(2 * math.pi)))
-
-
-def _cauchy(off: Floats, scale: Floats) -> Floats:
-    return np.asarray(-np.log1p(np.square(off / scale)) - np.log(math.pi * scale))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.stats import mannwhitneyu
 from scipy.stats import t as student
 
 from harness.array_types import Floats
-from harness.slowdowns.findings import Finding, State, fingerprint_changes
+from harness.slowdowns.findings import Detectable, Finding, State, Subject, fingerprint_changes
 from harness.slowdowns.level_changes import Level, difference_p, levels
-from harness.slowdowns.subjects import Detectable, Subject
 from harness.slowdowns.watch_series import WatchSeries
 
 _FOUND = 0.95
@@ -51,23 +50,7 @@ class ChangeLimits:
 
 
 @dataclass(frozen=True)
-class TrackVerdict:
-    """A track's levels before tonight, the level that tonight is compared with, and the result.
-
-    `alone` is the last night before tonight if it differs from `base`: the start of a step, or one slow night.
-    """
-
-    track: Track
-    levels: tuple[Level, ...]
-    base: Level
-    alone: Level | None
-    change: float
-    halfwidth: float
-    p_value: float
-
-
-@dataclass(frozen=True)
-class _Size:
+class ChangeSize:
     """The relative size of a change, half of its 95 % interval, and its p-value."""
 
     change: float
@@ -76,12 +59,17 @@ class _Size:
 
 
 @dataclass(frozen=True)
-class _Span:
-    """The first night of a change, the number of its nights, and the night that ended it; nights are indices."""
+class TrackVerdict:
+    """A track's levels before tonight, the level that tonight is compared with, and the change from that.
 
-    first: int
-    count: int
-    ended: int | None = None
+    `alone` is the last night before tonight if it differs from `base`: the start of a step, or one slow night.
+    """
+
+    track: Track
+    levels: tuple[Level, ...]
+    base: Level
+    alone: Level | None
+    size: ChangeSize
 
 
 def decide(track: Track, each: float) -> TrackVerdict:
@@ -98,16 +86,8 @@ def decide(track: Track, each: float) -> TrackVerdict:
     last = Level((len(track.nights) - 1,), track.deviation_s[-1], track.error_s[-1])
     pooled = np.concatenate([track.samples[at] for at in base.nights])
     ranked = float(mannwhitneyu(track.samples[-1], pooled, method="asymptotic").pvalue)
-    apart_s = float(np.hypot(base.stderr, last.stderr))
-    return TrackVerdict(
-        track=track,
-        levels=found,
-        base=base,
-        alone=alone,
-        change=(last.value - base.value) / track.unit_s,
-        halfwidth=float(student.ppf(0.975, track.freedom)) * apart_s / track.unit_s,
-        p_value=max(ranked, difference_p(base, last, track.freedom)),
-    )
+    size = _between(track, base, last)
+    return TrackVerdict(track, found, base, alone, replace(size, p_value=max(ranked, size.p_value)))
 
 
 def findings_of(
@@ -116,18 +96,18 @@ def findings_of(
     """Return a subject's findings of tonight and of the nights before; `p_value` is corrected for all subjects."""
     track, base, alone = verdict.track, verdict.base, verdict.alone
     found: list[Finding] = []
-    is_changed = p_value <= limits.level and abs(verdict.change) >= limits.threshold
+    change, subjects = verdict.size.change, limits.level / limits.each
+    is_changed = p_value <= limits.level and abs(change) >= limits.threshold
     tonight = len(track.nights) - 1
     if is_changed:
-        same_way = alone is not None and (alone.value > base.value) == (verdict.change > 0)
+        same_way = alone is not None and (alone.value > base.value) == (change > 0)
         first = alone.nights[0] if alone is not None and same_way else tonight
         state: State = "step" if first < tonight else "new"
-        size = _Size(verdict.change, verdict.halfwidth, p_value)
-        found.append(_finding(track, nights, state, size, _Span(first, tonight - first + 1)))
-    elif alone is None and (step := _step(verdict, limits)):
-        before, after = step
-        size = _between(track, before, after, limits.level / limits.each)
-        found.append(_finding(track, nights, "step", size, _Span(min(after.nights), len(after.nights) + 1)))
+        size = replace(verdict.size, p_value=p_value)
+        found.append(_finding(track, nights, state, size, first, tonight - first + 1))
+    elif alone is None and (before := _level_before(verdict, limits)):
+        size = _between(track, before, base, subjects)
+        found.append(_finding(track, nights, "step", size, min(base.nights), len(base.nights) + 1))
     for one in verdict.levels:
         if one is base or (one is alone and is_changed and found[0].state == "step"):
             continue
@@ -135,35 +115,43 @@ def findings_of(
         is_between = min(base.nights) < min(one.nights)
         if not is_between or (back == tonight and is_changed):
             continue
-        size = _between(track, base, one, limits.level / limits.each)
+        size = _between(track, base, one, subjects)
         if abs(size.change) >= limits.threshold:
-            span = _Span(min(one.nights), len(one.nights), back)
-            found.append(_finding(track, nights, "passed", size, span))
+            found.append(_finding(track, nights, "passed", size, min(one.nights), len(one.nights), back))
     return found
 
 
-def _step(verdict: TrackVerdict, limits: ChangeLimits) -> tuple[Level, Level] | None:
-    """Return the previous level and the current one, if all nights of the previous one are earlier and it matters."""
+def _level_before(verdict: TrackVerdict, limits: ChangeLimits) -> Level | None:
+    """Return the level before the current one, if all of its nights are earlier and the step between them matters."""
     base = verdict.base
     older = [one for one in verdict.levels if max(one.nights) < min(base.nights)]
     candidates = [one for one in older if len(one.nights) > 1] or older
     if not candidates:
         return None
     before = candidates[-1]
-    size = _between(verdict.track, before, base, 1.0)
-    return (before, base) if size.p_value < limits.each and abs(size.change) >= limits.threshold else None
+    size = _between(verdict.track, before, base)
+    return before if size.p_value < limits.each and abs(size.change) >= limits.threshold else None
 
 
-def _between(track: Track, before: Level, after: Level, subjects: float) -> _Size:
+def _between(track: Track, before: Level, after: Level, subjects: float = 1.0) -> ChangeSize:
     """Return the change from one level to another, with its p-value corrected for the number of subjects."""
     apart_s = float(np.hypot(before.stderr, after.stderr))
     halfwidth = float(student.ppf(0.975, track.freedom)) * apart_s / track.unit_s
     p_value = min(1.0, difference_p(before, after, track.freedom) * subjects)
-    return _Size((after.value - before.value) / track.unit_s, halfwidth, p_value)
+    return ChangeSize((after.value - before.value) / track.unit_s, halfwidth, p_value)
 
 
-def _finding(track: Track, nights: Sequence[WatchSeries], state: State, size: _Size, span: _Span) -> Finding:
-    began = track.nights[span.first]
+def _finding(
+    track: Track,
+    nights: Sequence[WatchSeries],
+    state: State,
+    size: ChangeSize,
+    first: int,
+    count: int,
+    ended: int | None = None,
+) -> Finding:
+    """Return a change of `count` nights from the night `first` of the track on; `ended` is the night after the last."""
+    began = track.nights[first]
     return Finding(
         subject=track.subject,
         state=state,
@@ -172,9 +160,8 @@ def _finding(track: Track, nights: Sequence[WatchSeries], state: State, size: _S
         p_value=size.p_value,
         latency_s=track.unit_s if track.subject.kind != "device" else 0.0,
         since=nights[began].date,
-        nights=span.count,
-        until=None if span.ended is None else nights[track.nights[span.ended]].date,
-        is_fresh=state == "new",
+        nights=count,
+        until=None if ended is None else nights[track.nights[ended]].date,
         causes=fingerprint_changes(nights[began - 1].fingerprint, nights[began].fingerprint) if began else (),
     )
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from harness.array_types import Floats
 from harness.errors import JournalError
-from harness.measure.journal import Journal
+from harness.measure.journal import Journal, ProbeRecord
 from harness.measure.summary import seconds_of
-from harness.probe.overhead_terms import OverheadTerms
-from harness.probe.probe import Role
 from harness.probe.probe_plan import STACK_COPIES, LayerProbes
-from harness.slowdowns.subjects import WATCH, Subject
+from harness.slowdowns.findings import Subject
 
+WATCH = "watch"
+"""The purpose of a watch campaign, in the settings that the journal keeps."""
 TRIMMED = 0.2
 _GRAIN_S = 0.3e-9
 """Samples are whole nanoseconds; a spread below their rounding error is not believed."""
@@ -45,15 +45,6 @@ class WatchedLayer:
     is_second: bool = False
 
 
-@dataclass(frozen=True)
-class WatchedProbe:
-    """A probe's role, label and overhead terms."""
-
-    role: Role
-    label: str
-    terms: OverheadTerms
-
-
 @dataclass(frozen=True, eq=False)
 class WatchSeries:
     """A night's watch of one device: undisturbed samples in seconds on the campaign's clock, by batch and probe.
@@ -67,7 +58,7 @@ class WatchSeries:
     clock: str
     fingerprint: Mapping[str, str]
     layers: tuple[WatchedLayer, ...]
-    probes: Mapping[str, WatchedProbe]
+    probes: Mapping[str, ProbeRecord]
     samples: tuple[Mapping[str, Floats], ...]
 
     @functools.cached_property
@@ -97,11 +88,7 @@ def read_watch(journal: Journal, campaign: int) -> WatchSeries:
     if stored.settings.get("purpose") != WATCH:
         what = f"Campaign {campaign} of {stored.device} is not a watch campaign"
         raise JournalError(what, why=f"Its purpose is {stored.settings.get('purpose')!r}")
-    probes = {
-        probe: WatchedProbe(record.role, record.label, record.terms)
-        for probe, record in journal.probes(campaign).items()
-        if not record.refused
-    }
+    probes = {probe: record for probe, record in journal.probes(campaign).items() if not record.refused}
     total = sum(map(len, journal.samples(campaign).values()))
     samples: list[Mapping[str, Floats]] = []
     batch, found = 0, 0
@@ -144,7 +131,7 @@ def layer_subject(layer: LayerProbes, probe: str) -> Subject:
     return Subject("layer", layer.name, f"{layer.op}, alone" if probe == layer.layer else layer.op, layer.networks)
 
 
-def _watched(layer: LayerProbes, probes: Mapping[str, WatchedProbe]) -> Iterator[WatchedLayer]:
+def _watched(layer: LayerProbes, probes: Mapping[str, ProbeRecord]) -> Iterator[WatchedLayer]:
     """Yield the layer for each of its probes that the device accepted together with its baseline."""
     is_second = False
     for options in watching_probes(layer):

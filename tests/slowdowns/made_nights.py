@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from harness.measure.journal import ProbeRecord
 from harness.probe.overhead_terms import OverheadTerms
-from harness.slowdowns.subjects import Subject
-from harness.slowdowns.watch_series import WatchedLayer, WatchedProbe, WatchSeries
+from harness.probe.probe import Role
+from harness.slowdowns.findings import Subject
+from harness.slowdowns.watch_series import WatchedLayer, WatchSeries
 
 LAYERS = 12
 HOST_S = (70e-6, 1e-9, 0.75e-9)
@@ -45,27 +47,27 @@ class MadeDevice:
     def night(self, number: int, seed: int = 0) -> WatchSeries:
         """Return the watch of a night, by its number."""
         random = np.random.default_rng([seed, number])
-        probes: dict[str, WatchedProbe] = {}
+        probes: dict[str, ProbeRecord] = {}
         totals: dict[str, tuple[float, float]] = {}
         watched: list[WatchedLayer] = []
 
-        def add(probe: str, record: WatchedProbe, own: float) -> None:
-            read, written = record.terms.input_bytes, record.terms.output_bytes
-            host = (HOST_S[0] + HOST_S[1] * read + HOST_S[2] * written) * self.host
-            probes[probe], totals[probe] = record, (host, own * self.device)
+        def add(probe: str, role: Role, label: str, terms: OverheadTerms, own: float) -> None:
+            host = (HOST_S[0] + HOST_S[1] * terms.input_bytes + HOST_S[2] * terms.output_bytes) * self.host
+            probes[probe] = ProbeRecord(probe, role, label, None, terms, "cold", None)
+            totals[probe] = (host, own * self.device)
 
         for number_of, edge in enumerate((8, 16, 32, 64, 96, 128)):
             for stride in (1, 4):
                 terms = OverheadTerms(12 * edge**2, 12 * (edge // stride) ** 2, auxiliaries=1)
-                add(f"c{number_of}{stride}", WatchedProbe("calibration", f"null {edge} /{stride}", terms), 0.0)
+                add(f"c{number_of}{stride}", "calibration", f"null {edge} /{stride}", terms, 0.0)
         for at in range(self.layers):
-            base = WatchedProbe("null", f"null of {at}", OverheadTerms(2000 * (at + 1), 500 * (at + 1), auxiliaries=1))
-            add(f"n{at}", base, 1e-6)
-            inside = WatchedProbe("context", layer_name(at), replace(base.terms, output_bytes=700 * (at + 1)))
-            add(f"p{at}", inside, 1e-6 + own_s(at) * self.slow.get(at, 1.0))
+            terms = OverheadTerms(2000 * (at + 1), 500 * (at + 1), auxiliaries=1)
+            add(f"n{at}", "null", f"null of {at}", terms, 1e-6)
+            inside = replace(terms, output_bytes=700 * (at + 1))
+            add(f"p{at}", "context", layer_name(at), inside, 1e-6 + own_s(at) * self.slow.get(at, 1.0))
             watched.append(WatchedLayer(Subject("layer", layer_name(at), "Conv", ("net",)), f"p{at}", f"n{at}", 1))
         whole = sum(own_s(at) * self.slow.get(at, 1.0) for at in range(self.layers))
-        add("whole", WatchedProbe("network", "net", OverheadTerms(602_112, 4000)), whole)
+        add("whole", "network", "net", OverheadTerms(602_112, 4000), whole)
         samples = {}
         for probe, (host, own) in totals.items():
             off = 1 + self.nightly * random.standard_normal()

@@ -12,8 +12,8 @@ from harness.slowdowns.scatter import Deviations, Prior, scatter_of
 
 USUAL = 1e-3
 TOTAL_S = 2e-3
-PRIOR = Prior(USUAL, 0.1, 0.1)
-KNOWN = Prior(USUAL, 0.0, 0.1)
+PRIOR = Prior(USUAL, 0.1)
+KNOWN = Prior(USUAL, 0.0)
 """The prior of an ordinary device."""
 
 

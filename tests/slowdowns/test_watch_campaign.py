@@ -229,7 +229,7 @@ def test_planted_slow_layer_is_found_among_real_nights(ready: Ready, watch: Watc
     InProcessSession(backend).put(payload_of(probe))
     (slow,) = {sign for sign, part in backend.signatures(probe.id) if set(part.nodes) & set(probe.model.names.nodes)}
     comparison = compare_nights(ready.night(watch, 9, f"{slow}:1.02"), nights)
-    (finding,) = [one for one in comparison.regressions if one.kind == "layer"]
+    (finding,) = [one for one in comparison.regressions if one.subject.kind == "layer"]
     assert finding.subject == layer.subject and finding.state == "new"
     assert finding.change == pytest.approx(0.02, abs=0.008)
 
@@ -245,5 +245,5 @@ def test_a_layer_that_its_context_hides_is_found(op: str, hiding: Ready) -> None
     (slow,) = {sign for sign, part in backend.signatures(probe) if part.latency_s > 20e-6}
     nights = [hiding.night(watch, number) for number in (3, 4, 5)]
     comparison = compare_nights(hiding.night(watch, 7, f"{slow}:1.02"), nights)
-    assert {one.subject.op.partition(",")[0] for one in comparison.regressions if one.kind == "layer"} == {op}
+    assert {one.subject.op.partition(",")[0] for one in comparison.regressions if one.subject.kind == "layer"} == {op}
     assert not compare_nights(hiding.night(watch, 6), nights).regressions
