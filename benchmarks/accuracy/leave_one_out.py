@@ -181,7 +181,7 @@ def main() -> None:
     order = np.random.default_rng(given.seed).permutation(len(table.entries))
     for count in map(int, filter(None, given.rows.split(","))):
         print(f"\nwith {count} random entries")
-        every_network([table.entries[place] for place in order[:count]], networks)
+        every_network([table.entries[at] for at in order[:count]], networks)
 
 
 if __name__ == "__main__":

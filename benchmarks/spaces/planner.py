@@ -59,14 +59,14 @@ class Rows:
     def random(self, count: int, generator: np.random.Generator, without: frozenset[Row]) -> list[Row]:
         """Return up to `count` random rows."""
         order = generator.permutation(len(self.rows))[: count + len(without)]
-        return [row for row in (self.rows[place] for place in order) if row not in without][:count]
+        return [row for row in (self.rows[at] for at in order) if row not in without][:count]
 
     def spread(self, count: int, seed: int) -> list[Row]:
         """Return one row from each of `count` parts of equal size."""
         generator = np.random.default_rng(seed)
         pool = self.random(20 * count, generator, frozenset())
-        places = points_of([row.features for row in pool])
-        return [pool[place] for place in choose(places, np.ones(len(pool)), count, generator)]
+        points = points_of([row.features for row in pool])
+        return [pool[at] for at in choose(points, np.ones(len(pool)), count, generator)]
 
 
 def errors(train: Sequence[TrainingExample], test: Sequence[TrainingExample]) -> Floats:
