@@ -18,9 +18,9 @@ from dataclasses import asdict
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from device_agents import fingerprint, wire
-from device_agents.backends import Backend, HasOracle, LoadRequest, Refused, create
+from device_agents.backends import Backend, HasOracle, Refused, create
 from device_agents.shortage import disk_trouble, is_memory
-from device_agents.truth import Revealed
+from device_agents.values import LoadRequest, Revealed
 
 ORACLE = "oracle"
 _FLUSH_S = 0.5

@@ -18,13 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from device_agents.backends import Backend, HasOracle, LoadRequest, Refused
+from device_agents.backends import Backend, HasOracle, Refused
 from device_agents.fingerprint import hardware
-from device_agents.truth import Revealed, Truth
+from device_agents.values import LoadRequest, Revealed, Truth
 from harness.device.replies import Series, Visit, read_truth
-from harness.device.session import AgentHello, AgentSession, ProbePayload, Purpose
+from harness.device.session import AgentHello, AgentSession, Purpose
 from harness.errors import BackendError
-from harness.samples import Sample
 from harness.text import last_part
 from harness.version import VERSION
 
@@ -57,16 +56,8 @@ class InProcessSession(AgentSession):
         self.token = next(_TOKENS)
         return self.token
 
-    def put(self, payload: ProbePayload, reveal: bool = False) -> Revealed | None:
+    def put(self, request: LoadRequest) -> Revealed | None:
         """Load a probe; raises BackendError if the backend refuses it."""
-        request = LoadRequest(
-            payload.probe,
-            payload.model,
-            [dict(spec) for spec in payload.weights],
-            [dict(spec) for spec in payload.inputs],
-            payload.output_bytes,
-            reveal,
-        )
         try:
             return self.backend.load(request)
         except Refused as refused:
@@ -108,9 +99,7 @@ class InProcessSession(AgentSession):
     def _visit(self, at: int, visit: Visit) -> Series:
         for _ in range(visit.warmup):
             self.backend.run(visit.probe)
-        taken = [self.backend.run(visit.probe) for _ in range(visit.runs)]
-        samples = tuple(Sample(one.wall_ns, one.cpu_ns, one.device_ns, one.preemptions) for one in taken)
-        return Series(at, visit.probe, samples)
+        return Series(at, visit.probe, tuple(self.backend.run(visit.probe) for _ in range(visit.runs)))
 
     def cancel(self) -> None:
         """Stop the present run after its current visit."""

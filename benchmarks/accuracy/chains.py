@@ -9,7 +9,7 @@ from harness.device.inventory import BUILT_IN
 from harness.device.session import AgentSession, open_session
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.table import Lut
-from harness.measure.campaign import payload_of
+from harness.measure.campaign import load_request
 from harness.network.disjoint_sets import DisjointSets
 from harness.network.layers import cut
 from harness.network.models import load_networks
@@ -31,7 +31,7 @@ def chain_errors(device: str, table: Lut, models: Sequence[str]) -> list[float]:
 
 def _errors_of(session: AgentSession, network: Network, table: Lut) -> list[float]:
     probe = network_probe(network)
-    revealed = session.put(payload_of(probe), reveal=True)
+    revealed = session.put(load_request(probe, reveal=True))
     truth = session.oracle(probe.id)
     session.drop([probe.id])
     if revealed is None:

@@ -23,7 +23,7 @@ from benchmarks.generated_page import Section, table
 from harness.device.holder import holder
 from harness.device.inventory import BUILT_IN
 from harness.device.session import open_session
-from harness.measure.campaign import payload_of
+from harness.measure.campaign import load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch, TriedPattern
 from harness.measure.journal import Journal
@@ -94,7 +94,7 @@ def reported_fusion(device: str, networks: Sequence[Network]) -> list[ReportedFu
         session.acquire(holder())
         for network in networks:
             probe = network_probe(network)
-            revealed = session.put(payload_of(probe), reveal=True)
+            revealed = session.put(load_request(probe, reveal=True))
             session.drop([probe.id])
             assert revealed is not None
             names = probe.model.names

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from benchmarks.accuracy.devices import Run, say
 from benchmarks.accuracy.page import reached
 from benchmarks.generated_page import Section, percent, signed, table
-from device_agents.backends import LoadRequest
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from device_agents.emulated_npu.host import HostModel
 from device_agents.emulated_npu.machine import Host, load_preset
+from device_agents.values import LoadRequest
 from harness.latency.drift import SLOW_DRIFT
 from harness.latency.overhead import Overhead, overhead_of_samples
 from harness.measure.policy import RepeatPolicy, unsettled, visit_order

@@ -40,7 +40,7 @@ from scipy.stats import beta
 
 from benchmarks.generated_page import table
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
-from harness.measure.campaign import CampaignRun, payload_of
+from harness.measure.campaign import CampaignRun, load_request
 from harness.measure.cutting import cut_as_reported
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Journal
@@ -124,7 +124,7 @@ def bench(name: str, seed: int, folder: Path, comparisons: int = 1) -> Bench:
     if watch is None:
         raise SystemExit(f"{name} has no layer that can be watched")
     whole = network_probe(network)
-    session.put(payload_of(whole))
+    session.put(load_request(whole))
     truth = backend.oracle(whole.id)
     overhead = truth.overhead
     total_s = truth.makespan_s

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Dict, List, Mapping, Optional, Protocol, Tuple, runtime_checkable
+from typing import Any, Dict, Mapping, Optional, Protocol, Tuple, runtime_checkable
 
-from device_agents.truth import Revealed, Truth
+from device_agents.values import LoadRequest, Revealed, Sample, Truth
 
 
 @dataclass(frozen=True)
@@ -29,28 +29,6 @@ BACKENDS: Mapping[str, Registration] = {
     "null": Registration("null.NullBackend", virtual=True),
     "command": Registration("command.command_backend.CommandBackend"),
 }
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One timed run of a loaded probe, from its input arrays to its output arrays."""
-
-    wall_ns: int
-    cpu_ns: Optional[int] = None
-    device_ns: Optional[int] = None
-    preemptions: int = 0
-
-
-@dataclass(frozen=True)
-class LoadRequest:
-    """A probe as the host sends it: the model without its weights, and how to make weights and inputs."""
-
-    probe: str
-    model: bytes
-    weights: List[Dict[str, Any]]
-    inputs: List[Dict[str, Any]]
-    output_bytes: int
-    reveal: bool = False
 
 
 class Refused(Exception):

@@ -6,7 +6,7 @@ import resource
 import time
 from typing import Any, Callable
 
-from device_agents.backends import Sample
+from device_agents.values import Sample
 
 
 def clock_of(threads: int) -> str:

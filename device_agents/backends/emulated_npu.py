@@ -13,7 +13,7 @@ from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
-from device_agents.backends import LoadRequest, Refused, Sample
+from device_agents.backends import Refused
 from device_agents.backends.option_reader import MOST_SEED, OptionReader
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.pipeline import compile_model
@@ -22,7 +22,7 @@ from device_agents.emulated_npu.host import QUIET, HostModel
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
 from device_agents.sources import sources_digest
-from device_agents.truth import Revealed, TrueLayer, TrueOverhead, Truth
+from device_agents.values import LoadRequest, Revealed, Sample, TrueLayer, TrueOverhead, Truth
 
 FORMAT = "emulated-npu"
 DEFAULT_PRESET = "edge"

@@ -11,8 +11,8 @@ import time
 from dataclasses import replace
 from typing import Iterator, Sequence
 
-from device_agents.backends import Refused, Sample
-from device_agents.truth import TrueLayer, Truth
+from device_agents.backends import Refused
+from device_agents.values import Sample, TrueLayer, Truth
 
 FEWEST_RUNS, MOST_RUNS = 30, 100
 _BUDGET_S = 4.0

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
-from device_agents.truth import TrueLayer, TrueOverhead, Truth
+from device_agents.values import TrueLayer, TrueOverhead, Truth
 from harness.errors import (
     BackendError,
     DeviceBusy,

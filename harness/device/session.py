@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from device_agents import wire
-from device_agents.truth import Revealed, Truth
+from device_agents.values import LoadRequest, Revealed, Truth
 from harness.device.inventory import Device, Ssh
 from harness.device.link import AgentLink, Deadlines
 from harness.device.local import LocalTransport
@@ -36,7 +36,7 @@ __all__ = [
     "AgentHello",
     "AgentSession",
     "Deadlines",
-    "ProbePayload",
+    "LoadRequest",
     "Revealed",
     "Series",
     "Truth",
@@ -47,17 +47,6 @@ __all__ = [
 
 Purpose = Literal["measurement", "validation"]
 _REQUEST_BYTES = wire.MAX_HEADER_BYTES - 4096
-
-
-@dataclass(frozen=True)
-class ProbePayload:
-    """A probe as it is sent: the model without its weights, and how the device makes weights and inputs."""
-
-    probe: str
-    model: bytes
-    weights: tuple[Mapping[str, Any], ...]
-    inputs: tuple[Mapping[str, Any], ...]
-    output_bytes: int
 
 
 @dataclass(frozen=True)
@@ -122,21 +111,21 @@ class AgentSession:
         self._link.keep_lease(self.token)
         return self.token
 
-    def put(self, payload: ProbePayload, reveal: bool = False) -> Revealed | None:
-        """Load a probe on the device; with `reveal`, returns the runtime's graph if the backend reveals it."""
-        lists = {"weights": [dict(spec) for spec in payload.weights], "inputs": [dict(spec) for spec in payload.inputs]}
-        content = payload.model + json.dumps(lists, allow_nan=False).encode()
+    def put(self, request: LoadRequest) -> Revealed | None:
+        """Load a probe; returns the runtime's graph if the request asks for it and the backend reveals it."""
+        lists = {"weights": request.weights, "inputs": request.inputs}
+        content = request.model + json.dumps(lists, allow_nan=False).encode()
         frame = self._ask_worker(
             "put",
             content,
-            probe=payload.probe,
-            model_bytes=len(payload.model),
+            probe=request.probe,
+            model_bytes=len(request.model),
             sha256=hashlib.sha256(content).hexdigest(),
-            output_bytes=payload.output_bytes,
-            reveal=reveal,
+            output_bytes=request.output_bytes,
+            reveal=request.reveal,
         )
         reply = check(PutReply, frame.fields, self._name)
-        if (reply.format is None) != (not frame.payload) or (frame.payload and not reveal):
+        if (reply.format is None) != (not frame.payload) or (frame.payload and not request.reveal):
             raise ProtocolError(f"{self._name} revealed a graph without being asked, or an empty one")
         return Revealed(reply.format, frame.payload) if reply.format is not None else None
 

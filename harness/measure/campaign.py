@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from harness.device.session import ProbePayload, Series, Visit
+from harness.device.session import LoadRequest, Series, Visit
 from harness.errors import BackendError, WorkerDied
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Campaign, Slot
@@ -23,16 +23,11 @@ MAX_DEATHS = 3
 """Deaths of the worker while it loads a probe, after which the probe counts as refused."""
 
 
-def payload_of(probe: Probe, load: str | None = None) -> ProbePayload:
+def load_request(probe: Probe, load: str | None = None, *, reveal: bool = False) -> LoadRequest:
     """Return a probe as the session sends it, under its own id or as another copy `load` of it."""
     model = probe.model
-    return ProbePayload(
-        load or probe.id,
-        model.content,
-        tuple(spec.wire() for spec in model.weights),
-        tuple(spec.wire() for spec in model.inputs),
-        model.output_bytes,
-    )
+    weights, inputs = ([spec.wire() for spec in specs] for specs in (model.weights, model.inputs))
+    return LoadRequest(load or probe.id, model.content, weights, inputs, model.output_bytes, reveal)
 
 
 def device_s(samples: Sequence[Sample]) -> float:
@@ -178,7 +173,7 @@ class CampaignRun:
             return False
         self._check_stop()
         try:
-            self.on.session.put(payload_of(probe, load))
+            self.on.session.put(load_request(probe, load))
         except BackendError as refusal:
             if load != probe.id:  # perhaps one copy too many; the probe itself is loaded
                 return False

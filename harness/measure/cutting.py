@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from harness.device.session import AgentSession, Revealed
 from harness.errors import BackendError, Interrupted, UnsupportedNetwork
-from harness.measure.campaign import payload_of
+from harness.measure.campaign import load_request
 from harness.measure.fusion import FusionSearch
 from harness.measure.progress import Observer, Progress
 from harness.network.context import place_of
@@ -67,7 +67,7 @@ def _chains_of(session: AgentSession, stop: threading.Event, probe: Probe) -> Ru
     """Return the chains of a window of a network; None if the device refuses the window."""
     _check_stop(stop)
     try:
-        revealed = session.put(payload_of(probe), reveal=True)
+        revealed = session.put(load_request(probe, reveal=True))
     except BackendError:  # the campaign loads the probe again and reports the refusal
         return None
     session.drop([probe.id])
@@ -105,7 +105,7 @@ def _runtime_graph(session: AgentSession, network: Network) -> RuntimeGraph:
 def put_network(session: AgentSession, network: Network, probe: Probe, *, reveal: bool = False) -> Revealed | None:
     """Load a whole network; raises UnsupportedNetwork, in the network's own names, if the device refuses it."""
     try:
-        return session.put(payload_of(probe), reveal=reveal)
+        return session.put(load_request(probe, reveal=reveal))
     except BackendError as error:
         why, step = _in_names_of(network, probe, error.why), "Leave this network out, or measure it on another device"
         raise UnsupportedNetwork(f"The device cannot run {network.name}", why=why, next_step=step) from error

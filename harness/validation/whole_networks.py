@@ -16,7 +16,7 @@ from harness.device.inventory import find_device, load_inventory
 from harness.device.session import AgentSession, Truth, open_session
 from harness.errors import BackendError, LutMismatch
 from harness.lut.table import Lut
-from harness.measure.campaign import CampaignRun, payload_of
+from harness.measure.campaign import CampaignRun, load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
@@ -129,7 +129,7 @@ def _ask_oracle(session: AgentSession, plan: ProbePlan) -> dict[str, Truth]:
     truths: dict[str, Truth] = {}
     wholes = [probe for probe in plan.probes.values() if probe.role == "network"]
     for probe in wholes if "oracle" in session.hello.reveals else ():
-        session.put(payload_of(probe))
+        session.put(load_request(probe))
         truths[probe.id] = session.oracle(probe.id)
         session.drop([probe.id])
     return truths

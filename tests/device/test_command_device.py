@@ -17,7 +17,7 @@ from harness.device.diagnose import check_device
 from harness.device.inventory import load_inventory
 from harness.device.session import Visit, open_session
 from harness.errors import BackendError, HarnessError, WorkerDied
-from harness.measure.campaign import payload_of
+from harness.measure.campaign import load_request
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.network.models import load_network
@@ -87,7 +87,7 @@ def test_no_latency_is_an_error_with_the_tool_s_last_words(
     with open_session(load_inventory(bench.workspace.devices)[DEVICE]) as session:
         session.acquire("the test")
         with pytest.raises(BackendError) as caught:
-            session.put(payload_of(probe))
+            session.put(load_request(probe))
         text = str(caught.value)
         assert all(word in text for word in words), text
         assert text.isprintable()
@@ -125,7 +125,7 @@ def test_a_tool_that_fails_once_costs_no_sample(bench: Bench, tmp_path: Path) ->
     arrived = []
     with open_session(device) as session:
         session.acquire("the test")
-        session.put(payload_of(probe))
+        session.put(load_request(probe))
         with pytest.raises(WorkerDied, match=r"exit code 3.*delegate not supported") as caught:
             for series, _ in session.run([Visit(probe.id, 0, 1)] * 5):
                 arrived += series
@@ -143,7 +143,7 @@ def test_the_tool_runs_behind_ssh(bench: Bench, sshd: Sshd) -> None:
     with open_session(device) as session:
         assert session.hello.fingerprint["runtime_version"] == "stand-in 1.4.2"
         session.acquire("the test")
-        session.put(payload_of(probe))
+        session.put(load_request(probe))
         ((series, _),) = list(session.run([Visit(probe.id, 1, 2)]))
     expected_ns = round(bench.truth.network_s(bench.model) * 1e9)
     assert [sample.device_ns for sample in series[0].samples] == [expected_ns] * 2

@@ -18,12 +18,12 @@ from harness.device.bundle import build_bundle
 from harness.device.diagnose import Check, check_device
 from harness.device.inventory import BUILT_IN, Device
 from harness.device.local import LocalConnection, LocalTransport
-from harness.device.session import AgentSession, Deadlines, ProbePayload, Visit, open_session
+from harness.device.session import AgentSession, Deadlines, LoadRequest, Visit, open_session
 from harness.errors import BackendError, DeviceBusy, LeaseLost, LinkLost, WorkerDied
 
 NULL = BUILT_IN["null01"]
 INPUT = {"name": "x", "shape": [1000], "dtype": "float32", "distribution": "normal", "seed": 1}
-PROBE = ProbePayload("p", b"model", (), (INPUT,), 4)
+PROBE = LoadRequest("p", b"model", (), (INPUT,), 4)
 
 
 def _agent(session: AgentSession) -> int:
@@ -130,7 +130,7 @@ def test_probe_of_many_megabytes_arrives() -> None:
     """A probe larger than pipes and sockets hold is sent without blocking."""
     with open_session(NULL) as session:
         session.acquire("me")
-        assert session.put(ProbePayload("big", os.urandom(1 << 20) * 20, (), (INPUT,), 4)) is None
+        assert session.put(LoadRequest("big", os.urandom(1 << 20) * 20, (), (INPUT,), 4)) is None
 
 
 def test_wrong_option_is_refused_by_the_backend() -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from nullbench import build_network
 
-from device_agents.truth import TrueOverhead
+from device_agents.values import TrueOverhead
 from harness import build_lut, profile, validate
 from harness.device.diagnose import check_device
 from harness.device.inventory import BUILT_IN, Device
 from harness.device.replies import read_truth
 from harness.device.session import AgentSession, Truth, Visit, open_session
 from harness.errors import BackendError, ProtocolError
-from harness.measure.campaign import payload_of
+from harness.measure.campaign import load_request
 from harness.measure.policy import RepeatPolicy
 from harness.network.models import load_network
 from harness.network.runtime_graph.formats import read_runtime_graph
@@ -60,7 +60,7 @@ def device_s(session: AgentSession, probe: Probe, runs: int) -> list[float]:
 
 def truth_of(session: AgentSession, probe: Probe) -> Truth:
     """The truth about a probe, which is loaded for it."""
-    session.put(payload_of(probe))
+    session.put(load_request(probe))
     return session.oracle(probe.id)
 
 
@@ -154,7 +154,7 @@ def test_noise_is_seeded(probe: Probe) -> None:
     for seed in (0, 0, 1):
         with open_session(_device(seed=seed)) as opened:
             opened.acquire("the test")
-            opened.put(payload_of(probe))
+            opened.put(load_request(probe))
             seen.append(device_s(opened, probe, 20))
     assert seen[0] == seen[1] != seen[2]
     assert len(set(seen[0])) > 10
@@ -164,7 +164,7 @@ def test_measuring_sessions_have_no_oracle(probe: Probe) -> None:
     """A session that measures is refused, and goes on measuring."""
     with open_session(QUIET) as opened:
         opened.acquire("the test")
-        opened.put(payload_of(probe))
+        opened.put(load_request(probe))
         with pytest.raises(ProtocolError, match="forbidden"):
             opened.oracle(probe.id)
         assert device_s(opened, probe, 1)
@@ -180,7 +180,7 @@ def test_oracle_of_a_probe_that_is_not_loaded_is_refused(session: AgentSession) 
 def test_fusion_and_chains_are_revealed(session: AgentSession, probe: Probe, tmp_path: Path) -> None:
     """Convolution and activation are one layer, the flattening costs nothing, and the silent device says nothing."""
     network = load_network(str(build_network(tmp_path / "chain.onnx")))
-    revealed = session.put(payload_of(probe), reveal=True)
+    revealed = session.put(load_request(probe, reveal=True))
     assert revealed is not None
     graph = read_runtime_graph(network, probe.model.names, revealed.format, revealed.content)
     ops = {"+".join(node.op for node in network.nodes if node.index in group) for group in graph.groups}
@@ -189,7 +189,7 @@ def test_fusion_and_chains_are_revealed(session: AgentSession, probe: Probe, tmp
     assert sorted(index for chain in content["chains"] for index in chain) == list(range(len(content["layers"])))
     with open_session(_device(reveals="")) as blind:
         blind.acquire("the test")
-        assert blind.put(payload_of(probe), reveal=True) is None
+        assert blind.put(load_request(probe, reveal=True)) is None
 
 
 def test_unknown_operator_is_refused_by_name(session: AgentSession, probe: Probe) -> None:
@@ -201,8 +201,8 @@ def test_unknown_operator_is_refused_by_name(session: AgentSession, probe: Probe
     out = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (2, 2))
     graph = helper.make_graph([helper.make_node("Det", ["x"], ["y"], "n0")], "probe", [kind], [out])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    session.put(payload_of(probe))
-    payload = dataclasses.replace(payload_of(probe), probe="unknown", model=model.SerializeToString())
+    session.put(load_request(probe))
+    payload = dataclasses.replace(load_request(probe), probe="unknown", model=model.SerializeToString())
     with pytest.raises(BackendError, match="Det"):
         session.put(payload)
     assert device_s(session, probe, 1)

@@ -11,7 +11,7 @@ from harness import build_lut, profile, validate
 from harness.device.diagnose import check_device
 from harness.device.inventory import BUILT_IN
 from harness.device.session import open_session
-from harness.measure.campaign import payload_of
+from harness.measure.campaign import load_request
 from harness.measure.policy import RepeatPolicy
 from harness.network.models import load_network
 from harness.network.runtime_graph.formats import read_runtime_graph
@@ -31,7 +31,7 @@ def test_only_validation_gets_true_layers(name: str, tmp_path: Path) -> None:
     with open_session(BUILT_IN[name], "validation") as session:
         assert (session.hello.reveals, session.hello.clock) == (("fusion", "oracle"), "cpu")
         session.acquire("the test")
-        revealed = session.put(payload_of(probe), reveal=True)
+        revealed = session.put(load_request(probe, reveal=True))
         assert revealed is not None
         graph = read_runtime_graph(network, probe.model.names, revealed.format, revealed.content)
         assert {"+".join(node.op for node in network.nodes if node.index in one) for one in graph.groups} == OPS

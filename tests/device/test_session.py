@@ -14,7 +14,7 @@ import pytest
 
 from device_agents import wire
 from harness.device.inventory import BUILT_IN
-from harness.device.session import AgentSession, Deadlines, ProbePayload, Visit
+from harness.device.session import AgentSession, Deadlines, LoadRequest, Visit
 from harness.errors import (
     BackendError,
     DeviceBusy,
@@ -440,7 +440,7 @@ def test_revelations_that_do_not_fit_are_refused(
     session.greet()
     session.acquire("me")
     with pytest.raises(ProtocolError):
-        session.put(ProbePayload("p", b"m", (), (), 1), reveal)
+        session.put(LoadRequest("p", b"m", (), (), 1, reveal))
 
 
 def test_close_is_harmless_when_repeated(meet: Meet) -> None:

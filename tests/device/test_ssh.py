@@ -21,7 +21,7 @@ from device_agents.lease import holder_of
 from harness.device.bundle import build_bundle
 from harness.device.install import authorized_keys_line, install_agent
 from harness.device.inventory import BUILT_IN
-from harness.device.session import AgentSession, ProbePayload, Visit, open_session
+from harness.device.session import AgentSession, LoadRequest, Visit, open_session
 from harness.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -33,7 +33,7 @@ from harness.errors import (
     UsageError,
 )
 
-PROBE = ProbePayload("p", b"model", (), ({"name": "x", "shape": [10], "dtype": "float32"},), 4)
+PROBE = LoadRequest("p", b"model", (), ({"name": "x", "shape": [10], "dtype": "float32"},), 4)
 
 
 def _make_key(path: Path) -> str:
@@ -143,7 +143,7 @@ def test_large_probe_over_ssh(sshd: Any) -> None:
     """Megabytes up and thousands of samples down pass the windows of SSH."""
     with open_session(sshd.device()) as session:
         session.acquire("the test")
-        session.put(ProbePayload("p", os.urandom(1 << 20) * 8, (), (), 4))
+        session.put(LoadRequest("p", os.urandom(1 << 20) * 8, (), (), 4))
         parts = list(session.run([Visit("p", 0, 20_000)] * 10))
     assert sum(len(series.samples) for part, _ in parts for series in part) == 200_000
 

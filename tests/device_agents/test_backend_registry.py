@@ -12,7 +12,7 @@ from in_process import InProcessSession
 from device_agents.backends import BACKENDS, Refused, Registration, create
 from device_agents.backends.null import NullBackend
 from harness.device.inventory import load_inventory
-from harness.device.session import ProbePayload, Visit
+from harness.device.session import LoadRequest, Visit
 
 INPUT = {"name": "x", "shape": [1000], "dtype": "float32", "distribution": "normal", "seed": 1}
 
@@ -42,7 +42,7 @@ def test_one_line_registers_a_backend(tmp_path: Path) -> None:
     assert (device.backend, device.resource) == ("stub", "board")
     session = InProcessSession(create(device.backend, {"c_s": 1e-3, "a_s_per_byte": 0, "b_s_per_byte": 0}))
     assert (session.hello.backend, session.hello.clock, session.hello.reveals) == ("stub", "device", ())
-    assert session.put(ProbePayload("p", b"", (), (INPUT,), 4)) is None
+    assert session.put(LoadRequest("p", b"", (), (INPUT,), 4)) is None
     (((series,), _),) = session.run([Visit("p", 0, 1)])
     assert series.samples[0].device_ns == 1_000_000
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from nullbench import build_network
 
-from device_agents.backends import HasOracle, LoadRequest, Refused, create
+from device_agents.backends import HasOracle, Refused, create
+from device_agents.values import LoadRequest
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.models import load_network
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from device_agents.backends import LoadRequest
+from device_agents.values import LoadRequest
 from harness.errors import InvalidNetwork, ProtocolError
 from harness.network.assemble import assemble_network
 from harness.network.fusion_rules import DEFAULT_RULES, learn_rules

@@ -14,7 +14,7 @@ from onnx import ModelProto
 from onnx_models import random_dags
 from sent_networks import CONV, SentNetwork, image_model
 
-from device_agents.backends import LoadRequest
+from device_agents.values import LoadRequest
 from harness.errors import ProtocolError
 from harness.network.fusion_rules import learn_rules
 from harness.network.layers import cut

@@ -13,8 +13,8 @@ import pytest
 from nullbench import build_network
 from onnx import TensorProto, helper, numpy_helper
 
-from device_agents.backends import LoadRequest
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
+from device_agents.values import LoadRequest
 from harness.errors import ProtocolError
 from harness.measure.journal import CampaignKey, Journal
 from harness.network.assemble import EmittedNames, ModelBuilder

@@ -11,7 +11,7 @@ import pytest
 from onnx import NodeProto
 from probe_models import run_on_onnxruntime
 
-from device_agents.backends import LoadRequest
+from device_agents.values import LoadRequest
 from harness.network.assemble import AssembledModel
 from harness.network.fusion_rules import learn_rules
 from harness.network.layers import cut

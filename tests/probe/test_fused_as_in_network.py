@@ -10,9 +10,8 @@ import pytest
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
-from device_agents.backends import LoadRequest
 from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
-from device_agents.truth import Revealed
+from device_agents.values import LoadRequest, Revealed
 from harness.network.assemble import AssembledModel, EmittedNames, assemble_network
 from harness.network.fusion_rules import learn_rules
 from harness.network.layers import Layer, cut

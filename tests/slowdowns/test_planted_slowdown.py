@@ -14,7 +14,7 @@ from device_agents.backends.null import NullBackend
 from harness.device.inventory import BUILT_IN
 from harness.device.session import Visit, open_session
 from harness.errors import BackendError
-from harness.measure.campaign import CampaignRun, payload_of
+from harness.measure.campaign import CampaignRun, load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
@@ -40,14 +40,14 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Probe:
 def usual(probe: Probe) -> EmulatedNpuBackend:
     """Return the device with the probe loaded."""
     backend = EmulatedNpuBackend(dict(QUIET))
-    InProcessSession(backend).put(payload_of(probe))
+    InProcessSession(backend).put(load_request(probe))
     return backend
 
 
 def slowed(usual: EmulatedNpuBackend, slow: str, probe: Probe) -> EmulatedNpuBackend:
     """Return the device with a planted slow-down and the probe loaded."""
     backend = usual.restarted(0, slow)
-    InProcessSession(backend).put(payload_of(probe))
+    InProcessSession(backend).put(load_request(probe))
     return backend
 
 
@@ -80,7 +80,7 @@ def test_slow_device_goes_over_the_wire(usual: EmulatedNpuBackend, probe: Probe)
     device = BUILT_IN["npu01"].model_copy(update={"options": {**QUIET, "slow": f"{signature}:2"}})
     with open_session(device) as session:
         session.acquire("the test")
-        session.put(payload_of(probe))
+        session.put(load_request(probe))
         taken = [one for part, _ in session.run([Visit(probe.id, 0, 1)]) for one in part]
     expected = slowed(usual, f"{signature}:2", probe).run(probe.id)
     assert taken[0].samples[0].device_ns == expected.device_ns
@@ -105,7 +105,7 @@ def test_session_in_process_measures_what_the_agent_does(probe: Probe) -> None:
     with open_session(device) as there:
         for session in (here, there):
             session.acquire("the test")
-            revealed = session.put(payload_of(probe), reveal=True)
+            revealed = session.put(load_request(probe, reveal=True))
             series = [one for part, _ in session.run(visits) for one in part]
             taken = [(one.visit, one.probe, [sample.device_ns for sample in one.samples]) for one in series]
             seen.append((revealed, taken, session.hello.clock, session.hello.reveals))
@@ -127,7 +127,7 @@ def test_session_in_process_refuses_and_stops(probe: Probe) -> None:
     session = InProcessSession(EmulatedNpuBackend(dict(QUIET)))
     first = session.acquire("one")
     assert session.acquire("another") > first
-    payload = payload_of(probe)
+    payload = load_request(probe)
     with pytest.raises(BackendError):
         session.put(type(payload)("broken", b"no model", (), (), 4))
     session.put(payload)

@@ -16,7 +16,7 @@ from nullbench import build_network
 
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from harness.errors import JournalError
-from harness.measure.campaign import CampaignRun, payload_of
+from harness.measure.campaign import CampaignRun, load_request
 from harness.measure.cutting import cut_as_reported
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Campaign, Journal
@@ -226,7 +226,7 @@ def test_planted_slow_layer_is_found_among_real_nights(ready: Ready, watch: Watc
     assert not compare_nights(nights[3], nights[:3]).regressions
     layer = max(nights[0].layers, key=lambda one: one.copies)
     backend, probe = ready.backend.restarted(0), watch.plan.probes[layer.probe]
-    InProcessSession(backend).put(payload_of(probe))
+    InProcessSession(backend).put(load_request(probe))
     (slow,) = {sign for sign, part in backend.signatures(probe.id) if set(part.nodes) & set(probe.model.names.nodes)}
     comparison = compare_nights(ready.night(watch, 9, f"{slow}:1.02"), nights)
     (finding,) = [one for one in comparison.regressions if one.subject.kind == "layer"]
@@ -241,7 +241,7 @@ def test_a_layer_that_its_context_hides_is_found(op: str, hiding: Ready) -> None
     assert watch is not None
     (probe,) = {layer.layer for layer in watch.plan.layers if layer.op == op and layer.layer}
     backend = hiding.backend.restarted(0)
-    InProcessSession(backend).put(payload_of(watch.plan.probes[probe]))
+    InProcessSession(backend).put(load_request(watch.plan.probes[probe]))
     (slow,) = {sign for sign, part in backend.signatures(probe) if part.latency_s > 20e-6}
     nights = [hiding.night(watch, number) for number in (3, 4, 5)]
     comparison = compare_nights(hiding.night(watch, 7, f"{slow}:1.02"), nights)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nullbench import build_network
 
-from device_agents.truth import TrueLayer, TrueOverhead, Truth
+from device_agents.values import TrueLayer, TrueOverhead, Truth
 from harness.errors import ProtocolError
 from harness.estimation.network_estimate import LayerEstimate
 from harness.latency.overhead import Coefficient, Overhead

@@ -12,14 +12,14 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before import: the whee
 import onnxruntime
 
 from device_agents import arrays
-from device_agents.backends import LoadRequest, Refused, Sample
+from device_agents.backends import Refused
 from device_agents.backends.clocks import clock_of, timed
 from device_agents.backends.inputs import InputBuffer
 from device_agents.backends.onnx_bytes import chain_model
 from device_agents.backends.onnxruntime.node_times import WARMUP_RUNS, NodeTimes, read_profile, stands_for
 from device_agents.backends.option_reader import OptionReader
 from device_agents.backends.runtime_profile import makespan_s, rounds, truth_of, undisturbed_mean
-from device_agents.truth import Revealed, TrueLayer, Truth
+from device_agents.values import LoadRequest, Revealed, Sample, TrueLayer, Truth
 
 _OPTIONS = {"threads", "optimization"}
 _LEVELS = ("all", "extended", "basic", "disabled")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
 from device_agents import arrays
-from device_agents.backends import LoadRequest, Refused, Sample
+from device_agents.backends import Refused
 from device_agents.backends.clocks import clock_of, timed
 from device_agents.backends.inputs import InputBuffer
 from device_agents.backends.onnx_bytes import with_weights
@@ -15,7 +15,7 @@ from device_agents.backends.openvino.counters import Counters
 from device_agents.backends.openvino.executed_graph import encode, executed_nodes
 from device_agents.backends.option_reader import OptionReader
 from device_agents.backends.runtime_profile import makespan_s, rounds, truth_of, undisturbed_mean
-from device_agents.truth import Revealed, TrueLayer, Truth
+from device_agents.values import LoadRequest, Revealed, Sample, TrueLayer, Truth
 
 
 def _runtime() -> Any:

@@ -20,7 +20,7 @@ from fault_rig import SHORT, TTL_S, Rig, Row, send_signal
 from processes import agents, wait_until, workers
 
 from harness.device.inventory import load_inventory
-from harness.device.session import AgentSession, ProbePayload, Visit, transport_of
+from harness.device.session import AgentSession, LoadRequest, Visit, transport_of
 from harness.errors import BackendError, DeviceBusy, LinkLost, ProtocolError, WorkerDied
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
@@ -113,12 +113,12 @@ def test_a_copy_without_memory_is_refused_and_nothing_else_is(rig: Rig, sabotage
     with AgentSession(transport_of(device).open(), device) as session:
         session.greet()
         session.acquire("the test")
-        session.put(ProbePayload("p", b"model", (), (), 4))
+        session.put(LoadRequest("p", b"model", (), (), 4))
         with pytest.raises(BackendError, match="another copy"):
-            session.put(ProbePayload("p#1", b"model", (), (), 4))
+            session.put(LoadRequest("p#1", b"model", (), (), 4))
         assert [len(series) for series, _ in session.run([Visit("p", 0, 1)])] == [1]
         with pytest.raises(WorkerDied, match="bad_alloc"):
-            session.put(ProbePayload("q", b"another model", (), (), 4))
+            session.put(LoadRequest("q", b"another model", (), (), 4))
 
 
 def test_an_agent_that_is_killed(rig: Rig, runtime_folder: Path) -> None:

@@ -65,8 +65,8 @@ def _hoard(size_bytes: int) -> None:
 def _distort(kind: str) -> None:
     import random
 
-    from device_agents.backends import Sample
     from device_agents.backends.null import NullBackend
+    from device_agents.values import Sample
 
     run, chance, runs = NullBackend.run, random.Random(3), [0]
 

@@ -1,12 +1,41 @@
-"""What a device reports about a loaded probe besides samples: its runtime's graph and the true latency of each layer.
+"""Values that agent and host share, as they share `wire`: a probe to load, a timed run, and facts about a loaded probe.
 
-Agent and host share these values, as they share `wire`. Standard library only.
+Standard library only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """A probe as it is sent: the model without its weights, and how the device makes weights and inputs.
+
+    `reveal` asks for the graph that the runtime executes.
+    """
+
+    probe: str
+    model: bytes
+    weights: Sequence[Dict[str, Any]]
+    inputs: Sequence[Dict[str, Any]]
+    output_bytes: int
+    reveal: bool = False
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timed run of a loaded probe, from its input arrays to its output arrays.
+
+    `cpu_ns` and `device_ns` are None where the device does not report them. `preemptions` counts how often the run
+    was interrupted by other work on the device.
+    """
+
+    wall_ns: int
+    cpu_ns: Optional[int] = None
+    device_ns: Optional[int] = None
+    preemptions: int = 0
 
 
 @dataclass(frozen=True)
