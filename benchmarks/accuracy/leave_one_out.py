@@ -21,8 +21,7 @@ from scipy.stats import binomtest
 from harness.latency.overhead import row_of
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import read_lut
-from harness.network.context import context_of
-from harness.network.layers import cut
+from harness.network.layers import context_of, cut
 from harness.network.models import load_networks
 from harness.network.zoo import NAMES
 from harness.predictor.features.key_features import describe

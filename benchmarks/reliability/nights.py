@@ -46,8 +46,7 @@ from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import ignore
-from harness.network.context import context_of
-from harness.network.layers import cut
+from harness.network.layers import context_of, cut
 from harness.network.models import load_network
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe import network_probe

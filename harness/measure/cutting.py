@@ -13,9 +13,8 @@ from harness.errors import BackendError, Interrupted, UnsupportedNetwork
 from harness.measure.campaign import load_request
 from harness.measure.fusion import FusionSearch
 from harness.measure.progress import Observer, Progress
-from harness.network.context import place_of
 from harness.network.fusion_rules import DEFAULT_RULES, FusionRule, learn_rules
-from harness.network.layers import cut
+from harness.network.layers import cut, place_of
 from harness.network.network import Network
 from harness.network.runtime_graph.formats import read_runtime_chains, read_runtime_graph
 from harness.network.runtime_graph.reported import RuntimeGraph

@@ -78,14 +78,12 @@ def layer_key(network: Network, graph: Subgraph) -> LayerKey:
         inputs = node.inputs[:1] if _takes_axes(node.op) else node.inputs
         arguments = [_argument(network, labels, node.op, name) for name in inputs]
         arguments = sorted(arguments) if node.op in _COMMUTATIVE else arguments
-        parts.append(f"{_operator(network, node)}({','.join(arguments)}){{{_attribute_text(network, node)}}}")
+        # The axis of softmax has another meaning before opset 13. All other operators kept their meaning.
+        operator = f"{node.op}-12" if node.op in _AXIS_CHANGED_AT_13 and network.opset < 13 else node.op
+        values = ";".join(f"{name}={_text(value)}" for name, value in sorted(attributes(network, node).items()))
+        parts.append(f"{operator}({','.join(arguments)}){{{values}}}")
     parts.append("->" + ",".join(f"{labels[name]}:{network.types[name]}" for name in graph.outputs))
     return LayerKey("|".join(parts))
-
-
-def _operator(network: Network, node: Node) -> str:
-    # The axis of softmax has another meaning before opset 13. All other operators kept their meaning.
-    return f"{node.op}-12" if node.op in _AXIS_CHANGED_AT_13 and network.opset < 13 else node.op
 
 
 def _argument(network: Network, labels: dict[str, str], op: str, name: str) -> str:
@@ -93,12 +91,10 @@ def _argument(network: Network, labels: dict[str, str], op: str, name: str) -> s
         return "_"
     if name in labels:
         return labels[name]
-    constant = network.constants[name]
-    text = f"c:{constant.type}"
-    small = constant.value is not None and constant.type.elements <= _MAX_VALUES_IN_KEY
-    if small and constant.value is not None and _counts_by_value(op, constant.type):
-        text += "=" + ",".join(f"{value:.6g}" for value in constant.value.ravel().tolist())
-    return text
+    kind, value = network.constants[name].type, network.constants[name].value
+    if value is None or kind.elements > _MAX_VALUES_IN_KEY or not _counts_by_value(op, kind):
+        return f"c:{kind}"
+    return f"c:{kind}=" + ",".join(f"{number:.6g}" for number in value.ravel().tolist())
 
 
 def _counts_by_value(op: str, kind: TensorType) -> bool:
@@ -106,11 +102,6 @@ def _counts_by_value(op: str, kind: TensorType) -> bool:
     if kind.dtype in FLOATS:
         return op in _FLOATS_COUNT
     return "Linear" not in op and "Integer" not in op  # zero points are learnt as well
-
-
-def _attribute_text(network: Network, node: Node) -> str:
-    values = attributes(network, node)
-    return ";".join(f"{name}={_text(values[name])}" for name in sorted(values))
 
 
 def _text(value: Any) -> str:
@@ -200,11 +191,9 @@ def _resolve_window(network: Network, node: Node, values: dict[str, Any]) -> Non
 
 def _same_pads(read: TensorType, written: TensorType, values: dict[str, Any], upper: bool) -> list[int]:
     begins, ends = [], []
-    windows = zip(
-        read.shape[2:], written.shape[2:], values["kernel_shape"], values["strides"], values["dilations"], strict=True
-    )
-    for size, steps, kernel, stride, dilation in windows:
-        total = max(0, (steps - 1) * stride + (kernel - 1) * dilation + 1 - size)
+    steps = zip(values["kernel_shape"], values["strides"], values["dilations"], strict=True)
+    for size, count, (kernel, stride, dilation) in zip(read.shape[2:], written.shape[2:], steps, strict=True):
+        total = max(0, (count - 1) * stride + (kernel - 1) * dilation + 1 - size)
         begins.append(total // 2 if upper else total - total // 2)
         ends.append(total - begins[-1])
     return begins + ends

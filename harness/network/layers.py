@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.network.fusion_rules import FusionRule, match_all
 from harness.network.key import LayerKey, Subgraph, canonical, layer_key
 from harness.network.network import Network, Node
+
+NEIGHBOURS = 6
+"""Number of layers before and after a layer, in the network's order, that make up its neighbourhood."""
 
 
 @dataclass(frozen=True)
@@ -45,3 +49,15 @@ def _layer(network: Network, nodes: Sequence[Node]) -> Layer:
         key=layer_key(network, graph),
         graph=graph,
     )
+
+
+def context_of(network: Network, layer: Layer) -> str:
+    """Return where each input of the layer comes from, `outside` or `chip`, in the order of the key."""
+    return ",".join("outside" if name in network.inputs else "chip" for name in layer.graph.inputs)
+
+
+def place_of(network: Network, layers: Sequence[Layer], at: int) -> str:
+    """Return the context of layer `at` and a hash of its neighbourhood, such as `chip@1a2b3c4d`."""
+    near = layers[max(0, at - NEIGHBOURS) : at + NEIGHBOURS + 1]
+    text = " ".join(layer.key.digest for layer in near) + f" {min(at, NEIGHBOURS)}"
+    return f"{context_of(network, layers[at])}@{hashlib.sha256(text.encode()).hexdigest()[:8]}"

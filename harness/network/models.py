@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Union
 from harness.errors import InvalidNetwork, UsageError
 from harness.network import zoo
 from harness.network.network import Network
-from harness.network.prepare import prepare, read_network
-from harness.network.read import check_model, parse_model
+from harness.network.prepare import prepare
+from harness.network.read import ModelFile, check_model, parse_model, read_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -92,26 +92,26 @@ def load_networks(models: Models, dims: Mapping[str, int] | None = None) -> list
 
 
 def load_network(model: Model, dims: Mapping[str, int] | None = None) -> Network:
-    """Read one network; raises the errors of `read_network`.
+    """Read one network; raises the errors of `read_model` and `prepare`.
 
     Dimensions in `dims` that the network does not have are ignored: they may belong to another network.
     """
-    reference = _reference(model)
+    return prepare(_model_file(_reference(model)), dims or {})
+
+
+def _model_file(reference: ModelReference) -> ModelFile:
     if isinstance(reference, ModelContent):
-        return prepare(parse_model(reference.name, reference.name, reference.content), dims or {})
+        return parse_model(reference.name, reference.name, reference.content)
     if not reference.startswith(BUILTIN_PREFIX):
-        return read_network(Path(reference), dims)
+        return read_model(Path(reference))
     name = reference.removeprefix(BUILTIN_PREFIX)
     if name in LIGHT_FILES:
-        return replace(read_network(_light_folder() / LIGHT_FILES[name], dims), name=name)
+        import onnx.backend.test
+
+        folder = Path(onnx.backend.test.__file__).parent / "data" / "light"
+        return replace(read_model(folder / LIGHT_FILES[name]), name=name)
     if name not in zoo.NAMES:
         step = f"Built in are: {', '.join(BUILTIN_NAMES)}"
         raise InvalidNetwork(f"There is no built-in network {name[:40]!r}", next_step=step)
     built = zoo.build(name)
-    return prepare(check_model(name, built, built.SerializeToString(deterministic=True)), dims or {})
-
-
-def _light_folder() -> Path:
-    import onnx.backend.test
-
-    return Path(onnx.backend.test.__file__).parent / "data" / "light"
+    return check_model(name, built, built.SerializeToString(deterministic=True))

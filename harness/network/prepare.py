@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork
-from harness.network.host_runtime import run_once
 from harness.network.network import FLOATS, ITEM_BYTES, Constant, FreeNode, Network, Node, TensorType
-from harness.network.read import ModelFile, read_model
+from harness.network.read import ModelFile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,11 +23,6 @@ MAX_RUN_BYTES = 1 << 30
 SELECTIONS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
 """Operators whose output size depends on values but is never much larger than their input."""
 RANDOM_OPS = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli"})
-
-
-def read_network(path: Path, dims: Mapping[str, int] | None = None) -> Network:
-    """Read and prepare an ONNX file; `dims` binds symbolic dimensions by name or `input.axis`."""
-    return prepare(read_model(path), dims or {})
 
 
 def prepare(file: ModelFile, dims: Mapping[str, int]) -> Network:
@@ -62,7 +56,7 @@ class _Preparation:
         self._bind(inputs)
         for index, node in enumerate(self._graph.node):
             self._visit(index, node)
-        outputs = tuple(dict.fromkeys(self._alias(value.name) for value in self._graph.output))
+        outputs = tuple(dict.fromkeys(self._aliases.get(value.name, value.name) for value in self._graph.output))
         self._check_outputs(outputs)
         self._drop_unused(outputs)
         return Network(
@@ -81,7 +75,7 @@ class _Preparation:
     def _take_initializer(self, tensor: TensorProto) -> None:
         from onnx import TensorProto, numpy_helper
 
-        kind = tensor_type(tensor.data_type, tuple(tensor.dims), tensor.name)
+        kind = _tensor_type(tensor.data_type, tuple(tensor.dims), tensor.name)
         value = None
         if kind.elements <= MAX_FOLDED_ELEMENTS and tensor.data_location != TensorProto.EXTERNAL:
             try:
@@ -115,19 +109,15 @@ class _Preparation:
                     why = f"It has no dimension {unused[:80]}" if unused else ""
                     raise UnresolvedDimension(what, why=why, next_step=f"Give one, for example --dim {names[0][:80]}=1")
                 shape.append(self._dims[bound])
-            kind = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name)
-            self._types[value.name] = _filled(kind, value.name)
+            self._types[value.name] = _tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name, fewest=1)
         self._symbols = frozenset(known)
-
-    def _alias(self, name: str) -> str:
-        return self._aliases.get(name, name)
 
     def _visit(self, index: int, proto: NodeProto) -> None:
         node = Node(
             index=index,
             name=self._unique_name(index, proto),
             op=proto.op_type,
-            inputs=tuple(self._alias(name) for name in proto.input),
+            inputs=tuple(self._aliases.get(name, name) for name in proto.input),
             outputs=tuple(proto.output),
             proto=proto,
         )
@@ -173,7 +163,9 @@ class _Preparation:
         self._free.append(FreeNode(node.name, node.op, "constant"))
         read = [self._constants[name] for name in node.inputs if name]
         known = all(constant.value is not None for constant in read)
-        results = self._evaluate(node) if known and not self._is_large(node) else None
+        results = None
+        if known and not self._is_large(node):
+            results = self._run_alone(node, {name: self._constants[at].value for name, at in _operands(node).items()})
         if results is None:
             for name, kind in self._infer(node).items():
                 self._set_constant(name, Constant(kind))
@@ -190,10 +182,6 @@ class _Preparation:
             return any(kind.elements > MAX_FOLDED_ELEMENTS for kind in self._infer(node).values())
         except UnresolvedDimension:  # its shape depends on the values it reads, which may give any size
             return node.op not in SELECTIONS
-
-    def _evaluate(self, node: Node) -> dict[str, Array] | None:
-        """Return the values of a node whose inputs are all known; None if the runtime cannot compute it."""
-        return self._run_alone(node, {name: self._constants[alias].value for name, alias in _operands(node).items()})
 
     def _run_on_ones(self, node: Node) -> dict[str, TypeProto]:
         """Run an operator that the standard defines by other operators, which shape inference does not expand."""
@@ -215,9 +203,28 @@ class _Preparation:
         }
 
     def _run_alone(self, node: Node, feeds: Mapping[str, Any]) -> dict[str, Array] | None:
-        types = {name: self._types[alias] for name, alias in _operands(node).items()}
-        model = _single_node_model(node.proto, types, self._opset)
-        return run_once(model, feeds, node.results)
+        """Return a node's results by ONNX Runtime on the host, which measures nothing; None if it cannot run it."""
+        os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before import; otherwise the wheel sends telemetry
+        import numpy
+        import onnxruntime
+        from onnx import helper
+
+        values = [value_info(name, self._types[alias]) for name, alias in _operands(node).items()]
+        outputs = [helper.make_empty_tensor_value_info(name) for name in node.results]
+        graph = helper.make_graph([node.proto], "node", values, outputs)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)], ir_version=8)
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = 1
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+            results = session.run(list(node.results), dict(feeds))
+        except Exception:  # the runtime's exceptions have no narrower common base
+            return None
+        return {name: numpy.asarray(value) for name, value in zip(node.results, results, strict=True)}
 
     def _fold_shape(self, node: Node) -> None:
         import numpy
@@ -241,8 +248,7 @@ class _Preparation:
         for name, alias in _operands(node).items():
             if alias not in self._types:
                 raise InvalidNetwork(f"Node {node.name[:80]!r} reads {name[:80]!r}, which nothing writes")
-            kind = self._types[alias]
-            types[name] = helper.make_tensor_type_proto(onnx_dtype(kind.dtype), kind.shape)
+            types[name] = value_info(name, self._types[alias]).type
             constant = self._constants.get(alias)
             if constant is not None and constant.value is not None:
                 data[name] = numpy_helper.from_array(constant.value)
@@ -264,13 +270,12 @@ class _Preparation:
         return found
 
     def _output_type(self, node: Node, name: str, found: TypeProto | None) -> TensorType:
-        what = f"The shape of tensor {name[:80]!r}, written by node {node.name[:80]!r} ({node.op}), is unknown"
-        why = "It depends on the values of the network's inputs"
-        step = "Export the network with fixed shapes"
         if found is None or not _is_typed(found):
-            raise UnresolvedDimension(what, why=why, next_step=step)
+            what = f"The shape of tensor {name[:80]!r}, written by node {node.name[:80]!r} ({node.op}), is unknown"
+            why = "It depends on the values of the network's inputs"
+            raise UnresolvedDimension(what, why=why, next_step="Export the network with fixed shapes")
         shape = tuple(dim.dim_value for dim in found.tensor_type.shape.dim)
-        return _filled(tensor_type(found.tensor_type.elem_type, shape, name), name)
+        return _tensor_type(found.tensor_type.elem_type, shape, name, fewest=1)
 
     def _check_outputs(self, outputs: tuple[str, ...]) -> None:
         for name in outputs:
@@ -292,18 +297,19 @@ class _Preparation:
         self._nodes = kept[::-1]
 
 
-def tensor_type(elem_type: int, shape: tuple[int, ...], name: str) -> TensorType:
-    """Return the type of an ONNX tensor; raises UnsupportedNetwork for types and sizes that cannot be measured."""
+def _tensor_type(elem_type: int, shape: tuple[int, ...], name: str, fewest: int = 0) -> TensorType:
+    """Return the type of an ONNX tensor of at least `fewest` elements; raises as `_checked` does."""
     from onnx import helper
 
     try:
         dtype = str(helper.tensor_dtype_to_np_dtype(elem_type))
     except (KeyError, ValueError, TypeError):
         dtype = f"type {elem_type}"
-    return _checked(TensorType(dtype, shape), name)
+    return _checked(TensorType(dtype, shape), name, fewest)
 
 
-def _checked(kind: TensorType, name: str) -> TensorType:
+def _checked(kind: TensorType, name: str, fewest: int = 0) -> TensorType:
+    """Return the type; raises UnsupportedNetwork or InvalidNetwork for one that cannot be measured."""
     what = f"Tensor {name[:80]!r} cannot be measured"
     if kind.dtype not in ITEM_BYTES:
         raise UnsupportedNetwork(what, why=f"Its element type is {kind.dtype}")
@@ -312,13 +318,8 @@ def _checked(kind: TensorType, name: str) -> TensorType:
     if kind.bytes > MAX_TENSOR_BYTES:
         why = f"Its shape {list(kind.shape)} takes {kind.bytes:,} bytes; the limit is {MAX_TENSOR_BYTES:,}"
         raise UnsupportedNetwork(what, why=why)
-    return kind
-
-
-def _filled(kind: TensorType, name: str) -> TensorType:
-    if kind.elements == 0:
-        why = f"Its shape {list(kind.shape)} has a dimension of zero"
-        raise InvalidNetwork(f"Tensor {name[:80]!r} cannot be measured", why=why)
+    if kind.elements < fewest:
+        raise InvalidNetwork(what, why=f"Its shape {list(kind.shape)} has a dimension of zero")
     return kind
 
 
@@ -331,16 +332,6 @@ def _is_typed(found: TypeProto | None) -> bool:
 def _operands(node: Node) -> dict[str, str]:
     """Return the node's inputs: names in the file mapped to the tensors behind aliases, without absent ones."""
     return {name: alias for name, alias in zip(node.proto.input, node.inputs, strict=True) if name}
-
-
-def _single_node_model(node: NodeProto, inputs: Mapping[str, TensorType], opset: int) -> bytes:
-    from onnx import helper
-
-    values = [value_info(name, kind) for name, kind in inputs.items()]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
-    graph = helper.make_graph([node], "node", values, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    return bytes(model.SerializeToString())
 
 
 def value_info(name: str, kind: TensorType) -> ValueInfoProto:

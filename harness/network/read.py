@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,27 +64,44 @@ def parse_model(name: str, shown: str, content: bytes, folder: Path | None = Non
         raise InvalidNetwork(f"{shown} is not an ONNX file", why=why) from error
     if not model.HasField("graph") or not model.graph.node:
         raise InvalidNetwork(f"{shown} holds no network", why="Its graph has no nodes")
-    _check_text(shown, model)
-    check_external_data(model, folder)
+    for field, value in (part for message in _messages([model]) for part in message.ListFields()):
+        texts = value if field.is_repeated else (value,)
+        # Protobuf passes other bytes on if a file is damaged.
+        if field.type == field.TYPE_STRING and not all(isinstance(text, str) for text in texts):
+            raise InvalidNetwork(f"{shown} is not valid ONNX", why="A name in it is not UTF-8 text")
+    _check_external_data(model, folder)
     return check_model(name, model, content)
 
 
 def check_model(name: str, model: ModelProto, content: bytes) -> ModelFile:
     """Check a model that is already in memory; raises the errors of `read_model`."""
     import onnx
+    from onnx import inliner
 
     _check_expansion(name, model)
-    model = _inline_functions(name, model)
-    _check_operators(name, model)
+    what = f"The functions of {name} cannot be inlined"
     try:
+        model = inliner.inline_local_functions(model) if model.functions else model
+        _check_operators(name, model)
+        what = f"{name} is not valid ONNX"
         onnx.checker.check_model(_without_external_data(model))
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
         why = next((line for line in str(error).splitlines() if line.strip()), "the ONNX checker rejects it")
-        raise InvalidNetwork(f"{name} is not valid ONNX", why=why[:300]) from error
+        raise InvalidNetwork(what, why=why[:300]) from error
     return ModelFile(name, model, hashlib.sha256(content).hexdigest())
 
 
-def check_external_data(model: ModelProto, folder: Path | None) -> None:
+def _messages(roots: Iterable[Message]) -> Iterator[Message]:
+    """Yield protobuf messages and all messages inside them."""
+    waiting = list(roots)
+    while waiting:
+        yield (message := waiting.pop())
+        for field, value in message.ListFields():
+            if field.type == field.TYPE_MESSAGE:
+                waiting += value if field.is_repeated else (value,)
+
+
+def _check_external_data(model: ModelProto, folder: Path | None) -> None:
     """Check that external initializers lie in plain files inside the model's folder, and nothing else is external.
 
     Raises InvalidNetwork.
@@ -93,18 +111,10 @@ def check_external_data(model: ModelProto, folder: Path | None) -> None:
     for tensor in model.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             _check_external_tensor(tensor, folder)
-    sparse = [part for one in model.graph.sparse_initializer for part in (one.values, one.indices)]
-    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
-    for tensor in (*sparse, *(tensor for node in nodes for tensor in _attribute_tensors(node))):
-        if tensor.data_location == TensorProto.EXTERNAL:
+    for message in _messages([*model.graph.sparse_initializer, *model.graph.node, *model.functions]):
+        if isinstance(message, TensorProto) and message.data_location == TensorProto.EXTERNAL:
             why = "Only initializers may keep their data in another file"
-            raise InvalidNetwork(f"Tensor {tensor.name[:80]!r} of a node refers to external data", why=why)
-
-
-def _attribute_tensors(node: NodeProto) -> Iterator[TensorProto]:
-    for attribute in node.attribute:
-        sparse = [attribute.sparse_tensor, *attribute.sparse_tensors]
-        yield from (attribute.t, *attribute.tensors, *(part for one in sparse for part in (one.values, one.indices)))
+            raise InvalidNetwork(f"Tensor {message.name[:80]!r} of a node refers to external data", why=why)
 
 
 def _check_external_tensor(tensor: TensorProto, folder: Path | None) -> None:
@@ -126,12 +136,12 @@ def _check_external_tensor(tensor: TensorProto, folder: Path | None) -> None:
         inside = path.resolve().is_relative_to(folder.resolve())
     except OSError as error:
         raise refuse(f"{location[:80]!r}: {error.strerror}") from error
-    if not inside or not path.is_file() or path.is_symlink() or status.st_nlink != 1:
+    if not inside or not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise refuse(f"{location[:80]!r} is a link or not a plain file inside the model's folder")
     try:
         needed = _tensor_bytes(tensor)
         offset, length = int(entries.get("offset", 0)), int(entries.get("length", needed))
-    except ValueError as error:
+    except (KeyError, ValueError) as error:
         raise refuse("Its offset, length or element type is not valid") from error
     if offset < 0 or length != needed or offset + length > status.st_size:
         why = f"It needs {needed} bytes; stated are {length} at {offset} of a file of {status.st_size} bytes"
@@ -139,18 +149,15 @@ def _check_external_tensor(tensor: TensorProto, folder: Path | None) -> None:
 
 
 def _tensor_bytes(tensor: TensorProto) -> int:
-    """Return the size of a tensor's data in bytes; raises ValueError for text and unknown types."""
+    """Return the size of a tensor's data in bytes; raises ValueError for text and KeyError for unknown types."""
     from onnx import TensorProto, helper
 
     elements = int(math.prod(tensor.dims))
     if tensor.data_type in (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1):
         return -(-elements // 2)
-    if tensor.data_type in (TensorProto.STRING, TensorProto.UNDEFINED):
+    if tensor.data_type == TensorProto.STRING:
         raise ValueError("no fixed size")
-    try:
-        return elements * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
-    except KeyError as error:
-        raise ValueError("unknown element type") from error
+    return elements * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
 def _without_external_data(model: ModelProto) -> ModelProto:
@@ -163,31 +170,13 @@ def _without_external_data(model: ModelProto) -> ModelProto:
         return model
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    names = {tensor.name for tensor in external}
-    kept = [tensor for tensor in copy.graph.initializer if tensor.name not in names]
     del copy.graph.initializer[:]
+    kept = (each for each in model.graph.initializer if each.data_location != TensorProto.EXTERNAL)
     copy.graph.initializer.extend(kept)
-    known = {value.name for value in copy.graph.input}
-    copy.graph.input.extend(
-        helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-        for tensor in external
-        if tensor.name not in known
-    )
+    inputs = {value.name for value in copy.graph.input}
+    absent = (each for each in external if each.name not in inputs)
+    copy.graph.input.extend(helper.make_tensor_value_info(each.name, each.data_type, each.dims) for each in absent)
     return copy
-
-
-def _check_text(name: str, model: ModelProto) -> None:
-    """Check that all strings are UTF-8: protobuf passes other bytes on if a file is damaged."""
-    from google.protobuf.descriptor import FieldDescriptor
-
-    waiting: list[Message] = [model]
-    while waiting:
-        for field, value in waiting.pop().ListFields():
-            values = value if field.is_repeated else (value,)
-            if field.type == FieldDescriptor.TYPE_MESSAGE:
-                waiting += values
-            elif field.type == FieldDescriptor.TYPE_STRING and not all(isinstance(text, str) for text in values):
-                raise InvalidNetwork(f"{name} is not valid ONNX", why="A name in it is not UTF-8 text")
 
 
 def _check_expansion(name: str, model: ModelProto) -> None:
@@ -212,18 +201,6 @@ def _check_expansion(name: str, model: ModelProto) -> None:
         raise UnsupportedNetwork(f"The functions of {name} are nested too deeply") from error
     if expanded > MAX_NODES:
         raise UnsupportedNetwork(f"{name} expands to {expanded:,} nodes", why=f"The limit is {MAX_NODES:,}")
-
-
-def _inline_functions(name: str, model: ModelProto) -> ModelProto:
-    import onnx
-    from onnx import inliner
-
-    if not model.functions:
-        return model
-    try:
-        return inliner.inline_local_functions(model)
-    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
-        raise InvalidNetwork(f"The functions of {name} cannot be inlined", why=str(error)[:300]) from error
 
 
 def _check_operators(name: str, model: ModelProto) -> None:

@@ -139,10 +139,11 @@ def chosen_kind(choice: AuxiliaryChoice | None) -> AuxiliaryKind | None:
     """
     if choice is None or choice == AUTO:
         return None
-    if choice not in list(AuxiliaryKind):
-        step = f"Choose from {', '.join((AUTO, *AuxiliaryKind))}"
-        raise UsageError(f"There is no auxiliary layer {choice[:40]!r}", next_step=step)
-    return AuxiliaryKind(choice)
+    for kind in AuxiliaryKind:
+        if kind == choice:
+            return kind
+    step = f"Choose from {', '.join((AUTO, *AuxiliaryKind))}"
+    raise UsageError(f"There is no auxiliary layer {choice[:40]!r}", next_step=step)
 
 
 def auxiliary_for(clock: str) -> AuxiliaryKind:

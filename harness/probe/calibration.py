@@ -13,6 +13,9 @@ counted as c; a fifth family has several loads and stores in one run.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 from harness.network.assemble import ModelBuilder
 from harness.network.network import TensorType
 from harness.probe.auxiliary import AuxiliaryKind, attach_strided, slice_leading, unsqueezed
@@ -42,18 +45,15 @@ def calibration_probes(auxiliary: AuxiliaryKind, largest_bytes: int) -> tuple[Pr
     """
     edges = [edge for edge in EDGES if edge <= ALWAYS_UP_TO_EDGE or CHANNELS * 4 * edge * edge <= 2 * largest_bytes]
     if auxiliary.layer.strided:
-        varied = [_null(edge, CHANNELS, stride, auxiliary) for edge in edges for stride in (1, edge // 4, edge)]
+        varied = [(edge, CHANNELS, stride) for edge in edges for stride in (1, edge // 4, edge)]
     else:  # the output size follows from the picture's edge, the input size also from its channels
-        varied = [
-            _null(edge, channels, 1, auxiliary)
-            for edge in edges
-            for channels in CHANNEL_CHOICES
-            if channels * edge * edge <= CHANNELS * edges[-1] ** 2
-        ]
+        largest = CHANNELS * edges[-1] ** 2
+        pictures = itertools.product(edges, CHANNEL_CHOICES)
+        varied = [(edge, channels, 1) for edge, channels in pictures if channels * edge**2 <= largest]
     probes = [
-        *varied,
+        *(_null(f"/{stride}", edge, channels, [stride], auxiliary) for edge, channels, stride in varied),
         *(_sliced(edge, part, auxiliary) for edge in edges if edge >= 64 for part in (EDGES[0], edge // 4)),
-        *(_stacked(edge, depth, auxiliary) for edge in (EDGES[0], 64) for depth in STACKS),
+        *(_null(f"x{depth}", edge, CHANNELS, [1] * depth, auxiliary) for edge in (EDGES[0], 64) for depth in STACKS),
         *(_viewed(edge, auxiliary) for edge in edges),
     ]
     if auxiliary.layer.device_memory:
@@ -84,10 +84,14 @@ def _moved(loaded: TensorType, stored: TensorType) -> OverheadTerms:
     return OverheadTerms(loaded_bytes=loaded.bytes, stored_bytes=stored.bytes, accesses=2)
 
 
-def _null(edge: int, channels: int, stride: int, auxiliary: AuxiliaryKind) -> Probe:
+def _null(what: str, edge: int, channels: int, strides: Sequence[int], auxiliary: AuxiliaryKind) -> Probe:
+    """Return a probe of auxiliary layers behind each other, one for each stride."""
     builder, picture = ModelBuilder(_OPSET), _picture(edge, channels)
-    result, terms = attach_strided(builder, builder.input(picture), auxiliary, (stride, stride))
-    return _finish(f"null {channels}x{edge}x{edge} /{stride}", builder, picture, result, terms, auxiliary)
+    tensor, terms = builder.input(picture), OverheadTerms()
+    for stride in strides:
+        tensor, added = attach_strided(builder, tensor, auxiliary, (stride, stride))
+        terms += added
+    return _finish(f"null {channels}x{edge}x{edge} {what}", builder, picture, tensor, terms, auxiliary)
 
 
 def _sliced(edge: int, part: int, auxiliary: AuxiliaryKind) -> Probe:
@@ -97,15 +101,6 @@ def _sliced(edge: int, part: int, auxiliary: AuxiliaryKind) -> Probe:
     result, terms = _gather(builder, piece, auxiliary)
     terms += OverheadTerms(slices=1, slice_bytes=read.bytes)
     return _finish(f"null {CHANNELS}x{edge}x{edge} sliced to {part}", builder, read, result, terms, auxiliary)
-
-
-def _stacked(edge: int, depth: int, auxiliary: AuxiliaryKind) -> Probe:
-    builder = ModelBuilder(_OPSET)
-    tensor, terms = builder.input(_picture(edge)), OverheadTerms()
-    for _ in range(depth):
-        tensor, added = attach_strided(builder, tensor, auxiliary, (1, 1))
-        terms += added
-    return _finish(f"null {CHANNELS}x{edge}x{edge} x{depth}", builder, _picture(edge), tensor, terms, auxiliary)
 
 
 def _side_by_side(count: int, auxiliary: AuxiliaryKind) -> Probe:

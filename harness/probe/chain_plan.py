@@ -7,15 +7,14 @@ whole, alone and together with the next one. The difference between a pair and i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.network.disjoint_sets import DisjointSets
 from harness.network.layers import Layer
 from harness.network.network import Network
 from harness.network.runtime_graph.reported import RuntimeGraph
-from harness.probe.borders import border_bytes
-from harness.probe.chain_windows import window_null, window_probe
+from harness.probe.chain_windows import window_probes
 from harness.probe.probe import Probe
 
 CHECK_EVERY = 3
@@ -58,8 +57,8 @@ class _Window:
     agrees: bool
 
     @property
-    def probes(self) -> tuple[Probe, ...]:
-        return (self.probe,) if self.null is None else (self.probe, self.null)
+    def ids(self) -> tuple[str, str]:
+        return self.probe.id, self.null.id if self.null else ""
 
 
 def plan_chains(
@@ -82,11 +81,11 @@ def plan_chains(
 
     def window(*joined: Sequence[int]) -> _Window:
         members = sorted(itertools.chain(*joined))
-        probe = window_probe(network, layers, members, views)
+        probe, null = window_probes(network, layers, members, views)
         answer = ask(probe)
         expected = frozenset(chain & set(members) for chain in chains) - {frozenset()}
         agrees = answer is not None and _in_places(answer.chains, owner, views) == expected
-        return _Window(probe, window_null(network, layers, members, views), agrees)
+        return _Window(probe, null, agrees)
 
     def places(members: Iterable[int]) -> tuple[tuple[str, str], ...]:
         return tuple((layers[place].key.digest, label(place)) for place in members)
@@ -98,23 +97,24 @@ def plan_chains(
         for at in range(0, len(groups) - 2, CHECK_EVERY)
         if {at, at + 1} <= meetings.keys() and (three := window(*groups[at : at + 3])).agrees
     }
-    found = tuple(
-        ChainProbes(
-            places(group),
-            network.sha256[:16],
-            *_ids(alone[at]),
-            *_ids(meetings.get(at)),
-            agrees=at == len(groups) - 1 or at in meetings,
-            check=_ids(checks.get(at))[0],
-            check_null=_ids(checks.get(at))[1],
-            views=places(sorted(views)) if at == 0 else (),
-            borders=border_bytes(network, layers, group, views),
-            weight_bytes=tuple(network.constant_bytes(layers[place].graph.nodes) for place in group),
+    found = []
+    for at, group in enumerate(groups):
+        meeting, check = (held[at].ids if at in held else ("", "") for held in (meetings, checks))
+        found.append(
+            ChainProbes(
+                places(group),
+                network.sha256[:16],
+                *alone[at].ids,
+                *meeting,
+                at == len(groups) - 1 or at in meetings,
+                *check,
+                views=places(sorted(views)) if at == 0 else (),
+                borders=_border_bytes(network, layers, group, views),
+                weight_bytes=tuple(network.constant_bytes(layers[place].graph.nodes) for place in group),
+            )
         )
-        for at, group in enumerate(groups)
-    )
-    kept = (*alone, *meetings.values(), *checks.values())
-    return found, tuple({probe.id: probe for window in kept for probe in window.probes}.values())
+    probes = (probe for one in (*alone, *meetings.values(), *checks.values()) for probe in (one.probe, one.null))
+    return tuple(found), tuple({probe.id: probe for probe in probes if probe}.values())
 
 
 def _meetings(alone: Sequence[_Window], pairs: Sequence[_Window]) -> dict[int, _Window]:
@@ -129,13 +129,6 @@ def _meetings(alone: Sequence[_Window], pairs: Sequence[_Window]) -> dict[int, _
     }
 
 
-def _ids(window: _Window | None) -> tuple[str, str]:
-    """Return the ids of a window and of its null window, "" for those that do not exist."""
-    if window is None:
-        return "", ""
-    return window.probe.id, "" if window.null is None else window.null.id
-
-
 def _in_places(chains: Iterable[frozenset[int]], owner: Mapping[int, int], views: frozenset[int]) -> Chains:
     """Return chains of nodes as sets of places of layers, without views; a layer may be in several chains."""
     return frozenset(frozenset(owner[index] for index in chain) - views for chain in chains) - {frozenset()}
@@ -147,3 +140,42 @@ def _groups(layers: Sequence[Layer], chains: Chains, views: frozenset[int]) -> l
     for chain in chains:
         sets.join(sorted(chain))
     return sorted((tuple(sorted(group)) for group in sets.groups()), key=lambda group: group[-1])
+
+
+def _border_bytes(
+    network: Network, layers: Sequence[Layer], group: Collection[int], views: Collection[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Return, for each layer of a group in order, the sizes of the tensors that it exchanges with other layers.
+
+    `group` and `views` are places of layers. Views take no time on the device: a tensor passes through them from the
+    layer in front of them to the layers behind them. Sizes are in bytes, of tensors read first.
+    """
+    maker = {name: place for place, layer in enumerate(layers) for name in layer.graph.outputs}
+    readers: dict[str, list[int]] = {}
+    for place, layer in enumerate(layers):
+        for name in layer.graph.inputs:
+            readers.setdefault(name, []).append(place)
+
+    def written_within(name: str) -> bool:
+        place = maker.get(name)
+        while place is not None and place in views and layers[place].graph.inputs:
+            place = maker.get(layers[place].graph.inputs[0])
+        return place in group
+
+    def read_beyond(name: str) -> bool:
+        if name in network.outputs:
+            return True
+        seen = readers.get(name, ())
+        through = (result for place in seen if place in views for result in layers[place].graph.outputs)
+        return any(place not in views and place not in group for place in seen) or any(map(read_beyond, through))
+
+    return tuple(
+        tuple(
+            network.types[name].bytes
+            for name in (
+                *(name for name in layers[place].graph.inputs if not written_within(name)),
+                *(name for name in layers[place].graph.outputs if read_beyond(name)),
+            )
+        )
+        for place in sorted(group)
+    )

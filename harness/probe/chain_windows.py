@@ -11,14 +11,13 @@ borders: they belong to their readers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from harness.network.assemble import ModelBuilder
 from harness.network.layers import Layer
 from harness.network.network import Network, TensorType
-from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe, finish
-from harness.probe.producer import ProducerKind, produce, produce_as, producer_of
+from harness.probe.producer import ProducerKind, produce_as, producer_of
 
 FEWEST_ELEMENTS = 64
 """Size from which the memory of a tensor matters: moving smaller ones takes negligible time."""
@@ -39,18 +38,21 @@ def materialise(builder: ModelBuilder, tensor: str) -> str:
     return builder.operator("Gather", [tensor, index], kind.resized(axis, 1), axis=axis)
 
 
-def window_probe(network: Network, layers: Sequence[Layer], members: Collection[int], views: Collection[int]) -> Probe:
-    """Return the probe of a window: producers of its inputs, its layers, and Gathers on inputs and results.
+def window_probes(
+    network: Network, layers: Sequence[Layer], members: Collection[int], views: Collection[int]
+) -> tuple[Probe, Probe | None]:
+    """Return the probe of a window, and the same without its layers; None if all its inputs come from outside.
 
-    `members` are the places of its layers. `views` are the places of layers that take no time on the device; views that
-    members read belong to the window. The Gathers in front are also in `window_null`. Those behind read one slice of
-    each result, as little as the start of the next chain, and their time stays in the window.
+    The probe has producers of the inputs, the layers, and Gathers on inputs and results. `members` are the places of
+    the layers. `views` are the places of layers that take no time on the device; views that members read belong to the
+    window. The Gathers behind it read one slice of each result, as little as the start of the next chain, and their
+    time stays in the window.
     """
     held = _with_views(layers, members, views)
-    builder = ModelBuilder(network.opset)
-    inputs = _inputs(layers, held)
-    names = {name: produce_as(_producer_of(network, name), builder, network, name) for name in inputs}
-    results = [materialise(builder, names[name]) for name in inputs if _producer_of(network, name) != "outside"]
+    written = {name for place in held for name in layers[place].graph.outputs}
+    read = (name for place in held for name in layers[place].graph.inputs)
+    producers = {name: _producer_of(network, name) for name in read if name not in written}
+    builder, names, results = _produced(network, producers)
     for place in held:
         names = builder.subgraph(network, layers[place].graph.nodes, names)
     read_behind = {name for place, layer in enumerate(layers) if place not in held for name in layer.graph.inputs}
@@ -60,23 +62,20 @@ def window_probe(network: Network, layers: Sequence[Layer], members: Collection[
                 plain = name in network.outputs or not _is_large(network.types[name])
                 results.append(names[name] if plain else materialise(builder, names[name]))
     label = " .. ".join(dict.fromkeys((layers[min(members)].name, layers[max(members)].name)))
-    return finish("window", label, builder.build(results), OverheadTerms(), None)
+    whole = finish("window", label, builder.build(results))
+    inside = {name: producer for name, producer in producers.items() if producer != "outside"}
+    builder, _, results = _produced(network, inside)
+    label = " ".join(f"{producer} {network.types[name]}" for name, producer in inside.items())
+    return whole, finish("window-null", label, builder.build(results)) if inside else None
 
 
-def window_null(
-    network: Network, layers: Sequence[Layer], members: Collection[int], views: Collection[int]
-) -> Probe | None:
-    """Return the same probe without the layers; None if all inputs of the window come from outside."""
-    inputs = _inputs(layers, _with_views(layers, members, views))
-    kinds = [(network.types[name], _producer_of(network, name)) for name in inputs]
-    produced = [(kind, producer) for kind, producer in kinds if producer != "outside"]
-    if not produced:
-        return None
+def _produced(
+    network: Network, producers: Mapping[str, ProducerKind]
+) -> tuple[ModelBuilder, dict[str, str], list[str]]:
+    """Return a model of the producers of tensors, the tensors by name, and Gathers on those from inside the network."""
     builder = ModelBuilder(network.opset)
-    tensors = [produce(builder, kind, producer) for kind, producer in produced]
-    label = " ".join(f"{producer} {kind}" for kind, producer in produced)
-    model = builder.build([materialise(builder, tensor) for tensor in tensors])
-    return finish("window-null", label, model, OverheadTerms(), None)
+    names = {name: produce_as(producer, builder, network, name) for name, producer in producers.items()}
+    return builder, names, [materialise(builder, names[name]) for name in names if producers[name] != "outside"]
 
 
 def _with_views(layers: Sequence[Layer], members: Collection[int], views: Collection[int]) -> tuple[int, ...]:
@@ -89,12 +88,6 @@ def _with_views(layers: Sequence[Layer], members: Collection[int], views: Collec
                 held.add(writers[name])
                 waiting.append(writers[name])
     return tuple(sorted(held))
-
-
-def _inputs(layers: Sequence[Layer], held: Sequence[int]) -> tuple[str, ...]:
-    made = {name for place in held for name in layers[place].graph.outputs}
-    read = (name for place in held for name in layers[place].graph.inputs)
-    return tuple(dict.fromkeys(name for name in read if name not in made))
 
 
 def _producer_of(network: Network, tensor: str) -> ProducerKind:

@@ -44,4 +44,5 @@ class OverheadTerms:
         return OverheadTerms(*(getattr(self, name) + getattr(other, name) for name in TERM_NAMES))
 
 
+NO_TERMS = OverheadTerms()
 TERM_NAMES = tuple(field.name for field in fields(OverheadTerms))

@@ -12,7 +12,7 @@ from harness.network.assemble import AssembledModel, ModelBuilder, assemble_netw
 from harness.network.layers import Layer
 from harness.network.network import Network, TensorType
 from harness.probe.auxiliary import AuxiliaryKind, Layout, attach
-from harness.probe.overhead_terms import OverheadTerms
+from harness.probe.overhead_terms import NO_TERMS, OverheadTerms
 from harness.probe.producer import ProducerKind, produce, produce_as
 
 LayerRole = Literal["layer", "auxiliary", "context", "null", "stack", "single"]
@@ -46,7 +46,11 @@ class Probe:
 
 
 def finish(
-    role: Role, label: str, model: AssembledModel, terms: OverheadTerms, auxiliary: AuxiliaryKind | None
+    role: Role,
+    label: str,
+    model: AssembledModel,
+    terms: OverheadTerms = NO_TERMS,
+    auxiliary: AuxiliaryKind | None = None,
 ) -> Probe:
     """Return a probe with its id, and with the transfers of its model added to its terms."""
     whole = terms + OverheadTerms(input_bytes=model.input_bytes, output_bytes=model.output_bytes)
@@ -136,14 +140,12 @@ def single_probe(network: Network, layer: Layer) -> Probe:
     builder = ModelBuilder(network.opset)
     bound = {name: produce_as("outside", builder, network, name) for name in layer.graph.inputs}
     names = builder.subgraph(network, layer.graph.nodes, bound)
-    return finish(
-        "single", layer.name, builder.build([names[name] for name in layer.graph.outputs]), OverheadTerms(), None
-    )
+    return finish("single", layer.name, builder.build([names[name] for name in layer.graph.outputs]))
 
 
 def network_probe(network: Network) -> Probe:
     """Return a probe of a whole network."""
-    return finish("network", network.name, assemble_network(network), OverheadTerms(), None)
+    return finish("network", network.name, assemble_network(network))
 
 
 def reference_probe() -> Probe:
@@ -151,7 +153,7 @@ def reference_probe() -> Probe:
     builder = ModelBuilder(13)
     source = builder.input(TensorType("float32", (1, 64, 28, 28)))
     result, terms = attach(builder, builder.convolution(source, 64, [3, 3], pads=[1] * 4), AuxiliaryKind.AVGPOOL)
-    return finish("reference", "reference", builder.build([result]), terms, None)
+    return finish("reference", "reference", builder.build([result]), terms)
 
 
 def _check_probe(model: AssembledModel, layer: Layer, joint: str, others: int) -> None:

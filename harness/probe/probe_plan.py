@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.network.assemble import index_bound
-from harness.network.context import context_of
 from harness.network.fusion_rules import FusionRule
 from harness.network.key import LayerKey
-from harness.network.layers import Layer
+from harness.network.layers import Layer, context_of
 from harness.network.network import Network
 from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.auxiliary import AuxiliaryKind, Layout
@@ -131,10 +130,14 @@ def _batches(
     yield Batch(tuple(probe.id for probe in calibration), alone)
     seen: set[str] = set()
     for cut, plan in zip(networks, plans, strict=True):
+        weight_bytes = cut.network.constant_bytes(cut.network.nodes)
+        network_bytes = weight_bytes + SESSION_BYTES + NODE_BYTES * len(cut.layers)
         if cache_bytes is None:
             yield from batched(_fresh(seen, plan.probes_in_context), "cold")
+        elif network_bytes <= cache_bytes:
+            yield from batched(_fresh(set(), plan.probes_in_context), "warm")
         else:
-            yield from _visited_as_in(cut, plan, cache_bytes)
+            yield from pools(plan.in_context, network_bytes)
         yield from batched(_fresh(seen, cut.windows), "cold")
         yield from batched(_fresh(seen, plan.alone), alone)
         yield from batched(_fresh(seen, plan.stacks), "cold")
@@ -173,8 +176,7 @@ def _plan_network(cut: CutNetwork, auxiliary: AuxiliaryKind) -> _NetworkPlan:
         occurrences.setdefault((layer.key, context_of(cut.network, layer)), []).append(layer)
     plan = _NetworkPlan()
     for (key, context), (layer, *others) in occurrences.items():
-        probes = _layer_probes(cut, layer, auxiliary)
-        stacks = _stacks(cut, layer, auxiliary)
+        probes, stacks = _layer_probes(cut, layer, auxiliary)
         ids = {name: probe.id for name, probe in probes.items()}
         copies, networks = tuple(probe.id for probe in stacks), (cut.network.sha256[:8],)
         plan.layers.append(LayerProbes(key, context, layer.op, layer.name, **ids, stacks=copies, networks=networks))
@@ -184,15 +186,6 @@ def _plan_network(cut: CutNetwork, auxiliary: AuxiliaryKind) -> _NetworkPlan:
     return plan
 
 
-def _visited_as_in(cut: CutNetwork, plan: _NetworkPlan, cache_bytes: int) -> Iterator[Batch]:
-    weight_bytes = cut.network.constant_bytes(cut.network.nodes)
-    network_bytes = weight_bytes + SESSION_BYTES + NODE_BYTES * len(cut.layers)
-    if network_bytes <= cache_bytes:
-        yield from batched(_fresh(set(), plan.probes_in_context), "warm")
-    else:
-        yield from pools(plan.in_context, network_bytes)
-
-
 def _fresh(seen: set[str], probes: Sequence[Probe]) -> list[Probe]:
     """Return the probes that are not in `seen`, each once, and add them to it."""
     fresh = {probe.id: probe for probe in probes if probe.id not in seen}
@@ -200,33 +193,22 @@ def _fresh(seen: set[str], probes: Sequence[Probe]) -> list[Probe]:
     return list(fresh.values())
 
 
-def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> dict[str, Probe]:
-    """Return the probes by the names of `LayerProbes`."""
+def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tuple[dict[str, Probe], list[Probe]]:
+    """Return the probes of a layer by the names of `LayerProbes`, and its stacks."""
     network, inputs, result = cut.network, layer.graph.inputs, layer.graph.outputs[0]
     producers = producers_of(network, layer, cut.blocked)
-    layout = _layout_of(cut, layer)
-    types = [network.types[name] for name in inputs]
-    bounds = [index_bound(network, name) for name in inputs]
-    by_itself: Layout = "plain" if layout == "plain" else "outside"
+    layout: Layout = "private" if result in cut.blocked else "plain"
+    by_itself: Layout = "outside" if result in cut.blocked else "plain"
     in_front: list[Layout] = ["private" if producer == "convolution" else "plain" for producer in producers]
     alone: list[ProducerKind] = ["outside" for _ in inputs]
-    return {
+    types = [network.types[name] for name in inputs]
+    bounds = [index_bound(network, name) for name in inputs]
+    written = [network.types[result]]
+    probes = {
         "layer": layer_probe(network, layer, alone, auxiliary, "layer", layout),
-        "auxiliary": null_probe(
-            [network.types[result]], ["outside"], auxiliary, network.opset, "auxiliary", layouts=[by_itself]
-        ),
+        "auxiliary": null_probe(written, ["outside"], auxiliary, network.opset, "auxiliary", layouts=[by_itself]),
         "in_context": layer_probe(network, layer, producers, auxiliary, "context", layout),
         "null": null_probe(types, producers, auxiliary, network.opset, "null", bounds, in_front),
     }
-
-
-def _stacks(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tuple[Probe, ...]:
-    if not can_stack(cut.network, layer):
-        return ()
-    (producer,) = producers_of(cut.network, layer, cut.blocked)
-    layout = _layout_of(cut, layer)
-    return tuple(stack_probe(cut.network, layer, producer, auxiliary, copies, layout) for copies in STACK_COPIES)
-
-
-def _layout_of(cut: CutNetwork, layer: Layer) -> Layout:
-    return "private" if layer.graph.outputs[0] in cut.blocked else "plain"
+    counts = STACK_COPIES if can_stack(network, layer) else ()
+    return probes, [stack_probe(network, layer, producers[0], auxiliary, copies, layout) for copies in counts]

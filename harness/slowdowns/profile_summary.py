@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.measure.summary import MAD_TO_SIGMA, Measurement, seconds_of, summarise
-from harness.network.context import context_of
 from harness.network.key import LayerKey
-from harness.network.layers import cut
+from harness.network.layers import context_of, cut
 from harness.network.network import Network
 from harness.probe.probe import Probe
 from harness.probe.probe_plan import LayerProbes, ProbePlan

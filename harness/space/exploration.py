@@ -19,9 +19,8 @@ from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import PURPOSE
 from harness.measure.request import ProfileRequest, SpaceRequest
-from harness.network.context import context_of
 from harness.network.fusion_rules import FusionRule
-from harness.network.layers import Layer
+from harness.network.layers import Layer, context_of
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.space.committee import learn_committee

@@ -9,10 +9,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.network.context import NEIGHBOURS, context_of, place_of
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.key import LayerKey
-from harness.network.layers import Layer, cut
+from harness.network.layers import NEIGHBOURS, Layer, context_of, cut, place_of
 from harness.network.models import load_network
 from harness.network.network import Network
 

@@ -27,7 +27,7 @@ from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.chain_plan import ChainProbes, plan_chains
-from harness.probe.chain_windows import materialise, window_null, window_probe
+from harness.probe.chain_windows import materialise, window_probes
 from harness.probe.probe import Probe, network_probe
 from harness.probe.probe_plan import ProbePlan
 
@@ -231,9 +231,8 @@ def test_what_costs_nothing_goes_with_its_reader(small: Sequence[Planned]) -> No
     layers = cut(network, ())
     places = {layer.name: place for place, layer in enumerate(layers)}
     views = {places["tokens"], places["turned"]}
-    probe = window_probe(network, layers, [places["product"]], views)
+    probe, null = window_probes(network, layers, [places["product"]], views)
     assert [op for name, op in _ops(probe) if name in probe.model.names.nodes] == ["Reshape", "Transpose", "MatMul"]
-    null = window_null(network, layers, [places["product"]], views)
     assert null is not None
     assert [op for _, op in _ops(null)] == ["Conv", "Relu", "Gather"]
     assert (probe.role, null.role) == ("window", "window-null")

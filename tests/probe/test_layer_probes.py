@@ -11,10 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from probe_models import bytes_of, checkable, cut_network, graph_of, plan_of, run_on_onnxruntime
 
-from harness.network.context import context_of
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.key import canonical, layer_key
-from harness.network.layers import Layer, cut
+from harness.network.layers import Layer, context_of, cut
 from harness.network.prepare import prepare
 from harness.network.read import check_model
 from harness.probe.auxiliary import OUTPUT_CHANNELS, AuxiliaryKind

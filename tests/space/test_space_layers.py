@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.network.context import context_of
 from harness.network.fusion_rules import DEFAULT_RULES
-from harness.network.layers import cut
+from harness.network.layers import context_of, cut
 from harness.network.models import load_network
 from harness.space.configuration import Configuration, Convolution, Elementwise, Pooling, Product, Rowwise
 from harness.space.layer_network import network_of, own_layers

@@ -83,24 +83,15 @@ def _next(network: Network, tensor: str, ops: set[str]) -> str | None:
 def _groups(network: Network, surviving: set[str]) -> tuple[frozenset[int], ...]:
     """Group each surviving result with everything before it that did not survive."""
     owner: dict[int, int] = {}
-    for node in network.nodes:
-        if not surviving.isdisjoint(node.outputs):
-            for member in _behind(network, node, surviving):
-                owner.setdefault(member.index, node.index)
+    for sink in network.nodes:
+        waiting = [] if surviving.isdisjoint(sink.outputs) else [sink]
+        while waiting:
+            node = waiting.pop()
+            if node.index not in owner:
+                owner[node.index] = sink.index
+                writers = (network.producers.get(tensor) for tensor in node.inputs if tensor not in surviving)
+                waiting += filter(None, writers)
     groups: dict[int, set[int]] = {}
     for node in network.nodes:
         groups.setdefault(owner.get(node.index, node.index), set()).add(node.index)
-    return tuple(frozenset(group) for group in groups.values())
-
-
-def _behind(network: Network, sink: Node, surviving: set[str]) -> list[Node]:
-    found, stack = [sink], [sink]
-    seen = {sink.index}
-    while stack:
-        for tensor in stack.pop().inputs:
-            writer = network.producers.get(tensor)
-            if writer and tensor not in surviving and writer.index not in seen:
-                seen.add(writer.index)
-                found.append(writer)
-                stack.append(writer)
-    return found
+    return tuple(map(frozenset, groups.values()))

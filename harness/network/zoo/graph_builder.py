@@ -51,8 +51,6 @@ class GraphBuilder:
         self._inputs: list[ValueInfoProto] = []
         self._outputs: list[ValueInfoProto] = []
 
-    # -- graph ---------------------------------------------------------------------------------------------------
-
     def input(self, name: str, shape: Sequence[int], element_type: int = TensorProto.FLOAT) -> str:
         """Declare a graph input."""
         self._inputs.append(helper.make_tensor_value_info(name, element_type, shape))
@@ -94,8 +92,6 @@ class GraphBuilder:
             for squeeze, piece in zip(squeezes, slices, strict=True)
         ]
 
-    # -- weights -------------------------------------------------------------------------------------------------
-
     def normal(self, name: str, shape: Sequence[int], mean: float = 0.0, spread: float = SPREAD) -> str:
         """Add an initializer drawn from a normal distribution."""
         draw = self._random.standard_normal(tuple(shape), dtype=np.float32)
@@ -110,8 +106,6 @@ class GraphBuilder:
             raise ValueError(f"two initializers are called {name!r}; give their layers different names")
         self._initializers[name] = numpy_helper.from_array(value, name)
         return name
-
-    # -- convolutional layers ------------------------------------------------------------------------------------
 
     def conv(self, name: str, x: str, conv: Conv2d) -> str:
         """Append a Conv."""
@@ -159,8 +153,6 @@ class GraphBuilder:
         """Append a Conv, its BatchNormalization and a swish, called `name`.swish."""
         return self.swish(f"{name}.swish", self.conv_bn(name, x, conv))
 
-    # -- linear layers and layer norm ----------------------------------------------------------------------------
-
     def gemm(self, name: str, x: str, channels: tuple[int, int]) -> str:
         """Append the Gemm that exporters write for a linear layer on a matrix."""
         weight = self.he_normal(f"{name}.weight", channels[::-1], fan_in=channels[0])
@@ -190,8 +182,6 @@ class GraphBuilder:
         scaled = self.node("Mul", f"{name}.mul", normed, self.normal(f"{name}.weight", (width,), mean=1.0))
         return self.node("Add", f"{name}.add", scaled, self.normal(f"{name}.bias", (width,)))
 
-    # -- activations ---------------------------------------------------------------------------------------------
-
     def swish(self, name: str, x: str) -> str:
         """Append x * sigmoid(x) as Sigmoid and Mul."""
         return self.node("Mul", f"{name}.mul", x, self.node("Sigmoid", f"{name}.sigmoid", x))
@@ -203,8 +193,6 @@ class GraphBuilder:
         shifted = self.node("Add", f"{name}.add", error, self.constant(f"{name}.one", 1.0))
         product = self.node("Mul", f"{name}.mul", x, shifted)
         return self.node("Mul", f"{name}.half_mul", product, self.constant(f"{name}.half", 0.5))
-
-    # -- shapes --------------------------------------------------------------------------------------------------
 
     def reshape(self, name: str, x: str, shape: Sequence[int]) -> str:
         """Append a Reshape to a fixed shape."""
