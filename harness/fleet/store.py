@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from harness.errors import JournalError
 from harness.measure.database import open_durable, opening_step, transaction
@@ -219,7 +219,7 @@ class FleetStore:
                 (night, now(), json.dumps(report, sort_keys=True, allow_nan=False)),
             )
 
-    def reports(self, limit: int = 30) -> tuple[tuple[str, str, Mapping[str, object]], ...]:
+    def reports(self, limit: int = 30) -> tuple[tuple[str, str, Mapping[str, Any]], ...]:
         """Return nights with the time of their end and their report, newest first."""
         with self._reading():
             rows = self._db.execute("SELECT night, finished, report FROM reports ORDER BY night DESC LIMIT ?", (limit,))

@@ -56,8 +56,7 @@ def watches(journal: Journal, request: ProfileRequest) -> list[Campaign]:
         campaign
         for campaign in journal.campaigns(request.device)
         if campaign.settings["purpose"] == WATCH
-        and campaign.complete
-        and campaign.excluded is None
+        and campaign.is_usable
         and campaign.job != request.name
         and _subject(campaign.job) == _subject(request.name)
     ]

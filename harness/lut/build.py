@@ -90,7 +90,7 @@ def read_campaign(journal: Journal, campaign: Campaign) -> tuple[CampaignData, O
 
 
 def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str], None]) -> list[Campaign]:
-    complete = [campaign for campaign in campaigns if campaign.complete and campaign.excluded is None]
+    complete = [campaign for campaign in campaigns if campaign.is_usable]
     if not complete:
         step = f"Run the same `harness profile --device {device}` again; it resumes"
         what = "complete" if not any(campaign.complete for campaign in campaigns) else "usable for a table"

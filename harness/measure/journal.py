@@ -60,6 +60,11 @@ class Campaign:
     excluded: str | None = None
 
     @property
+    def is_usable(self) -> bool:
+        """Whether tables and comparisons may use it."""
+        return self.complete and self.excluded is None
+
+    @property
     def key(self) -> CampaignKey:
         """Return the subject of the campaign."""
         return CampaignKey(self.device, self.plan, self.settings, self.fingerprint)

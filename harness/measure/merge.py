@@ -163,7 +163,7 @@ def held_out(journal: Journal, *, job: str, device: str) -> dict[str, str]:
     reasons: dict[str, str] = {}
     for one in held:
         alike = [other for other in held if other.key == one.key]
-        if one.excluded == SECOND and not any(other.complete and other.excluded is None for other in alike):
+        if one.excluded == SECOND and not any(other.is_usable for other in alike):
             given = (other.excluded for other in alike if other.excluded not in (None, PENDING, SECOND))
             reasons[one.created] = next(given, None) or SECOND
         elif one.excluded not in (None, PENDING, SECOND):

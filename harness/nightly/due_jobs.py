@@ -36,9 +36,9 @@ class JobName:
     digest: str
 
     @classmethod
-    def parse(cls, text: object) -> JobName | None:
+    def parse(cls, text: str) -> JobName | None:
         """Return the parts of a name, or None if it is no night's job."""
-        found = _JOB.match(text) if isinstance(text, str) else None
+        found = _JOB.match(text)
         return cls(*found.groups()) if found else None
 
     def __str__(self) -> str:
@@ -69,12 +69,10 @@ class NightlyCampaign:
     campaign: Campaign
 
 
-def campaigns_of_nights(journal: Journal, device: str, purpose: str) -> tuple[NightlyCampaign, ...]:
-    """Return a device's nightly campaigns for one purpose, `profile` or `watch`, oldest first."""
-    named = ((JobName.parse(one.settings.get("job")), one) for one in journal.campaigns(device))
-    return tuple(
-        NightlyCampaign(job, one) for job, one in named if job is not None and one.settings["purpose"] == purpose
-    )
+def campaigns_of_nights(journal: Journal, device: str, *purposes: str) -> list[NightlyCampaign]:
+    """Return a device's nightly campaigns for these purposes, `profile` or `watch`, oldest first."""
+    found = [one for one in journal.campaigns(device) if one.settings["purpose"] in purposes]
+    return [NightlyCampaign(job, one) for one in found if (job := JobName.parse(one.job))]
 
 
 def due_jobs(
@@ -93,8 +91,8 @@ def due_jobs(
             sets_of.setdefault(device.name, []).append(one)
     costs = _costs(store, night, plan.settings.keep)
     level = level_of_each(sum(one.settings.space is None for sets in sets_of.values() for one in sets))
-    found = {
-        (name, one.name): DueJob(
+    jobs = [
+        DueJob(
             device=devices[name],
             set=one,
             job=_job(plan, name, one, night, level),
@@ -103,9 +101,9 @@ def due_jobs(
         )
         for name, sets in sets_of.items()
         for one, staleness in _staleness(name, sets, night, journal, tables)
-    }
-    listed = [found[name, one.name] for one in plan.sets for name in sets_of if (name, one.name) in found]
-    return by_staleness(listed, lambda one: one.staleness) if plan.settings.order == "stale" else listed
+    ]
+    jobs.sort(key=lambda one: plan.sets.index(one.set))
+    return by_staleness(jobs, lambda one: one.staleness) if plan.settings.order == "stale" else jobs
 
 
 def is_done(row: SetRow | None, campaigns: Mapping[int, Campaign]) -> bool:
@@ -113,7 +111,7 @@ def is_done(row: SetRow | None, campaigns: Mapping[int, Campaign]) -> bool:
     if row is None or row.status != "done":
         return False
     held = [campaigns.get(number) for number in row.campaigns]
-    return bool(held) and all(one is not None and one.complete and one.excluded is None for one in held)
+    return bool(held) and all(one is not None and one.is_usable for one in held)
 
 
 def _job(plan: NightPlan, device: str, one: LayerSet, night: date, level: float) -> ProfileRequest:
@@ -135,12 +133,10 @@ def _costs(store: FleetStore, night: date, nights: int) -> dict[tuple[str, str],
     """Return the device time of each set's last measurement, by device and label of the set."""
     costs: dict[tuple[str, str], float] = {}
     for reported, _, report in store.reports(nights):
-        devices = report.get("devices")
-        if reported >= night.isoformat() or not isinstance(devices, list):
-            continue
-        for device, row in ((one["device"], row) for one in devices for row in one["sets"]):
-            if row["status"] == "done":
-                costs.setdefault((device, row["label"]), row["device_s"])
+        for one in report["devices"] if reported < night.isoformat() else ():
+            for row in one["sets"]:
+                if row["status"] == "done":
+                    costs.setdefault((one["device"], row["label"]), row["device_s"])
     return costs
 
 
@@ -152,7 +148,7 @@ def _staleness(
     usable = [
         one
         for one in campaigns_of_nights(journal, device, "profile")
-        if one.campaign.complete and one.campaign.excluded is None and one.job.night < night.isoformat()
+        if one.campaign.is_usable and one.job.night < night.isoformat()
     ]
     for one in sets:
         weight = one.settings.weight

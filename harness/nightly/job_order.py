@@ -41,19 +41,18 @@ def by_staleness(items: Sequence[Item], staleness: Callable[[Item], Staleness]) 
     return sorted(items, key=lambda item: tuple(-part for part in staleness(item).urgency))
 
 
-def split_by_budget(
+def within_budget(
     items: Sequence[Item], cost_s: Callable[[Item], float | None], budget_s: float | None, spent_s: float
-) -> tuple[list[Item], list[Item]]:
-    """Split one device's jobs, in their order, into those that may start now and those that wait.
+) -> list[Item]:
+    """Return those of one device's jobs, in their order, that may start now.
 
     A job of known cost may start if it still fits, even past a job that does not. After a job of unknown cost no other
     one starts until that job's cost is known. The first job of a night always starts: a set that exceeds the budget
     would never be measured otherwise.
     """
     if budget_s is None:
-        return list(items), []
+        return list(items)
     now: list[Item] = []
-    later: list[Item] = []
     expected_s, unknown = spent_s, False
     for item in items:
         cost = cost_s(item)
@@ -63,6 +62,4 @@ def split_by_budget(
             now.append(item)
             expected_s += cost or 0.0
             unknown |= cost is None
-        else:
-            later.append(item)
-    return now, later
+    return now

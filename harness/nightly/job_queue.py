@@ -15,8 +15,8 @@ from harness.fleet.profile_outcome import Engine, Failure, ProfileOutcome
 from harness.fleet.store import OUT_OF_SERVICE, FleetStore, JobStatus
 from harness.measure.journal import PENDING, Campaign, Journal
 from harness.measure.request import ProfileRequest
-from harness.nightly.due_jobs import DueJob, JobName, NightlyCampaign, campaigns_of_nights, due_jobs, is_done
-from harness.nightly.job_order import split_by_budget
+from harness.nightly.due_jobs import DueJob, campaigns_of_nights, due_jobs, is_done
+from harness.nightly.job_order import within_budget
 from harness.nightly.night_plan import NightPlan
 from harness.nightly.night_report import SetRow, json_data
 from harness.workspace import Workspace
@@ -78,14 +78,13 @@ class JobQueue:
 
     def ready_jobs(self) -> list[DueJob]:
         """Return the jobs that may start now: not done, not given up, within budget, on a device in service."""
-        waiting = [one for one in self.jobs if self._may_start(one)]
         starting: set[str] = set()
-        for device in {one.device.name for one in waiting}:
-            own = [one for one in waiting if one.device.name == device]
+        for device in self.devices:
+            waiting = [one for one in self.jobs_of(device) if self._may_start(one)]
             spent_s = sum(row.device_s for row in self._rows_of(device))
-            now, _ = split_by_budget(own, self._remaining_s, self.plan.settings.budget_s, spent_s)
+            now = within_budget(waiting, self._remaining_s, self.plan.settings.budget_s, spent_s)
             starting.update(one.job.name for one in now)
-        return [one for one in waiting if one.job.name in starting]
+        return [one for one in self.jobs if one.job.name in starting]
 
     def jobs_of(self, device: str) -> list[DueJob]:
         """Return the jobs of a device."""
@@ -146,17 +145,14 @@ class JobQueue:
             failure = _worker_stopped(failure)
             outcome = replace(outcome, failure=failure)
         self._tries[job.name] += 1
-        quarantined = any(
-            row.now and row.failure and row.failure.kind == QUARANTINED for row in self._rows_of(job.device)
-        )
         row = self._row(outcome)
         self.rows[job.name] = row
         status: JobStatus = "done" if failure is None else "failed"
         self.store.record_job(job.name, self.night.isoformat(), job.device, status, json_data(row))
         # Jobs that ran while another one put the device into quarantine are excluded, too.
-        if quarantined or (failure is not None and failure.kind == QUARANTINED):
+        if any(one.now and one.failure and one.failure.kind == QUARANTINED for one in self._rows_of(job.device)):
             self._exclude(job.device)
-        self.notify(f"{job.device}: {row.set} {'done' if failure is None else 'failed: ' + failure.what}")
+        self.notify(f"{job.device}: {row.set} {status if failure is None else f'failed: {failure.what}'}")
 
     def _exclude(self, device: str) -> None:
         """Exclude a device's campaigns of tonight from tables and comparisons; the device stays in quarantine."""
@@ -165,23 +161,20 @@ class JobQueue:
             return
         reason = f"{found.what}; {found.why}"
         self.store.measured(device, "bad", reason)
-        for held in self._nightly_campaigns(device):
+        for held in campaigns_of_nights(self.journal, device, *_PURPOSES):
             # A pending campaign is excluded, too: the job that resumes it would include it.
             if held.job.night == self.night.isoformat() and held.campaign.excluded in (None, PENDING):
                 self.journal.exclude(held.campaign.id, reason)
         self._campaigns.pop(device, None)
 
-    def _nightly_campaigns(self, device: str) -> Iterator[NightlyCampaign]:
-        return (one for purpose in _PURPOSES for one in campaigns_of_nights(self.journal, device, purpose))
-
     def _row(self, outcome: ProfileOutcome) -> SetRow:
         job, result, failure = outcome.request, outcome.result, outcome.failure
         if failure is not None and failure.exit_code != HarnessError.exit_code:
             failure = replace(failure, trace="")
-        name = JobName.parse(job.name)
+        layer_set = next(one.set for one in self.jobs if one.job.name == job.name)
         row = SetRow(
-            set=name.set if name else job.name,
-            label=name.label if name else job.name,
+            set=layer_set.name,
+            label=layer_set.label,
             job=job.name,
             status="done" if failure is None else "failed",
             reason=failure.what if failure else "",
@@ -209,8 +202,8 @@ class JobQueue:
 
     def _spent_s(self, job: ProfileRequest) -> float:
         """Return the device time of all tries of a job, as the journal has it."""
-        tries = (one for one in self._nightly_campaigns(job.device) if str(one.job) == job.name)
-        return sum(self.journal.spent_s(one.campaign.id) for one in tries)
+        held = campaigns_of_nights(self.journal, job.device, *_PURPOSES)
+        return sum(self.journal.spent_s(one.campaign.id) for one in held if one.campaign.job == job.name)
 
 
 def _worker_stopped(failure: Failure) -> Failure:

@@ -32,10 +32,9 @@ def engine_of(plan: NightPlan, workspace: Workspace) -> Engine:
     """Return the engine that runs the plan's jobs: threads of this process, or the workers of a Dask scheduler."""
     if plan.scheduler is None:
         return LocalEngine(workspace)
-    from harness.fleet.cluster.access import TlsFiles
     from harness.fleet.cluster.dask_engine import DaskEngine  # the extra `cluster`
 
-    return DaskEngine(plan.scheduler, workspace, tls=None if plan.tls is None else TlsFiles(*plan.tls))
+    return DaskEngine(plan.scheduler, workspace, tls=plan.tls)
 
 
 def run_night(

@@ -82,12 +82,7 @@ def _read(handle: int) -> Holder:
     try:
         record = json.loads(os.pread(handle, 4096, 0))
         return Holder(int(record["pid"]), str(record["host"]), str(record["night"]), str(record["since"]))
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        RecursionError,
-    ):  # the holder has not written its record yet, or was killed while writing
+    except (ValueError, KeyError, TypeError, RecursionError):  # not written yet, or killed while writing
         return Holder(0, "", "", "")
 
 

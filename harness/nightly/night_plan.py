@@ -20,16 +20,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
+from harness.fleet.cluster.access import TlsFiles
 from harness.network.models import BUILTIN_NAMES, BUILTIN_PREFIX
 from harness.nightly.plan_file import DaskSettings, NightSettings, SetSettings, read_plan_file
 from harness.settings import invalid_key
 from harness.text import did_you_mean
 
 PLAN_NAME = "nightly.toml"
+_NETWORKS = tuple(BUILTIN_PREFIX + name for name in BUILTIN_NAMES)
 
 
 @dataclass(frozen=True)
@@ -58,15 +62,14 @@ class LayerSet:
 class NightPlan:
     """What a lab measures every night.
 
-    `scheduler` is the address of a Dask scheduler, None to run jobs in this process. `tls` holds the paths of the CA
-    file, the certificate and its key if the scheduler requires TLS.
+    `scheduler` is the address of a Dask scheduler, None to run jobs in this process.
     """
 
     path: Path
     sets: tuple[LayerSet, ...]
     settings: NightSettings = field(default_factory=NightSettings)
     scheduler: str | None = None
-    tls: tuple[Path, Path, Path] | None = None
+    tls: TlsFiles | None = None
 
     def night(self, now: datetime) -> date:
         """Return the night that a moment of local time belongs to: the date on which the night began."""
@@ -77,31 +80,31 @@ def load_plan(path: Path) -> NightPlan:
     """Read and check a plan and the files that it names; raise ConfigurationError, which names the key."""
     file = read_plan_file(path)
     night = file.nightly
-    if night.all and (night.devices or night.groups):
-        raise invalid_key(path, "nightly.all", "is given beside devices or groups", "Give one of them")
-    names = [one.name for one in file.set]
-    for name in names:
-        if names.count(name) > 1:
-            raise invalid_key(path, f"set {name!r}: name", "is given twice", "Give every set its own name")
+    sets_given = [(f"set {one.name!r}: all", one) for one in file.set]
+    tables: list[tuple[str, NightSettings | SetSettings]] = [("nightly.all", night), *sets_given]
+    for key, table in tables:
+        if table.all and (table.devices or table.groups):
+            raise invalid_key(path, key, "is given beside devices or groups", "Give one of them")
+    name, times = Counter(one.name for one in file.set).most_common(1)[0]
+    if times > 1:
+        raise invalid_key(path, f"set {name!r}: name", "is given twice", "Give every set its own name")
     sets = tuple(_layer_set(path, one, night) for one in file.set)
     if not isinstance(night.engine, DaskSettings):
         return NightPlan(path, sets, night)
     return NightPlan(path, sets, night, night.engine.dask, _tls(path, night.engine))
 
 
-def _tls(path: Path, engine: DaskSettings) -> tuple[Path, Path, Path] | None:
-    given = {"tls_ca_file": engine.tls_ca_file, "tls_cert": engine.tls_cert, "tls_key": engine.tls_key}
-    if not any(given.values()):
+def _tls(path: Path, engine: DaskSettings) -> TlsFiles | None:
+    given = engine.model_dump(exclude={"dask"}, exclude_none=True)
+    if not given:
         return None
-    for key, text in given.items():
-        if text is None:
-            raise invalid_key(
-                path, f"nightly.engine.{key}", "is missing beside the others", "TLS needs all three files"
-            )
-    ca_file, certificate, key_file = (
-        Path(_file(path, f"nightly.engine.{key}", text)) for key, text in given.items() if text
-    )
-    return ca_file, certificate, key_file
+    files = []
+    for name in ("tls_ca_file", "tls_cert", "tls_key"):
+        key = f"nightly.engine.{name}"
+        if name not in given:
+            raise invalid_key(path, key, "is missing beside the others", "TLS needs all three files")
+        files.append(Path(_file(path, key, given[name])))
+    return TlsFiles(*files)
 
 
 def _layer_set(path: Path, one: SetSettings, night: NightSettings) -> LayerSet:
@@ -113,9 +116,7 @@ def _layer_set(path: Path, one: SetSettings, night: NightSettings) -> LayerSet:
     selection = one if one.devices or one.groups or one.all else night
     if not (selection.devices or selection.groups or selection.all):
         raise invalid_key(path, key, "is for no device", "Give devices, groups or all = true, here or under [nightly]")
-    if selection.all and (selection.devices or selection.groups):
-        raise invalid_key(path, f"{key}: all", "is given beside devices or groups", "Give one of them")
-    networks = tuple(_network(path, f"{key}: networks", text) for text in one.networks)
+    networks = tuple(_reference(path, f"{key}: networks", text, _NETWORKS) for text in one.networks)
     space = None if one.space is None else _space(path, f"{key}: space", one.space)
     runs = None if one.runs == "auto" else one.runs
     content = [[_content(text) for text in networks], space and _content(space), dict(one.dims), runs]
@@ -124,12 +125,12 @@ def _layer_set(path: Path, one: SetSettings, night: NightSettings) -> LayerSet:
     return LayerSet(one.model_copy(update={"networks": networks, "space": space, **chosen}), digest)
 
 
-def _network(path: Path, key: str, text: str) -> str:
-    """Return the name of a built-in network, or the absolute path of a file that exists."""
+def _reference(path: Path, key: str, text: str, builtin: Sequence[str]) -> str:
+    """Return the name of a built-in network or space, or the absolute path of a file that exists."""
     if not text.startswith(BUILTIN_PREFIX):
         return _file(path, key, text)
-    if text.removeprefix(BUILTIN_PREFIX) not in BUILTIN_NAMES:
-        step = did_you_mean(text, (BUILTIN_PREFIX + one for one in BUILTIN_NAMES), "Built-in networks")
+    if text not in builtin:
+        step = did_you_mean(text, builtin, "Built in are")
         raise invalid_key(path, key, f"names {text[:60]!r}, which is not built in", step)
     return text
 
@@ -137,10 +138,7 @@ def _network(path: Path, key: str, text: str) -> str:
 def _space(path: Path, key: str, text: str) -> str:
     from harness.space.space import builtin_spaces, load_space
 
-    if text.startswith(BUILTIN_PREFIX) and text not in builtin_spaces():
-        step = f"Built-in spaces: {', '.join(builtin_spaces())}"
-        raise invalid_key(path, key, f"names {text[:60]!r}, which is not built in", step)
-    found = text if text.startswith(BUILTIN_PREFIX) else _file(path, key, text)
+    found = _reference(path, key, text, builtin_spaces())
     load_space(found)
     return found
 

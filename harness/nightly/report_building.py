@@ -13,10 +13,10 @@ from harness.fleet.profile_outcome import Failure
 from harness.fleet.store import now
 from harness.nightly.due_jobs import DueJob
 from harness.nightly.job_queue import JobQueue
-from harness.nightly.night_plan import NightPlan
 from harness.nightly.night_report import AttentionItem, DeviceRow, NightReport, SetComparison, SetRow, bug
 from harness.nightly.set_comparison import ComparisonRules, StoredReport, compare_set
 from harness.nightly.table_publishing import publish_table
+from harness.slowdowns.power import level_of_each
 
 LOW_DISK_BYTES = 1 << 30
 """Less free space than this may not suffice for the next nights."""
@@ -28,7 +28,11 @@ def build_report(queue: JobQueue) -> NightReport:
     devices = [_device_row(queue, device) for device in queue.devices]
     compared: list[SetComparison] = []
     attention: list[AttentionItem] = []
-    rules, reports = _rules(queue.plan, devices), queue.store.reports(2 * queue.plan.settings.keep)
+    settings = queue.plan.settings
+    watched = sum(row.status == "done" and row.watch is not None for device in devices for row in device.sets)
+    # All comparisons of a night share the probability of a false alarm.
+    rules = ComparisonRules(settings.keep, settings.threshold, level_of_each(watched))
+    reports = queue.store.reports(2 * settings.keep)
     for row in devices:
         for one in row.sets:
             found = _compared(queue, row.device, one, rules, reports)
@@ -52,14 +56,6 @@ def build_report(queue: JobQueue) -> NightReport:
     )
 
 
-def _rules(plan: NightPlan, devices: Sequence[DeviceRow]) -> ComparisonRules:
-    """All comparisons of a night share the probability of a false alarm."""
-    from harness.slowdowns.power import level_of_each
-
-    count = sum(row.status == "done" and row.watch is not None for device in devices for row in device.sets)
-    return ComparisonRules(plan.settings.keep, plan.settings.threshold, level_of_each(count))
-
-
 def _compared(
     queue: JobQueue, device: str, row: SetRow, rules: ComparisonRules, reports: Sequence[StoredReport]
 ) -> SetComparison | Failure | None:
@@ -77,6 +73,7 @@ def _device_row(queue: JobQueue, device: str) -> DeviceRow:
     sets = tuple(_final_row(queue, one) for one in queue.jobs_of(device))
     published = publish_table(queue.workspace, queue.journal, device, sets)
     health = queue.store.health(device)
+    band = configured_band(queue.devices[device]) or queue.store.band(device)
     golden = [(row.ended, row.golden_s) for row in sets if row.golden_s is not None]
     return DeviceRow(
         device=device,
@@ -85,14 +82,9 @@ def _device_row(queue: JobQueue, device: str) -> DeviceRow:
         sets=sets,
         published=published,
         golden_s=max(golden)[1] if golden else None,
-        band_s=_band(queue, device),
+        band_s=(band.low_s, band.high_s) if band else None,
         notes=_notes(queue, device),
     )
-
-
-def _band(queue: JobQueue, device: str) -> tuple[float, float] | None:
-    band = configured_band(queue.devices[device]) or queue.store.band(device)
-    return None if band is None else (band.low_s, band.high_s)
 
 
 def _final_row(queue: JobQueue, one: DueJob) -> SetRow:
@@ -155,13 +147,11 @@ def _device_items(row: DeviceRow, overdue: Sequence[str]) -> list[AttentionItem]
 
 
 def _host_items(queue: JobQueue) -> list[AttentionItem]:
-    failure, free = queue.engine_failure, shutil.disk_usage(queue.workspace.root).free
-    found = [] if failure is None else [_item("", failure, about="engine: ")]
+    free = shutil.disk_usage(queue.workspace.root).free
+    found = [_item("", queue.engine_failure, about="engine: ")] if queue.engine_failure else []
     if free < LOW_DISK_BYTES:
-        what = f"The disk of the workspace has {free / 1e9:.2f} GB left"
-        found.append(
-            AttentionItem("", "disk", what, "Samples and tables need space", "Free space before the next night")
-        )
+        what, why = f"The disk of the workspace has {free / 1e9:.2f} GB left", "Samples and tables need space"
+        found.append(AttentionItem("", "disk", what, why, "Free space before the next night"))
     return found
 
 

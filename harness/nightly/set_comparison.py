@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from harness.measure.journal import Campaign, Journal
+from harness.measure.journal import Journal
 from harness.nightly.due_jobs import campaigns_of_nights
 from harness.nightly.night_report import Change, SetComparison, SetRow
 from harness.text import printable
@@ -21,7 +21,7 @@ LONGEST_ID = 160
 _BOUND = 100.0
 """Replaces the bounds of an interval without end: JSON has no infinity."""
 
-StoredReport = tuple[str, str, Mapping[str, object]]
+StoredReport = tuple[str, str, Mapping[str, Any]]
 """A night, when it finished, and its report as JSON data, as the fleet's store returns them."""
 
 
@@ -50,20 +50,16 @@ def compare_set(
         return None
     watches = campaigns_of_nights(journal, device, "watch")
     tonight = next((one for one in watches if one.campaign.id == row.watch), None)
-    if tonight is None or not _is_usable(tonight.campaign):
+    if tonight is None or not tonight.campaign.is_usable:
         return None
     used = {tonight.job.night: tonight}
     for one in watches:  # of sets with this name: their networks may differ, the layers in common are compared
-        if _is_usable(one.campaign) and one.job.set == row.set and one.job.night < tonight.job.night:
+        if one.campaign.is_usable and one.job.set == row.set and one.job.night < tonight.job.night:
             used[one.job.night] = one
     nights = [  # dated by the evening on which they began, as everywhere in the nightly
         replace(read_watch(journal, used[night].campaign.id), date=night) for night in sorted(used)[-rules.keep - 1 :]
     ]
     return compare_watches(device, row.set, nights, rules, reports)
-
-
-def _is_usable(campaign: Campaign) -> bool:
-    return campaign.complete and campaign.excluded is None
 
 
 def compare_watches(
@@ -104,17 +100,13 @@ def was_reported(change: Change, night: str, reports: Sequence[StoredReport]) ->
     for reported, _, report in sorted(reports, key=lambda one: one[0], reverse=True):
         if reported >= night or report.get("stopped"):
             continue
-        for compared in _of_set(report, change):
+        for compared in report["compared"]:
+            if (compared["device"], compared["set"]) != (change.device, change.set):
+                continue
             listed = [one for one in compared["changes"] if one.get("subject") == change.subject]
             if listed or change.subject in compared["detectable"]:
                 return any(one["state"] != "passed" and (one["change"] or 0.0) * change.change > 0 for one in listed)
     return False
-
-
-def _of_set(report: Mapping[str, object], change: Change) -> list[Mapping[str, Any]]:
-    found = report.get("compared")
-    listed: list[Mapping[str, Any]] = found if isinstance(found, list) else []
-    return [one for one in listed if (one["device"], one["set"]) == (change.device, change.set)]
 
 
 def subject_id(subject: Subject) -> str:

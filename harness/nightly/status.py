@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -56,38 +58,25 @@ def night_status(workspace: Workspace, devices: Iterable[str] = (), limit: int =
         return NightStatus(running(workspace), (), ())
     with FleetStore(workspace.fleet) as store:
         reports = store.reports(limit)
-        rows: list[Mapping[str, Any]] = _list(reports[0][2], "devices") if reports else []
-        deferred = {row["device"]: _deferred(row) for row in rows}
+        deferred = {
+            row["device"]: tuple(one["set"] for one in row["sets"] if one["status"] == "deferred")
+            for row in (reports[0][2]["devices"] if reports else ())
+        }
         names = sorted({*devices, *deferred})
         found = tuple(_device(workspace, store.health(name), deferred.get(name, ())) for name in names)
     return NightStatus(running(workspace), tuple(_night(*report) for report in reports), found)
 
 
-def _night(night: str, finished: str, report: Mapping[str, object]) -> PastNight:
-    jobs: dict[str, int] = {}
-    for row in (row for device in _list(report, "devices") for row in device["sets"]):
-        jobs[row["status"]] = jobs.get(row["status"], 0) + 1
-    code = report.get("exit_code")
-    regressions, attention = len(_list(report, "regressions")), len(_list(report, "chores"))
-    return PastNight(night, finished, code if isinstance(code, int) else 1, jobs, regressions, attention)
-
-
-def _deferred(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(one["set"] for one in row["sets"] if one["status"] == "deferred")
-
-
-def _list(report: Mapping[str, object], key: str) -> list[Any]:
-    found = report.get(key)
-    return found if isinstance(found, list) else []
+def _night(night: str, finished: str, report: Mapping[str, Any]) -> PastNight:
+    jobs = Counter(row["status"] for device in report["devices"] for row in device["sets"])
+    return PastNight(night, finished, report["exit_code"], jobs, len(report["regressions"]), len(report["chores"]))
 
 
 def _device(workspace: Workspace, health: DeviceHealth, deferred: tuple[str, ...]) -> DeviceStatus:
-    try:
+    table, age_s = None, None
+    with contextlib.suppress(LutError, OSError, ValueError, KeyError, TypeError, RecursionError):
         folder = latest_lut(workspace.lut, health.device)
+        table = f"{health.device}/{folder.name}"  # also of a damaged table: `harness lut check` reports what is wrong
         created = datetime.fromisoformat(json.loads(read_file(folder / MANIFEST, _MAX_BYTES))["created"])
         age_s = (datetime.now(UTC) - created).total_seconds()
-    except LutError:
-        return DeviceStatus(health.device, health, None, None, deferred)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # `harness lut check` reports what is wrong
-        return DeviceStatus(health.device, health, f"{health.device}/{folder.name}", None, deferred)
-    return DeviceStatus(health.device, health, f"{health.device}/{folder.name}", age_s, deferred)
+    return DeviceStatus(health.device, health, table, age_s, deferred)

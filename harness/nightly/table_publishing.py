@@ -54,7 +54,7 @@ def _outdated_sets(journal: Journal, device: str, rows: Sequence[SetRow]) -> lis
     """Return the sets whose newest samples have another fingerprint than the newest ones of all sets."""
     newest: dict[str, Campaign] = {}
     for one in campaigns_of_nights(journal, device, "profile"):
-        if one.campaign.complete and one.campaign.excluded is None:
+        if one.campaign.is_usable:
             newest[one.job.label] = one.campaign
     held = {row.set: newest[row.label] for row in rows if row.label in newest}
     if not held:

@@ -6,7 +6,6 @@ and backslashes. Paths with control characters are refused: neither format can h
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import os
 import shlex
@@ -89,61 +88,55 @@ def _checked(word: str) -> str:
 def service_unit(installation: NightlyTimer, user: str | None = None) -> str:
     """Return the service unit; the system's manager needs `user`, or it runs the service as root."""
     program, *arguments = installation.command
-    writable = [str(installation.workspace.root.absolute()), "-/run/lock", "-/tmp"]
     runtime = _runtime()
-    writable += [f"-{runtime}"] if runtime else []
-    writable.append(f"-{Path.home() / '.cache'}")
+    shared = [f"-{runtime}"] if runtime else []
+    root, caches = installation.workspace.root.absolute(), Path.home() / ".cache"
+    writable = [str(root), "-/run/lock", "-/tmp", *shared, f"-{caches}"]
     paths = " ".join(_quoted(text) for text in dict.fromkeys(writable))
-    return "\n".join(
-        (
-            "[Unit]",
-            "Description=Nightly measurements of a lab of devices (harness)",
-            "Documentation=man:systemd.timer(5)",
-            "Wants=network-online.target",
-            "After=network-online.target",
-            "",
-            "[Service]",
-            "Type=oneshot",
-            *([f"User={user}"] if user else []),
-            f"ExecStart={_quoted(program)} {' '.join(_quoted(word).replace('$', '$$') for word in arguments)}",
-            "# Exit code 7: something became slower. The night itself succeeded; its report lists the slow-downs.",
-            "SuccessExitStatus=7",
-            f"TimeoutStartSec={LONGEST_S}",
-            f"TimeoutStopSec={ENDING_S}",
-            "KillMode=mixed",
-            "KillSignal=SIGINT",
-            "Environment=PYTHONUNBUFFERED=1",
-            *([f"Environment={_quoted(f'{RUNTIME_FOLDER}={runtime}')}"] if runtime else []),
-            "NoNewPrivileges=yes",
-            "ProtectSystem=strict",
-            "# Tables and samples; leases of devices, which all users of this host share; caches.",
-            f"ReadWritePaths={paths}",
-            "# A private /tmp would hide leases from other users of this host.",
-            "PrivateTmp=no",
-            "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK",
-            "",
-        )
-    )
+    run_by = f"User={user}\n" if user else ""
+    setting = "Environment=" + _quoted(f"{RUNTIME_FOLDER}={runtime}") + "\n" if runtime else ""
+    return f"""\
+[Unit]
+Description=Nightly measurements of a lab of devices (harness)
+Documentation=man:systemd.timer(5)
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=oneshot
+{run_by}ExecStart={_quoted(program)} {" ".join(_quoted(word).replace("$", "$$") for word in arguments)}
+# Exit code 7: something became slower. The night itself succeeded; its report lists the slow-downs.
+SuccessExitStatus=7
+TimeoutStartSec={LONGEST_S}
+TimeoutStopSec={ENDING_S}
+KillMode=mixed
+KillSignal=SIGINT
+Environment=PYTHONUNBUFFERED=1
+{setting}NoNewPrivileges=yes
+ProtectSystem=strict
+# Tables and samples; leases of devices, which all users of this host share; caches.
+ReadWritePaths={paths}
+# A private /tmp would hide leases from other users of this host.
+PrivateTmp=no
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+"""
 
 
 def timer_unit(installation: NightlyTimer) -> str:
     """Return the timer unit: it starts every night, or as soon as the host is on again."""
-    return "\n".join(
-        (
-            "[Unit]",
-            "Description=Nightly measurements of a lab of devices (harness), every night",
-            "",
-            "[Timer]",
-            f"OnCalendar=*-*-* {installation.at:%H:%M}:00",
-            f"RandomizedDelaySec={installation.delay_s:.0f}",
-            "Persistent=true",
-            f"Unit={installation.name}.service",
-            "",
-            "[Install]",
-            "WantedBy=timers.target",
-            "",
-        )
-    )
+    return f"""\
+[Unit]
+Description=Nightly measurements of a lab of devices (harness), every night
+
+[Timer]
+OnCalendar=*-*-* {installation.at:%H:%M}:00
+RandomizedDelaySec={installation.delay_s:.0f}
+Persistent=true
+Unit={installation.name}.service
+
+[Install]
+WantedBy=timers.target
+"""
 
 
 def crontab_line(installation: NightlyTimer) -> str:
@@ -162,26 +155,19 @@ def unit_folder() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd" / "user"
 
 
-def current_user() -> str:
-    """Return the name of the current user."""
-    return getpass.getuser()
-
-
 def write_units(installation: NightlyTimer, folder: Path, user: str | None = None) -> tuple[Path, Path]:
     """Write the service and the timer and return their paths; raise ConfigurationError."""
-    units = {".service": service_unit(installation, user), ".timer": timer_unit(installation)}
-    written: list[Path] = []
+    service_text, timer_text = service_unit(installation, user), timer_unit(installation)
+    service, timer = (folder / f"{installation.name}{suffix}" for suffix in (".service", ".timer"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for suffix, text in units.items():
-            path = folder / f"{installation.name}{suffix}"
-            write_whole(path, text.encode())
-            written.append(path)
     except OSError as error:
         step = "Name another folder with --output, or print the units with --print"
         why = reason_of(error)
         raise ConfigurationError(f"Units cannot be written to {folder}", why=why, next_step=step) from error
-    return written[0], written[1]
+    write_whole(service, service_text.encode())
+    write_whole(timer, timer_text.encode())
+    return service, timer
 
 
 def _quoted(word: str) -> str:

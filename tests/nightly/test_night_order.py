@@ -8,7 +8,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.nightly.job_order import Staleness, by_staleness, split_by_budget
+from harness.nightly.job_order import Staleness, by_staleness, within_budget
 
 STALENESS = st.builds(
     Staleness,
@@ -54,8 +54,8 @@ def test_never_measured_comes_first() -> None:
 def test_budget_is_kept(costs: list[float | None], budget_s: float, spent_s: float) -> None:
     """Started jobs fit into the rest of the budget, except the night's first; none follows one of unknown cost."""
     numbered = list(enumerate(costs))
-    now, later = split_by_budget(numbered, lambda one: one[1], budget_s, spent_s)
-    assert sorted([*now, *later], key=lambda one: one[0]) == numbered
+    now = within_budget(numbered, lambda one: one[1], budget_s, spent_s)
+    assert now == [one for one in numbered if one in now]
     assert all(cost is not None for _, cost in now[:-1])
     known = [cost for _, cost in now if cost is not None]
     first_alone = spent_s == 0 and len(known) == 1
@@ -77,7 +77,7 @@ def test_nothing_starves(sets: list[tuple[float, float]], budget_s: float) -> No
     for night in range(1, 4 * bound):
         ages = {one: Staleness(None if at is None else night - at, 0.1, sets[one][1]) for one, at in last.items()}
         order = by_staleness(list(ages), ages.__getitem__)
-        now, _ = split_by_budget(order, lambda one: sets[one][0] if last[one] is not None else None, budget_s, 0.0)
+        now = within_budget(order, lambda one: sets[one][0] if last[one] is not None else None, budget_s, 0.0)
         for one in last:
             waited[one] = 0 if one in now else waited[one] + 1
         last.update(dict.fromkeys(now, night))
