@@ -44,7 +44,7 @@ HUNG = "hung"
 IDLE_S = 135.0
 """An agent without a lease that receives nothing exits after two minutes."""
 IMPORTED = (
-    "fault_proxy",
+    "benchmarks.reliability.trial",
     "harness",
     "harness.fleet.local_engine",
     "harness.lut.build",
