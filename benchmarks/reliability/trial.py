@@ -44,8 +44,9 @@ HUNG = "hung"
 IDLE_S = 135.0
 """An agent without a lease that receives nothing exits after two minutes."""
 IMPORTED = (
-    "benchmarks.reliability.trial",
-    "harness",
+    "benchmarks.reliability.interrupted_run",
+    "fault_proxy",
+    "nullbench",
     "harness.fleet.local_engine",
     "harness.lut.build",
     "onnx",
