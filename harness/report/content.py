@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from harness.latency.overhead import Coefficient, Overhead
     from harness.validation.network_validation import NetworkValidation, Validation
 
-MAX_FREE_NAMES = 500
 _OVERHEAD = (
     ("a", "input_bytes", "time per input byte", "/byte"),
     ("b", "output_bytes", "time per output byte", "/byte"),
@@ -52,18 +51,8 @@ class CaptionedFigure:
 
 
 @dataclass(frozen=True)
-class FreeNodes:
-    """Nodes that take no time, for one reason; `more` of them are not listed."""
-
-    reason: str
-    count: int
-    names: tuple[str, ...]
-    more: int
-
-
-@dataclass(frozen=True)
 class NetworkSection:
-    """The section of one network."""
+    """The section of one network; `free` lists the nodes that take no time by reason."""
 
     name: str
     headline: str
@@ -71,14 +60,14 @@ class NetworkSection:
     coverage: tuple[tuple[str, str], ...]
     figure: CaptionedFigure | None
     layers: ReportTable
-    free: tuple[FreeNodes, ...]
+    free: tuple[tuple[str, list[str]], ...]
 
 
-Pair = tuple["NetworkEstimate | None", "NetworkValidation | None"]
+Pair = tuple["NetworkEstimate", "NetworkValidation | None"]
 
 
 def pair(estimates: Sequence[NetworkEstimate], validation: Validation | None) -> tuple[Pair, ...]:
-    """Pair each estimate with the measurement of the same name; measurements without an estimate come last."""
+    """Pair each estimate with the measurement of the same name, None if it was not measured."""
     waiting = list(validation.networks) if validation else []
     pairs: list[Pair] = []
     for estimate in estimates:
@@ -86,38 +75,27 @@ def pair(estimates: Sequence[NetworkEstimate], validation: Validation | None) ->
         if found is not None:
             waiting.remove(found)
         pairs.append((estimate, found))
-    return (*pairs, *((None, result) for result in waiting))
+    return tuple(pairs)
 
 
 def networks_table(pairs: Sequence[Pair], clock: str) -> ReportTable:
     """Return the table of estimates, with measurements beside them if there are any."""
     measured = [result for _, result in pairs if result]
     naive = any(result.naive_s is not None for result in measured)
-    unit = unit_for(_best_s(pair) for pair in pairs)
+    unit = unit_for(estimate.covered_latency_s for estimate, _ in pairs)
     header = ["network", "layers in table", f"estimated, {unit.symbol}", f"95 % interval, {unit.symbol}"]
     header += [f"measured, {unit.symbol}", f"±, {unit.symbol}", "error", "in interval"] if measured else []
     header += [f"naive sum, {unit.symbol}", "naive error"] if naive else []
     header += [f"wall, {unit.symbol}"] if measured else []
-    rows = tuple((*_estimated(pair, unit), *(_measured(pair[1], unit, naive) if measured else ())) for pair in pairs)
+    rows = tuple(
+        (*_estimated(estimate, unit), *(_measured(result, unit, naive) if measured else ()))
+        for estimate, result in pairs
+    )
     what = "Estimated and measured latency" if measured else "Estimated latency"
     return ReportTable(f"{what} of each network, {clock} clock", tuple(header), rows)
 
 
-def _best_s(pair: Pair) -> float:
-    estimate, result = pair
-    if estimate is not None:
-        return estimate.covered_latency_s
-    return result.estimated_s if result is not None else 0.0
-
-
-def _estimated(pair: Pair, unit: Unit) -> tuple[str, ...]:
-    estimate, result = pair
-    if estimate is None:
-        return (
-            (display(result.name), "", unit.text(result.estimated_s), unit.interval(result.interval_s))
-            if result
-            else ()
-        )
+def _estimated(estimate: NetworkEstimate, unit: Unit) -> tuple[str, ...]:
     layers = len(estimate.layers)
     name, known = display(estimate.name), f"{layers - len(estimate.unknown)} of {layers}"
     if estimate.latency_s is None or estimate.interval_s is None:
@@ -157,11 +135,8 @@ def pictures(pairs: Sequence[Pair]) -> tuple[CaptionedFigure, ...]:
         naive = "; triangles are naive sums of the layers" if any(result.naive_s for result in measured) else ""
         largest = sorted(measured, key=lambda result: -abs(result.error))[: figures.MAX_ROWS]
         kept = [result for result in measured if result in largest]
-        most = (
-            f" Shown are the {len(kept)} largest errors of {len(measured)} networks."
-            if len(kept) < len(measured)
-            else ""
-        )
+        left_out = f" Shown are the {len(kept)} largest errors of {len(measured)} networks."
+        most = left_out if len(kept) < len(measured) else ""
         against = [point for result in measured for point in _points(result)]
         errors = [point for result in kept for point in _points(result, result.measured_s, 1.0)]
         about = f"Circles are estimates with 95 % intervals{naive}."
@@ -174,7 +149,7 @@ def pictures(pairs: Sequence[Pair]) -> tuple[CaptionedFigure, ...]:
                 f"Relative error of each network's estimate. {about}{most}", figures.error_rows(errors, "error")
             ),
         )
-    alone = [_alone(estimate) for estimate, _ in pairs if estimate and estimate.covered_latency_s > 0]
+    alone = [_alone(estimate) for estimate, _ in pairs if estimate.covered_latency_s > 0]
     if not alone:
         return ()
     slowest = sorted(alone, key=lambda point: -point.value)[: figures.MAX_ROWS]
@@ -208,9 +183,8 @@ def _duration_interval(bounds: tuple[float, float]) -> str:
 def _alone(estimate: NetworkEstimate) -> figures.NetworkPoint:
     value = estimate.covered_latency_s
     if estimate.interval_s is None:
-        tooltip = (
-            f"at least {duration(value)}; {len(estimate.unknown)} of {len(estimate.layers)} layers are not in the table"
-        )
+        unknown = f"{len(estimate.unknown)} of {len(estimate.layers)} layers are not in the table"
+        tooltip = f"at least {duration(value)}; {unknown}"
         return figures.NetworkPoint(estimate.name, tooltip, value, value, value, "partial")
     tooltip = f"estimated {duration(value)} ({_duration_interval(estimate.interval_s)})"
     return figures.NetworkPoint(estimate.name, tooltip, value, *estimate.interval_s)
@@ -220,20 +194,18 @@ def section(estimate: NetworkEstimate) -> NetworkSection:
     """Return a network's section: its coverage, its layers, and the nodes that take no time."""
     coverage = tuple((kind, str(count)) for kind, count in estimate.coverage.items())
     unknown, covered = len(estimate.unknown), duration(estimate.covered_latency_s)
-    headline = f"at least {covered}; {unknown} layers are not in the table" if unknown else covered
-    warning = ""
+    headline, warning = covered, ""
     if unknown:
-        warning = (
-            f"{unknown} of {len(estimate.layers)} layers are not in the table."
-            f" The other layers take {covered}; shares refer to that."
-        )
+        headline = f"at least {covered}; {unknown} layers are not in the table"
+        others = f"The other layers take {covered}; shares refer to that."
+        warning = f"{unknown} of {len(estimate.layers)} layers are not in the table. {others}"
     name, figure = display(estimate.name), None
     if any(layer.latency_s is not None for layer in estimate.layers):
         drawn = [_bar(layer, estimate.covered_latency_s) for layer in estimate.layers]
         more = f" There are {len(drawn)} layers, so neighbours share a bar." if len(drawn) > figures.MAX_BARS else ""
         blank = " Shaded layers are not in the table." if unknown else ""
         figure = CaptionedFigure(f"Layers of {name} in order of execution.{more}{blank}", figures.bars(drawn))
-    return NetworkSection(name, headline, warning, coverage, figure, _layers(estimate), tuple(_free(estimate)))
+    return NetworkSection(name, headline, warning, coverage, figure, _layers(estimate), _free(estimate))
 
 
 def _bar(layer: LayerEstimate, whole_s: float) -> figures.LayerBar:
@@ -264,12 +236,11 @@ def _layers(estimate: NetworkEstimate) -> ReportTable:
     return ReportTable(caption, header, tuple(rows), (0, 5, 6), total)
 
 
-def _free(estimate: NetworkEstimate) -> Iterator[FreeNodes]:
+def _free(estimate: NetworkEstimate) -> tuple[tuple[str, list[str]], ...]:
     reasons: dict[str, list[str]] = {}
     for node in estimate.free:
-        reasons.setdefault(node.reason, []).append(f"{display(node.name)} ({display(node.op)})")
-    for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        yield FreeNodes(display(reason), len(names), tuple(names[:MAX_FREE_NAMES]), max(0, len(names) - MAX_FREE_NAMES))
+        reasons.setdefault(display(node.reason), []).append(f"{display(node.name)} ({display(node.op)})")
+    return tuple(sorted(reasons.items(), key=lambda item: -len(item[1])))
 
 
 def overhead_table(overhead: Overhead) -> ReportTable:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from harness.files import write_whole
 from harness.report import content
-from harness.report.commands import commands
 from harness.report.figures import COLOURS
 from harness.report.units import display
+from harness.text import is_safe_name
 
 if TYPE_CHECKING:
     from harness.estimation.network_estimate import NetworkEstimate
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from harness.validation.network_validation import Validation
 
 TEMPLATE, FIGURE_TEMPLATE, STYLE, SCRIPT = "template.html.j2", "figure.html.j2", "report.css.j2", "report.js.j2"
+_LONGEST_NAME = 100
 
 
 def write_report(
@@ -29,6 +30,7 @@ def write_report(
 ) -> None:
     """Write the report of a table and of the networks estimated from it, with measurements if `validation` is given.
 
+    All measured networks have an estimate.
     The file appears whole or not at all. Raises ConfigurationError if it cannot be written.
     """
     write_whole(path, render(table, estimates, validation).encode("utf-8"))
@@ -37,7 +39,6 @@ def write_report(
 def render(table: Lut, estimates: Sequence[NetworkEstimate], validation: Validation | None = None) -> str:
     """Return the page as text."""
     pairs = content.pair(estimates, validation)
-    names = [network.name for pair in pairs for network in pair if network]
     return _page(
         TEMPLATE,
         device=display(table.device),
@@ -50,7 +51,7 @@ def render(table: Lut, estimates: Sequence[NetworkEstimate], validation: Validat
         overhead=content.overhead_table(table.overhead),
         fit=content.fit_facts(table.overhead),
         fingerprint=[(display(name), display(value, 2000)) for name, value in sorted(table.fingerprint.items())],
-        commands=commands(table, names, validation is not None),
+        commands=_commands(table, [estimate.name for estimate in estimates], validation is not None),
     )
 
 
@@ -93,6 +94,23 @@ def _date(created: str) -> str:
     """Return a UTC time to the minute, any other text unchanged."""
     shown = display(created)
     return f"{shown[:10]} {shown[11:16]} UTC" if shown.endswith("+00:00") else shown
+
+
+def _commands(table: Lut, names: Sequence[str], validated: bool) -> tuple[str, ...]:
+    """Return the commands that reproduce a report; names that a shell would interpret are replaced."""
+    from harness.network.models import BUILTIN_NAMES
+
+    device = table.device if is_safe_name(table.device) else "DEVICE"
+    folder = table.path.name if is_safe_name(table.path.name) else "TABLE"
+    safe = (name if is_safe_name(name, _LONGEST_NAME) else "MODEL" for name in names)
+    models = (f"builtin:{name}" if name in BUILTIN_NAMES else f"{name.removesuffix('.onnx')}.onnx" for name in safe)
+    words = " ".join(dict.fromkeys(models)) or "MODEL.onnx"
+    last = f"validate {words} --device {device}" if validated else f"estimate {words}"
+    return (
+        f"harness profile {words} --device {device}",
+        f"harness lut build --device {device} --method {table.method}",
+        f"harness {last} --lut lut/{device}/{folder} --html report.html",
+    )
 
 
 def _resource(name: str) -> str:

@@ -33,10 +33,7 @@ class Case:
 
 def junit(report: NightReport) -> bytes:
     """Return the whole report as an XML document."""
-    suites: list[tuple[str, list[Case]]] = []
-    for device in report.devices:
-        compared = [one for one in report.compared if one.device == device.device]
-        suites.append((device.device, _cases(device, compared, report.attention)))
+    suites = [(device.device, _cases(device, report)) for device in report.devices]
     hosts = [_attention_case(one) for one in report.attention if not one.device]
     if hosts:
         suites.append(("host", hosts))
@@ -55,12 +52,13 @@ def junit(report: NightReport) -> bytes:
     return document + b"\n"
 
 
-def _cases(device: DeviceRow, compared: Sequence[SetComparison], attention: Sequence[AttentionItem]) -> list[Case]:
+def _cases(device: DeviceRow, report: NightReport) -> list[Case]:
+    attention = [one for one in report.attention if one.device == device.device and one.kind == "budget"]
     return [
         *(_set_case(row) for row in device.sets),
         _table_case(device),
-        *(_attention_case(one) for one in attention if one.device == device.device and one.kind == "budget"),
-        *(case for one in compared for case in _compared_cases(one)),
+        *(_attention_case(one) for one in attention),
+        *(case for one in report.compared if one.device == device.device for case in _compared_cases(one)),
     ]
 
 

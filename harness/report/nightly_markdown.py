@@ -71,10 +71,8 @@ def _findings(report: NightReport, compared: int) -> list[str]:
     known = len(report.regressions) - fresh
     found = [_count(fresh, "new regression")] if fresh else []
     found += [_count(known, "known regression")] if known else []
-    if report.attention:
-        found.append(
-            f"{_count(len(report.attention), 'item')} {'needs' if len(report.attention) == 1 else 'need'} attention"
-        )
+    if items := len(report.attention):
+        found.append(f"{_count(items, 'item')} {'needs' if items == 1 else 'need'} attention")
     if not compared:
         found.append("nothing to compare with yet" if found else "no failures, nothing to compare with yet")
     elif not found:

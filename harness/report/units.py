@@ -9,12 +9,8 @@ from dataclasses import dataclass
 
 from harness.text import printable
 
-MINUS, DASH, ELLIPSIS, NARROW_SPACE = (
-    "\N{MINUS SIGN}",
-    "\N{EN DASH}",
-    "\N{HORIZONTAL ELLIPSIS}",
-    "\N{NARROW NO-BREAK SPACE}",
-)
+MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
+ELLIPSIS, NARROW_SPACE = "\N{HORIZONTAL ELLIPSIS}", "\N{NARROW NO-BREAK SPACE}"
 MAX_NAME = 400
 
 

@@ -174,12 +174,6 @@ def test_commands_hold_no_name_that_a_shell_misreads() -> None:
     assert last.endswith("--lut lut/board/2026-01-02-0a1b2c3d --html report.html")
 
 
-def test_measurement_without_estimate_is_not_dropped() -> None:
-    """A measured network without an estimate is in the table."""
-    page = render(make_table(), [], make_validation(make_estimate("alone")))
-    assert _read(page).tables[0][1][0] == "alone"
-
-
 def test_tables_are_accessible() -> None:
     """Every table has a caption and every heading cell a scope."""
     reader = _read(render(make_table(), [make_estimate()]))
