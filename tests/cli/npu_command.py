@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from typing import Any
-
 import pytest
+from command_line import Outcome
 
 from harness.cli.app import main
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The exit code and the output of one command."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """Return the one JSON object that a successful command prints."""
-        assert self.code == 0, self.stderr
-        found: dict[str, Any] = json.loads(self.stdout)
-        assert found["schema_version"] == 1
-        return found
 
 
 class Npu:
@@ -40,8 +20,7 @@ class Npu:
         with pytest.raises(SystemExit) as end:
             main(["npu", *map(str, words)])
         outcome = Outcome(int(end.value.code or 0), *self._capture.readouterr())
-        for text in (outcome.stdout, outcome.stderr):
-            assert all(character.isprintable() or character == "\n" for character in text), repr(text)
+        outcome.assert_plain()
         return outcome
 
     def misuses(self, *words: object, mentions: tuple[str, ...]) -> None:
@@ -53,8 +32,5 @@ class Npu:
 
     def refuses(self, code: int, *words: object, mentions: tuple[str, ...]) -> None:
         """The command ends with this code, without a result, and its error mentions all of this."""
-        outcome = self(*words)
-        assert outcome.code == code and outcome.stdout == "", outcome
-        assert outcome.stderr.startswith("error: ") and outcome.stderr.count("error: ") == 1, outcome.stderr
-        for word in mentions:
-            assert word.lower() in outcome.stderr.lower(), f"{word!r} is not in {outcome.stderr}"
+        outcome = self(*words).assert_refused(code, mentions=mentions)
+        assert outcome.stderr.startswith("error: "), outcome.stderr

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from npu_command import Outcome
+from command_line import Outcome
 from nullbench import Bench
 
 from harness.cli.app import main
@@ -53,7 +53,7 @@ def test_run_reports_and_a_second_run_says_the_same(nightly: Run, place: Workspa
     first = nightly(
         "run", "--night", "2026-11-19", "--json", "--markdown", tmp_path / "m.md", "--junit", tmp_path / "j"
     )
-    found = first.json
+    found = first.data
     assert (found["exit_code"], found["measured"], found["night"]) == (0, 1, "2026-11-19")
     report = place.reports / "nightly-2026-11-19.md"
     assert (
@@ -66,7 +66,7 @@ def test_run_reports_and_a_second_run_says_the_same(nightly: Run, place: Workspa
     second = nightly("run", "--night", "2026-11-19")
     assert second.code == 0 and "Nothing is left to measure" in second.stderr and "done" in second.stdout
 
-    status = nightly("status", "--json").json
+    status = nightly("status", "--json").data
     assert status["running"] is None and [one["night"] for one in status["nights"]] == ["2026-11-19"]
     (device,) = status["devices"]
     assert device["table"].startswith("bench/2") and device["age_s"] < 3600 and device["deferred"] == []
@@ -80,7 +80,7 @@ def test_failed_night_exits_with_its_gravest_code(nightly: Run, place: Workspace
         found = nightly("run", "--night", "2026-11-19")
         assert found.code == 3 and found.stderr.count("error:") == 1 and "nightly-2026-11-19.md" in found.stderr
         assert "needs attention: bench:" in found.stdout
-    assert nightly("status", "--json").json["nights"][0]["exit_code"] == 3
+    assert nightly("status", "--json").data["nights"][0]["exit_code"] == 3
 
 
 def test_interrupted_night_is_reported(nightly: Run, place: Workspace) -> None:
@@ -102,12 +102,12 @@ def test_interrupted_night_is_reported(nightly: Run, place: Workspace) -> None:
     assert (found.code, report["exit_code"], report["stopped"]) == (130, 130, True)
     assert [row["reason"] for row in report["devices"][0]["sets"]] == ["the night was stopped"]
     assert "it continues" in found.stderr and (place.reports / "nightly-2026-11-19.xml").exists()
-    assert [one["exit_code"] for one in nightly("status", "--json").json["nights"]] == [130]
+    assert [one["exit_code"] for one in nightly("status", "--json").data["nights"]] == [130]
 
 
 def test_dry_run_measures_nothing(nightly: Run, place: Workspace) -> None:
     """--dry-run shows the jobs in order, and creates no report, lock or campaign."""
-    found = nightly("run", "--dry-run", "--json").json
+    found = nightly("run", "--dry-run", "--json").data
     assert [(job["device"], job["set"], job["state"], job["nights"]) for job in found["jobs"]] == [
         ("bench", "small", "starts", None)
     ]
@@ -115,7 +115,7 @@ def test_dry_run_measures_nothing(nightly: Run, place: Workspace) -> None:
     assert not place.reports.exists() and not (place.root / ".harness" / "nightly.lock").exists()
     with FleetStore(place.fleet) as store:
         store.mark("bench", "maintenance", "fan")
-    assert nightly("run", "--dry-run", "--json").json["jobs"][0]["state"] == "skipped"
+    assert nightly("run", "--dry-run", "--json").data["jobs"][0]["state"] == "skipped"
 
 
 def test_status_of_an_empty_workspace(nightly: Run, place: Workspace) -> None:

@@ -27,14 +27,14 @@ from harness.network.models import load_network
 
 def test_run_computes_what_onnx_runtime_computes(npu: Npu, network: Path) -> None:
     """The values of a run agree with ONNX Runtime's, and the three parts of the work are timed."""
-    found = npu("run", network, "--json").json
+    found = npu("run", network, "--json").data
     assert 0 < found["max_rel_error"] < 1e-4, "different programs never agree to the last bit"
     assert min(found["compile_s"], found["functional_s"], found["timing_s"]) > 0
 
 
 def test_times_of_a_run_sum_up(npu: Npu, network: Path) -> None:
     """Layers and attributed waits sum to the makespan and the wait, which keep within the bounds of the machine."""
-    found = npu("run", network, "--no-values", "--json").json
+    found = npu("run", network, "--no-values", "--json").data
     busier = max(found["io_cycles"], found["compute_cycles"])
     assert busier <= found["cycles"] <= found["io_cycles"] + found["compute_cycles"] + found["control_cycles"]
     assert sum(layer["cycles"] for layer in found["layers"]) + found["no_layer_cycles"] == pytest.approx(
@@ -49,7 +49,7 @@ def test_times_of_a_run_sum_up(npu: Npu, network: Path) -> None:
 
 def test_work_and_bytes_of_a_run_are_those_of_the_network(npu: Npu, network: Path) -> None:
     """Multiply-adds and external bytes of a chain are what the shapes say: features go in and out once."""
-    found = npu("run", network, "--no-values", "--chains", "whole", "--json").json
+    found = npu("run", network, "--no-values", "--chains", "whole", "--json").data
     pixels, channels = npu_inputs.SIZE**2, npu_inputs.CHANNELS
     assert found["useful_macs"] == pixels * 9 * channels * (3 + channels)
     assert found["macs"] == found["useful_macs"] + found["redundant_macs"] and found["redundant_macs"] == 0
@@ -62,7 +62,7 @@ def test_work_and_bytes_of_a_run_are_those_of_the_network(npu: Npu, network: Pat
 @pytest.mark.parametrize("choice", [("--chains", "layers"), ("--chains", "whole", "--tile", "3x4"), ()], ids=str)
 def test_bytes_by_class_sum_to_the_bytes_of_the_memories(npu: Npu, network: Path, choice: tuple[str, ...]) -> None:
     """The bytes by class of tensor sum to the bytes of DDR and last-level cache; ddr_bytes is the part of DDR."""
-    found = npu("run", network, "--no-values", "--json", *choice).json
+    found = npu("run", network, "--no-values", "--json", *choice).data
     external = [moved for name, moved in found["tensor_classes"].items() if name != "halo_copies"]
     for way in ("read_bytes", "written_bytes"):
         assert sum(moved[way] for moved in external) == sum(found["memories"][name][way] for name in ("ddr", "llc"))
@@ -75,7 +75,7 @@ def test_bytes_by_class_sum_to_the_bytes_of_the_memories(npu: Npu, network: Path
 
 def test_layers_one_by_one(npu: Npu, network: Path) -> None:
     """With --chains layers every hardware layer is a chain, and intermediates pass through external memory."""
-    found = npu("run", network, "--chains", "layers", "--json").json
+    found = npu("run", network, "--chains", "layers", "--json").data
     assert found["chains"] == found["hardware_layers"] == len(found["layers"]) == 3 and found["onnx_nodes"] == 5
     assert [layer["chain"] for layer in found["layers"]] == [0, 1, 2]
     moved = found["tensor_classes"]["activations"]
@@ -86,7 +86,7 @@ def test_layers_one_by_one(npu: Npu, network: Path) -> None:
 def test_halo_retained_computes_nothing_twice(npu: Npu, network: Path) -> None:
     """In tiles of one chain, a halo that is recomputed costs multiply-adds, and one that is retained costs memory."""
     forced = ("run", network, "--chains", "whole", "--tile", "3x10", "--json")
-    retained, recomputed = npu(*forced, "--halo", "retain").json, npu(*forced, "--halo", "recompute").json
+    retained, recomputed = npu(*forced, "--halo", "retain").data, npu(*forced, "--halo", "recompute").data
     assert retained["redundant_macs"] == 0 < recomputed["redundant_macs"]
     assert retained["memories"]["halo"]["peak_bytes"] > 0 == recomputed["memories"]["halo"]["reserved_bytes"]
     assert retained["tensor_classes"]["halo_copies"]["written_bytes"] > 0
@@ -96,16 +96,16 @@ def test_halo_retained_computes_nothing_twice(npu: Npu, network: Path) -> None:
 
 def test_marginal_latency_of_layers(npu: Npu, network: Path) -> None:
     """--marginal adds to each layer what the run would save without it, never more than all of it."""
-    found = npu("run", network, "--no-values", "--marginal", "--json").json
+    found = npu("run", network, "--no-values", "--marginal", "--json").data
     marginal = [layer["marginal_cycles"] for layer in found["layers"]]
     assert max(marginal) > 0 and sum(marginal) <= found["cycles"] and min(marginal) >= 0
-    assert {layer["marginal_cycles"] for layer in npu("run", network, "--no-values", "--json").json["layers"]} == {None}
+    assert {layer["marginal_cycles"] for layer in npu("run", network, "--no-values", "--json").data["layers"]} == {None}
 
 
 def test_gain_of_reordering(npu: Npu, network: Path) -> None:
     """--compare-reorder reports the cycles that --no-reorder takes."""
     forced = ("run", network, "--no-values", "--chains", "layers", "--json")
-    found, in_order = npu(*forced, "--compare-reorder").json, npu(*forced, "--no-reorder").json
+    found, in_order = npu(*forced, "--compare-reorder").data, npu(*forced, "--no-reorder").data
     assert found["reorder"]["in_order_cycles"] == in_order["cycles"]
     assert found["reorder"]["gain"] == pytest.approx(1 - found["cycles"] / in_order["cycles"])
     assert in_order["reorder"] is None
@@ -114,16 +114,16 @@ def test_gain_of_reordering(npu: Npu, network: Path) -> None:
 def test_presets_without_values_have_a_time(npu: Npu, network: Path) -> None:
     """An int8 machine reports the time, notes on stderr that it has no values, and its error is null."""
     outcome = npu("run", network, "--preset", "nvdla-256", "--json")
-    assert outcome.json["max_rel_error"] is None and outcome.json["functional_s"] is None
-    assert outcome.json["cycles"] > 0 and "int8" in outcome.stderr
+    assert outcome.data["max_rel_error"] is None and outcome.data["functional_s"] is None
+    assert outcome.data["cycles"] > 0 and "int8" in outcome.stderr
 
 
 def test_machine_of_ones_own(npu: Npu, network: Path, tmp_path: Path) -> None:
     """A machine file is used: half the columns take longer than the preset that it was derived from."""
     own = npu_inputs.save(npu_inputs.machine_text(columns="16"), tmp_path / "narrow.toml")
-    found = npu("run", network, "--machine", own, "--no-values", "--json").json
+    found = npu("run", network, "--machine", own, "--no-values", "--json").data
     assert found["machine"] == "narrow"
-    assert found["mfu_cycles"] > npu("run", network, "--no-values", "--json").json["mfu_cycles"]
+    assert found["mfu_cycles"] > npu("run", network, "--no-values", "--json").data["mfu_cycles"]
 
 
 def test_text_of_a_run(npu: Npu, network: Path) -> None:
@@ -141,7 +141,7 @@ def test_text_of_a_run(npu: Npu, network: Path) -> None:
 
 def test_layers_bear_the_names_of_the_file(npu: Npu, network: Path, tmp_path: Path) -> None:
     """JSON, CSV, listing and trace name layers and nodes as the file does."""
-    found = npu("run", network, "--no-values", "--csv", tmp_path / "l.csv", "--json").json
+    found = npu("run", network, "--no-values", "--csv", tmp_path / "l.csv", "--json").data
     assert [layer["name"] for layer in found["layers"]] == ["stem", "body", "pool"]
     assert [layer["nodes"] for layer in found["layers"]] == [["stem", "stem/relu"], ["body", "body/relu"], ["pool"]]
     assert [layer["op"] for layer in found["layers"]] == ["Conv+Relu", "Conv+Relu", "MaxPool"]
@@ -160,7 +160,7 @@ def test_hostile_names_stay_names(npu: Npu, tmp_path: Path) -> None:
     """Names that are formulas, control sequences or those of our own tensors change nothing but what is shown."""
     names = ("=cmd()", "\x1b[31mred", "-2", "a#0", "n0")
     path = npu_inputs.save(npu_inputs.convolutions(names, x="w0", a="k0"), tmp_path / "evil.onnx")
-    found = npu("run", path, "--csv", tmp_path / "l.csv", "--json").json
+    found = npu("run", path, "--csv", tmp_path / "l.csv", "--json").data
     assert [layer["name"] for layer in found["layers"]] == ["=cmd()", "-2", "n0"] and found["max_rel_error"] < 1e-4
     assert npu("run", path).code == npu("disassemble", path).code == npu("compile", path, "--explain").code == 0
     with (tmp_path / "l.csv").open(newline="") as file:
@@ -183,7 +183,7 @@ def test_explain_shows_what_was_not_chosen(npu: Npu, network: Path, tmp_path: Pa
     text = npu_inputs.machine_text(nb_bytes="65_536", halo_bytes="16_384")
     machine = npu_inputs.save(text, tmp_path / "small.toml")
     command = ("compile", network, "--machine", machine, "--chains", "layers", "--explain")
-    found = npu(*command, "--json").json
+    found = npu(*command, "--json").data
     assert [decision["layers"] for decision in found["decisions"]] == [["stem"], ["body"], ["pool"]]
     assert any(decision["others"] for decision in found["decisions"])
     for decision in found["decisions"]:
@@ -196,22 +196,22 @@ def test_explain_shows_what_was_not_chosen(npu: Npu, network: Path, tmp_path: Pa
 def test_program_file_takes_the_time_of_its_network(npu: Npu, network: Path, tmp_path: Path) -> None:
     """A compiled file runs, lists and traces as the network does; values and what only the compiler knows are null."""
     file = tmp_path / "small.npu"
-    compiled = npu("compile", network, "-o", file, "--json").json
+    compiled = npu("compile", network, "-o", file, "--json").data
     assert compiled["program"] == str(file)
-    whole, program = npu("run", network, "--no-values", "--json").json, npu("run", file, "--json").json
+    whole, program = npu("run", network, "--no-values", "--json").data, npu("run", file, "--json").data
     for field in ("cycles", "formula_cycles", "wait_cycles", "macs", "ddr_bytes", "waits", "memories", "instructions"):
         assert program[field] == whole[field], field
     assert [layer["cycles"] for layer in program["layers"]] == [layer["cycles"] for layer in whole["layers"]]
     assert program["max_rel_error"] is program["compile_s"] is program["useful_macs"] is program["chains"] is None
     assert npu("run", file).code == 0
     assert npu("disassemble", file).stdout == npu("disassemble", network).stdout
-    assert npu("trace", file, "-o", tmp_path / "t.json", "--json").json["cycles"] == whole["cycles"]
+    assert npu("trace", file, "-o", tmp_path / "t.json", "--json").data["cycles"] == whole["cycles"]
 
 
 def test_listing_assembles_to_the_program(npu: Npu, network: Path, tmp_path: Path) -> None:
     """The output of disassemble, with its comments, assembles to the code of the program file."""
     npu("compile", network, "-o", tmp_path / "p")
-    listed = npu("disassemble", tmp_path / "p", "--json").json
+    listed = npu("disassemble", tmp_path / "p", "--json").data
     assert assemble(listed["text"]) == Program.from_bytes((tmp_path / "p").read_bytes()).code
     assert listed["layers"] == ["stem", "body", "pool"]
 
@@ -221,7 +221,7 @@ def test_program_of_ones_own_machine_needs_that_machine(npu: Npu, network: Path,
     own = npu_inputs.save(npu_inputs.machine_text(columns="16"), tmp_path / "narrow.toml")
     npu("compile", network, "--machine", own, "-o", tmp_path / "p")
     npu.refuses(3, "run", tmp_path / "p", mentions=("narrow", "--machine"))
-    assert npu("run", tmp_path / "p", "--machine", own, "--json").json["machine"] == "narrow"
+    assert npu("run", tmp_path / "p", "--machine", own, "--json").data["machine"] == "narrow"
 
 
 # --- streams that the caller closed -------------------------------------------------------------------------------

@@ -37,8 +37,8 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_convolutions_by_dft_are_reported(npu: Npu, network: Path, tmp_path: Path) -> None:
     """Compiling and running report the same: by hand, 2 x 2 blocks of 11 give 7 x 7 outputs each, of 61 bins."""
     command = (network, *FORCED, "--dft-block", 11, "--dft-kernels", "ddr")
-    compiled = npu("compile", *command, "-o", tmp_path / "p", "--json").json
-    found = npu("run", *command, "--json").json
+    compiled = npu("compile", *command, "-o", tmp_path / "p", "--json").data
+    found = npu("run", *command, "--json").data
     expected = [
         {
             "layer": "wide",
@@ -53,7 +53,7 @@ def test_convolutions_by_dft_are_reported(npu: Npu, network: Path, tmp_path: Pat
     assert compiled["by_dft"] == found["by_dft"] == expected
     assert compiled["stayed_direct"] == found["stayed_direct"] == [{"layer": "stem", "reason": "stride 2 x 2"}]
     assert 0 < found["max_rel_error"] < 1e-4
-    program = npu("run", tmp_path / "p", "--json").json
+    program = npu("run", tmp_path / "p", "--json").data
     assert compiled["setup_cycles"] == found["setup_cycles"] == program["setup_cycles"] > 0
     assert program["by_dft"] is program["stayed_direct"] is None
 
@@ -73,8 +73,8 @@ def test_every_command_takes_the_block(npu: Npu, network: Path, tmp_path: Path) 
     """Listing and trace show the same program."""
     options = (network, *FORCED, "--dft-block", 7)
     assert "wide (kernel DFT)" in npu("disassemble", *options).stdout
-    cycles = npu("run", *options, "--no-values", "--json").json["cycles"]
-    assert npu("trace", *options, "-o", tmp_path / "t.json", "--json").json["cycles"] == cycles
+    cycles = npu("run", *options, "--no-values", "--json").data["cycles"]
+    assert npu("trace", *options, "-o", tmp_path / "t.json", "--json").data["cycles"] == cycles
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,6 @@ def test_the_forced_dft_is_the_first_to_let_go(npu: Npu, network: Path, tmp_path
 def test_a_sweep_by_dft(npu: Npu, network: Path) -> None:
     """A sweep uses the choice; a machine of another type stays in the table, with the reason."""
     command = ("sweep", network, "--preset", "edge", "--preset", "nvdla-256", *FORCED, "--json")
-    edge, other = npu(*command).json["points"]
-    assert edge["cycles"] == npu("run", network, *FORCED, "--no-values", "--json").json["cycles"]
+    edge, other = npu(*command).data["points"]
+    assert edge["cycles"] == npu("run", network, *FORCED, "--no-values", "--json").data["cycles"]
     assert other["cycles"] is None and "int8" in other["reason"]

@@ -52,13 +52,13 @@ def _partitions(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 )
 def test_cores_compute_what_onnx_runtime_computes(npu: Npu, network: Path, groups: tuple[str, ...]) -> None:
     """Stages on separate cores, and cores that share layers, compute the values of the network."""
-    for each in npu("pipeline", network, *groups, "--json").json["partitions"]:
+    for each in npu("pipeline", network, *groups, "--json").data["partitions"]:
         assert 0 < each["max_rel_error"] < 1e-4, "other programs never agree to the last bit"
 
 
 def test_both_partitions_stand_side_by_side(npu: Npu, network: Path) -> None:
     """Both partitions contain every node once and report times, loads and bounds."""
-    found = npu("pipeline", network, "--groups", "3", "--json").json
+    found = npu("pipeline", network, "--groups", "3", "--json").data
     assert [each["method"] for each in found["partitions"]] == ["balanced", "score"]
     for each in found["partitions"]:
         nodes = [node for group in each["groups"] for node in group["nodes"]]
@@ -82,7 +82,7 @@ def test_options_of_the_score_change_the_partition(npu: Npu, network: Path) -> N
     """Threshold, node limit, start and coefficients change the partition by score (S5.4, S5.5)."""
 
     def parts(*words: str) -> list[list[str]]:
-        found = npu("pipeline", network, *words, "--no-values", "--partition", "score", "--json").json
+        found = npu("pipeline", network, *words, "--no-values", "--partition", "score", "--json").data
         return [group["nodes"] for group in found["partitions"][0]["groups"]]
 
     free = parts("--groups", "6", "--threshold", "1000")
@@ -100,7 +100,7 @@ def test_groups_are_added_on_another_chip(npu: Npu, network: Path, tmp_path: Pat
     text = npu_inputs.machine_text(per_chip="2", chips="3")
     machine = npu_inputs.save(text, tmp_path / "three.toml")
     words = ("--groups", "2", "--machine", machine, "--core-storage", "60000", "--add-groups", "--json")
-    (by_score,) = npu("pipeline", network, *words, "--partition", "score").json["partitions"]
+    (by_score,) = npu("pipeline", network, *words, "--partition", "score").data["partitions"]
     assert {group["chip"] for group in by_score["groups"]} > {0}
     assert any("added on chip 1" in event for event in by_score["events"])
     assert by_score["max_rel_error"] < 1e-4
@@ -108,7 +108,7 @@ def test_groups_are_added_on_another_chip(npu: Npu, network: Path, tmp_path: Pat
 
 def test_one_group_obeys_the_options_of_the_score(npu: Npu, network: Path) -> None:
     """A single group is split, and groups are added, if the options request it."""
-    found = npu("pipeline", network, "--groups", "1", "--add-groups", "--max-nodes", "3", "--no-values", "--json").json
+    found = npu("pipeline", network, "--groups", "1", "--add-groups", "--max-nodes", "3", "--no-values", "--json").data
     assert [each["method"] for each in found["partitions"]] == ["balanced", "score"]
     assert len(found["partitions"][1]["groups"]) > 1
 
@@ -117,7 +117,7 @@ def test_a_machine_of_another_type_has_no_values(npu: Npu, network: Path, tmp_pa
     """If no values are compared, a note says why."""
     machine = npu_inputs.save(npu_inputs.machine_text(data_type='"int8"'), tmp_path / "int8.toml")
     outcome = npu("pipeline", network, "--groups", "2", "--machine", machine, "--json")
-    assert all(each["max_rel_error"] is None for each in outcome.json["partitions"])
+    assert all(each["max_rel_error"] is None for each in outcome.data["partitions"])
     assert "int8" in outcome.stderr and "no values" in outcome.stderr
 
 
@@ -134,7 +134,7 @@ def test_chips_are_joined_by_both_links(npu: Npu, network: Path, tmp_path: Path)
 def test_short_streams_are_lengthened(npu: Npu, network: Path, inputs: int) -> None:
     """A short stream is lengthened until its interval is that of the steady state: no load exceeds 100 %."""
     words = ("pipeline", network, "--groups", "4", "--inputs", inputs, "--no-values", "--json")
-    for each in npu(*words).json["partitions"]:
+    for each in npu(*words).data["partitions"]:
         assert each["inputs"] >= max(inputs, 16)
         assert max(group["load"] for group in each["groups"]) <= 1.001
         assert max(resource["utilisation"] for resource in each["resources"]) <= 1.001
@@ -142,8 +142,8 @@ def test_short_streams_are_lengthened(npu: Npu, network: Path, inputs: int) -> N
 
 def test_corrections_of_a_run_are_events(npu: Npu, network: Path) -> None:
     """Predictions are made before any run; if stages turn out otherwise, an event reports what a correction gained."""
-    found = npu("pipeline", network, "--groups", "4", "--no-values", "--json").json
-    again = npu("pipeline", network, "--groups", "4", "--inputs", "64", "--no-values", "--json").json
+    found = npu("pipeline", network, "--groups", "4", "--no-values", "--json").data
+    again = npu("pipeline", network, "--groups", "4", "--inputs", "64", "--no-values", "--json").data
     balanced, longer = _partitions(found)["balanced"], _partitions(again)["balanced"]
     if balanced["groups"][0]["nodes"] == longer["groups"][0]["nodes"]:
         assert balanced["groups"][0]["predicted_s"] == longer["groups"][0]["predicted_s"]
@@ -153,7 +153,7 @@ def test_corrections_of_a_run_are_events(npu: Npu, network: Path) -> None:
 
 def test_every_step_of_the_score_is_reported(npu: Npu, network: Path) -> None:
     """The report has the score of every node that was tried in a group, and why a group was closed."""
-    (found,) = npu("pipeline", network, "--groups", "3", "--partition", "score", "--no-values", "--json").json[
+    (found,) = npu("pipeline", network, "--groups", "3", "--partition", "score", "--no-values", "--json").data[
         "partitions"
     ]
     tried = [step["node"] for step in found["steps"]]
@@ -164,13 +164,13 @@ def test_every_step_of_the_score_is_reported(npu: Npu, network: Path) -> None:
 
 def test_a_group_computes_no_more_than_its_period(npu: Npu, network: Path) -> None:
     """With --period-ms, computation is a demand on a group; an impossible period is refused."""
-    free = npu("pipeline", network, "--groups", "5", "--threshold", "1000", "--no-values", "--json").json["partitions"][
+    free = npu("pipeline", network, "--groups", "5", "--threshold", "1000", "--no-values", "--json").data["partitions"][
         1
     ]
     (group,) = free["groups"]
     half_ms = group["compute_slots"] / 1024 / 1e6 * 0.6
     words = ("--groups", "5", "--threshold", "1000", "--period-ms", half_ms, "--partition", "score", "--json")
-    assert len(npu("pipeline", network, *words, "--no-values").json["partitions"][0]["groups"]) > 1
+    assert len(npu("pipeline", network, *words, "--no-values").data["partitions"][0]["groups"]) > 1
     npu.refuses(3, "pipeline", network, "--groups", "2", "--period-ms", "1e-6", mentions=("multiply-adds",))
 
 

@@ -16,7 +16,7 @@ KINDS = ("one", "batch", "rows", "outputs", "inputs")
 
 def test_every_layer_has_its_candidates(npu: Npu, network: Path) -> None:
     """Each layer has predicted and event-driven cycles, or a reason, for every kind; both bests, and the excess."""
-    found = npu("split", network, "--cores", 4, "--json").json
+    found = npu("split", network, "--cores", 4, "--json").data
     assert (found["machine"], found["cores"]) == ("edge", 4)
     assert [layer["operators"] for layer in found["layers"]] == ["Conv+Relu", "Conv+Relu", "MaxPool"]
     for layer in found["layers"]:
@@ -35,7 +35,7 @@ def test_every_layer_has_its_candidates(npu: Npu, network: Path) -> None:
 
 def test_network_and_agreement(npu: Npu, network: Path) -> None:
     """The network is timed with each kind of split and with the best of each layer; shares and ranks match the rows."""
-    found = npu("split", network, "--cores", 2, "--json").json
+    found = npu("split", network, "--cores", 2, "--json").data
     networks = {one["split"]: one for one in found["networks"]}
     assert list(networks) == ["one", "rows", "outputs", "inputs", "best"]
     assert [networks[name]["split_layers"] for name in ("one", "rows", "inputs")] == [0, 3, 2]
@@ -49,8 +49,8 @@ def test_network_and_agreement(npu: Npu, network: Path) -> None:
 
 def test_prediction_alone(npu: Npu, network: Path) -> None:
     """Without a run the predictions are the same, and the results of runs are missing."""
-    with_run = npu("split", network, "--cores", 2, "--json").json
-    without = npu("split", network, "--cores", 2, "--no-verify", "--json").json
+    with_run = npu("split", network, "--cores", 2, "--json").data
+    without = npu("split", network, "--cores", 2, "--no-verify", "--json").data
     for one, other in zip(with_run["layers"], without["layers"], strict=True):
         assert [each["predicted_cycles"] for each in one["candidates"]] == [
             each["predicted_cycles"] for each in other["candidates"]
@@ -64,9 +64,9 @@ def test_prediction_alone(npu: Npu, network: Path) -> None:
 
 def test_one_layer(npu: Npu, network: Path) -> None:
     """--layer takes the name of a layer or of one of its nodes, and omits the network."""
-    whole = npu("split", network, "--cores", 2, "--json").json
+    whole = npu("split", network, "--cores", 2, "--json").data
     for name in ("body", "body/relu"):
-        found = npu("split", network, "--cores", 2, "--layer", name, "--json").json
+        found = npu("split", network, "--cores", 2, "--layer", name, "--json").data
         assert found["layers"] == whole["layers"][1:2]
         assert found["networks"] == [] and found["agreement"]["network_tau_b"] is None
 
@@ -74,7 +74,7 @@ def test_one_layer(npu: Npu, network: Path) -> None:
 def test_table_and_file(npu: Npu, network: Path, tmp_path: Path) -> None:
     """The table, the CSV and the JSON have the same cycles."""
     table = tmp_path / "s.csv"
-    found = npu("split", network, "--cores", 4, "--json", "--csv", table).json
+    found = npu("split", network, "--cores", 4, "--json", "--csv", table).data
     text = npu("split", network, "--cores", 4).stdout
     with table.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -102,7 +102,7 @@ def test_a_program_that_does_not_run_is_a_bug(npu: Npu, network: Path, monkeypat
 
 def test_one_core_has_nothing_to_split(npu: Npu, network: Path) -> None:
     """On one core every layer has one candidate, and there are no ranks to agree on."""
-    found = npu("split", network, "--cores", 1, "--json").json
+    found = npu("split", network, "--cores", 1, "--json").data
     assert [[one["split"] for one in layer["candidates"]] for layer in found["layers"]] == [["one"]] * 3
     assert found["agreement"]["well_chosen"] == 1.0 and found["agreement"]["layer_tau_b"] is None
 

@@ -13,11 +13,11 @@ from npu_command import Npu
 
 def test_points_are_what_runs_take(npu: Npu, network: Path, tmp_path: Path) -> None:
     """Every point is the run of the same network on a machine whose file has that value."""
-    found = npu("sweep", network, "--set", "mfu.columns=8,32", "--json").json
+    found = npu("sweep", network, "--set", "mfu.columns=8,32", "--json").data
     assert [point["settings"] for point in found["points"]] == [{"mfu.columns": 8}, {"mfu.columns": 32}]
     for point in found["points"]:
         text = npu_inputs.machine_text(columns=str(point["settings"]["mfu.columns"]))
-        run = npu("run", network, "--machine", npu_inputs.save(text, tmp_path / "m.toml"), "--no-values", "--json").json
+        run = npu("run", network, "--machine", npu_inputs.save(text, tmp_path / "m.toml"), "--no-values", "--json").data
         assert (point["cycles"], point["seconds"]) == (run["cycles"], run["seconds"])
         assert point["mfu_utilisation"] == run["utilisation"]["mfu"]
         assert point["bound"] in ("io", "compute", "fill", "wait") and point["reason"] is None
@@ -29,7 +29,7 @@ def test_knee_is_marked(npu: Npu, network: Path, tmp_path: Path) -> None:
     """The knee is the same in JSON, table, CSV and plot: more bandwidth stops paying once the multipliers are busy."""
     page, table = tmp_path / "p.html", tmp_path / "p.csv"
     command = ("sweep", network, "--set", "ddr.bytes_per_s=125M:64G:x2", "--plot", page, "--csv", table)
-    found, text = npu(*command, "--json").json, npu(*command).stdout
+    found, text = npu(*command, "--json").data, npu(*command).stdout
     (knee,) = found["knees"]
     assert knee["key"] == "ddr.bytes_per_s" and 125e6 < knee["value"] < 64e9
     (point,) = [point for point in found["points"] if point["knee"]]
@@ -54,7 +54,7 @@ def test_grid_of_machines_and_values(npu: Npu, network: Path, tmp_path: Path) ->
     page = tmp_path / "p.html"
     sets = ("--set", "mfu.rows=16,32", "--set", "vfu.lanes=32,64")
     command = ("sweep", network, "--preset", "edge", "--preset", "nvdla-256", *sets, "--plot", page)
-    found = npu(*command, "--json").json
+    found = npu(*command, "--json").data
     got = [(point["machine"], *point["settings"].values()) for point in found["points"]]
     assert sorted(got) == [(m, r, v) for m in ("edge", "nvdla-256") for r in (16, 32) for v in (32, 64)]
     assert got[:2] == [("edge", 16, 32), ("edge", 32, 32)], "along a line the first parameter varies"
@@ -69,7 +69,7 @@ def test_presets_alone(npu: Npu, network: Path, tmp_path: Path) -> None:
     """A sweep over presets and machine files keeps their order, and has no knee."""
     own = npu_inputs.save(npu_inputs.machine_text(columns="16"), tmp_path / "narrow.toml")
     command = ("sweep", network, "--preset", "nvdla-256", "--preset", "edge", "--machine", own)
-    found = npu(*command, "--plot", tmp_path / "p.html", "--json").json
+    found = npu(*command, "--plot", tmp_path / "p.html", "--json").data
     assert [point["machine"] for point in found["points"]] == found["machines"] == ["nvdla-256", "edge", "narrow"]
     assert found["knees"] == [] and "knee" not in npu(*command).stdout
     assert Figure.of_page(tmp_path / "p.html").x_ticks == ["nvdla-256", "edge", "narrow"]
@@ -79,7 +79,7 @@ def test_machines_that_cannot_stay_in_the_table(npu: Npu, network: Path, tmp_pat
     """A machine too small for the network, or whose values contradict each other, has a reason instead of a time."""
     own = npu_inputs.save(npu_inputs.machine_text(halo_bytes="1_024"), tmp_path / "own.toml")
     command = ("sweep", network, "--machine", own, "--set", "nb_bytes=1K,2K,1M", "--plot", tmp_path / "p.html")
-    contradicts, tiny, large = npu(*command, "--json").json["points"]
+    contradicts, tiny, large = npu(*command, "--json").data["points"]
     assert contradicts["cycles"] is tiny["cycles"] is tiny["bound"] is None and large["cycles"] > 0
     assert "halo_bytes 1024 leaves nothing of nb_bytes 1024" in contradicts["reason"]
     assert "bytes of NB" in tiny["reason"] and large["reason"] is None
@@ -91,17 +91,17 @@ def test_machines_that_cannot_stay_in_the_table(npu: Npu, network: Path, tmp_pat
 def test_one_buffer_is_set_as_a_whole(npu: Npu, network: Path) -> None:
     """On a machine with one buffer both sizes are set, and a note says so; with two buffers only the given one."""
     command = ("sweep", network, "--preset", "nvdla-256", "--set", "nb_bytes=128K,1M")
-    found = npu(*command, "--json").json
+    found = npu(*command, "--json").data
     assert all(point["cycles"] > 0 for point in found["points"]) and found["one_buffer"] == ["nvdla-256"]
     assert "nb_bytes and sb_bytes are set together on nvdla-256" in npu(*command).stdout
-    both = npu(*command, "--set", "sb_bytes=1M", "--json").json["points"]
+    both = npu(*command, "--set", "sb_bytes=1M", "--json").data["points"]
     assert "differs from nb_bytes" in both[0]["reason"] and both[1]["cycles"] == found["points"][1]["cycles"]
 
 
 def test_clocks_are_compared_by_time(npu: Npu, network: Path) -> None:
     """If the clock varies, milliseconds are compared: a faster clock waits more cycles for edge's memory."""
     command = ("sweep", network, "--set", "clock_hz=250M:4G:x2")
-    found = npu(*command, "--json").json
+    found = npu(*command, "--json").data
     assert found["metric"] == "milliseconds" and npu(*command).stdout.splitlines()[0].endswith("milliseconds")
     first, last = found["points"][0], found["points"][-1]
     assert first["cycles"] < last["cycles"] and first["seconds"] > last["seconds"]
@@ -116,7 +116,7 @@ def test_values_that_change_nothing(npu: Npu, network: Path) -> None:
 def test_choices_and_names_are_parameters_too(npu: Npu, network: Path) -> None:
     """Dataflows, types and a single fixed value can be set like numbers."""
     command = ("sweep", network, "--set", "mfu.packing=none", "--set", "mfu.dataflow=dot-product,weight-stationary")
-    found = npu(*command, "--json").json
+    found = npu(*command, "--json").data
     assert [point["settings"]["mfu.dataflow"] for point in found["points"]] == ["dot-product", "weight-stationary"]
     assert found["points"][0]["cycles"] != found["points"][1]["cycles"]
     assert "edge with mfu.packing=none" in npu(*command).stdout

@@ -204,9 +204,9 @@ def test_options_of_the_compiler_need_a_network(npu: Npu, tmp_path: Path) -> Non
 
 def test_cycle_budget_ends_a_run(npu: Npu, network: Path) -> None:
     """A network that takes more cycles than --cycle-budget is stopped, and the error names the budget."""
-    cycles = npu("run", network, "--no-values", "--json").json["cycles"]
+    cycles = npu("run", network, "--no-values", "--json").data["cycles"]
     npu.refuses(3, "run", network, "--cycle-budget", int(cycles) - 1, mentions=("budget",))
-    assert npu("run", network, "--no-values", "--cycle-budget", int(cycles) + 1, "--json").json["cycles"] == cycles
+    assert npu("run", network, "--no-values", "--cycle-budget", int(cycles) + 1, "--json").data["cycles"] == cycles
 
 
 def test_file_that_cannot_be_written(npu: Npu, network: Path, tmp_path: Path) -> None:

@@ -47,6 +47,11 @@ class Outcome:
         assert isinstance(found, dict) and found["schema_version"] == 1
         return found
 
+    @property
+    def data(self) -> dict[str, Any]:
+        """The JSON object of a command that succeeded."""
+        return self.assert_ok().json
+
     def __str__(self) -> str:
         return f"exit {self.code}\n--- stdout\n{self.stdout[:3000]}\n--- stderr\n{self.stderr[:3000]}"
 
