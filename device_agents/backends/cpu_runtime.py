@@ -1,27 +1,79 @@
-"""Time one run of a runtime with the clocks of this machine."""
+"""What the backends of runtimes on this machine's processor share: the clocks, the loaded probes and their inputs."""
 
 from __future__ import annotations
 
 import resource
 import time
-from typing import Any, Callable
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Tuple
 
-from device_agents.values import Sample
+import numpy as np
+
+from device_agents import arrays
+from device_agents.backends.runtime_profile import rounds
+from device_agents.values import LoadRequest, Sample
 
 
-def clock_of(threads: int) -> str:
-    """Return the clock for latencies: CPU time of the calling thread, or wall time if a pool of threads works."""
-    return "cpu" if threads == 1 else "wall"
+@dataclass(frozen=True)
+class LoadedProbe:
+    """A probe ready to `run`: its request, and the runtime's object that runs it."""
+
+    request: LoadRequest
+    engine: Any
+    run: Callable[[], Any]
 
 
-def timed(run: Callable[[], Any], threads: int) -> Sample:
-    """Call `run` once and time it; CPU time is None if other threads share the work."""
-    switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
-    wall = time.perf_counter_ns()
-    cpu = time.thread_time_ns()
-    outputs = run()
-    cpu = time.thread_time_ns() - cpu
-    wall = time.perf_counter_ns() - wall
-    del outputs
-    switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - switches
-    return Sample(wall, cpu if threads == 1 else None, None, switches)
+class CpuRuntime:
+    """Loaded probes of a runtime with a number of threads; times are thread CPU time beside wall time.
+
+    Latencies use CPU time of the calling thread, or wall time if a pool of threads works. The inputs of all probes are
+    views of the same memory, so that inputs are as cached as those of a network.
+    """
+
+    reveals: Tuple[str, ...] = ("fusion",)
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self.clock = "cpu" if threads == 1 else "wall"
+        self._loaded: Dict[str, LoadedProbe] = {}
+        self._views: Dict[str, "np.ndarray[Any, Any]"] = {}
+
+    def unload(self, probe: str) -> None:
+        """Drop the probe."""
+        self._loaded.pop(probe, None)
+
+    def run(self, probe: str) -> Sample:
+        """Run once, from input arrays to output arrays."""
+        return self._timed(self._loaded[probe].run)
+
+    def _timed(self, run: Callable[[], Any]) -> Sample:
+        """Call `run` once and time it; CPU time is None if other threads share the work."""
+        switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+        wall = time.perf_counter_ns()
+        cpu = time.thread_time_ns()
+        outputs = run()
+        cpu = time.thread_time_ns() - cpu
+        wall = time.perf_counter_ns() - wall
+        del outputs
+        switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - switches
+        return Sample(wall, cpu if self._threads == 1 else None, None, switches)
+
+    def _alternate(self, plain: Callable[[], Any], profiled: Callable[[], Any]) -> List[Sample]:
+        """Return timed runs of `plain`, each of them followed by a call of `profiled`."""
+        samples = []
+        for _ in rounds():
+            samples.append(self._timed(plain))
+            profiled()
+        return samples
+
+    def _input(self, spec: Dict[str, Any], index: int) -> "np.ndarray[Any, Any]":
+        """Return the values for the probe's input number `index`, in memory shared with other probes."""
+        values = {name: spec.get(name) for name in ("dtype", "distribution", "low", "high", "scale")}
+        key = f"{index} {sorted(values.items(), key=str)}"
+        shape = [int(size) for size in spec["shape"]]
+        count = int(np.prod(shape, dtype=np.int64))
+        held = self._views.get(key)
+        if held is None or held.size < count:
+            held = arrays.make({**spec, "shape": [count], "seed": index})
+            self._views[key] = held
+        return held[:count].reshape(shape)

@@ -71,7 +71,4 @@ class NullBackend:
 
 
 def _bytes(spec: Dict[str, Any]) -> int:
-    count = 1
-    for size in spec["shape"]:
-        count *= int(size)
-    return count * _BYTES.get(spec["dtype"], 4)
+    return math.prod(map(int, spec["shape"])) * _BYTES.get(spec["dtype"], 4)

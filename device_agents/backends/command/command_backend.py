@@ -15,8 +15,9 @@ import stat
 import tempfile
 from collections import deque
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from device_agents import arrays
 from device_agents.backends import Refused
@@ -34,16 +35,24 @@ _PUSH_S, _REMOVE_S, _VERSION_S = 150.0, 30.0, 30.0
 
 @dataclass(frozen=True)
 class _ModelFile:
-    """A complete model in a folder of its own, and the probes that use it; the tool may write beside it."""
+    """A complete model in a folder of its own, which all probes of equal `digest` use; the tool may write beside it."""
 
+    digest: str
     folder: str
     name: str
-    probes: Set[str] = field(default_factory=set)
 
     @property
     def placeholders(self) -> Dict[str, str]:
         """Values of the placeholders that stand for the model."""
         return {"model": os.path.join(self.folder, self.name), "name": self.name}
+
+
+@dataclass(frozen=True)
+class _LoadedProbe:
+    """A loaded probe: its model, and samples that were measured but not yet asked for."""
+
+    file: _ModelFile
+    samples: Deque[Sample]
 
 
 class CommandBackend:
@@ -57,9 +66,7 @@ class CommandBackend:
         self.clock = self._options.clock
         self._launcher = Launcher()
         self._version = self._read_version()
-        self._files: Dict[str, _ModelFile] = {}
-        self._loaded: Dict[str, _ModelFile] = {}
-        self._waiting: Dict[str, Deque[Sample]] = {}
+        self._loaded: Dict[str, _LoadedProbe] = {}
 
     def fingerprint(self) -> Dict[str, str]:
         """Return the tool's version, its arguments, and a digest of all options that change what is measured."""
@@ -78,38 +85,31 @@ class CommandBackend:
         Each call starts a new process with its own warm-up, so the samples of this first call are kept.
         """
         self.unload(request.probe)
-        key = _digest(request)
-        first: List[Sample] = []
-        if key not in self._files:
-            self._files[key], first = self._prepared(request)
-        self._files[key].probes.add(request.probe)
-        self._loaded[request.probe] = self._files[key]
-        self._waiting[request.probe] = deque(first)
+        digest = _digest(request)
+        shared = [loaded.file for loaded in self._loaded.values() if loaded.file.digest == digest]
+        file, first = (shared[0], []) if shared else self._prepared(request, digest)
+        self._loaded[request.probe] = _LoadedProbe(file, deque(first))
         return None
 
     def unload(self, probe: str) -> None:
         """Remove the model, here and where it was pushed to, when no probe uses it; raises Refused."""
-        self._waiting.pop(probe, None)
-        file = self._loaded.pop(probe, None)
-        if file is None:
+        dropped = self._loaded.pop(probe, None)
+        if dropped is None or any(loaded.file is dropped.file for loaded in self._loaded.values()):
             return
-        file.probes.discard(probe)
-        if not file.probes:
-            self._files = {key: one for key, one in self._files.items() if one is not file}
-            try:
-                self._remove(file)
-            except (ToolFailed, OSError) as error:
-                raise Refused(f"the model could not be removed: {error}") from error
+        try:
+            self._remove(dropped.file)
+        except (ToolFailed, OSError) as error:
+            raise Refused(f"the model could not be removed: {error}") from error
 
     def run(self, probe: str) -> Sample:
         """Return the next latency of this probe; calls the tool if none is left."""
-        waiting = self._waiting[probe]
-        if not waiting:
+        loaded = self._loaded[probe]
+        if not loaded.samples:
             try:
-                waiting.extend(self._measure(self._loaded[probe]))
+                loaded.samples.extend(self._measure(loaded.file))
             except ToolFailed as error:
                 raise SystemExit(f"{error}") from error  # it worked before: the device failed, not the probe
-        return waiting.popleft()
+        return loaded.samples.popleft()
 
     def _read_version(self) -> str:
         version = self._options.version
@@ -123,15 +123,15 @@ class CommandBackend:
             raise Refused("the tool printed no version")
         return " ".join(version.split())[:_VERSION_LETTERS]
 
-    def _prepared(self, request: LoadRequest) -> Tuple[_ModelFile, List[Sample]]:
-        taken = {file.name for file in self._files.values()}
+    def _prepared(self, request: LoadRequest, digest: str) -> Tuple[_ModelFile, List[Sample]]:
+        taken = {loaded.file.name for loaded in self._loaded.values()}
         # Names are few and used again, so that files an aborted session left on the device are overwritten.
-        number = next(number for number in range(len(taken) + 1) if f"probe-{number}.onnx" not in taken)
+        name = next(name for name in map("probe-{}.onnx".format, count()) if name not in taken)
         try:
             folder = tempfile.mkdtemp(prefix="model-", dir=os.getcwd())
         except OSError as error:
             raise Refused(str(error)) from error
-        file = _ModelFile(folder, f"probe-{number}.onnx")
+        file = _ModelFile(digest, folder, name)
         try:
             weights = {spec["name"]: arrays.make(spec) for spec in request.weights}
             with open(file.placeholders["model"], "xb") as content:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before import: the wheels report to their vendor
 
@@ -13,12 +12,11 @@ import onnxruntime
 
 from device_agents import arrays
 from device_agents.backends import Refused
-from device_agents.backends.clocks import clock_of, timed
-from device_agents.backends.inputs import InputBuffer
+from device_agents.backends.cpu_runtime import CpuRuntime, LoadedProbe
 from device_agents.backends.onnx_bytes import chain_model
 from device_agents.backends.onnxruntime.node_times import WARMUP_RUNS, NodeTimes, read_profile, stands_for
 from device_agents.backends.option_reader import OptionReader
-from device_agents.backends.runtime_profile import makespan_s, rounds, truth_of, undisturbed_mean
+from device_agents.backends.runtime_profile import makespan_s, truth_of, undisturbed_mean
 from device_agents.values import LoadRequest, Revealed, Sample, TrueLayer, Truth
 
 _OPTIONS = {"threads", "optimization"}
@@ -29,28 +27,15 @@ _RESOLUTION_US = 1.0
 _CHAIN = 60
 
 
-@dataclass(frozen=True)
-class _ProbeSession:
-    """A session ready to run, and the request that it was made for."""
-
-    session: Any
-    request: LoadRequest
-    run: Callable[[], Any]
-
-
-class OnnxRuntimeBackend:
-    """Sessions of ONNX Runtime that share one arena; times are thread CPU time beside wall time."""
+class OnnxRuntimeBackend(CpuRuntime):
+    """Sessions of ONNX Runtime that share one arena."""
 
     name = "onnxruntime"
-    reveals: Tuple[str, ...] = ("fusion",)
 
     def __init__(self, options: Dict[str, Any]) -> None:
         read = OptionReader(self.name, options, _OPTIONS)
-        self._threads = read.threads()
+        super().__init__(read.threads())
         self._level = read.one_of("optimization", _LEVELS, "all")
-        self.clock = clock_of(self._threads)
-        self._loaded: Dict[str, _ProbeSession] = {}
-        self._inputs = InputBuffer()
         self._profiling_us: Optional[float] = None
         onnxruntime.set_default_logger_severity(4)
         memory = onnxruntime.OrtMemoryInfo(
@@ -74,14 +59,6 @@ class OnnxRuntimeBackend:
         loaded, graph = self._open_revealing(request, self._session_options())
         self._loaded[request.probe] = loaded
         return Revealed("onnxruntime", graph)
-
-    def unload(self, probe: str) -> None:
-        """Drop the session."""
-        self._loaded.pop(probe, None)
-
-    def run(self, probe: str) -> Sample:
-        """Run once, from input arrays to output arrays."""
-        return timed(self._loaded[probe].run, self._threads)
 
     def oracle(self, probe: str) -> Truth:
         """Return a probe's layer latencies from the runtime's own profile, in a second session that profiles.
@@ -110,26 +87,23 @@ class OnnxRuntimeBackend:
         profiled_us = sum(undisturbed_mean(taken, _RESOLUTION_US) for _, taken in times)
         return max(0.0, profiled_us - makespan_s(plain) * 1e6) / len(times)
 
-    def _profile(self, loaded: _ProbeSession, options: Any) -> Tuple[List[Sample], NodeTimes, bytes]:
+    def _profile(self, loaded: LoadedProbe, options: Any) -> Tuple[List[Sample], NodeTimes, bytes]:
         """Return plain runs, the node times of as many profiled runs, and the runtime's graph."""
         options.enable_profiling = True
         options.profile_file_prefix = os.path.join(os.getcwd(), "profile")
         profiled, graph = self._open_revealing(loaded.request, options)
         for _ in range(WARMUP_RUNS - 1):  # opening ran it once
             profiled.run()
-        plain = []
-        for _ in rounds():
-            plain.append(timed(loaded.run, self._threads))
-            profiled.run()
-        path = profiled.session.end_profiling()
+        plain = self._alternate(loaded.run, profiled.run)
+        path = profiled.engine.end_profiling()
         try:
             with open(path, "rb") as content:
                 return plain, read_profile(content.read(), len(plain)), graph
         finally:
             os.unlink(path)
 
-    def _open(self, request: LoadRequest, options: Any) -> _ProbeSession:
-        feeds = {spec["name"]: self._inputs.view(spec, index) for index, spec in enumerate(request.inputs)}
+    def _open(self, request: LoadRequest, options: Any) -> LoadedProbe:
+        feeds = {spec["name"]: self._input(spec, index) for index, spec in enumerate(request.inputs)}
         try:
             # The values must live until the session exists; it copies or packs them.
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(arrays.make(spec)) for spec in request.weights]
@@ -140,9 +114,9 @@ class OnnxRuntimeBackend:
             run()
         except Exception as error:  # the runtime's exceptions share no narrower base
             raise Refused(str(error)) from error
-        return _ProbeSession(session, request, run)
+        return LoadedProbe(request, session, run)
 
-    def _open_revealing(self, request: LoadRequest, options: Any) -> Tuple[_ProbeSession, bytes]:
+    def _open_revealing(self, request: LoadRequest, options: Any) -> Tuple[LoadedProbe, bytes]:
         """Open a session; returns it with the runtime's optimized graph."""
         graph, weights = (os.path.join(os.getcwd(), f"optimized.{ending}") for ending in ("onnx", "weights"))
         options.optimized_model_filepath = graph

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 from device_agents import arrays
 from device_agents.backends import Refused
-from device_agents.backends.clocks import clock_of, timed
-from device_agents.backends.inputs import InputBuffer
+from device_agents.backends.cpu_runtime import CpuRuntime, LoadedProbe
 from device_agents.backends.onnx_bytes import with_weights
 from device_agents.backends.openvino.counters import Counters
-from device_agents.backends.openvino.executed_graph import encode, executed_nodes
+from device_agents.backends.openvino.executed_graph import ExecutedNode, encode, executed_nodes
 from device_agents.backends.option_reader import OptionReader
-from device_agents.backends.runtime_profile import makespan_s, rounds, truth_of, undisturbed_mean
-from device_agents.values import LoadRequest, Revealed, Sample, TrueLayer, Truth
+from device_agents.backends.runtime_profile import makespan_s, truth_of, undisturbed_mean
+from device_agents.values import LoadRequest, Revealed, TrueLayer, Truth
 
 
 def _runtime() -> Any:
@@ -35,31 +33,16 @@ _TRUNCATED_US = 1.0
 """Mean loss by truncation to whole microseconds: half of one for each run, and half of one for the mean."""
 
 
-@dataclass(frozen=True)
-class _CompiledProbe:
-    """A compiled model, an inference request with its inputs set, and the probe that it was compiled from."""
-
-    compiled: Any
-    request: Any
-    probe: LoadRequest
-
-    def infer(self) -> Any:
-        """Run once and return the output arrays."""
-        return self.request.infer()
-
-
-class OpenVinoBackend:
-    """Compiled models of OpenVINO's CPU plugin, one stream; times are thread CPU time beside wall time.
+class OpenVinoBackend(CpuRuntime):
+    """Compiled models of OpenVINO's CPU plugin, one stream; a probe's `engine` is its inference request.
 
     With one thread the plugin computes on the calling thread, so that thread's CPU time is that of the process.
     """
 
     name = "openvino"
-    reveals: Tuple[str, ...] = ("fusion",)
 
     def __init__(self, options: Dict[str, Any]) -> None:
-        self._threads = OptionReader(self.name, options, _OPTIONS).threads()
-        self.clock = clock_of(self._threads)
+        super().__init__(OptionReader(self.name, options, _OPTIONS).threads())
         self._settings = {
             "INFERENCE_NUM_THREADS": self._threads,
             "NUM_STREAMS": 1,
@@ -70,8 +53,6 @@ class OpenVinoBackend:
             "ENABLE_CPU_PINNING": False,
         }
         self._core = openvino.Core()
-        self._loaded: Dict[str, _CompiledProbe] = {}
-        self._inputs = InputBuffer()
 
     def fingerprint(self) -> Dict[str, str]:
         """Return runtime, version and settings."""
@@ -85,15 +66,7 @@ class OpenVinoBackend:
         """Compile the model with its weights as constants, and run it once."""
         loaded = self._open(request)
         self._loaded[request.probe] = loaded
-        return Revealed(FORMAT, encode(executed_nodes(loaded.compiled, request.model))) if request.reveal else None
-
-    def unload(self, probe: str) -> None:
-        """Drop the compiled model."""
-        self._loaded.pop(probe, None)
-
-    def run(self, probe: str) -> Sample:
-        """Run once, from input arrays to output arrays."""
-        return timed(self._loaded[probe].infer, self._threads)
+        return Revealed(FORMAT, encode(_executed(loaded))) if request.reveal else None
 
     def oracle(self, probe: str) -> Truth:
         """Return a probe's layer latencies from the runtime's counters, in a second model compiled with them.
@@ -102,33 +75,33 @@ class OpenVinoBackend:
         resolution. The remaining difference from a run without counters is removed in proportion to the layers.
         """
         loaded = self._loaded[probe]
-        counting = self._open(loaded.probe, PERF_COUNT=True)
+        counting = self._open(loaded.request, PERF_COUNT=True)
         for _ in range(_WARMUP_RUNS - 1):  # opening ran it once
-            counting.infer()
-        counters = Counters(counting.infer, lambda: counting.request.profiling_info, _WARMUP_RUNS)
-        plain = []
-        for _ in rounds():
-            plain.append(timed(loaded.infer, self._threads))
-            counters.run()
+            counting.run()
+        counters = Counters(counting.run, lambda: counting.engine.profiling_info, _WARMUP_RUNS)
+        plain = self._alternate(loaded.run, counters.run)
         slack_us = 2.0 * (_WARMUP_RUNS + len(plain))  # of a single run's time
         means_us = {name: undisturbed_mean(taken, slack_us) for name, taken in counters.per_run_us().items()}
         layers = [
             TrueLayer(node.name, node.serves, max(0.0, means_us[node.name] + _TRUNCATED_US) / 1e6)
-            for node in executed_nodes(counting.compiled, loaded.probe.model)
+            for node in _executed(counting)
             if node.name in means_us
         ]
         return truth_of(layers, makespan_s(plain))
 
-    def _open(self, probe: LoadRequest, **settings: Any) -> _CompiledProbe:
+    def _open(self, request: LoadRequest, **settings: Any) -> LoadedProbe:
         try:
-            model = with_weights(probe.model, {spec["name"]: arrays.make(spec) for spec in probe.weights})
+            model = with_weights(request.model, {spec["name"]: arrays.make(spec) for spec in request.weights})
             compiled = self._core.compile_model(self._core.read_model(model), "CPU", {**self._settings, **settings})
             del model
-            loaded = _CompiledProbe(compiled, compiled.create_infer_request(), probe)
-            for index, spec in enumerate(probe.inputs):
-                values = openvino.Tensor(self._inputs.view(spec, index), shared_memory=True)
-                loaded.request.set_tensor(spec["name"], values)
-            loaded.infer()
+            inference = compiled.create_infer_request()
+            for index, spec in enumerate(request.inputs):
+                inference.set_tensor(spec["name"], openvino.Tensor(self._input(spec, index), shared_memory=True))
+            inference.infer()
         except Exception as error:  # the runtime raises RuntimeError, its bindings anything
             raise Refused(str(error)) from error
-        return loaded
+        return LoadedProbe(request, inference, inference.infer)
+
+
+def _executed(loaded: LoadedProbe) -> List[ExecutedNode]:
+    return executed_nodes(loaded.engine.get_compiled_model(), loaded.request.model)
