@@ -180,9 +180,6 @@ class Agent:
         else:
             self._writer.write(frame.type, frame.id, frame.payload, **fields)
 
-    def _on_worker_lost(self, request: int, problem: Rejected) -> None:
-        self._writer.write("error", request, **problem.fields)
-
     def _greet(self, request: int, facts: Dict[str, str], backend: Any, clock: Any, reveals: Any) -> None:
         fields: Dict[str, Any] = {"agent_version": AGENT_VERSION, "backend": backend, "fingerprint": facts}
         fields.update(major=wire.PROTOCOL_MAJOR, minor=wire.PROTOCOL_MINOR, clock=clock, reveals=reveals)
@@ -206,7 +203,10 @@ class Agent:
                 return self._on_status(frame)
             self._on_leased(frame)
         except Rejected as rejected:
-            self._writer.write("error", frame.id, **rejected.fields)
+            self._refuse(frame.id, rejected)
+
+    def _refuse(self, request: int, rejected: Rejected) -> None:
+        self._writer.write("error", request, **rejected.fields)
 
     def _on_hello(self, frame: wire.Frame) -> None:
         major = frame.fields.get("major")
@@ -230,7 +230,7 @@ class Agent:
         if holder is not None:  # starting a runtime would disturb the holder's measurement
             raise Rejected("busy", "%s is leased by %s" % (resource, holder), holder=holder)
         try:
-            self._worker = WorkerLink(self._on_reply, self._on_worker_lost)
+            self._worker = WorkerLink(self._on_reply, self._refuse)
         except OSError as error:
             raise Rejected("system", "the worker cannot be started: %s" % error) from None
         self._backend, self._purpose = backend, purpose

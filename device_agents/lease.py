@@ -18,7 +18,7 @@ import re
 import signal
 import stat
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Iterator, Optional
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _RECORD_BYTES = 4096
@@ -34,7 +34,6 @@ class LeaseHeld(Exception):
 
     def __init__(self, resource: str, holder: str) -> None:
         super().__init__(f"{resource} is leased by {holder}")
-        self.resource = resource
         self.holder = holder
 
 
@@ -56,9 +55,9 @@ class Lease:
     """The lock on one resource, held from `acquire` to `release` or the end of the process."""
 
     def __init__(self, resource: str) -> None:
-        _check_name(resource)
         self.resource = resource
         self.token = 0
+        self._path = _path(resource)
         self._record: Dict[str, Any] = {}
         self._file: Optional[int] = None
 
@@ -67,10 +66,10 @@ class Lease:
 
         Raises OSError if the token cannot be stored, for example on a full disk.
         """
-        handle = _open_shared(_path(self.resource))
+        handle = _open_shared(self._path)
         try:
             if not _lock(handle) and not (_evict_stopped(handle) and _lock(handle)):
-                raise LeaseHeld(self.resource, str(_read(handle).get("holder", "an unknown holder")))
+                raise LeaseHeld(self.resource, _holder(handle))
             before = max(int(_read(handle).get("token", 0)), _remembered(self.resource))
             token = max(before + 1, int(time.time()))
             self._record = {"token": token, "holder": holder, "pid": os.getpid()}
@@ -99,39 +98,42 @@ class Lease:
 
 def evict_stopped(resource: str) -> bool:
     """Kill a holder that is stopped (SIGSTOP) beyond its lease; returns whether it did."""
-    _check_name(resource)
-    try:
-        handle = os.open(_path(resource), os.O_RDWR | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        return _evict_stopped(handle)
-    finally:
-        os.close(handle)
+    with _existing(_path(resource)) as handle:
+        return handle is not None and _evict_stopped(handle)
 
 
 def holder_of(resource: str) -> Optional[str]:
     """Return the present holder of the resource, or None, without taking the lease."""
-    _check_name(resource)
-    try:
-        handle = os.open(_path(resource), os.O_RDWR | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return str(_read(handle).get("holder", "an unknown holder"))
-    finally:
-        os.close(handle)
+    with _existing(_path(resource)) as handle:
+        if handle is not None:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return _holder(handle)
     return None
 
 
-def _check_name(resource: str) -> None:
-    if not _NAME.match(resource):
-        raise ValueError(f"the resource {resource!r} is not 1 to 64 letters, digits, dots, dashes or underscores")
+@contextlib.contextmanager
+def _existing(path: str, mode: int = os.O_RDWR) -> Iterator[Optional[int]]:
+    """Yield a handle of the file; None if it cannot be opened."""
+    try:
+        handle = os.open(path, mode | os.O_NOFOLLOW)
+    except OSError:
+        yield None
+        return
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _holder(handle: int) -> str:
+    return str(_read(handle).get("holder", "an unknown holder"))
 
 
 def _path(resource: str) -> str:
+    if not _NAME.match(resource):
+        raise ValueError(f"the resource {resource!r} is not 1 to 64 letters, digits, dots, dashes or underscores")
     return os.path.join(runtime_folder(), resource + ".lease")
 
 
@@ -184,14 +186,8 @@ def _memory(resource: str) -> str:
 
 def _remembered(resource: str) -> int:
     """Return the last token that this user took here, also before a reboot; 0 if there is none."""
-    try:
-        handle = os.open(_memory(resource), os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return 0
-    try:
-        return int(_read(handle).get("token", 0))
-    finally:
-        os.close(handle)
+    with _existing(_memory(resource), os.O_RDONLY) as handle:
+        return 0 if handle is None else int(_read(handle).get("token", 0))
 
 
 def _remember(resource: str, token: int) -> None:

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from dataclasses import asdict
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional
 
 from device_agents import fingerprint, wire
 from device_agents.backends import Backend, HasOracle, Refused, create
@@ -32,10 +32,6 @@ CPU_S = 3600 * (os.cpu_count() or 1)
 It stops a runtime whose threads spin between requests, and one whose supervisor is stopped; deadlines in wall time
 catch neither. A limit for the whole process would end long campaigns, so every frame renews it.
 """
-
-
-class _Cancelled(Exception):
-    """The host cancelled the run after the current visit."""
 
 
 class Worker:
@@ -135,9 +131,9 @@ class Worker:
                 if time.monotonic() - flushed > _FLUSH_S:
                     self._flush(frame.id, pending, digest)
                     flushed = time.monotonic()
-                self._check_cancel(frame.id)
-        except _Cancelled:
-            cancelled = True
+                cancelled = self._is_cancelled(frame.id)
+                if cancelled:
+                    break
         finally:
             gc.enable()
             self._flush(frame.id, pending, digest)
@@ -157,17 +153,16 @@ class Worker:
             _allow_cpu()
             pending.clear()
 
-    def _check_cancel(self, request: int) -> None:
-        readable, _, _ = select.select([self._connection], [], [], 0)
-        if not readable:
-            return
+    def _is_cancelled(self, request: int) -> bool:
+        """Return whether the host cancelled the run; frames that have arrived are queued."""
+        if not select.select([self._connection], [], [], 0)[0]:
+            return False
         data = self._connection.recv(wire.READ_BYTES)
         if not data:
             raise SystemExit(0)
-        for frame in self._decoder.feed(data):
-            if frame.type == "cancel" and frame.id == request:
-                raise _Cancelled
-            self._queue.append(frame)
+        frames = list(self._decoder.feed(data))
+        self._queue.extend(frames)  # a cancel has no effect after its run
+        return any((frame.type, frame.id) == ("cancel", request) for frame in frames)
 
 
 def _load_request(frame: wire.Frame) -> LoadRequest:
@@ -188,7 +183,7 @@ def _load_request(frame: wire.Frame) -> LoadRequest:
 
 def _limit(memory_bytes: int) -> None:
     """Limit memory, files and core dumps of a runtime, and end this process with its supervisor."""
-    limits: Tuple[Tuple[int, int], ...] = (
+    limits = (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, _FILE_BYTES),
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
@@ -196,10 +191,8 @@ def _limit(memory_bytes: int) -> None:
     )
     for kind, value in limits:
         _, hard = resource.getrlimit(kind)
-        if value and (hard == resource.RLIM_INFINITY or value <= hard):
+        if hard == resource.RLIM_INFINITY or value <= hard:
             resource.setrlimit(kind, (value, hard))
-        elif kind == resource.RLIMIT_CORE:
-            resource.setrlimit(kind, (0, hard))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
@@ -211,14 +204,10 @@ def _allow_cpu() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (end_s if hard == resource.RLIM_INFINITY else min(end_s, hard), hard))
 
 
-def _physical_memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def work(handle: int) -> int:
     """Serve the supervisor on the inherited socket `handle`; the entry point of the worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the controller
-    _limit(_physical_memory_bytes() * 9 // 10)
+    _limit(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 9 // 10)
     _allow_cpu()
     connection = socket.socket(fileno=handle)
     return Worker(connection).serve()

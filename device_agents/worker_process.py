@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from typing import Dict, Optional, Tuple
+from typing import IO, Dict, Tuple
 
 _TAIL_BYTES = 2000
 _OUTPUT_BYTES = 1 << 20
@@ -80,12 +80,7 @@ class WorkerProcess:
 
     def tail(self) -> str:
         """Return the end of what the worker and its runtime printed."""
-        try:
-            size = os.fstat(self._output.fileno()).st_size
-            text = os.pread(self._output.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
-        except (OSError, ValueError):
-            return ""
-        return text.decode("utf-8", "replace").strip()
+        return tail_of(self._output)
 
     def trim(self) -> None:
         """Keep the output file small, because a runtime may print a line per run."""
@@ -109,9 +104,20 @@ class WorkerProcess:
             self._lock = -1
 
 
-def package_parent() -> str:
-    """Return the folder or zip file that contains this package."""
-    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+def tail_of(output: IO[bytes]) -> str:
+    """Return the end of what a process printed into a file; empty if the file is closed."""
+    try:
+        size = os.fstat(output.fileno()).st_size
+        text = os.pread(output.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+    except (OSError, ValueError):
+        return ""
+    return text.decode("utf-8", "replace").strip()
+
+
+def import_path() -> str:
+    """Return a PYTHONPATH that begins with the folder or zip file that contains this package."""
+    parent = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return os.pathsep.join(filter(None, (parent, os.environ.get("PYTHONPATH"))))
 
 
 def _private_folder() -> Tuple[str, int]:
@@ -147,10 +153,9 @@ def _sweep() -> None:
 
 
 def _environment(folder: str) -> Dict[str, str]:
-    inherited: Optional[str] = os.environ.get("PYTHONPATH")
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, (package_parent(), inherited))),
+        "PYTHONPATH": import_path(),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
         "ORT_DISABLE_TELEMETRY": "1",

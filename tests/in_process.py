@@ -51,7 +51,7 @@ class InProcessSession(AgentSession):
         """Return the hello made with the session."""
         return self.hello
 
-    def acquire(self, holder: str) -> int:  # noqa: ARG002 - an object has no other holder
+    def acquire(self, holder: str | None = None) -> int:  # noqa: ARG002 - an object has no other holder
         """Return a token larger than all before; nothing is locked."""
         self.token = next(_TOKENS)
         return self.token

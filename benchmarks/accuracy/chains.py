@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.device.holder import holder
 from harness.device.inventory import BUILT_IN
 from harness.device.session import AgentSession, open_session
 from harness.estimation.network_estimate import estimate_network
@@ -25,7 +24,7 @@ def chain_errors(device: str, table: Lut, models: Sequence[str]) -> list[float]:
     A layer outside all chains counts as a chain of its own. Empty if the device reports no chains.
     """
     with open_session(BUILT_IN[device], "validation") as session:
-        session.acquire(holder())
+        session.acquire()
         return [error for network in load_networks(models) for error in _errors_of(session, network, table)]
 
 

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from benchmarks.accuracy.devices import Run, patiently, references, say
 from benchmarks.generated_page import Section, table
-from harness.device.holder import holder
 from harness.device.inventory import BUILT_IN
 from harness.device.session import open_session
 from harness.measure.campaign import load_request
@@ -91,7 +90,7 @@ def reported_fusion(device: str, networks: Sequence[Network]) -> list[ReportedFu
     """Return the fusion of each network that the device reports."""
     found = []
     with open_session(BUILT_IN[device]) as session:
-        session.acquire(holder())
+        session.acquire()
         for network in networks:
             probe = network_probe(network)
             revealed = session.put(load_request(probe, reveal=True))
@@ -120,7 +119,7 @@ def search_on(device: str, networks: Sequence[Network]) -> Searched:
     """Search for fusion on a device, with a journal of its own."""
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, open_session(BUILT_IN[device]) as session:
-        session.acquire(holder())
+        session.acquire()
         with Journal(Path(folder) / "journal.sqlite") as journal:
             kind = auxiliary_for(session.hello.clock)
             search = FusionSearch(DeviceRun(session, journal, device), kind, 0, False)

@@ -108,14 +108,14 @@ def mark(
 
     Example: harness devices mark board maintenance --reason "new heat sink"
     """
-    from harness.device.holder import holder
     from harness.device.inventory import find_device, load_inventory
+    from harness.device.session import controller_name
     from harness.fleet.store import FleetStore
 
     workspace = find_workspace(directory)
     device = find_device(load_inventory(workspace.devices), name)
     with FleetStore(workspace.fleet) as store:
-        marked = store.mark(device.name, health, f"{reason} ({holder()})")
+        marked = store.mark(device.name, health, f"{reason} ({controller_name()})")
     print(f"{marked.device}  {marked.health}  {printable(marked.reason)}")
 
 

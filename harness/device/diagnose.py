@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.device.inventory import Device, Ssh
-from harness.device.session import AgentSession, open_session, transport_of
+from harness.device.session import AgentSession, open_session, start_agent
 from harness.errors import (
     AuthenticationError,
     BackendError,
@@ -43,7 +43,7 @@ def check_device(device: Device) -> tuple[Check, ...]:
 
 def _checks(device: Device) -> Iterator[Check]:
     try:
-        session = AgentSession(transport_of(device).open(), device)
+        session = AgentSession(start_agent(device), device)
     except HarnessError as error:
         yield from _link_failure(device, error)
         return

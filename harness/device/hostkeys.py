@@ -33,31 +33,19 @@ def host_name(settings: Ssh) -> str:
     return settings.host if settings.port == 22 else f"[{settings.host}]:{settings.port}"
 
 
-def fingerprint(key: paramiko.PKey) -> str:
-    """Return the fingerprint as OpenSSH prints it."""
-    return f"{key.get_name()} {key.fingerprint}"
-
-
 def unknown_key(name: str, settings: Ssh, key: paramiko.PKey) -> HostKeyError:
     """Return the error for a device whose key is not listed, with the line to add."""
-    line = f"{host_name(settings)} {key.get_name()} {key.get_base64()}"
-    return HostKeyError(
-        f"The host key of {name} is unknown: {fingerprint(key)}",
-        why=f"{settings.known_hosts} lists no key of {host_name(settings)}",
-        next_step=f"{_compare(key)}; if they agree, add this line to {settings.known_hosts}: {line}",
-    )
+    why = f"{settings.known_hosts} lists no key of {host_name(settings)}"
+    what, mend = f"The host key of {name} is unknown", f"add this line to {settings.known_hosts}"
+    return _error(what, why, mend, settings, key)
 
 
 def changed_key(name: str, settings: Ssh, key: paramiko.PKey) -> HostKeyError:
     """Return the error for a device whose key differs from the listed one."""
-    host = shlex.quote(host_name(settings))
-    remove = f"ssh-keygen -R {host} -f {shlex.quote(str(settings.known_hosts))}"
-    line = f"{host_name(settings)} {key.get_name()} {key.get_base64()}"
-    return HostKeyError(
-        f"The host key of {name} has changed: {fingerprint(key)}",
-        why=f"{settings.known_hosts} lists another key: the device was set up anew, or the connection is intercepted",
-        next_step=f"{_compare(key)}; if they agree, run `{remove}` and add this line: {line}",
-    )
+    host, file = shlex.quote(host_name(settings)), shlex.quote(str(settings.known_hosts))
+    why = f"{settings.known_hosts} lists another key: the device was set up anew, or the connection is intercepted"
+    mend = f"run `ssh-keygen -R {host} -f {file}` and add this line"
+    return _error(f"The host key of {name} has changed", why, mend, settings, key)
 
 
 @dataclass(frozen=True)
@@ -72,6 +60,9 @@ class RefuseUnknown:
         raise unknown_key(self.name, self.settings, key)
 
 
-def _compare(key: paramiko.PKey) -> str:
+def _error(what: str, why: str, mend: str, settings: Ssh, key: paramiko.PKey) -> HostKeyError:
     kind = next((kind for kind in ("ed25519", "ecdsa", "rsa") if kind in key.get_name()), "ed25519")
-    return f"Compare it with `ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub` on the device"
+    compare = f"Compare it with `ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub` on the device"
+    line = f"{host_name(settings)} {key.get_name()} {key.get_base64()}"
+    shown = f"{key.get_name()} {key.fingerprint}"  # as OpenSSH prints it
+    return HostKeyError(f"{what}: {shown}", why=why, next_step=f"{compare}; if they agree, {mend}: {line}")

@@ -24,17 +24,8 @@ _STALE_S = 3600
 
 
 @dataclass(frozen=True)
-class Pushed:
-    """Path of the agent on the device, and whether it had to be sent."""
-
-    path: str
-    sha256: str
-    sent: bool
-
-
-@dataclass(frozen=True)
 class Installation:
-    """An installed agent, and the authorized_keys line that restricts the identity to it."""
+    """An installed agent, whether it had to be sent, and the authorized_keys line that restricts the identity to it."""
 
     path: str
     sha256: str
@@ -47,12 +38,10 @@ def install_agent(device: Device) -> Installation:
     settings = device.transport
     if not isinstance(settings, Ssh):
         raise UsageError(f"{device.name} runs on this machine and needs no installed agent")
-    client = connect(device.name, settings)
-    try:
-        pushed = push_agent(device.name, client)
-    finally:
-        client.close()
-    return Installation(pushed.path, pushed.sha256, pushed.sent, authorized_keys_line(device.name, settings))
+    bundle = build_bundle()
+    with contextlib.closing(connect(device.name, settings)) as client:
+        sent = push_agent(device.name, client, bundle)
+    return Installation(bundle.path, bundle.sha256, sent, authorized_keys_line(device.name, settings))
 
 
 def authorized_keys_line(name: str, settings: Ssh) -> str:
@@ -64,11 +53,10 @@ def authorized_keys_line(name: str, settings: Ssh) -> str:
     return f'restrict,command="{command}" {key.get_name()} {key.get_base64()}'
 
 
-def push_agent(name: str, client: paramiko.SSHClient) -> Pushed:
-    """Send the agent unless the device has it; the file on the device is read back and compared."""
+def push_agent(name: str, client: paramiko.SSHClient, bundle: Bundle) -> bool:
+    """Send the agent unless the device has it, read it back and compare; returns whether it was sent."""
     import paramiko
 
-    bundle = build_bundle()
     transport = client.get_transport()
     try:
         with time_limit(client, _PUSH_S):
@@ -86,14 +74,13 @@ def push_agent(name: str, client: paramiko.SSHClient) -> Pushed:
             "install with another identity, or copy the agent by hand"
         )
         raise DeviceUnreachable(f"The agent cannot be copied to {name}", why=why, next_step=next_step) from None
-    return Pushed(bundle.path, bundle.sha256, sent)
+    return sent
 
 
 def _is_there(files: paramiko.SFTPClient, bundle: Bundle) -> bool:
+    size = len(bundle.content)
     try:
-        if files.stat(bundle.path).st_size != len(bundle.content):
-            return False
-        return _remote_hash(files, bundle.path, len(bundle.content)) == bundle.sha256
+        return files.stat(bundle.path).st_size == size and _remote_hash(files, bundle.path, size) == bundle.sha256
     except FileNotFoundError:
         return False
 

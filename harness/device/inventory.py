@@ -112,18 +112,17 @@ class Device(StrictModel):
 
 _SSH_KEYS = tuple(name for name in Ssh.model_fields if name != "kind")
 
+_BLIND = {"preset": "edge", "reveals": ""}
 BUILT_IN: Mapping[str, Device] = MappingProxyType(
     {
-        "npu01": Device(name="npu01", backend="emulated-npu", options={"preset": "edge"}, resource="npu01"),
-        "npu01-blind": Device(
-            name="npu01-blind",
-            backend="emulated-npu",
-            options={"preset": "edge", "reveals": ""},
-            resource="npu01-blind",
-        ),
-        "cpu01": Device(name="cpu01", options={"threads": 1}, resource="cpu"),
-        "cpu-openvino": Device(name="cpu-openvino", backend="openvino", options={"threads": 1}, resource="cpu"),
-        "null01": Device(name="null01", backend="null", resource="null01"),
+        device.name: device
+        for device in (
+            Device(name="npu01", backend="emulated-npu", options={"preset": "edge"}, resource="npu01"),
+            Device(name="npu01-blind", backend="emulated-npu", options=_BLIND, resource="npu01-blind"),
+            Device(name="cpu01", options={"threads": 1}, resource="cpu"),
+            Device(name="cpu-openvino", backend="openvino", options={"threads": 1}, resource="cpu"),
+            Device(name="null01", backend="null", resource="null01"),
+        )
     }
 )
 
@@ -194,14 +193,12 @@ def _ssh(path: Path, prefix: str, settings: dict[str, Any]) -> Ssh:
     for key in ("identity", "known_hosts"):
         value = settings.get(key)
         if isinstance(value, str):
-            if "\0" in value:
-                raise invalid_key(
-                    path, f"{prefix}.{key}", "is not a path: it contains a zero byte", "Correct the value"
-                )
             try:
+                if "\0" in value:
+                    raise RuntimeError("it contains a zero byte")
                 settings[key] = path.parent.absolute() / Path(value).expanduser()
             except RuntimeError as error:  # ~USER of an unknown user
-                raise invalid_key(path, f"{prefix}.{key}", f"is not a path: {error}", "Correct the value") from error
+                raise invalid_key(path, f"{prefix}.{key}", f"is not a path: {error}") from error
     return Ssh.model_validate(settings)
 
 

@@ -8,20 +8,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
+from typing import IO
 
-import device_agents
-from harness.device.transport import CLOSE_S, SEND_STALL_S, Connection
+from device_agents.worker_process import import_path, tail_of
+from harness.device.transport import CLOSE_S, SEND_STALL_S
 from harness.errors import DeviceUnreachable
 
 _READ_BYTES = 64 * 1024
-_TAIL_BYTES = 2000
 
 
 class LocalConnection:
     """An agent process and its pipes."""
 
-    def __init__(self, process: subprocess.Popen[bytes], errors: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
         if process.stdin is None or process.stdout is None:
             raise ValueError("the agent needs pipes")
         self._process = process
@@ -61,16 +60,11 @@ class LocalConnection:
             self._process.kill()  # its worker dies with it (PR_SET_PDEATHSIG)
             self._process.wait()
         self._output.close()
-        if self._errors >= 0:
-            os.close(self._errors)
-            self._errors = -1
+        self._errors.close()
 
     def diagnosis(self) -> str:
         """Return the end of the agent's standard error, and its exit status if it has ended."""
-        if self._errors < 0:
-            return ""
-        size = os.fstat(self._errors).st_size
-        text = os.pread(self._errors, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode("utf-8", "replace").strip()
+        text = tail_of(self._errors)
         try:
             code: int | None = self._process.wait(0.5)
         except subprocess.TimeoutExpired:
@@ -79,34 +73,30 @@ class LocalConnection:
         return f"{ending}: {text}" if text else ending
 
 
-class LocalTransport:
-    """Starts the agent of this package, with the interpreter that runs harness."""
+def start_here() -> LocalConnection:
+    """Start the agent of this package, with the interpreter that runs harness.
 
-    def open(self) -> Connection:
-        """Start the agent in a process session of its own, so that Ctrl-C reaches the controller only."""
-        parent = str(Path(device_agents.__file__).absolute().parent.parent)
-        inherited = os.environ.get("PYTHONPATH")
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (parent, inherited)))}
-        try:
-            errors, path = tempfile.mkstemp(prefix="harness-agent-")
-        except OSError as error:
-            step = "Free space in the folder for temporary files, or set TMPDIR to another folder"
-            raise DeviceUnreachable("The local agent cannot be started", why=str(error), next_step=step) from error
-        os.unlink(path)
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "device_agents"],  # -P: nothing of the current folder is imported
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                bufsize=0,
-                env=environment,
-                start_new_session=True,
-            )
-        except OSError as error:
-            os.close(errors)
-            raise DeviceUnreachable("The local agent cannot be started", why=str(error)) from error
-        return LocalConnection(process, errors)
+    It has a process session of its own, so that Ctrl-C reaches the controller only.
+    """
+    try:
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the connection
+    except OSError as error:
+        step = "Free space in the folder for temporary files, or set TMPDIR to another folder"
+        raise DeviceUnreachable("The local agent cannot be started", why=str(error), next_step=step) from error
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "device_agents"],  # -P: nothing of the current folder is imported
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            bufsize=0,
+            env={**os.environ, "PYTHONPATH": import_path()},
+            start_new_session=True,
+        )
+    except OSError as error:
+        errors.close()
+        raise DeviceUnreachable("The local agent cannot be started", why=str(error)) from error
+    return LocalConnection(process, errors)
 
 
 def _wait(handle: int, event: int, timeout_s: float) -> bool:

@@ -10,15 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, ValidationError
 
 from device_agents.values import TrueLayer, TrueOverhead, Truth
-from harness.errors import (
-    BackendError,
-    DeviceBusy,
-    DeviceError,
-    LeaseLost,
-    LinkLost,
-    ProtocolError,
-    WorkerDied,
-)
+from harness.errors import BackendError, DeviceBusy, DeviceError, LeaseLost, LinkLost, ProtocolError, WorkerDied
 from harness.samples import Sample
 from harness.strict import StrictModel
 from harness.text import last_part
@@ -145,18 +137,14 @@ class _SamplesReply(StrictModel):
 _Model = TypeVar("_Model", bound=StrictModel)
 
 
-def check(model: type[_Model], fields: Mapping[str, Any], device: str) -> _Model:
-    """Return the fields of a frame as the given reply; raises ProtocolError."""
+def check(model: type[_Model], content: Mapping[str, Any] | bytes, device: str) -> _Model:
+    """Return the fields of a frame, or a payload of JSON, as the given reply; raises ProtocolError."""
     try:
-        return model.model_validate(dict(fields))
+        return model.model_validate_json(content) if isinstance(content, bytes) else model.model_validate(dict(content))
     except ValidationError as error:
-        raise _malformed(device, error) from None
-
-
-def _malformed(device: str, error: ValidationError) -> ProtocolError:
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = last_part(".".join(str(part) for part in first["loc"]), 80)
-    return ProtocolError(f"{device} sent a malformed reply", why=f"{place}: {last_part(first['msg'], 200)}")
+        first = error.errors(include_url=False, include_input=False)[0]
+        why = f"{last_part('.'.join(map(str, first['loc'])), 80)}: {last_part(first['msg'], 200)}"
+        raise ProtocolError(f"{device} sent a malformed reply", why=why) from None
 
 
 class RunCheck:
@@ -179,10 +167,7 @@ class RunCheck:
         self._room_bytes -= len(payload)
         if self._room_bytes < 0:
             raise self._refused("it sent more bytes than the requested samples need")
-        try:
-            reply = _SamplesReply.model_validate_json(payload)
-        except ValidationError as error:
-            raise _malformed(self._device, error) from None
+        reply = check(_SamplesReply, payload, self._device)
         self._digest.update(payload)
         return tuple(self._series(series) for series in reply.series), reply.state
 
@@ -214,10 +199,7 @@ class RunCheck:
 
 def read_truth(payload: bytes, probe: str, device: str) -> Truth:
     """Parse the payload of an oracle's answer; raises ProtocolError."""
-    try:
-        reply = _TruthReply.model_validate_json(payload)
-    except ValidationError as error:
-        raise _malformed(device, error) from None
+    reply = check(_TruthReply, payload, device)
     layers = tuple(TrueLayer(last_part(layer.name, 200), layer.nodes, layer.latency_s) for layer in reply.layers)
     sum_s = sum(layer.latency_s for layer in layers)
     if reply.probe != probe:
@@ -233,10 +215,8 @@ def agent_error(device: str, fields: Mapping[str, Any]) -> DeviceError:
     """Return the error for an error frame."""
     reply = check(ErrorReply, fields, device)
     look = f"`harness devices check {device}`"
-    holder, version = (
-        last_part(reply.holder or "an unknown holder", 120),
-        last_part(reply.agent_version or "unknown", 40),
-    )
+    holder = last_part(reply.holder or "an unknown holder", 120)
+    version = last_part(reply.agent_version or "unknown", 40)
     kinds: dict[str, tuple[type[DeviceError], str, str]] = {
         "busy": (DeviceBusy, f"{device} is in use by {holder}", f"Wait until it is free; {look} shows its holder"),
         "lease-lost": (LeaseLost, f"The lease of {device} is lost", RESUME),

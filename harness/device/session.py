@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
+import os
+import platform
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,7 +16,7 @@ from device_agents import wire
 from device_agents.values import LoadRequest, Revealed, Truth
 from harness.device.inventory import Device, Ssh
 from harness.device.link import AgentLink, Deadlines
-from harness.device.local import LocalTransport
+from harness.device.local import start_here
 from harness.device.replies import (
     EmptyReply,
     EndReply,
@@ -27,8 +30,8 @@ from harness.device.replies import (
     check,
     read_truth,
 )
-from harness.device.ssh import SshTransport
-from harness.device.transport import Connection, Transport
+from harness.device.ssh import start_over_ssh
+from harness.device.transport import Connection
 from harness.errors import DeviceUnreachable, LinkLost, ProtocolError
 from harness.text import last_part
 
@@ -42,7 +45,7 @@ __all__ = [
     "Truth",
     "Visit",
     "open_session",
-    "transport_of",
+    "start_agent",
 ]
 
 Purpose = Literal["measurement", "validation"]
@@ -103,10 +106,14 @@ class AgentSession:
         self.hello = AgentHello(version_text, reply.backend or "", facts, reply.clock or "", tuple(reply.reveals))
         return self.hello
 
-    def acquire(self, holder: str) -> int:
-        """Take the lease of the device's resource in the name of `holder`; returns the fencing token."""
+    def acquire(self, holder: str | None = None) -> int:
+        """Take the lease of the device's resource in the name of `holder`, by default this controller.
+
+        Returns the fencing token.
+        """
+        holder = last_part(holder or controller_name(), 150)
         fields: dict[str, Any] = {"resource": self._device.resource, "ttl_s": self._deadlines.lease_ttl_s}
-        frame = self._link.ask("lease", self._deadlines.reply_s, holder=last_part(holder, 150), **fields)
+        frame = self._link.ask("lease", self._deadlines.reply_s, holder=holder, **fields)
         self.token = check(LeaseReply, frame.fields, self._name).token
         self._link.keep_lease(self.token)
         return self.token
@@ -210,16 +217,19 @@ def _parts(items: list[Any]) -> Iterator[list[Any]]:
         yield part
 
 
-def transport_of(device: Device) -> Transport:
-    """Return the transport that the device's settings select."""
-    if isinstance(device.transport, Ssh):
-        return SshTransport(device.name, device.transport)
-    return LocalTransport()
+def controller_name() -> str:
+    """Return user, host and process id of this controller as text; leases are held in this name."""
+    return f"{getpass.getuser()}@{platform.node()} pid {os.getpid()}"
+
+
+def start_agent(device: Device) -> Connection:
+    """Start the agent of a device, on this machine or over SSH; raises a DeviceError."""
+    return start_over_ssh(device.name, device.transport) if isinstance(device.transport, Ssh) else start_here()
 
 
 def open_session(device: Device, purpose: Purpose = "measurement") -> AgentSession:
     """Start the agent of a device and greet it; raises a DeviceError."""
-    session = AgentSession(transport_of(device).open(), device)
+    session = AgentSession(start_agent(device), device)
     try:
         session.greet(purpose=purpose)
     except BaseException:

@@ -7,10 +7,11 @@ import shlex
 import time
 from typing import TYPE_CHECKING
 
+from harness.device.bundle import build_bundle
 from harness.device.install import push_agent
 from harness.device.inventory import Ssh
 from harness.device.ssh_client import CHANNEL_S, connect, time_limit
-from harness.device.transport import CLOSE_S, SEND_STALL_S, Connection
+from harness.device.transport import CLOSE_S, SEND_STALL_S
 from harness.errors import DeviceUnreachable
 from harness.text import last_part
 
@@ -86,24 +87,19 @@ class SshConnection:
             self._errors = (self._errors + self._channel.recv_stderr(_READ_BYTES))[-_TAIL_BYTES:]
 
 
-class SshTransport:
-    """Starts the agent of a device over SSH."""
-
-    def __init__(self, name: str, settings: Ssh) -> None:
-        self._name = name
-        self._settings = settings
-
-    def open(self) -> Connection:
-        """Connect, push the agent if the device has `agent = "push"`, and start it."""
-        client = connect(self._name, self._settings)
-        try:
-            command = FORCED_COMMAND
-            if self._settings.agent == "push":
-                command = shlex.join([self._settings.python, push_agent(self._name, client).path])
-            return SshConnection(client, _execute(self._name, client, command))
-        except BaseException:
-            client.close()
-            raise
+def start_over_ssh(name: str, settings: Ssh) -> SshConnection:
+    """Connect to a device, push the agent if it has `agent = "push"`, and start it; raises a DeviceError."""
+    client = connect(name, settings)
+    try:
+        command = FORCED_COMMAND
+        if settings.agent == "push":
+            bundle = build_bundle()
+            push_agent(name, client, bundle)
+            command = shlex.join([settings.python, bundle.path])
+        return SshConnection(client, _execute(name, client, command))
+    except BaseException:
+        client.close()
+        raise
 
 
 def _execute(name: str, client: paramiko.SSHClient, command: str) -> paramiko.Channel:

@@ -22,10 +22,3 @@ class Connection(Protocol):
 
     def diagnosis(self) -> str:
         """Return the agent's last output and how it ended, if known; raw text from the device."""
-
-
-class Transport(Protocol):
-    """Starts an agent on a device."""
-
-    def open(self) -> Connection:
-        """Start an agent; raises a DeviceError."""

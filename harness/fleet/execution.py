@@ -11,7 +11,6 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
-from harness.device.holder import holder
 from harness.device.inventory import find_device, load_inventory
 from harness.device.session import Deadlines, open_session
 from harness.errors import (
@@ -125,7 +124,7 @@ def _attempt(
         with gate.connecting(device, stop):
             session = open_session(device)
         with session:
-            session.acquire(holder())
+            session.acquire()
             run = DeviceRun(session, journal, device.name, observe, stop)
             golden = check_golden(run, store, configured_band(device))
             reached = replace(bare, golden_s=golden.latency_s, fingerprint=dict(session.hello.fingerprint))

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.device.holder import holder
 from harness.device.inventory import Device
 from harness.device.session import AgentSession, open_session
 from harness.errors import Interrupted
@@ -55,5 +54,5 @@ def open_run(
     This neither measures the golden probe nor records the health of the device: `harness.profile` does.
     """
     with open_session(device) as session, Journal(workspace.journal) as journal:
-        session.acquire(holder())
+        session.acquire()
         yield DeviceRun(session, journal, device.name, observe, stop or threading.Event())

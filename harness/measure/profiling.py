@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.device.holder import holder
 from harness.device.inventory import find_device, load_inventory
 from harness.device.session import AgentSession, Visit, open_session
 from harness.errors import BackendError, CampaignIncomplete
@@ -122,7 +121,7 @@ def dry_run(request: ProfileRequest, workspace: AnyWorkspace = None, observe: Ob
     device = find_device(load_inventory(as_workspace(workspace).devices), request.device)
     networks = request.networks()
     with open_session(device) as session:
-        session.acquire(holder())
+        session.acquire()
         cuts, rules = cut_as_reported(session, networks, observe, threading.Event())
         cuts = with_chains(session, cuts, observe, threading.Event())
         seconds = sum(_run_seconds(session, network) for network in networks)

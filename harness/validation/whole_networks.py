@@ -11,7 +11,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.device.holder import holder
 from harness.device.inventory import find_device, load_inventory
 from harness.device.session import AgentSession, Truth, open_session
 from harness.errors import BackendError, LutMismatch
@@ -81,7 +80,7 @@ def measure_processes(
         for number in range(wanted.processes):
             plan = wanted.plan if number == 0 else _networks_only(wanted.plan)
             with open_session(device, "validation") as session:
-                session.acquire(holder())
+                session.acquire()
                 _check_clock(session, table)
                 run = DeviceRun(session, journal, device.name, observe, stop)
                 campaign = run.begin(plan, wanted.policy.settings("validate", number))

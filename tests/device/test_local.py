@@ -17,7 +17,7 @@ from device_agents.lease import Lease, holder_of
 from harness.device.bundle import build_bundle
 from harness.device.diagnose import Check, check_device
 from harness.device.inventory import BUILT_IN, Device
-from harness.device.local import LocalConnection, LocalTransport
+from harness.device.local import LocalConnection, start_here
 from harness.device.session import AgentSession, Deadlines, LoadRequest, Visit, open_session
 from harness.errors import BackendError, DeviceBusy, LeaseLost, LinkLost, WorkerDied
 
@@ -108,7 +108,7 @@ def test_lease_of_another_process_is_respected() -> None:
 def test_controller_that_returns_too_late_learns_that_its_lease_is_lost() -> None:
     """A lease that was not renewed is reported as lost, although the agent has ended."""
     device_deadlines = Deadlines(lease_ttl_s=0.3, keep_s=0.0)
-    with AgentSession(LocalTransport().open(), NULL, device_deadlines) as session:
+    with AgentSession(start_here(), NULL, device_deadlines) as session:
         session.greet()
         session.acquire("me")
         os.waitid(os.P_PID, _agent(session), os.WEXITED | os.WNOWAIT)
@@ -119,7 +119,7 @@ def test_controller_that_returns_too_late_learns_that_its_lease_is_lost() -> Non
 
 def test_heartbeats_keep_the_lease_while_the_controller_is_busy_elsewhere() -> None:
     """Between requests the session renews by itself."""
-    with AgentSession(LocalTransport().open(), NULL, Deadlines(lease_ttl_s=0.3)) as session:
+    with AgentSession(start_here(), NULL, Deadlines(lease_ttl_s=0.3)) as session:
         session.greet()
         session.acquire("me")
         time.sleep(0.8)

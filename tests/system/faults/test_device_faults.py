@@ -20,7 +20,7 @@ from fault_rig import SHORT, TTL_S, Rig, Row, send_signal
 from processes import agents, wait_until, workers
 
 from harness.device.inventory import load_inventory
-from harness.device.session import AgentSession, LoadRequest, Visit, transport_of
+from harness.device.session import AgentSession, LoadRequest, Visit, start_agent
 from harness.errors import BackendError, DeviceBusy, LinkLost, ProtocolError, WorkerDied
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
@@ -110,7 +110,7 @@ def test_a_copy_without_memory_is_refused_and_nothing_else_is(rig: Rig, sabotage
     """Without memory a copy of a loaded probe is refused; another probe gets the empty memory of a new worker."""
     sabotage(refuses="model", reason="std::bad_alloc", after_loads=1)
     device = load_inventory(rig.bench.workspace.devices)["bench"]
-    with AgentSession(transport_of(device).open(), device) as session:
+    with AgentSession(start_agent(device), device) as session:
         session.greet()
         session.acquire("the test")
         session.put(LoadRequest("p", b"model", (), (), 4))
@@ -146,11 +146,11 @@ def test_a_remote_agent_that_is_stopped(remote: Rig, runtime_folder: Path) -> No
 def test_a_stopped_agent_keeps_the_board_while_its_lease_lasts(rig: Rig, runtime_folder: Path) -> None:
     """A slow holder keeps the device: no one is evicted before the lease has run out."""
     device = load_inventory(rig.bench.workspace.devices)["bench"]
-    with AgentSession(transport_of(device).open(), device) as session:
+    with AgentSession(start_agent(device), device) as session:
         session.greet()
         session.acquire("a patient controller")
         send_signal(agents, runtime_folder, signal.SIGSTOP)
-        with AgentSession(transport_of(device).open(), device) as other, pytest.raises(DeviceBusy, match="patient"):
+        with AgentSession(start_agent(device), device) as other, pytest.raises(DeviceBusy, match="patient"):
             other.greet()
         send_signal(agents, runtime_folder, signal.SIGCONT)
         assert session.status()["holder"] == "a patient controller"
