@@ -95,9 +95,8 @@ class AssembledModel:
 class ModelBuilder:
     """A model under construction; `build` checks it and leaves its weights out."""
 
-    def __init__(self, opset: int, seed: int = 0) -> None:
+    def __init__(self, opset: int) -> None:
         self.opset = opset
-        self._seed = seed
         self._types: dict[str, TensorType] = {}
         self._nodes: list[NodeProto] = []
         self._initializers: list[TensorProto] = []
@@ -115,10 +114,8 @@ class ModelBuilder:
         """Add an input of random values; integers are below `index_bound`, which is 2 by default."""
         name = f"x{len(self._inputs)}"
         self._types[name] = kind
-        low, high, distribution = 0.1, 1.0, "uniform"
-        if kind.dtype not in FLOATS:
-            low, high, distribution = 0, index_bound or 2, "integers"
-        self._inputs.append(ArraySpec(name, kind.dtype, kind.shape, 0, distribution, low, high))
+        spread = ("uniform", 0.1, 1.0) if kind.dtype in FLOATS else ("integers", 0, index_bound or 2)
+        self._inputs.append(ArraySpec(name, kind.dtype, kind.shape, 0, *spread))
         return name
 
     def operator(self, op: str, inputs: Sequence[str], output: TensorType, **attributes: Any) -> str:
@@ -141,7 +138,8 @@ class ModelBuilder:
         return self._generated(kind, "normal", scale=math.sqrt(2 / max(1, fan_in)))
 
     def _generated(self, kind: TensorType, distribution: str, **parameters: float) -> str:
-        name, seed = f"w{len(self._weights)}", self._seed * 100_003 + len(self._weights)
+        seed = len(self._weights)
+        name = f"w{seed}"
         self._types[name] = kind
         self._weights.append(ArraySpec(name, kind.dtype, kind.shape, seed, distribution, **parameters))
         return name
@@ -236,9 +234,9 @@ class ModelBuilder:
         return self._generated(kind, "integers", low=0, high=2)
 
 
-def assemble_network(network: Network, seed: int = 0) -> AssembledModel:
+def assemble_network(network: Network) -> AssembledModel:
     """Return a whole network as one model."""
-    builder = ModelBuilder(network.opset, seed)
+    builder = ModelBuilder(network.opset)
     bound = {name: builder.input(network.types[name], index_bound(network, name)) for name in network.inputs}
     names = builder.subgraph(network, network.nodes, bound)
     return builder.build([names[name] for name in network.outputs if name in names and name not in bound])

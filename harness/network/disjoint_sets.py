@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from typing import Generic, TypeVar
-
-Item = TypeVar("Item", bound=Hashable)
+from collections.abc import Iterable
 
 
-class DisjointSets(Generic[Item]):
-    """Sets of items that only grow; each item starts in a set of its own."""
+class DisjointSets:
+    """Sets of integers that only grow; each one starts in a set of its own."""
 
-    def __init__(self, items: Iterable[Item]) -> None:
+    def __init__(self, items: Iterable[int]) -> None:
         self._parent = {item: item for item in items}
 
-    def find(self, item: Item) -> Item:
+    def find(self, item: int) -> int:
         """Return the item that represents the set of `item`."""
         while self._parent[item] != item:
             self._parent[item] = self._parent[self._parent[item]]
             item = self._parent[item]
         return item
 
-    def join(self, items: Iterable[Item]) -> None:
+    def join(self, items: Iterable[int]) -> None:
         """Merge the sets of these items into one."""
         roots = [self.find(item) for item in items]
         for root in roots[1:]:
             self._parent[self.find(root)] = self.find(roots[0])
 
-    def groups(self) -> tuple[tuple[Item, ...], ...]:
+    def groups(self) -> tuple[tuple[int, ...], ...]:
         """Return the sets, ordered by their first items."""
-        members: dict[Item, list[Item]] = {}
+        members: dict[int, list[int]] = {}
         for item in self._parent:
             members.setdefault(self.find(item), []).append(item)
         return tuple(tuple(group) for group in members.values())

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.network.assemble import WEIGHT_OPS, index_bound
+from harness.network.assemble import WEIGHT_OPS, copy_node, index_bound
 from harness.network.fusion_rules import COMMUTATIVE, DEFAULT_RULES, FusionRule, match_all, parse_pattern, pattern_of
 from harness.network.key import Subgraph, attributes, canonical, layer_key
 from harness.network.network import Constant, Network, Node, TensorType
-from harness.network.reshape import retyped
+from harness.network.prepare import value_info
 
 SHAPES_AS_FOUND = 2
 SHAPES_ADAPTED = 2
@@ -25,6 +25,7 @@ _MAX_OPERATORS = 12
 _MAX_BYTES = 1 << 23
 _COMPOSITE_OPERATORS = 4
 Nodes = tuple[Node, ...]
+Types = Mapping[str, TensorType]
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ def _narrowed(pair: NodePair) -> NodePair:
     return pair
 
 
-def _narrow(network: Network, node: Node) -> Mapping[str, TensorType]:
+def _narrow(network: Network, node: Node) -> Types:
     """Return new types of the first input and the weights, with few channels to sum over."""
     read, weight = network.types[node.inputs[0]], network.types[node.inputs[1]]
     given = attributes(network, node)
@@ -223,11 +224,11 @@ def _grow(kind: TensorType, factor: float) -> TensorType:
     return TensorType(kind.dtype, tuple(sizes))
 
 
-def _with_types(pair: NodePair, changes: Mapping[str, TensorType]) -> NodePair | None:
+def _with_types(pair: NodePair, changes: Types) -> NodePair | None:
     """Return the pair with these types of its inputs, or None if its operators do not accept them."""
     network = pair.network
     nodes = (*pair.first, *pair.second)
-    types = retyped(network, sorted(nodes, key=lambda node: node.index), changes)
+    types = _retyped(network, sorted(nodes, key=lambda node: node.index), changes)
     if types is None:
         return None
     constants = {
@@ -235,3 +236,41 @@ def _with_types(pair: NodePair, changes: Mapping[str, TensorType]) -> NodePair |
     }
     changed = replace(network, types={**network.types, **types}, constants=constants)
     return replace(pair, network=changed) if _pattern(changed, nodes) == pair.pattern else None
+
+
+def _retyped(network: Network, nodes: Sequence[Node], changes: Types) -> dict[str, TensorType] | None:
+    """Return the types of `changes` and of all tensors that the nodes, given in topological order, then write.
+
+    Returns None if an operator does not accept these shapes.
+    """
+    import onnx
+    from onnx import helper, numpy_helper
+
+    written = {name for node in nodes for name in node.outputs}
+    read = dict.fromkeys(name for node in nodes for name in node.inputs if name and name not in written)
+    values, initializers = [], []
+    for name in read:
+        constant = network.constants.get(name)
+        if constant is not None and constant.value is not None and name not in changes:
+            initializers.append(numpy_helper.from_array(constant.value, name))
+        else:
+            values.append(value_info(name, changes.get(name, network.types[name])))
+    results = [helper.make_empty_tensor_value_info(name) for node in nodes for name in node.results]
+    copies = [copy_node(node, node.name, node.inputs, node.outputs) for node in nodes]
+    graph = helper.make_graph(copies, "retyped", values, results, initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", network.opset)])
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        return None
+    types = dict(changes)
+    for value in inferred.graph.output:
+        sizes = value.type.tensor_type.shape.dim
+        if not value.type.tensor_type.HasField("shape") or any(size.dim_value <= 0 for size in sizes):
+            return None
+        types[value.name] = TensorType(network.types[value.name].dtype, tuple(size.dim_value for size in sizes))
+    known = {**network.types, **types}
+    # Shape inference does not check a constant shape against the number of elements.
+    views = (node for node in nodes if node.op == "Reshape")
+    fits = all(known[node.inputs[0]].elements == known[node.outputs[0]].elements for node in views)
+    return types if fits else None

@@ -29,13 +29,10 @@ def cut(network: Network, rules: Sequence[FusionRule]) -> tuple[Layer, ...]:
 
     Every node of `network.nodes` is in exactly one layer.
     """
-    claimed: dict[int, int] = {}
-    groups: list[tuple[Node, ...]] = []
-    for group in match_all(network, rules):
-        claimed.update((node.index, len(groups)) for node in group)
-        groups.append(group)
-    groups.extend((node,) for node in network.nodes if node.index not in claimed)
-    layers = [_layer(network, group) for group in groups]
+    groups = match_all(network, rules)
+    claimed = {node.index for group in groups for node in group}
+    groups += [(node,) for node in network.nodes if node.index not in claimed]
+    layers = (_layer(network, group) for group in groups)
     return tuple(sorted(layers, key=lambda layer: max(node.index for node in layer.graph.nodes)))
 
 

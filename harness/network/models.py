@@ -19,17 +19,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 BUILTIN_PREFIX = "builtin:"
-LIGHT_FILES = {
-    "alexnet": "light_bvlc_alexnet.onnx",
-    "densenet121": "light_densenet121.onnx",
-    "inception_v1": "light_inception_v1.onnx",
-    "inception_v2": "light_inception_v2.onnx",
-    "resnet50": "light_resnet50.onnx",
-    "shufflenet": "light_shufflenet.onnx",
-    "squeezenet": "light_squeezenet.onnx",
-    "vgg19": "light_vgg19.onnx",
-    "zfnet512": "light_zfnet512.onnx",
-}
+_LIGHT_NAMES = "bvlc_alexnet densenet121 inception_v1 inception_v2 resnet50 shufflenet squeezenet vgg19 zfnet512"
+LIGHT_FILES = {name.removeprefix("bvlc_"): f"light_{name}.onnx" for name in _LIGHT_NAMES.split()}
 """Files of the `onnx` wheel's `backend/test/data/light` folder, read as they are."""
 
 BUILTIN_NAMES = (*LIGHT_FILES, *zoo.NAMES)

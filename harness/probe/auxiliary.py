@@ -9,14 +9,14 @@ Tensors of other types than float32 are sliced to one element and cast, because 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
 from harness.errors import UsageError
 from harness.network.network import TensorType
-from harness.probe.overhead_terms import OverheadTerms
+from harness.probe.overhead_terms import NO_TERMS, OverheadTerms
 
 if TYPE_CHECKING:
     from harness.network.assemble import ModelBuilder
@@ -55,7 +55,8 @@ def pool(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[
 
 def pool_all(builder: ModelBuilder, tensor: str, strides: tuple[int, ...]) -> tuple[str, OverheadTerms]:
     """Append average pooling with windows as large as the strides, which divide the sizes: it reads every element."""
-    return _pooled(builder, tensor, strides, strides), _on_chip_terms(builder.type_of(tensor))
+    read = builder.type_of(tensor)  # it writes on chip while it reads; what it stores elsewhere is counted apart
+    return _pooled(builder, tensor, strides, strides), OverheadTerms(auxiliaries=1, auxiliary_input_bytes=read.bytes)
 
 
 def _pool_channels(builder: ModelBuilder, tensor: str, layout: Layout) -> tuple[str, OverheadTerms]:
@@ -77,8 +78,8 @@ def _pool_rows(builder: ModelBuilder, tensor: str, _: Layout) -> tuple[str, Over
     """Append pooling to one value per channel and row; it reads only the elements that it returns."""
     spatial = builder.type_of(tensor).shape[2:]
     result = _pooled(builder, tensor, (1,) * len(spatial), (1, *spatial[1:]) if len(spatial) > 1 else spatial)
-    returned = builder.type_of(result)
-    return result, _on_chip_terms(returned) + OverheadTerms(stored_bytes=returned.bytes)
+    size = builder.type_of(result).bytes
+    return result, OverheadTerms(auxiliaries=1, auxiliary_input_bytes=size, stored_bytes=size)
 
 
 def _convolve(builder: ModelBuilder, tensor: str, window: int) -> tuple[str, OverheadTerms]:
@@ -161,6 +162,14 @@ def attach(
     return result, terms + OverheadTerms(views=int(shaped != source)) + own
 
 
+def attach_all(
+    builder: ModelBuilder, tensors: Iterable[tuple[str, Layout]], kind: AuxiliaryKind
+) -> tuple[list[str], OverheadTerms]:
+    """Append an auxiliary layer behind each tensor; return the results and the sum of the terms."""
+    attached = [attach(builder, tensor, kind, layout) for tensor, layout in tensors]
+    return [result for result, _ in attached], sum((terms for _, terms in attached), NO_TERMS)
+
+
 def attach_strided(
     builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, strides: tuple[int, ...]
 ) -> tuple[str, OverheadTerms]:
@@ -171,11 +180,6 @@ def attach_strided(
 
 def _own_terms(read: TensorType, written: TensorType) -> OverheadTerms:
     return OverheadTerms(auxiliaries=1, auxiliary_input_bytes=read.bytes, auxiliary_output_bytes=written.bytes)
-
-
-def _on_chip_terms(read: TensorType) -> OverheadTerms:
-    """Return the terms of a layer that writes on chip while it reads; what it stores elsewhere is counted apart."""
-    return OverheadTerms(auxiliaries=1, auxiliary_input_bytes=read.bytes)
 
 
 def _shaped(builder: ModelBuilder, tensor: str, least_rank: int) -> str:

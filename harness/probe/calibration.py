@@ -1,14 +1,12 @@
 """Null probes for the overhead regression, with input and output sizes that vary independently (S1.4).
 
 If a probe's input is as large as its output, a and b cannot be separated. If the auxiliary layer reads the whole input,
-a cannot be separated from the auxiliary layer's own cost. Three families of probes prevent this: pooling at several
-strides (the output varies at a fixed input), a slice in front (the auxiliary layer reads a small part of a large
-input), and stacks of auxiliary layers (which separate their fixed cost from that of a run).
+a cannot be separated from the auxiliary layer's own cost. So pooling has several strides (the output varies at a fixed
+input), a slice in front makes it read a small part, and stacks of it separate its fixed cost from that of a run.
 
-A device with a memory of its own first stores its results there, and that time would be counted as b. A fourth family
-separates it: equal stacks of convolutions compute so much that the device stores while it computes, and windows at
-their end read everything and return more or less of it. Each load and store also waits for that memory, which would be
-counted as c; a fifth family has several loads and stores in one run.
+A device with a memory of its own first stores its results there, and that time would be counted as b. Stacks of
+convolutions compute so much that the device stores while it computes; windows at their end return more or less of it.
+Each load and store also waits for that memory, which would be counted as c, so some probes have several of them.
 """
 
 from __future__ import annotations

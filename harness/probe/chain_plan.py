@@ -7,7 +7,7 @@ whole, alone and together with the next one. The difference between a pair and i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.network.disjoint_sets import DisjointSets
@@ -109,7 +109,7 @@ def plan_chains(
                 at == len(groups) - 1 or at in meetings,
                 *check,
                 views=places(sorted(views)) if at == 0 else (),
-                borders=_border_bytes(network, layers, group, views),
+                borders=_border_bytes(network, layers, owner, group, views),
                 weight_bytes=tuple(network.constant_bytes(layers[place].graph.nodes) for place in group),
             )
         )
@@ -143,39 +143,29 @@ def _groups(layers: Sequence[Layer], chains: Chains, views: frozenset[int]) -> l
 
 
 def _border_bytes(
-    network: Network, layers: Sequence[Layer], group: Collection[int], views: Collection[int]
+    network: Network, layers: Sequence[Layer], owner: Mapping[int, int], group: Sequence[int], views: frozenset[int]
 ) -> tuple[tuple[int, ...], ...]:
     """Return, for each layer of a group in order, the sizes of the tensors that it exchanges with other layers.
 
-    `group` and `views` are places of layers. Views take no time on the device: a tensor passes through them from the
-    layer in front of them to the layers behind them. Sizes are in bytes, of tensors read first.
+    `owner` has the place of each node's layer, `group` and `views` are places. Views take no time on the device: a
+    tensor passes through them from the layer in front of them to the layers behind them. Sizes are in bytes, of tensors
+    read first.
     """
-    maker = {name: place for place, layer in enumerate(layers) for name in layer.graph.outputs}
-    readers: dict[str, list[int]] = {}
-    for place, layer in enumerate(layers):
-        for name in layer.graph.inputs:
-            readers.setdefault(name, []).append(place)
 
     def written_within(name: str) -> bool:
-        place = maker.get(name)
-        while place is not None and place in views and layers[place].graph.inputs:
-            place = maker.get(layers[place].graph.inputs[0])
-        return place in group
+        if name not in network.producers:
+            return False
+        place = owner[network.producers[name].index]
+        read = layers[place].graph.inputs if place in views else ()
+        return written_within(read[0]) if read else place in group
 
     def read_beyond(name: str) -> bool:
-        if name in network.outputs:
-            return True
-        seen = readers.get(name, ())
-        through = (result for place in seen if place in views for result in layers[place].graph.outputs)
-        return any(place not in views and place not in group for place in seen) or any(map(read_beyond, through))
+        places = {owner[node.index] for node in network.readers(name)}
+        through = (result for place in places & views for result in layers[place].graph.outputs)
+        return name in network.outputs or not places <= views.union(group) or any(map(read_beyond, through))
 
-    return tuple(
-        tuple(
-            network.types[name].bytes
-            for name in (
-                *(name for name in layers[place].graph.inputs if not written_within(name)),
-                *(name for name in layers[place].graph.outputs if read_beyond(name)),
-            )
-        )
-        for place in sorted(group)
-    )
+    def exchanged(layer: Layer) -> Iterator[str]:
+        yield from (name for name in layer.graph.inputs if not written_within(name))
+        yield from filter(read_beyond, layer.graph.outputs)
+
+    return tuple(tuple(network.types[name].bytes for name in exchanged(layers[place])) for place in group)

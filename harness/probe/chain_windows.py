@@ -1,12 +1,11 @@
 """Windows: neighbouring layers of a network, with the borders that the device gives them inside the network.
 
 A device with on-chip memory runs chains of layers that exchange data there, and keeps the data between two chains in
-its external memory. A border is somewhere else if the window alone is sent to the device: inputs and outputs of a model
-move from and to the host, and a chain continues on data that a producer wrote on chip. A Gather with an index from
-outside can read only from external memory, so no chain has both the writer of a tensor and a Gather on it. A producer
-and a Gather in front of a window, and a Gather behind it, therefore put its borders into external memory. There is no
-Gather inside a window, because it would divide the window's own chains. Layers that take no time on the device are no
-borders: they belong to their readers.
+its external memory. The borders of a window that is sent alone are elsewhere: a model's inputs and outputs move from
+and to the host, and a chain continues on data that a producer wrote on chip. A Gather with an index from outside reads
+only from external memory, so no chain has both the writer of a tensor and a Gather on it. A producer and a Gather in
+front of a window, and a Gather behind it, put its borders into external memory; one inside would divide the window's
+own chains. Layers that take no time on the device are no borders: they belong to their readers.
 """
 
 from __future__ import annotations

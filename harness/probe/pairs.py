@@ -1,16 +1,9 @@
 """Pair probes: two neighbouring groups of operators, apart and together, which show whether a device fuses them.
 
-If a device does not report its fusion, `T(first) + T(second) - T(both) - T(between)` is the time that the two groups
-save together. All four probes have the same producers and auxiliary layers, so that everything but the operators
-cancels:
-
-- `first`: producers, the first group, an auxiliary layer on its result;
-- `second`: a producer in place of the first group, the second group, an auxiliary layer;
-- `both`: producers, both groups, an auxiliary layer;
-- `between`: the producer in place of the first group with an auxiliary layer.
-
-`first_inputs` and `second_inputs` are the parts of `first` and `second` besides the group. They give the group's own
-time, to which a saving is compared.
+`T(first) + T(second) - T(both) - T(between)` is the time that the two groups save together. All these probes have the
+same producers and auxiliary layers, so that everything but the operators cancels. `second` has a producer in place of
+the first group, and `between` has only this producer. `first_inputs` and `second_inputs` are `first` and `second`
+without the group: they give the group's own time, to which a saving is compared.
 
 The producer in place of the first group writes one layout while that group may write another. A reorder that is omitted
 if both groups are together looks like a saving. So pairs with a picture between them are probed with two producers, one
@@ -25,9 +18,8 @@ from dataclasses import dataclass
 from harness.network.assemble import ModelBuilder
 from harness.network.fusion_candidates import NodePair
 from harness.network.key import Subgraph, canonical
-from harness.probe.auxiliary import AuxiliaryKind, Layout, attach
+from harness.probe.auxiliary import AuxiliaryKind, Layout, attach_all
 from harness.probe.batches import batched_groups
-from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Probe, finish, reference_probe
 from harness.probe.probe_plan import ProbePlan
 from harness.probe.producer import ProducerKind, produce_as, producer_of
@@ -118,7 +110,7 @@ class _PairBuilder:
         def layout(name: str) -> Layout:
             return "outside" if producer(name) == "convolution" else "plain"
 
-        builder, results, terms = ModelBuilder(network.opset), [], OverheadTerms()
+        builder = ModelBuilder(network.opset)
         read = graph.inputs if graph else watched
         bound = {name: produce_as(producer(name), builder, network, name) for name in read}
         attached = [(bound[name], layout(name)) for name in watched]
@@ -126,9 +118,6 @@ class _PairBuilder:
             (written,) = graph.outputs
             written_layout = layout(written) if written == between else "outside"
             attached.insert(0, (builder.subgraph(network, graph.nodes, bound)[written], written_layout))
-        for tensor, kept in attached:
-            result, added = attach(builder, tensor, self.auxiliary, kept)
-            results.append(result)
-            terms += added
+        results, terms = attach_all(builder, attached, self.auxiliary)
         label = f"{self.pair.pattern} {self.pair.shape} {self.producer}: {what}"
         return finish("pair", label, builder.build(results), terms, self.auxiliary)

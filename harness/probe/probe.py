@@ -11,13 +11,12 @@ from harness.errors import HarnessError
 from harness.network.assemble import AssembledModel, ModelBuilder, assemble_network
 from harness.network.layers import Layer
 from harness.network.network import Network, TensorType
-from harness.probe.auxiliary import AuxiliaryKind, Layout, attach
+from harness.probe.auxiliary import AuxiliaryKind, Layout, attach, attach_all
 from harness.probe.overhead_terms import NO_TERMS, OverheadTerms
 from harness.probe.producer import ProducerKind, produce, produce_as
 
 LayerRole = Literal["layer", "auxiliary", "context", "null", "stack", "single"]
-WindowRole = Literal["window", "window-null"]
-Role = LayerRole | WindowRole | Literal["calibration", "pair", "reference", "network"]
+Role = LayerRole | Literal["window", "window-null", "calibration", "pair", "reference", "network"]
 """The purpose of a probe:
 
 - `layer`: a layer and an auxiliary layer (S1.1);
@@ -88,8 +87,8 @@ def layer_probe(
 def can_stack(network: Network, layer: Layer) -> bool:
     """Return whether the layer can follow a copy of itself: one input and one result of the same type."""
     graph = layer.graph
-    types = network.types
-    return len(graph.inputs) == len(graph.outputs) == 1 and types[graph.inputs[0]] == types[graph.outputs[0]]
+    exchanged = [network.types[name] for name in (*graph.inputs, *graph.outputs)]
+    return len(graph.inputs) == len(graph.outputs) == 1 and exchanged[0] == exchanged[1]
 
 
 def stack_probe(
@@ -125,12 +124,10 @@ def null_probe(
 ) -> Probe:
     """Return a probe as `layer_probe` without the layer: an auxiliary layer behind every producer or input."""
     builder = ModelBuilder(opset)
-    results, terms = [], OverheadTerms()
     limits, kept = bounds or [None] * len(kinds), layouts or ["outside"] * len(kinds)
-    for kind, producer, bound, layout in zip(kinds, producers, limits, kept, strict=True):
-        result, added = attach(builder, produce(builder, kind, producer, bound), auxiliary, layout)
-        results.append(result)
-        terms += added
+    given = zip(kinds, producers, limits, kept, strict=True)
+    produced = ((produce(builder, kind, producer, bound), layout) for kind, producer, bound, layout in given)
+    results, terms = attach_all(builder, produced, auxiliary)
     label = " ".join(f"{producer} {kind}" for kind, producer in zip(kinds, producers, strict=True))
     return finish(role, label, builder.build(results), terms, auxiliary)
 

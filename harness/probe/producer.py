@@ -2,12 +2,8 @@
 
 The data of a graph input is in the runtime's plain layout. Inside a network a layer reads data that a neighbour has
 just written, in the layout that the neighbour prefers, and a residual add is fused only if layers write both operands.
-There are two kinds of producers:
-
-- `convolution`: a 1x1 convolution from four channels and a Relu; its result has the layout that convolutions prefer,
-  and no following operator can be fused into it;
-- `abs`: element-wise, plain layout, any rank (`Not` for booleans).
-
+`convolution` is a 1x1 convolution and a Relu: its result has the layout that convolutions prefer, and no following
+operator can be fused into it. `abs` is element-wise, for any rank in the plain layout (`Not` for booleans).
 Inputs of the network stay inputs of the probe.
 """
 
@@ -25,21 +21,15 @@ PRODUCER_CHANNELS = 4
 
 def producers_of(network: Network, layer: Layer, blocked: frozenset[str]) -> tuple[ProducerKind, ...]:
     """Return the producer of each input of the layer; `blocked` are the tensors in a private layout of the device."""
-    return tuple(
-        producer_of(network, name) if name in blocked else _plain_producer_of(network, name)
-        for name in layer.graph.inputs
-    )
+    return tuple(producer_of(network, name, blocked) for name in layer.graph.inputs)
 
 
-def producer_of(network: Network, tensor: str) -> ProducerKind:
-    """Return the producer that replaces the neighbour that writes a tensor; pictures are assumed to be blocked."""
-    kind = network.types[tensor]
-    plain = _plain_producer_of(network, tensor)
-    return "convolution" if plain == "abs" and len(kind.shape) == 4 and kind.dtype == "float32" else plain
-
-
-def _plain_producer_of(network: Network, tensor: str) -> ProducerKind:
-    return "outside" if tensor in network.inputs or index_bound(network, tensor) is not None else "abs"
+def producer_of(network: Network, tensor: str, blocked: frozenset[str] | None = None) -> ProducerKind:
+    """Return the producer that replaces the neighbour that writes a tensor; without `blocked`, pictures are blocked."""
+    if tensor in network.inputs or index_bound(network, tensor) is not None:
+        return "outside"
+    is_picture = len(network.types[tensor].shape) == 4 and network.types[tensor].dtype == "float32"
+    return "convolution" if is_picture and (blocked is None or tensor in blocked) else "abs"
 
 
 def produce_as(producer: ProducerKind, builder: ModelBuilder, network: Network, tensor: str) -> str:

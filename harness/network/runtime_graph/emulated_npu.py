@@ -78,7 +78,7 @@ def _parsed(content: bytes) -> _ReportedGraph:
     return report
 
 
-def _absorb_views(network: Network, sets: DisjointSets[int], free: frozenset[int]) -> None:
+def _absorb_views(network: Network, sets: DisjointSets, free: frozenset[int]) -> None:
     """Join each view to its readers if these are in one group of layers, else to the layers that write its input.
 
     A view joins its writers only if nothing else reads their result. Views of several results stay alone: no fusion

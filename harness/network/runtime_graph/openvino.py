@@ -44,7 +44,7 @@ def read_openvino(network: Network, names: EmittedNames, content: bytes) -> Runt
     return RuntimeGraph(groups, frozenset(read_outside))
 
 
-def _absorb_folded(network: Network, sets: DisjointSets[int], named: Collection[int]) -> None:
+def _absorb_folded(network: Network, sets: DisjointSets, named: Collection[int]) -> None:
     """Join folded nodes to their readers, last nodes first; nodes of several results fit no fusion pattern."""
     for node in reversed(network.nodes):
         results = node.results

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from onnx import ModelProto
 
-from harness.network.zoo.graph_builder import Conv2d, GraphBuilder
+from harness.network.zoo.graph_builder import Activation, Conv2d, GraphBuilder
 
 RESNET_CHANNELS = (64, 128, 256, 512)
 DSCNN_CHANNELS, DSCNN_BLOCKS, DSCNN_CLASSES = 64, 4, 12
@@ -51,7 +51,7 @@ def build_resnet18(seed: int) -> ModelProto:
     Published: 11,689,512 parameters (torchvision), 1.8 G multiply-adds.
     """
     graph = GraphBuilder("resnet18", seed)
-    x = graph.conv_relu("conv1", _image(graph), Conv2d(3, 64, kernel=7, stride=2))
+    x = graph.conv_bn("conv1", _image(graph), Conv2d(3, 64, kernel=7, stride=2), "relu")
     x = graph.node(
         "MaxPool", "maxpool", x, ceil_mode=0, dilations=[1, 1], kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2]
     )
@@ -65,7 +65,7 @@ def build_resnet18(seed: int) -> ModelProto:
 
 
 def _residual(graph: GraphBuilder, name: str, x: str, first: Conv2d) -> str:
-    y = graph.conv_relu(f"{name}.conv1", x, first)
+    y = graph.conv_bn(f"{name}.conv1", x, first, "relu")
     y = graph.conv_bn(f"{name}.conv2", y, Conv2d(first.outputs, first.outputs, kernel=3))
     if first.stride != 1 or first.inputs != first.outputs:
         x = graph.conv_bn(f"{name}.downsample", x, Conv2d(first.inputs, first.outputs, stride=first.stride))
@@ -79,12 +79,12 @@ def build_mobilenetv2(seed: int) -> ModelProto:
     Published: 3,504,872 parameters (torchvision; the paper says 3.4 M), 300 M multiply-adds.
     """
     graph = GraphBuilder("mobilenetv2", seed)
-    x = graph.conv_relu6("features.0", _image(graph), Conv2d(3, 32, kernel=3, stride=2))
+    x = graph.conv_bn("features.0", _image(graph), Conv2d(3, 32, kernel=3, stride=2), "relu6")
     for index, (_, inside, block) in enumerate(_blocks(MOBILENETV2_STAGES), start=1):
         name = f"features.{index}"
-        y = _bottleneck(graph, name, x, inside, block, graph.conv_relu6)
+        y = _bottleneck(graph, name, x, inside, block, "relu6")
         x = graph.node("Add", f"{name}.add", x, y) if _is_residual(inside, block) else y
-    x = graph.conv_relu6("features.18", x, Conv2d(320, 1280))
+    x = graph.conv_bn("features.18", x, Conv2d(320, 1280), "relu6")
     return _classified(graph, "classifier", x, 1280)
 
 
@@ -95,12 +95,12 @@ def build_efficientnet_b0(seed: int) -> ModelProto:
     Published: 5,288,548 parameters (torchvision; the paper says 5.3 M), 0.39 G multiply-adds.
     """
     graph = GraphBuilder("efficientnet_b0", seed)
-    x = graph.conv_swish("features.0", _image(graph), Conv2d(3, 32, kernel=3, stride=2))
+    x = graph.conv_bn("features.0", _image(graph), Conv2d(3, 32, kernel=3, stride=2), "swish")
     for place, inside, block in _blocks(EFFICIENTNET_B0_STAGES):
         name = f"features.{place}"
-        y = _bottleneck(graph, name, x, inside, block, graph.conv_swish, squeeze=True)
+        y = _bottleneck(graph, name, x, inside, block, "swish")
         x = graph.node("Add", f"{name}.add", y, x) if _is_residual(inside, block) else y
-    x = graph.conv_swish("features.8", x, Conv2d(320, 1280))
+    x = graph.conv_bn("features.8", x, Conv2d(320, 1280), "swish")
     return _classified(graph, "classifier", x, 1280)
 
 
@@ -117,21 +117,13 @@ def _is_residual(inside: int, block: Stage) -> bool:
     return block.stride == 1 and inside == block.channels
 
 
-def _bottleneck(
-    graph: GraphBuilder,
-    name: str,
-    x: str,
-    inside: int,
-    block: Stage,
-    activated: Callable[[str, str, Conv2d], str],
-    squeeze: bool = False,
-) -> str:
+def _bottleneck(graph: GraphBuilder, name: str, x: str, inside: int, block: Stage, activation: Activation) -> str:
     hidden = inside * block.expansion
     if block.expansion != 1:
-        x = activated(f"{name}.expand", x, Conv2d(inside, hidden))
+        x = graph.conv_bn(f"{name}.expand", x, Conv2d(inside, hidden), activation)
     depthwise = Conv2d(hidden, hidden, kernel=block.kernel, stride=block.stride, groups=hidden)
-    x = activated(f"{name}.depthwise", x, depthwise)
-    if squeeze:
+    x = graph.conv_bn(f"{name}.depthwise", x, depthwise, activation)
+    if activation == "swish":
         x = _squeeze_excite(graph, f"{name}.se", x, hidden, inside // SQUEEZE_RATIO)
     return graph.conv_bn(f"{name}.project", x, Conv2d(hidden, block.channels))
 
@@ -167,10 +159,10 @@ def build_dscnn(seed: int) -> ModelProto:
     stem = Conv2d(1, DSCNN_CHANNELS, kernel=(10, 4), stride=2, pads=(4, 1, 5, 1), bias=True)
     depthwise = Conv2d(DSCNN_CHANNELS, DSCNN_CHANNELS, kernel=3, groups=DSCNN_CHANNELS, bias=True)
     pointwise = Conv2d(DSCNN_CHANNELS, DSCNN_CHANNELS, bias=True)
-    x = graph.conv_relu("conv", x, stem)
+    x = graph.conv_bn("conv", x, stem, "relu")
     for block in range(1, DSCNN_BLOCKS + 1):
-        x = graph.conv_relu(f"block.{block}.depthwise", x, depthwise)
-        x = graph.conv_relu(f"block.{block}.pointwise", x, pointwise)
+        x = graph.conv_bn(f"block.{block}.depthwise", x, depthwise, "relu")
+        x = graph.conv_bn(f"block.{block}.pointwise", x, pointwise, "relu")
     x = graph.node("AveragePool", "avgpool", x, kernel_shape=[25, 5], strides=[25, 5])
     x = graph.gemm("fc", graph.node("Flatten", "flatten", x, axis=1), (DSCNN_CHANNELS, DSCNN_CLASSES))
     graph.output("probabilities", graph.node("Softmax", "softmax", x, axis=-1), (1, DSCNN_CLASSES))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ OPSET: Final = 17
 IR_VERSION: Final = 8
 SPREAD: Final = 0.05  # standard deviation of scales around 1 and of biases and means around 0
 EMBEDDING_SPREAD: Final = 0.02  # published initialisation of token and position embeddings
+
+Activation = Literal["relu", "relu6", "swish"]
 
 
 @dataclass(frozen=True)
@@ -135,23 +137,15 @@ class GraphBuilder:
         ]
         return self.node("BatchNormalization", name, x, *inputs, epsilon=1e-5, momentum=0.9, training_mode=0)
 
-    def conv_bn(self, name: str, x: str, conv: Conv2d) -> str:
-        """Append a Conv called `name` and its BatchNormalization, called `name`.bn."""
-        return self.batch_norm(f"{name}.bn", self.conv(name, x, conv), conv.outputs)
-
-    def conv_relu(self, name: str, x: str, conv: Conv2d) -> str:
-        """Append a Conv, its BatchNormalization and a Relu, called `name`.relu."""
-        return self.node("Relu", f"{name}.relu", self.conv_bn(name, x, conv))
-
-    def conv_relu6(self, name: str, x: str, conv: Conv2d) -> str:
-        """Append a Conv, its BatchNormalization and Clip(0, 6), called `name`.relu6."""
-        x = self.conv_bn(name, x, conv)
-        low, high = self.constant(f"{name}.relu6.min", 0.0), self.constant(f"{name}.relu6.max", 6.0)
-        return self.node("Clip", f"{name}.relu6", x, low, high)
-
-    def conv_swish(self, name: str, x: str, conv: Conv2d) -> str:
-        """Append a Conv, its BatchNormalization and a swish, called `name`.swish."""
-        return self.swish(f"{name}.swish", self.conv_bn(name, x, conv))
+    def conv_bn(self, name: str, x: str, conv: Conv2d, activation: Activation | None = None) -> str:
+        """Append a Conv called `name`, its BatchNormalization, `name`.bn, and an activation, such as `name`.relu."""
+        x = self.batch_norm(f"{name}.bn", self.conv(name, x, conv), conv.outputs)
+        name = f"{name}.{activation}"
+        if activation == "relu6":
+            return self.node("Clip", name, x, self.constant(f"{name}.min", 0.0), self.constant(f"{name}.max", 6.0))
+        if activation == "swish":
+            return self.swish(name, x)
+        return self.node("Relu", name, x) if activation == "relu" else x
 
     def gemm(self, name: str, x: str, channels: tuple[int, int]) -> str:
         """Append the Gemm that exporters write for a linear layer on a matrix."""
