@@ -7,14 +7,15 @@ from hypothesis import strategies as st
 from device_agents.emulated_npu.isa.instructions import (
     CONTROL_FIELDS,
     DESCRIPTOR_SLOTS,
+    INTEGER_TYPE,
     INTEGER_TYPES,
+    JUMP_TARGET,
     MAX_PEER,
     OPERAND_RULES,
     REGISTERS,
     SETTINGS_SLOTS,
     ControlInstruction,
     DataInstruction,
-    FieldKind,
     Instruction,
     Opcode,
     OperandReference,
@@ -63,8 +64,9 @@ def control_instructions(draw: st.DrawFn, count: int) -> ControlInstruction:
         return draw(settings_instructions())
     values = []
     for field in CONTROL_FIELDS[opcode]:
-        low, high = (0, count - 1) if field.kind is FieldKind.TARGET else field.range
-        whole = st.sampled_from(INTEGER_TYPES) if field.kind is FieldKind.INTEGER_TYPE else st.integers(low, high)
+        kind = field.kind
+        high = count - 1 if kind is JUMP_TARGET else kind.high
+        whole = st.sampled_from(INTEGER_TYPES) if kind is INTEGER_TYPE else st.integers(kind.low, high)
         values.append(int(draw(whole)))
     return control(opcode, *values)
 

@@ -6,73 +6,45 @@
 
 from __future__ import annotations
 
-import enum
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.encoding import InvalidInstruction, decode, encode
 from device_agents.emulated_npu.isa.instructions import (
+    BITS,
     CONTROL_FIELDS,
+    JUMP_TARGET,
     SOURCES,
     ControlInstruction,
     DataInstruction,
     Field,
-    FieldKind,
     Instruction,
     Opcode,
     OperandReference,
     control,
 )
 from device_agents.emulated_npu.isa.settings_words import WORDS, bits_float, unpack_signed_triple, unpack_triple
-from device_agents.emulated_npu.unit_commands import NO_PEER, Activation, DataType, Function, Queue, Space
+from device_agents.emulated_npu.unit_commands import NO_PEER, Activation, Function
 
-_PREFIXES: Mapping[FieldKind, str] = {
-    FieldKind.WRITTEN_REGISTER: "r",
-    FieldKind.REGISTER: "r",
-    FieldKind.DESCRIPTOR_SLOT: "d",
-    FieldKind.SETTINGS_SLOT: "s",
-    FieldKind.SEMAPHORE: "m",
-}
-
-
-def _names(members: type[enum.IntEnum]) -> tuple[str, ...]:
-    return tuple(member.name.lower() for member in members)
-
-
-_NAMES: Mapping[FieldKind, tuple[str, ...]] = {
-    FieldKind.QUEUE: _names(Queue),
-    FieldKind.SPACE: _names(Space),
-    FieldKind.DATA_TYPE: _names(DataType),
-    FieldKind.INTEGER_TYPE: _names(DataType),
-    FieldKind.SETTINGS_WORD: WORDS,
-}
 _JUMPS = (Opcode.JUMP, Opcode.BRANCH_NOT_ZERO, Opcode.BRANCH_LESS)
 _OPCODES = {opcode.name.lower(): opcode for opcode in Opcode}
 _FUNCTIONS = {function.name.lower(): function for function in Function}
 _LABEL = re.compile(r"\s*([A-Za-z_]\w*):")
 _OPERAND = re.compile(r"r([0-9]{1,4}):d([0-9]{1,4})")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,19})|0x[0-9a-fA-F]{1,16}")
-_INDENT = "    "
 
 
 def disassemble(code: bytes) -> str:
     """Return the code as text, with a final newline unless it is empty; raise InvalidProgram if it does not decode."""
     instructions = decode(code)
     targets = {one.word for one in instructions if isinstance(one, ControlInstruction) and one.opcode in _JUMPS}
-    return "".join(_lines(instructions, targets))
-
-
-def _lines(instructions: list[Instruction], targets: set[int]) -> Iterator[str]:
-    for index, instruction in enumerate(instructions):
+    lines = []
+    for index, one in enumerate(instructions):
         if index in targets:
-            yield f"{_label(index)}:\n"
-        text = _data_text(instruction) if isinstance(instruction, DataInstruction) else _control_text(instruction)
-        yield f"{_INDENT}{text}\n"
-
-
-def _label(index: int) -> str:
-    return f"L{index}"
+            lines.append(f"L{index}:\n")
+        lines.append(f"    {_data_text(one) if isinstance(one, DataInstruction) else _control_text(one)}\n")
+    return "".join(lines)
 
 
 def _control_text(instruction: ControlInstruction) -> str:
@@ -83,13 +55,12 @@ def _control_text(instruction: ControlInstruction) -> str:
 
 
 def _field_text(field: Field, value: int) -> str:
-    if field.kind in _PREFIXES:
-        return f"{_PREFIXES[field.kind]}{value}"
-    if field.kind in _NAMES:
-        return _NAMES[field.kind][value]
-    if field.kind is FieldKind.TARGET:
-        return _label(value)
-    return f"0x{value & (1 << 64) - 1:016x}" if field.kind is FieldKind.BITS else str(value)
+    kind = field.kind
+    if kind.names:
+        return kind.names[value]
+    if kind is BITS:
+        return f"0x{value & (1 << 64) - 1:016x}"
+    return f"{'L' if kind is JUMP_TARGET else kind.prefix}{value}"
 
 
 def _meaning(word: int, bits: int) -> str:
@@ -165,18 +136,20 @@ def _control_instruction(opcode: Opcode, parts: list[str], labels: Mapping[str, 
 
 
 def _field_value(field: Field, text: str, labels: Mapping[str, int]) -> int:
-    if field.kind in _NAMES:
-        return _choice(field.name, text, _NAMES[field.kind])
-    if field.kind is FieldKind.TARGET:
+    kind = field.kind
+    if kind.names:
+        if text not in kind.names:
+            raise ValueError(f"{field.name} is one of {', '.join(kind.names)}")
+        return kind.names.index(text)
+    if kind is JUMP_TARGET:
         if text not in labels:
             raise ValueError(f"there is no label {text}")
         return labels[text]
-    value = _number(field.name, _PREFIXES.get(field.kind, ""), text)
-    if field.kind is FieldKind.BITS and value >= 1 << 63:
+    value = _number(field.name, kind.prefix, text)
+    if kind is BITS and value >= 1 << 63:
         value -= 1 << 64
-    low, high = field.range
-    if not low <= value <= high:
-        raise ValueError(f"{field.name} is not in {low}..{high}")
+    if not kind.low <= value <= kind.high:
+        raise ValueError(f"{field.name} is not in {kind.low}..{kind.high}")
     return value
 
 
@@ -189,7 +162,9 @@ def _data_instruction(function: Function, parts: list[str]) -> DataInstruction:
             raise ValueError(f"{name} is given twice")
         seen.add(name)
         if name in ("target", *SOURCES):
-            operands[name] = _reference(name, value)
+            if not (match := _OPERAND.fullmatch(value)):
+                raise ValueError(f"{name} is written {name}=rN:dN, a register and a descriptor slot")
+            operands[name] = OperandReference(int(match[1]), int(match[2]))
         elif name == "settings":
             settings = _number("settings", "s", value)
         elif name == "peer":
@@ -201,19 +176,6 @@ def _data_instruction(function: Function, parts: list[str]) -> DataInstruction:
     if "target" not in operands:
         raise ValueError("there is no target")
     return DataInstruction(function, **operands, settings=settings, accumulate=accumulate, peer=peer)
-
-
-def _reference(name: str, text: str) -> OperandReference:
-    match = _OPERAND.fullmatch(text)
-    if not match:
-        raise ValueError(f"{name} is written {name}=rN:dN, a register and a descriptor slot")
-    return OperandReference(int(match[1]), int(match[2]))
-
-
-def _choice(name: str, text: str, choices: tuple[str, ...]) -> int:
-    if text not in choices:
-        raise ValueError(f"{name} is one of {', '.join(choices)}")
-    return choices.index(text)
 
 
 def _number(name: str, prefix: str, text: str) -> int:

@@ -110,20 +110,11 @@ def _pack(instruction: Instruction) -> bytes:
     if rule.peer != (peer != NO_PEER):
         raise struct.error(f"{function.name} {'names a' if rule.peer else 'takes no'} peer")
     flags = ACCUMULATE_FLAG if accumulate else 0
+    operands = list(target)
     for position, operand in enumerate((first, second, third, fourth), start=1):
-        if operand is not None:
-            flags |= 1 << position
-    return _DATA_STRUCT.pack(
-        function,
-        flags,
-        *target,
-        *(first or _ABSENT),
-        *(second or _ABSENT),
-        *(third or _ABSENT),
-        *(fourth or _ABSENT),
-        settings,
-        peer if rule.peer else 0,
-    )
+        flags |= (operand is not None) << position
+        operands += operand or _ABSENT
+    return _DATA_STRUCT.pack(function, flags, *operands, settings, peer if rule.peer else 0)
 
 
 def _check(code: bytes) -> tuple[Array, Array]:
@@ -146,19 +137,16 @@ def _check_control(rows: Array, control: Array) -> None:
         if not indices.size:
             continue
         of_opcode = rows[indices]
-        ranges = {field.place: (f"{opcode.name} {field.name}", field.range) for field in fields}
+        limits = {one.place: (f"{opcode.name} {one.name}", one.kind.low, one.kind.high) for one in fields}
         for place in ("x", "y", "z", "word", "immediate"):
-            name, (low, high) = ranges.get(place, (f"{opcode.name}: a reserved bit", (0, 0)))
+            name, low, high = limits.get(place, (f"{opcode.name}: a reserved bit", 0, 0))
             values = of_opcode[place]
             _reject(indices[(values < low) | (values > high)], f"{name} is not in {low}..{high}", rows[place])
     jumps = control[np.isin(rows["opcode"][control], (Opcode.JUMP, Opcode.BRANCH_NOT_ZERO, Opcode.BRANCH_LESS))]
     _reject(jumps[rows["word"][jumps] >= len(rows)], f"jumps out of the program of {len(rows)}", rows["word"])
     loads = control[rows["opcode"][control] == Opcode.LOAD_REGISTER]
-    _reject(
-        loads[~np.isin(rows["z"][loads], INTEGER_TYPES)],
-        "loads a register from a type that is not an integer",
-        rows["z"],
-    )
+    other = loads[~np.isin(rows["z"][loads], INTEGER_TYPES)]
+    _reject(other, "loads a register from a type that is not an integer", rows["z"])
     settings = control[rows["opcode"][control] == Opcode.SETTINGS]
     wrong = invalid_words(rows["y"][settings], rows["immediate"][settings])
     _reject(settings[wrong], "SETTINGS bits are invalid for this word", rows["immediate"])
@@ -170,16 +158,12 @@ def _check_data(rows: Array, indices: Array) -> None:
     for function, rule in OPERAND_RULES.items():
         required = sum(SOURCE_FLAGS[name] for name in rule.required)
         optional = sum(SOURCE_FLAGS[name] for name in rule.optional) + (ACCUMULATE_FLAG if rule.accumulate else 0)
-        here = rows["opcode"] == function
-        _reject(
-            indices[here & (flags & required != required)], f"{function.name} lacks one of {', '.join(rule.required)}"
-        )
+        here, name = rows["opcode"] == function, function.name
+        _reject(indices[here & (flags & required != required)], f"{name} lacks one of {', '.join(rule.required)}")
         if not rule.peer:
-            _reject(indices[here & (rows["peer"] != 0)], f"{function.name} takes no peer")
-        _reject(
-            indices[here & (flags & ~np.uint8(required | optional) != 0)],
-            f"{function.name} has an operand or flag that it does not take",
-        )
+            _reject(indices[here & (rows["peer"] != 0)], f"{name} takes no peer")
+        superfluous = here & (flags & ~np.uint8(required | optional) != 0)
+        _reject(indices[superfluous], f"{name} has an operand or flag that it does not take")
     for position in range(5):
         registers, slots = rows["operands"][:, position, 0], rows["operands"][:, position, 1]
         _reject(indices[slots >= DESCRIPTOR_SLOTS], f"has a descriptor slot beyond {DESCRIPTOR_SLOTS - 1}")

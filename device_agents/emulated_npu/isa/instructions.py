@@ -82,50 +82,28 @@ class DataInstruction(NamedTuple):
 Instruction = ControlInstruction | DataInstruction
 
 
-class FieldKind(enum.Enum):
-    """The meaning of a field; determines its range and its form in assembly."""
+@dataclass(frozen=True, eq=False)
+class FieldKind:
+    """The meaning of a field: its lowest and highest value, and its form in assembly (a prefix, or names)."""
 
-    WRITTEN_REGISTER = enum.auto()  # not register 0
-    REGISTER = enum.auto()
-    DESCRIPTOR_SLOT = enum.auto()
-    SETTINGS_SLOT = enum.auto()  # not slot 0
-    SETTINGS_WORD = enum.auto()
-    SEMAPHORE = enum.auto()
-    QUEUE = enum.auto()
-    SPACE = enum.auto()
-    DATA_TYPE = enum.auto()
-    INTEGER_TYPE = enum.auto()
-    RANK = enum.auto()
-    AXIS = enum.auto()
-    DIM = enum.auto()
-    COUNT = enum.auto()
-    TARGET = enum.auto()  # index of an instruction
-    INTEGER = enum.auto()
-    BITS = enum.auto()
+    low: int
+    high: int
+    prefix: str = ""
+    names: tuple[str, ...] = ()
 
 
+def _named(members: type[enum.IntEnum]) -> FieldKind:
+    return FieldKind(0, max(members), names=tuple(member.name.lower() for member in members))
+
+
+_WRITTEN_REGISTER = FieldKind(1, REGISTERS - 1, "r")
+_REGISTER = FieldKind(0, REGISTERS - 1, "r")
+_SPACE = _named(Space)
+_INTEGER = FieldKind(-(2**63), 2**63 - 1)
+BITS = FieldKind(-(2**63), 2**63 - 1)
+JUMP_TARGET = FieldKind(0, 2**32 - 1)  # index of an instruction
+INTEGER_TYPE = _named(DataType)
 INTEGER_TYPES = (DataType.INT8, DataType.INT32, DataType.INT64, DataType.BOOL, DataType.UINT8)
-
-_INT64 = (-(2**63), 2**63 - 1)
-_RANGES: Mapping[FieldKind, tuple[int, int]] = {
-    FieldKind.WRITTEN_REGISTER: (1, REGISTERS - 1),
-    FieldKind.REGISTER: (0, REGISTERS - 1),
-    FieldKind.DESCRIPTOR_SLOT: (0, DESCRIPTOR_SLOTS - 1),
-    FieldKind.SETTINGS_SLOT: (1, SETTINGS_SLOTS - 1),
-    FieldKind.SETTINGS_WORD: (0, len(WORDS) - 1),
-    FieldKind.SEMAPHORE: (0, SEMAPHORES - 1),
-    FieldKind.QUEUE: (0, max(Queue)),
-    FieldKind.SPACE: (0, max(Space)),
-    FieldKind.DATA_TYPE: (0, max(DataType)),
-    FieldKind.INTEGER_TYPE: (0, max(DataType)),
-    FieldKind.RANK: (0, MAX_RANK),
-    FieldKind.AXIS: (0, MAX_RANK - 1),
-    FieldKind.DIM: (1, MAX_DIM),
-    FieldKind.COUNT: (1, MAX_COUNT),
-    FieldKind.TARGET: (0, 2**32 - 1),
-    FieldKind.INTEGER: _INT64,
-    FieldKind.BITS: _INT64,
-}
 
 
 class Field(NamedTuple):
@@ -135,21 +113,16 @@ class Field(NamedTuple):
     place: str
     kind: FieldKind
 
-    @property
-    def range(self) -> tuple[int, int]:
-        """The lowest and the highest value."""
-        return _RANGES[self.kind]
-
 
 _SYNCHRONISATION = (
-    Field("queue", "x", FieldKind.QUEUE),
-    Field("semaphore", "y", FieldKind.SEMAPHORE),
-    Field("count", "word", FieldKind.COUNT),
+    Field("queue", "x", _named(Queue)),
+    Field("semaphore", "y", FieldKind(0, SEMAPHORES - 1, "m")),
+    Field("count", "word", FieldKind(1, MAX_COUNT)),
 )
-_RD = Field("rd", "x", FieldKind.WRITTEN_REGISTER)
-_RA = Field("ra", "y", FieldKind.REGISTER)
-_SLOT = Field("slot", "x", FieldKind.DESCRIPTOR_SLOT)
-_TARGET = Field("target", "word", FieldKind.TARGET)
+_RD = Field("rd", "x", _WRITTEN_REGISTER)
+_RA = Field("ra", "y", _REGISTER)
+_SLOT = Field("slot", "x", FieldKind(0, DESCRIPTOR_SLOTS - 1, "d"))
+_TARGET = Field("target", "word", JUMP_TARGET)
 
 CONTROL_FIELDS: Mapping[Opcode, tuple[Field, ...]] = {
     Opcode.HALT: (),
@@ -157,34 +130,34 @@ CONTROL_FIELDS: Mapping[Opcode, tuple[Field, ...]] = {
     Opcode.POST: _SYNCHRONISATION,
     Opcode.FENCE: (),
     Opcode.JUMP: (_TARGET,),
-    Opcode.BRANCH_NOT_ZERO: (Field("ra", "x", FieldKind.REGISTER), _TARGET),
-    Opcode.BRANCH_LESS: (Field("ra", "x", FieldKind.REGISTER), Field("rb", "y", FieldKind.REGISTER), _TARGET),
-    Opcode.SET: (_RD, Field("value", "immediate", FieldKind.INTEGER)),
-    Opcode.ADD_IMMEDIATE: (_RD, _RA, Field("value", "immediate", FieldKind.INTEGER)),
-    Opcode.ADD: (_RD, _RA, Field("rb", "z", FieldKind.REGISTER)),
+    Opcode.BRANCH_NOT_ZERO: (Field("ra", "x", _REGISTER), _TARGET),
+    Opcode.BRANCH_LESS: (Field("ra", "x", _REGISTER), Field("rb", "y", _REGISTER), _TARGET),
+    Opcode.SET: (_RD, Field("value", "immediate", _INTEGER)),
+    Opcode.ADD_IMMEDIATE: (_RD, _RA, Field("value", "immediate", _INTEGER)),
+    Opcode.ADD: (_RD, _RA, Field("rb", "z", _REGISTER)),
     Opcode.LOAD_REGISTER: (
         _RD,
-        Field("space", "word", FieldKind.SPACE),
-        Field("dtype", "z", FieldKind.INTEGER_TYPE),
+        Field("space", "word", _SPACE),
+        Field("dtype", "z", INTEGER_TYPE),
         _RA,
-        Field("offset", "immediate", FieldKind.INTEGER),
+        Field("offset", "immediate", _INTEGER),
     ),
     Opcode.DESCRIPTOR: (
         _SLOT,
-        Field("space", "y", FieldKind.SPACE),
-        Field("dtype", "z", FieldKind.DATA_TYPE),
-        Field("rank", "word", FieldKind.RANK),
+        Field("space", "y", _SPACE),
+        Field("dtype", "z", _named(DataType)),
+        Field("rank", "word", FieldKind(0, MAX_RANK)),
     ),
     Opcode.AXIS: (
         _SLOT,
-        Field("axis", "y", FieldKind.AXIS),
-        Field("dim", "word", FieldKind.DIM),
-        Field("stride", "immediate", FieldKind.INTEGER),
+        Field("axis", "y", FieldKind(0, MAX_RANK - 1)),
+        Field("dim", "word", FieldKind(1, MAX_DIM)),
+        Field("stride", "immediate", _INTEGER),
     ),
     Opcode.SETTINGS: (
-        Field("slot", "x", FieldKind.SETTINGS_SLOT),
-        Field("word", "y", FieldKind.SETTINGS_WORD),
-        Field("bits", "immediate", FieldKind.BITS),
+        Field("slot", "x", FieldKind(1, SETTINGS_SLOTS - 1, "s")),
+        Field("word", "y", FieldKind(0, len(WORDS) - 1, names=WORDS)),
+        Field("bits", "immediate", BITS),
     ),
 }
 """The fields of every CONTROL and CONFIG instruction, in assembly order; all other bits are zero."""
@@ -214,25 +187,16 @@ class OperandRule:
 SOURCES = ("first", "second", "third", "fourth")
 _ONE, _TWO, _THREE = SOURCES[:1], SOURCES[:2], SOURCES[:3]
 
-OPERAND_RULES: Mapping[Function, OperandRule] = {
-    Function.LOAD: OperandRule(_ONE),
-    Function.STORE: OperandRule(_ONE),
+OPERAND_RULES: Mapping[Function, OperandRule] = dict.fromkeys(Function, OperandRule(_ONE)) | {
     Function.GATHER: OperandRule(_TWO),
     Function.SEND: OperandRule((), _ONE, peer=True),
     Function.RECEIVE: OperandRule((), peer=True),
     Function.CONVOLVE: OperandRule(_TWO, ("third", "fourth"), accumulate=True),
-    Function.COPY: OperandRule(_ONE),
     Function.FILL: OperandRule(()),
-    Function.MAP: OperandRule(_ONE),
     Function.BINARY: OperandRule(_TWO),
     Function.AFFINE: OperandRule(_THREE),
     Function.WHERE: OperandRule(_THREE),
-    Function.REDUCE: OperandRule(_ONE),
-    Function.SOFTMAX: OperandRule(_ONE),
     Function.NORMALIZE: OperandRule(_ONE, ("second", "third")),
-    Function.LRN: OperandRule(_ONE),
-    Function.POOL_MAX: OperandRule(_ONE),
-    Function.POOL_AVERAGE: OperandRule(_ONE),
     Function.DEPTHWISE: OperandRule(_TWO, ("third", "fourth")),
 }
 """The operands and flags of each function."""

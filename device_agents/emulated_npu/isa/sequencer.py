@@ -5,7 +5,7 @@ Execution and timing both take their commands from here; loops are unrolled on t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, ExecutionFault
@@ -84,21 +84,9 @@ class _ControlUnit:
         self._instructions, self._layers, self._read = instructions, layers, read
         self._registers = [0] * REGISTERS
         self._descriptors, self._settings = DescriptorSlots(), SettingsSlots()
-        self._actions: Mapping[Opcode, Callable[[int, ControlInstruction], int]] = {
-            Opcode.JUMP: self._jump,
-            Opcode.BRANCH_NOT_ZERO: self._branch_not_zero,
-            Opcode.BRANCH_LESS: self._branch_less,
-            Opcode.SET: self._set,
-            Opcode.ADD_IMMEDIATE: self._add_immediate,
-            Opcode.ADD: self._add,
-            Opcode.LOAD_REGISTER: self._load_register,
-            Opcode.DESCRIPTOR: self._set_descriptor,
-            Opcode.AXIS: self._set_axis,
-            Opcode.SETTINGS: self._set_settings,
-        }
 
     def steps(self, budget: int) -> Iterator[IssuedStep]:
-        instructions, actions = self._instructions, self._actions
+        instructions = self._instructions
         items = {pc: item for pc, one in enumerate(instructions) if (item := _synchronisation(one, self._layers[pc]))}
         pc = control = 0
         for _ in range(budget):
@@ -109,75 +97,56 @@ class _ControlUnit:
                 yield IssuedStep(pc, self._command(pc, instruction), control)
                 pc, control = pc + 1, 0
                 continue
-            if instruction.opcode is Opcode.HALT:
+            opcode = instruction.opcode
+            if opcode is Opcode.HALT:
                 yield IssuedStep(pc, None, control + 1)
                 return
             item = items.get(pc)
             if item is not None:
                 yield IssuedStep(pc, item, control)
                 control = 0
-            action = actions.get(instruction.opcode)
-            if action is None:
-                pc += 1
+            if item is None or opcode is Opcode.LOAD_REGISTER:
+                pc, control = self._configure(pc, instruction), control + 1
             else:
-                pc, control = action(pc, instruction), control + 1
+                pc += 1
         raise BudgetExceeded(
             f"the program is at instruction {pc} after {budget} instructions",
             "it loops without end, or is longer than the budget allows",
             "Correct the loop, or run a smaller network",
         )
 
-    # CONTROL and CONFIG: each method takes the index of its instruction and returns that of the next.
-
-    @staticmethod
-    def _jump(_: int, instruction: ControlInstruction) -> int:
-        return instruction.word
-
-    def _branch_not_zero(self, pc: int, instruction: ControlInstruction) -> int:
-        return instruction.word if self._registers[instruction.x] else pc + 1
-
-    def _branch_less(self, pc: int, instruction: ControlInstruction) -> int:
-        less = self._registers[instruction.x] < self._registers[instruction.y]
-        return instruction.word if less else pc + 1
-
-    def _set(self, pc: int, instruction: ControlInstruction) -> int:
-        self._registers[instruction.x] = instruction.immediate
-        return pc + 1
-
-    def _add_immediate(self, pc: int, instruction: ControlInstruction) -> int:
-        self._registers[instruction.x] = _wrap(self._registers[instruction.y] + instruction.immediate)
-        return pc + 1
-
-    def _add(self, pc: int, instruction: ControlInstruction) -> int:
+    def _configure(self, pc: int, instruction: ControlInstruction) -> int:
+        """Apply a CONFIG instruction or a jump; return the index of the next instruction."""
+        opcode, x, y, z, word, immediate = instruction
         registers = self._registers
-        registers[instruction.x] = _wrap(registers[instruction.y] + registers[instruction.z])
+        if opcode is Opcode.AXIS:
+            self._descriptors.set_axis(x, y, word, immediate)
+        elif opcode is Opcode.SET:
+            registers[x] = immediate
+        elif opcode is Opcode.ADD_IMMEDIATE:
+            registers[x] = _wrap(registers[y] + immediate)
+        elif opcode is Opcode.DESCRIPTOR:
+            self._descriptors.set_header(x, Space(y), DataType(z), word)
+        elif opcode is Opcode.SETTINGS:
+            self._settings.set_word(x, y, immediate)
+        elif opcode is Opcode.ADD:
+            registers[x] = _wrap(registers[y] + registers[z])
+        elif opcode is Opcode.LOAD_REGISTER:
+            registers[x] = self._loaded(pc, Space(word), DataType(z), _wrap(registers[y] + immediate))
+        elif opcode is Opcode.BRANCH_LESS:
+            return word if registers[x] < registers[y] else pc + 1
+        elif opcode is Opcode.JUMP or registers[x]:  # the last one is BRANCH_NOT_ZERO
+            return word
         return pc + 1
 
-    def _load_register(self, pc: int, instruction: ControlInstruction) -> int:
+    def _loaded(self, pc: int, space: Space, dtype: DataType, address: int) -> int:
         if self._read is None:
             raise ExecutionFault(
                 f"instruction {pc} loads a register from memory",
                 "the time of this program depends on values that only a functional run computes",
                 "run it functionally",
             )
-        address = _wrap(self._registers[instruction.y] + instruction.immediate)
-        self._registers[instruction.x] = _wrap(self._read(Space(instruction.word), DataType(instruction.z), address))
-        return pc + 1
-
-    def _set_descriptor(self, pc: int, instruction: ControlInstruction) -> int:
-        _, slot, space, dtype, rank, _ = instruction
-        self._descriptors.set_header(slot, Space(space), DataType(dtype), rank)
-        return pc + 1
-
-    def _set_axis(self, pc: int, instruction: ControlInstruction) -> int:
-        _, slot, axis, _, dim, stride = instruction
-        self._descriptors.set_axis(slot, axis, dim, stride)
-        return pc + 1
-
-    def _set_settings(self, pc: int, instruction: ControlInstruction) -> int:
-        _, slot, word, _, _, bits = instruction
-        self._settings.set_word(slot, word, bits)
-        return pc + 1
+        return _wrap(self._read(space, dtype, address))
 
     # IO and CP: registers and slots become operands and settings.
 

@@ -25,7 +25,7 @@ class DescriptorSlots:
 
     def __init__(self) -> None:
         self._slots = [_DescriptorSlot() for _ in range(DESCRIPTOR_SLOTS)]
-        self._by_content: dict[tuple[object, ...], Descriptor] = {}
+        self._by_content: dict[Descriptor, Descriptor] = {}
 
     def set_header(self, number: int, space: Space, dtype: DataType, rank: int) -> None:
         """Write the fields of a DESCRIPTOR instruction; the axes stay as they are."""
@@ -39,10 +39,9 @@ class DescriptorSlots:
 
     def read(self, number: int, pc: int) -> Descriptor:
         """Return the descriptor in a slot; raise ExecutionFault, naming the instruction `pc`, if it was never set."""
-        return self._slots[number].ready or self._read(number, pc)
-
-    def _read(self, number: int, pc: int) -> Descriptor:
         slot = self._slots[number]
+        if slot.ready is not None:
+            return slot.ready
         if slot.header is None:
             raise ExecutionFault(f"instruction {pc} uses descriptor slot {number}, which no DESCRIPTOR has set")
         space, dtype, rank = slot.header
@@ -50,10 +49,8 @@ class DescriptorSlots:
         if 0 in dims:
             axis = dims.index(0)
             raise ExecutionFault(f"instruction {pc} uses descriptor slot {number}, whose axis {axis} no AXIS has set")
-        key = (space, dtype, dims, strides)
-        if key not in self._by_content:
-            self._by_content[key] = Descriptor(space, dtype, dims, strides)
-        slot.ready = self._by_content[key]
+        made = Descriptor(space, dtype, dims, strides)
+        slot.ready = self._by_content.setdefault(made, made)
         return slot.ready
 
 
@@ -83,10 +80,9 @@ class SettingsSlots:
 
     def read(self, number: int, pc: int) -> Settings:
         """Return the settings in a slot; raise ExecutionFault, naming the instruction `pc`, if it was never set."""
-        return self._slots[number].ready or self._read(number, pc)
-
-    def _read(self, number: int, pc: int) -> Settings:
         slot = self._slots[number]
+        if slot.ready is not None:
+            return slot.ready
         if slot.words is None:
             raise ExecutionFault(f"instruction {pc} uses settings slot {number}, which no SETTINGS has set")
         key = tuple(slot.words)

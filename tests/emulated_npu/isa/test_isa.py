@@ -16,6 +16,7 @@ from device_agents.emulated_npu.isa.instructions import (
     CONTROL_FIELDS,
     DESCRIPTOR_SLOTS,
     INSTRUCTION_BYTES,
+    JUMP_TARGET,
     MAX_PEER,
     OPERAND_RULES,
     REGISTERS,
@@ -23,7 +24,6 @@ from device_agents.emulated_npu.isa.instructions import (
     SETTINGS_SLOTS,
     ControlInstruction,
     DataInstruction,
-    FieldKind,
     Instruction,
     Opcode,
     OperandReference,
@@ -226,7 +226,7 @@ def test_the_page_has_every_field(opcode: Opcode) -> None:
     assert f"| {int(opcode):#04x} |" in row
     for field in CONTROL_FIELDS[opcode]:
         assert f"{places[field.place]}: {field.name}" in row
-    assert (FieldKind.TARGET in {field.kind for field in CONTROL_FIELDS[opcode]}) == ("target" in row.split("|")[3])
+    assert (JUMP_TARGET in {field.kind for field in CONTROL_FIELDS[opcode]}) == ("target" in row.split("|")[3])
 
 
 @pytest.mark.parametrize("function", list(Function), ids=lambda function: function.name)
