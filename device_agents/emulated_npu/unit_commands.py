@@ -179,6 +179,11 @@ class Descriptor:
         return math.prod(self.dims)
 
     @property
+    def bytes(self) -> int:
+        """Size of the elements, repeated ones included."""
+        return math.prod(self.dims) * self.dtype.bytes
+
+    @property
     def extent(self) -> tuple[int, int]:
         """The first byte and one past the last byte that the view touches, relative to its address."""
         low, high = 0, self.dtype.bytes
@@ -196,6 +201,12 @@ class Operand:
 
     descriptor: Descriptor
     address: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The address of the first byte and the one past the last byte that the view touches."""
+        low, high = self.descriptor.extent
+        return self.address + low, self.address + high
 
 
 Triple = tuple[int, int, int]

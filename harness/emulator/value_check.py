@@ -60,7 +60,7 @@ def system_error(model: NetworkModel, system: CompiledSystem, note: Note) -> flo
     """Return `max_rel_error`, as in `ValueCheck`, of a network on several core groups."""
     weights, inputs = _arrays(model)
     with errors_of_compiler():
-        outputs = run_system(system, weights, inputs).outputs
+        outputs = run_system(system, weights, inputs).outputs[0]
     return _difference(model, weights, inputs, outputs, note)
 
 

@@ -17,7 +17,7 @@ from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.pipeline import compile_graph, compile_system
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
-from device_agents.emulated_npu.execution.stream_execution import SystemRun
+from device_agents.emulated_npu.execution.stream_execution import StreamRun
 from device_agents.emulated_npu.machine import Cores, Interconnect, Machine
 from device_agents.emulated_npu.many_cores.system_run import run_system
 
@@ -68,18 +68,19 @@ def compiled_for(
     return compile_system(import_model(network.model), machine, assignment, options)
 
 
-def checked_run(network: NetworkCase, compiled: CompiledSystem, tolerance: float = 1e-5) -> SystemRun:
+def checked_run(network: NetworkCase, compiled: CompiledSystem, tolerance: float = 1e-5) -> StreamRun:
     """Return a run; assert that its outputs equal those of one core, in every order of the queues."""
     found = run_system(compiled, network.weights, network.inputs)
-    assert set(found.outputs) == set(network.expected)
+    (outputs,) = found.outputs
+    assert set(outputs) == set(network.expected)
     try:
-        assert relative_error(found.outputs, execute(alone(network, compiled), network)) <= tolerance
+        assert relative_error(outputs, execute(alone(network, compiled), network)) <= tolerance
     except DoesNotFit:  # parts of a network may fit where all of it does not
-        assert relative_error(found.outputs, network.expected) <= TOLERANCE
+        assert relative_error(outputs, network.expected) <= TOLERANCE
     for order in ORDERS[1:]:
-        again = run_system(compiled, network.weights, network.inputs, order=order)
-        for name, array in again.outputs.items():
-            assert array.tobytes() == found.outputs[name].tobytes(), order
+        (again,) = run_system(compiled, network.weights, network.inputs, order=order).outputs
+        for name, array in again.items():
+            assert array.tobytes() == outputs[name].tobytes(), order
     return found
 
 

@@ -7,13 +7,13 @@ in which the two queues proceed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, ExecutionFault
 from device_agents.emulated_npu.execution import vfu, vfu_windows
-from device_agents.emulated_npu.execution.interleaving import Order, Queues, queue_depths, run_items
+from device_agents.emulated_npu.execution.interleaving import UNLIMITED, Order, Queues, run_items
 from device_agents.emulated_npu.execution.memory import Memories, ResolvedView, resolve_view
 from device_agents.emulated_npu.execution.mfu import convolve
 from device_agents.emulated_npu.execution.signatures import operands_of
@@ -54,16 +54,11 @@ class ExecutionCounters:
     windows, including taps on padding.
     """
 
-    read_bytes: dict[Space, int]
-    written_bytes: dict[Space, int]
-    high_water: dict[Space, int]
+    read_bytes: dict[Space, int] = field(default_factory=lambda: dict.fromkeys(Space, 0))
+    written_bytes: dict[Space, int] = field(default_factory=lambda: dict.fromkeys(Space, 0))
+    high_water: dict[Space, int] = field(default_factory=lambda: dict.fromkeys(Space, 0))
     multiply_adds: int = 0
     commands: int = 0
-
-    @classmethod
-    def zero(cls) -> ExecutionCounters:
-        """Return counters of zero."""
-        return cls(dict.fromkeys(Space, 0), dict.fromkeys(Space, 0), dict.fromkeys(Space, 0))
 
 
 class FunctionalMachine:
@@ -71,8 +66,7 @@ class FunctionalMachine:
 
     def __init__(self, memories: Memories) -> None:
         self.memories = memories
-        self.counters = ExecutionCounters.zero()
-        self.setup_counters = ExecutionCounters.zero()
+        self.counters, self.setup_counters = ExecutionCounters(), ExecutionCounters()
 
     def execute(self, command: Command) -> None:
         """Compute the command's values and write its target, as if all sources were read first.
@@ -134,12 +128,10 @@ def memories_for(machine: Machine, footprint: Footprint) -> Memories:
         ("LLC", footprint.llc_bytes, machine.llc.bytes, "llc.bytes"),
         ("the halo buffer", footprint.halo_bytes, machine.halo_bytes, "halo_bytes"),
         ("NB and the halo buffer", neurons, machine.nb_bytes, "nb_bytes"),
+        ("SB", footprint.sb_bytes, machine.sb_bytes, "nb_bytes" if machine.shared_buffer else "sb_bytes"),
     ]
-    if machine.shared_buffer:
-        demands.append(("SB", footprint.sb_bytes, machine.nb_bytes, "nb_bytes"))
+    if machine.shared_buffer:  # of sb_bytes = nb_bytes
         demands.append(("the shared buffer", footprint.shared_bytes, machine.nb_bytes, "nb_bytes"))
-    else:
-        demands.append(("SB", footprint.sb_bytes, machine.sb_bytes, "sb_bytes"))
     for name, demand, limit, parameter in demands:
         if not 0 <= demand <= limit:
             raise DoesNotFit(
@@ -168,21 +160,20 @@ def run(
     inputs: Mapping[str, Array],
     *,
     order: Order = "program",
-    queues: Queues | None = None,
+    queues: Queues = UNLIMITED,
     budget_instructions: int = DEFAULT_BUDGET,
 ) -> Mapping[str, Array]:
     """Run the program once and return its outputs by name; `machine.counters` then holds its totals.
 
     `fill` may be empty if the constants are still in memory from an earlier run. `order` selects how the queues proceed
-    if the semaphores leave a choice; `queues` are their depths, unlimited by default. `budget_instructions` limits the
-    instructions, loops unrolled.
+    if the semaphores leave a choice; `queues` are their depths. `budget_instructions` limits the instructions, loops
+    unrolled.
 
     Raises InvalidProgram, ExecutionFault with the instruction's number, Deadlock, or BudgetExceeded.
     """
-    depths = queues or queue_depths(None)
-    load(program, machine, fill, order=order, queues=depths, budget_instructions=budget_instructions)
+    load(program, machine, fill, order=order, queues=queues, budget_instructions=budget_instructions)
     steps = start_run(program, machine.memories, inputs, budget_instructions=budget_instructions)
-    run_items(steps, machine.execute, order=order, queues=depths)
+    run_items(steps, machine.execute, order=order, queues=queues)
     return outputs_of(program, machine.memories)
 
 
@@ -192,7 +183,7 @@ def load(
     fill: Filling,
     *,
     order: Order = "program",
-    queues: Queues | None = None,
+    queues: Queues = UNLIMITED,
     budget_instructions: int = DEFAULT_BUDGET,
 ) -> None:
     """Write the constants, if there are any, and then run the setup of the program; raise as `run`.
@@ -207,7 +198,7 @@ def load(
         setup = program.setup
         runs, machine.counters = machine.counters, machine.setup_counters
         steps = _issued(setup.code, setup.layer_of, machine.memories, budget_instructions)
-        run_items(steps, machine.execute, order=order, queues=queues or queue_depths(None))
+        run_items(steps, machine.execute, order=order, queues=queues)
         machine.counters = runs
 
 
@@ -237,11 +228,7 @@ def _issued(code: bytes, layer_of: Sequence[int], memories: Memories, budget_ins
 
 def outputs_of(program: Program, memories: Memories) -> dict[str, Array]:
     """Return the outputs of a program by name, after a run."""
-    return {port.name: memories.view(_operand(port)).copy() for port in program.outputs}
-
-
-def _operand(port: Port) -> Operand:
-    return Operand(Descriptor(Space.DDR, port.dtype, port.shape, port.strides), port.address)
+    return {port.name: memories.view(port.operand).copy() for port in program.outputs}
 
 
 def _put_input(memories: Memories, port: Port, inputs: Mapping[str, Array]) -> None:
@@ -249,7 +236,7 @@ def _put_input(memories: Memories, port: Port, inputs: Mapping[str, Array]) -> N
         raise ExecutionFault(
             f"the input {port.name} is missing", f"given are {', '.join(inputs) or 'none'}", "name every input"
         )
-    given, view = inputs[port.name], memories.writable(_operand(port))
+    given, view = inputs[port.name], memories.writable(port.operand)
     if given.shape != view.shape or given.dtype != view.dtype:
         raise ExecutionFault(
             f"the input {port.name} is {given.dtype.name} {given.shape}",

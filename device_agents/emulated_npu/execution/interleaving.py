@@ -9,36 +9,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
-from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue, Wait
 
 Order = Literal["program", "io-first", "cp-first"]
-
-# The depth of an unlimited queue; it bounds the memory that a long program takes.
-_PLENTY = 1 << 16
 
 _Entry = tuple[int, int, Command | Wait | Post]
 """Position in the order of issue, index of the instruction, item."""
 
 
-@dataclass(frozen=True)
-class Queues:
+class Queues(NamedTuple):
     """The depths of the queues; issue stops while the queue of the next item is full."""
 
     io_depth: int
     cp_depth: int
 
 
-def queue_depths(machine: Machine | None) -> Queues:
-    """Return the depths of a machine; without one, depths so large that an order reaches its extreme."""
-    if machine is None:
-        return Queues(_PLENTY, _PLENTY)
-    return Queues(machine.io_queue_depth, machine.cp_queue_depth)
+UNLIMITED = Queues(1 << 16, 1 << 16)
+"""Depths so large that an order reaches its extreme; they bound the memory that a long program takes."""
 
 
 def run_items(steps: Iterable[IssuedStep], execute: Callable[[Command], None], *, order: Order, queues: Queues) -> None:
@@ -49,7 +40,7 @@ def run_items(steps: Iterable[IssuedStep], execute: Callable[[Command], None], *
 
     Raises Deadlock if neither queue can proceed, and the errors of `execute` with the instruction's number added.
     """
-    for deadlock in run_while_possible(steps, execute, _always, order=order, queues=queues):
+    for deadlock in run_while_possible(steps, execute, lambda _: True, order=order, queues=queues):
         raise deadlock
 
 
@@ -78,10 +69,6 @@ def run_while_possible(
     yield from scheduler.drain()
 
 
-def _always(_: Command) -> bool:
-    return True
-
-
 class _Scheduler:
     """The queues of issued items, and the semaphores."""
 
@@ -89,7 +76,7 @@ class _Scheduler:
         self, execute: Callable[[Command], None], is_ready: Callable[[Command], bool], order: Order, queues: Queues
     ) -> None:
         self._execute, self._can_start = execute, is_ready
-        self._depths = {Queue.IO: queues.io_depth, Queue.CP: queues.cp_depth}
+        self._depths = queues
         self._pending: dict[Queue, deque[_Entry]] = {Queue.IO: deque(), Queue.CP: deque()}
         self._semaphores: dict[int, int] = {}
         self._issued = 0

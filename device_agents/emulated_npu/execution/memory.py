@@ -65,7 +65,7 @@ def resolve_view(descriptor: Descriptor) -> ResolvedView:
         strides=used,
         dtype=NUMPY_TYPES[descriptor.dtype],
         elements=descriptor.elements,
-        bytes=descriptor.elements * descriptor.dtype.bytes,
+        bytes=descriptor.bytes,
         disjoint=_is_disjoint(dims, used, descriptor.dtype.bytes),
     )
 

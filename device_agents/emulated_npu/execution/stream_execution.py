@@ -23,7 +23,7 @@ from device_agents.emulated_npu.execution.functional import (
     outputs_of,
     start_run,
 )
-from device_agents.emulated_npu.execution.interleaving import Order, queue_depths, run_while_possible
+from device_agents.emulated_npu.execution.interleaving import UNLIMITED, Order, run_while_possible
 from device_agents.emulated_npu.execution.memory import NUMPY_TYPES, Memories
 from device_agents.emulated_npu.execution.signatures import fault, operands_of
 from device_agents.emulated_npu.isa.program import Program
@@ -52,22 +52,6 @@ class StreamRun:
 
     outputs: tuple[Mapping[str, Array], ...]
     counters: Mapping[int, ExecutionCounters]
-
-
-@dataclass(frozen=True)
-class SystemRun:
-    """The outputs of a single input by name, and counters as in `StreamRun`."""
-
-    outputs: Mapping[str, Array]
-    counters: Mapping[int, ExecutionCounters]
-
-
-def run_cores(
-    groups: Sequence[GroupProgram], machine: Machine, inputs: Mapping[str, Array], *, order: Order = "program"
-) -> SystemRun:
-    """Run all cores on one input of the network; raise as `run_stream`."""
-    run = run_stream(groups, machine, (inputs,), order=order)
-    return SystemRun(run.outputs[0], run.counters)
 
 
 def run_stream(
@@ -230,7 +214,7 @@ class _CoreExecution:
         """Run the program on the input of this number; yield whenever it has to wait for a message."""
         self._number = number
         steps = start_run(self.program, self.memories, inputs)
-        return run_while_possible(steps, self._execute, self._is_ready, order=order, queues=queue_depths(None))
+        return run_while_possible(steps, self._execute, self._is_ready, order=order, queues=UNLIMITED)
 
     def _is_ready(self, command: Command) -> bool:
         return command.function is not Function.RECEIVE or self._messages.is_there(self._number, self.core, command)

@@ -15,7 +15,7 @@ from typing import Any
 
 from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
-from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType
+from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Descriptor, Operand, Space
 
 MAGIC = b"\x89ENPU\r\n\x1a"
 VERSION = 3
@@ -40,6 +40,11 @@ class Port:
     dtype: DataType
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+    @property
+    def operand(self) -> Operand:
+        """The port as an operand."""
+        return Operand(Descriptor(Space.DDR, self.dtype, self.shape, self.strides), self.address)
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,11 @@ class Program:
         the format of `to_bytes`. `encoding.decode` checks the instructions.
         """
         code, metadata = _sections(data)
-        return _program(code, _parse_json(metadata))
+        try:
+            parsed = json.loads(metadata)
+        except (ValueError, RecursionError) as error:
+            raise _invalid(f"the metadata of the program are not JSON: {error}") from error
+        return _program(code, parsed)
 
 
 def _sections(data: bytes) -> tuple[bytes, bytes]:
@@ -146,17 +155,12 @@ def _port_fields(port: Port) -> dict[str, object]:
     return {**asdict(port), "dtype": port.dtype.name}
 
 
-def _parse_json(metadata: bytes) -> object:
-    try:
-        return json.loads(metadata)
-    except (ValueError, RecursionError) as error:
-        raise _invalid(f"the metadata of the program are not JSON: {error}") from error
-
-
 def _program(code: bytes, metadata: object) -> Program:
     keys = ("machine", "layers", "layer_of", "inputs", "outputs", "footprint", "setup")
     parts = _object(metadata, "metadata", keys)
-    footprint = _footprint(parts["footprint"])
+    sizes = _object(parts["footprint"], "footprint", tuple(field.name for field in fields(Footprint)))
+    _integers(list(sizes.values()), "footprint", 0, _INT64_MAX)
+    footprint = Footprint(**sizes)
     setup = _object(parts["setup"], "setup", ("code_bytes", "layers", "layer_of"))
     (setup_bytes,) = _integers([setup["code_bytes"]], "the code bytes of the setup", 0, len(code))
     body = len(code) - setup_bytes
@@ -196,37 +200,26 @@ def _expand_runs(runs: list[Any], layers: int, instructions: int) -> tuple[int, 
 
 
 def _ports(items: object, what: str, ddr_bytes: int) -> tuple[Port, ...]:
-    return tuple(_checked(_port(item), ddr_bytes) for item in _list(items, what, MAX_PORTS))
+    return tuple(_port(item, ddr_bytes) for item in _list(items, what, MAX_PORTS))
 
 
-def _port(item: object) -> Port:
+def _port(item: object, ddr_bytes: int) -> Port:
+    """Return the port; raise InvalidProgram if an element lies outside the DDR of the program."""
     parts = _object(item, "a port", tuple(field.name for field in fields(Port)))
     name, dtype = _text(parts["name"], "the name of a port"), _text(parts["dtype"], "the type of a port")
-    if dtype not in DataType.__members__:
-        raise _invalid(f"port {_short(name)} has the unknown type {_short(dtype)}")
     port = f"port {_short(name)}"
+    if dtype not in DataType.__members__:
+        raise _invalid(f"{port} has the unknown type {_short(dtype)}")
     (address,) = _integers([parts["address"]], f"the address of {port}", 0, _INT64_MAX)
     shape = _integers(parts["shape"], f"the shape of {port}", 1, _INT32_MAX)
     if len(shape) > MAX_RANK:
         raise _invalid(f"{port} has {len(shape)} axes, at most {MAX_RANK} are possible")
     strides = _integers(parts["strides"], f"the strides of {port}", -_INT64_MAX, _INT64_MAX, count=len(shape))
-    return Port(name, address, DataType[dtype], shape, strides)
-
-
-def _checked(port: Port, ddr_bytes: int) -> Port:
-    """Return the port; raise InvalidProgram if an element lies outside the DDR of the program."""
-    reaches = [(size - 1) * stride for size, stride in zip(port.shape, port.strides, strict=True)]
-    first = port.address + sum(min(0, reach) for reach in reaches)
-    end = port.address + sum(max(0, reach) for reach in reaches) + port.dtype.bytes
+    found = Port(name, address, DataType[dtype], shape, strides)
+    first, end = found.operand.span
     if first < 0 or end > ddr_bytes:
-        raise _invalid(f"port {_short(port.name)} lies at bytes {first} to {end - 1} of {ddr_bytes} bytes of DDR")
-    return port
-
-
-def _footprint(item: object) -> Footprint:
-    names = tuple(field.name for field in fields(Footprint))
-    parts = _object(item, "footprint", names)
-    return Footprint(*_integers([parts[name] for name in names], "footprint", 0, _INT64_MAX))
+        raise _invalid(f"{port} lies at bytes {first} to {end - 1} of {ddr_bytes} bytes of DDR")
+    return found
 
 
 def _object(value: object, what: str, keys: tuple[str, ...]) -> dict[str, Any]:

@@ -6,23 +6,23 @@ from collections.abc import Mapping
 
 from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.execution.interleaving import Order
-from device_agents.emulated_npu.execution.stream_execution import GroupProgram, SystemRun, run_cores
+from device_agents.emulated_npu.execution.stream_execution import GroupProgram, StreamRun, run_stream
 from device_agents.emulated_npu.numpy_types import Array
 
 
 def run_system(
     compiled: CompiledSystem, weights: Mapping[str, Array], inputs: Mapping[str, Array], *, order: Order = "program"
-) -> SystemRun:
-    """Run all cores functionally: `weights` by initializer, `inputs` by input of the network.
+) -> StreamRun:
+    """Run all cores on one input of the network: `weights` by initializer, `inputs` by input.
 
     Raises DoesNotFit if the host lacks memory, EmulatorError for a machine that has timing but no values, and the
-    errors of `run_cores`.
+    errors of `run_stream`.
     """
-    return run_cores(group_programs(compiled, weights), compiled.machine, inputs, order=order)
+    return run_stream(group_programs(compiled, weights), compiled.machine, (inputs,), order=order)
 
 
 def group_programs(compiled: CompiledSystem, weights: Mapping[str, Array]) -> list[GroupProgram]:
-    """Return the programs and constants of every group, for `run_cores` and `run_stream`."""
+    """Return the programs and constants of every group, for `run_stream`."""
     return [
         GroupProgram({core.core: core.program for core in group.cores}, group.image(weights))
         for group in compiled.groups

@@ -13,7 +13,7 @@ from scratchpad import Array, Scratchpad, dense
 
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock, DoesNotFit, ExecutionFault
 from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
-from device_agents.emulated_npu.execution.interleaving import Order, Queues, queue_depths, run_items
+from device_agents.emulated_npu.execution.interleaving import UNLIMITED, Order, Queues, run_items
 from device_agents.emulated_npu.execution.memory import Memories
 from device_agents.emulated_npu.isa.assembly import assemble
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
@@ -161,7 +161,7 @@ def double_buffered(machine: FunctionalMachine) -> list[Item]:
 
 def outcome(items: Iterable[Item], order: Order, machine: FunctionalMachine, queues: Queues | None = None) -> Array:
     """Return the second half of DDR after the items."""
-    run_items(steps(items), machine.execute, order=order, queues=queues or queue_depths(None))
+    run_items(steps(items), machine.execute, order=order, queues=queues or UNLIMITED)
     return machine.memories.view(ddr(16, 4)).copy()
 
 

@@ -21,7 +21,7 @@ from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
 from device_agents.emulated_npu.compiler.planning.messages import ReceivedValue, with_receives
 from device_agents.emulated_npu.compiler.planning.placement import Buffer, dense_strides, region_operand
 from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
-from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_cores, run_stream
+from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_stream
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
 from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Operand, Space
 
@@ -164,7 +164,7 @@ def _receive(peer: int, address: int) -> Command:
 
 
 def _run(*groups: dict[int, Program]) -> dict[str, Array]:
-    return dict(run_cores([GroupProgram(group, ()) for group in groups], MACHINE, {"x": X}).outputs)
+    return dict(run_stream([GroupProgram(group, ()) for group in groups], MACHINE, ({"x": X},)).outputs[0])
 
 
 def test_what_is_sent_is_there_when_it_has_been_received() -> None:

@@ -25,7 +25,7 @@ from device_agents.emulated_npu.compiler.splitting.assignment import Assignment,
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_layer
 from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS, CannotSplit
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
-from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_cores
+from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_stream
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Space
@@ -64,7 +64,7 @@ def test_split_networks_compute_what_one_core_does(data: st.DataObject) -> None:
         return
     found = checked_run(network, compiled, 1e-5)
     other = _in_order(compiled, network.weights, network.inputs, data.draw(st.permutations(range(count))))
-    for name, array in found.outputs.items():
+    for name, array in found.outputs[0].items():
         assert array.tobytes() == other[name].tobytes()
 
 
@@ -76,7 +76,7 @@ def _in_order(
     for group in compiled.groups:
         cores = [group.cores[place] for place in order] if len(group.cores) == len(order) else group.cores[::-1]
         groups.append(GroupProgram({core.core: core.program for core in cores}, group.image(weights)))
-    return run_cores(groups, compiled.machine, inputs).outputs
+    return run_stream(groups, compiled.machine, (inputs,)).outputs[0]
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def test_a_chain_of_layers_in_stages(ends: tuple[int, ...]) -> None:
     network = _convolutions(4)
     compiled = compiled_for(network, MACHINE, in_turn(import_model(network.model), *ends))
     found = checked_run(network, compiled)
-    assert found.outputs["t3"].tobytes() == execute(alone(network, compiled), network)["t3"].tobytes()
+    assert found.outputs[0]["t3"].tobytes() == execute(alone(network, compiled), network)["t3"].tobytes()
     assert _crossings(compiled) == {(core, core + 1) for core in range(len(ends))}
     assert [group.stage for group in compiled.groups] == list(range(len(ends) + 1))
     assert [group.depth for group in compiled.groups] == [1, *(2 for _ in ends)]
@@ -358,7 +358,7 @@ def test_inputs_one_after_the_other(cores: tuple[tuple[int, ...], ...], order: O
     found = run_stream(group_programs(compiled, network.weights), compiled.machine, stream, order=order)
     singles = [run_system(compiled, network.weights, inputs) for inputs in stream]
     for together, single in zip(found.outputs, singles, strict=True):
-        assert together["y"].tobytes() == single.outputs["y"].tobytes()
+        assert together["y"].tobytes() == single.outputs[0]["y"].tobytes()
     assert len({output["y"].tobytes() for output in found.outputs}) == 5
     for core, counters in found.counters.items():
         assert counters.written_bytes == {
