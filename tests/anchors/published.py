@@ -15,7 +15,7 @@ from typing import Any
 from anchors.nvdla_sheet import SheetLayer, SheetMachine, network_cycles, read_sheet
 from anchors.tiled_chains import ValidConvolution, chained_elements, halo_macs, layer_by_layer_elements
 
-from device_agents.emulated_npu.timing.systolic import weight_stationary_cycles
+from device_agents.emulated_npu.timing.systolic import systolic_cycles
 
 FOLDER = Path(__file__).resolve().parent
 NS_PER_S = 1_000_000_000
@@ -85,7 +85,7 @@ def systolic_layer_cycles(layer: dict[str, Any], rows: int, columns: int) -> int
     """Return the weight-stationary cycles of a row of the ResNet-18 anchor."""
     side = -(-(layer["size"] - layer["kernel"] + layer["stride"]) // layer["stride"])
     depth = layer["kernel"] ** 2 * layer["in_channels"]
-    return weight_stationary_cycles(side * side, layer["out_channels"], depth, rows, columns)
+    return systolic_cycles("weight-stationary", side * side, layer["out_channels"], depth, rows, columns)[0]
 
 
 def systolic_comparisons() -> Iterator[Comparison]:

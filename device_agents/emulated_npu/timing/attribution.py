@@ -8,6 +8,7 @@ without gap or overlap, so every picosecond belongs to one layer.
 from __future__ import annotations
 
 import enum
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -47,19 +48,6 @@ class WaitTime(NamedTuple):
     ps: int
 
 
-class LayerTime(NamedTuple):
-    """The part of the makespan that belongs to a layer, by activity."""
-
-    io_ps: int
-    cp_ps: int
-    control_ps: int
-
-    @property
-    def ps(self) -> int:
-        """The sum over the activities."""
-        return self.io_ps + self.cp_ps + self.control_ps
-
-
 def layer_of(step: IssuedStep) -> int:
     """Return the hardware layer that a step belongs to; NOTHING for none."""
     return NOTHING if step.item is None else step.item.layer
@@ -70,22 +58,17 @@ def binding_path(schedule: Schedule) -> Iterator[Segment]:
     return _path_from_end(schedule, 0)
 
 
-def layer_times(schedule: Schedule) -> dict[int, LayerTime]:
-    """Return the makespan divided among layers; the key NOTHING holds the time of no layer."""
-    sums: dict[int, list[int]] = {}
-    steps = schedule.steps
+def layer_times(schedule: Schedule) -> dict[int, list[int]]:
+    """Return the picoseconds of each layer by Activity; the key NOTHING holds the time of no layer."""
+    sums: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
     for step, activity, begin, end in binding_path(schedule):
-        item = steps[step].item
-        layer = NOTHING if item is None else item.layer
-        if layer not in sums:
-            sums[layer] = [0, 0, 0]
-        sums[layer][activity] += end - begin
-    return {layer: LayerTime(*parts) for layer, parts in sums.items()}
+        sums[layer_of(schedule.steps[step])][activity] += end - begin
+    return dict(sums)
 
 
 def wait_times(schedule: Schedule, queue: Queue) -> tuple[WaitTime, ...]:
     """Return the idle time of a queue until the end of the run, by waiting instruction and cause."""
-    found: dict[tuple[int, int, int, int], int] = {}
+    found: Counter[tuple[int, int, int, int]] = Counter()
     free = 0
     for index in schedule.entries[queue]:
         served = schedule.served_ps[index]
@@ -99,7 +82,7 @@ def wait_times(schedule: Schedule, queue: Queue) -> tuple[WaitTime, ...]:
 
 
 def _collect(
-    found: dict[tuple[int, int, int, int], int],
+    found: Counter[tuple[int, int, int, int]],
     steps: Sequence[IssuedStep],
     pc: int,
     layer: int,
@@ -107,8 +90,7 @@ def _collect(
 ) -> None:
     for segment in path:
         due = steps[segment.step]
-        key = (pc, layer, due.pc, layer_of(due))
-        found[key] = found.get(key, 0) + segment.end_ps - segment.begin_ps
+        found[pc, layer, due.pc, layer_of(due)] += segment.end_ps - segment.begin_ps
 
 
 def _path_from_end(schedule: Schedule, since_ps: int) -> Iterator[Segment]:

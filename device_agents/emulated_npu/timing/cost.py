@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from device_agents.emulated_npu.arithmetic import PS_PER_S, ceil_div
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine, Mfu
-from device_agents.emulated_npu.timing import systolic
-from device_agents.emulated_npu.timing.transfer_cost import Demand, Traffic, demands, external_bytes, present
+from device_agents.emulated_npu.timing.systolic import systolic_cycles
+from device_agents.emulated_npu.timing.transfer_cost import Demand, Traffic, demands, dims_of, external_bytes
 from device_agents.emulated_npu.timing.vector_cost import vector_operations
-from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Queue, Settings
+from device_agents.emulated_npu.unit_commands import Command, Function, Queue, Settings
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def macs(command: Command) -> int:
         pixels, taps, channels, columns = _matrix_shape(command)
         return pixels * taps * channels * columns
     if command.function is Function.DEPTHWISE:
-        return command.target.descriptor.elements * math.prod(_dims(command, command.second, 5)[:3])
+        return command.target.descriptor.elements * math.prod(dims_of(command, command.second, 5)[:3])
     return 0
 
 
@@ -104,8 +104,8 @@ class CostModel:
 
 def _matrix_shape(command: Command) -> tuple[int, int, int, int]:
     """Return output pixels, kernel taps, input channels and output channels."""
-    *pixels, columns = _dims(command, command.target, 4)
-    *taps, channels, _ = _dims(command, command.second, 5)
+    *pixels, columns = dims_of(command, command.target, 4)
+    *taps, channels, _ = dims_of(command, command.second, 5)
     return math.prod(pixels), math.prod(taps), channels, columns
 
 
@@ -113,24 +113,15 @@ def _matrix_cycles(mfu: Mfu, command: Command) -> tuple[int, int]:
     """Return the cycles of a CONVOLVE without start-up, and how many of them stream products.
 
     A dot-product array computes `rows` products for each of `columns` outputs in every cycle: all cycles stream. The
-    stationary dataflows follow SCALE-Sim's closed forms (systolic.py); each fold streams one vector per cycle.
+    stationary dataflows follow SCALE-Sim's closed forms (systolic.py).
     """
     pixels, taps, channels, columns = _matrix_shape(command)
     if 0 in (pixels, taps, channels, columns):
         return 0, 0
     if mfu.dataflow == "dot-product":
-        cycles = _dot_product_cycles(mfu, command.settings, _dims(command, command.second, 5), pixels)
+        cycles = _dot_product_cycles(mfu, command.settings, dims_of(command, command.second, 5), pixels)
         return cycles, cycles
-    depth = taps * channels
-    shape = (pixels, columns, depth, mfu.rows, mfu.columns)
-    if mfu.dataflow == "weight-stationary":
-        folds = ceil_div(depth, mfu.rows) * ceil_div(columns, mfu.columns)
-        return systolic.weight_stationary_cycles(*shape), folds * pixels
-    if mfu.dataflow == "output-stationary":
-        folds = ceil_div(pixels, mfu.rows) * ceil_div(columns, mfu.columns)
-        return systolic.output_stationary_cycles(*shape), folds * depth
-    folds = ceil_div(depth, mfu.rows) * ceil_div(pixels, mfu.columns)
-    return systolic.input_stationary_cycles(*shape), folds * columns
+    return systolic_cycles(mfu.dataflow, pixels, columns, taps * channels, mfu.rows, mfu.columns)
 
 
 def _dot_product_cycles(mfu: Mfu, settings: Settings, weights: tuple[int, ...], pixels: int) -> int:
@@ -145,11 +136,3 @@ def _dot_product_cycles(mfu: Mfu, settings: Settings, weights: tuple[int, ...], 
             raise ExecutionFault("CONVOLVE has a stride of zero")
         return ceil_div(groups * depth * height * width * ceil_div(channels * unfolded, mfu.rows), unfolded)
     return groups * depth * height * width * ceil_div(channels, mfu.rows)
-
-
-def _dims(command: Command, operand: Operand | None, rank: int) -> tuple[int, ...]:
-    """Return the sizes of an operand that must have `rank` axes."""
-    dims = present(command, operand).descriptor.dims
-    if len(dims) != rank:
-        raise ExecutionFault(f"{command.function.name} has an operand of {len(dims)} axes", f"it needs {rank}")
-    return dims

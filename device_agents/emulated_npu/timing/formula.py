@@ -11,7 +11,7 @@ Independent of single_core.py on purpose: each checks the other.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -87,7 +87,7 @@ class _Recurrence:
         self._costs = costs
         self._lanes = (_QueueState(machine.io_queue_depth), _QueueState(machine.cp_queue_depth))
         self._depths = (machine.io_queue_depth, machine.cp_queue_depth)
-        self._units: dict[int, _Units] = {}
+        self._units: defaultdict[int, _Units] = defaultdict(_Units)
         self._durations: dict[int, tuple[Command, int]] = {}
         self._issue_ps = 0
 
@@ -137,9 +137,9 @@ class _Recurrence:
             duration_ps = self._duration_ps(item)
             lane.busy_ps += duration_ps
         elif isinstance(item, Post):
-            self._of(item.semaphore).post(item.count, at_ps)
+            self._units[item.semaphore].post(item.count, at_ps)
         else:
-            there_ps = self._of(item.semaphore).take(item.count)
+            there_ps = self._units[item.semaphore].take(item.count)
             if there_ps is None:
                 return False
             at_ps = max(at_ps, there_ps)
@@ -167,12 +167,6 @@ class _Recurrence:
         if known is None:
             known = self._durations[id(command)] = (command, self._costs.duration_ps(command))
         return known[1]
-
-    def _of(self, semaphore: int) -> _Units:
-        found = self._units.get(semaphore)
-        if found is None:
-            found = self._units[semaphore] = _Units()
-        return found
 
     def _stuck(self) -> Deadlock:
         heads = [

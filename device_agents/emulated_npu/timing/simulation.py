@@ -13,7 +13,7 @@ each semaphore, as in the compiler's programs; if both compete for units, their 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Execution
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.attribution import LayerTime, WaitTime, layer_of, layer_times, wait_times
+from device_agents.emulated_npu.timing.attribution import WaitTime, layer_of, layer_times, wait_times
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.single_core import NOTHING, Schedule, schedule
 from device_agents.emulated_npu.unit_commands import Command, Function, Queue
@@ -38,7 +38,7 @@ class Timing:
     - `io_ps`, `cp_ps`: busy time of the queues' servers, memory latency included; CP is `mfu_ps` plus `vfu_ps`.
     - `control_ps`: time in which both queues were idle.
     - `wait_ps`: idle time of `waiting_queue`, the queue with the larger sum (IO if both are equal); `waits` divides it.
-    - `layers`: latency in the network by layer index; `no_layer_ps`: time of no layer; `layer_parts`: by activity.
+    - `layers`: latency in the network by layer index; `no_layer_ps`: time of no layer.
     """
 
     schedule: Schedule
@@ -54,7 +54,6 @@ class Timing:
     waits: tuple[WaitTime, ...]
     layers: tuple[int, ...]
     no_layer_ps: int
-    layer_parts: Mapping[int, LayerTime]
 
     def cycles(self, ps: int) -> float:
         """Convert picoseconds to cycles of the machine."""
@@ -138,7 +137,7 @@ def _timing(result: Schedule, cycle_ps: int) -> Timing:
         if duration and isinstance(step.item, Command) and step.item.function is Function.CONVOLVE
     )
     waiting = Queue.IO if io_ps >= cp_ps else Queue.CP
-    parts = layer_times(result)
+    layers_ps = {layer: sum(parts) for layer, parts in layer_times(result).items()}
     count = max((layer_of(step) for step in result.steps), default=NOTHING) + 1
     return Timing(
         schedule=result,
@@ -152,9 +151,8 @@ def _timing(result: Schedule, cycle_ps: int) -> Timing:
         wait_ps=result.makespan_ps - max(io_ps, cp_ps),
         waiting_queue=waiting,
         waits=wait_times(result, waiting),
-        layers=tuple(parts[layer].ps if layer in parts else 0 for layer in range(count)),
-        no_layer_ps=parts[NOTHING].ps if NOTHING in parts else 0,
-        layer_parts=parts,
+        layers=tuple(layers_ps.get(layer, 0) for layer in range(count)),
+        no_layer_ps=layers_ps.get(NOTHING, 0),
     )
 
 

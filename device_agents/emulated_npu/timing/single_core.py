@@ -21,6 +21,7 @@ and takes longer for one core and one input: see docs/performance.md.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -69,9 +70,7 @@ def schedule(
     Raises `Deadlock` if nothing can continue, naming the heads of both queues, and `BudgetExceeded` for a run
     longer than `limit_ps`.
     """
-    engine = _CoreEngine(steps, durations_ps, machine, limit_ps, issue_ps)
-    engine.run()
-    return engine.result()
+    return _CoreEngine(steps, durations_ps, machine, limit_ps, issue_ps).run()
 
 
 @dataclass(slots=True)
@@ -125,13 +124,13 @@ class _CoreEngine:
         self._kinds = [_kind(step) for step in steps]
         self._gaps = [(step.control + (step.item is not None)) * issue_ps for step in steps]
         self._servers = (_Server(Queue.IO, machine.io_queue_depth), _Server(Queue.CP, machine.cp_queue_depth))
-        self._semaphores: dict[int, _Semaphore] = {}
+        self._semaphores: defaultdict[int, _Semaphore] = defaultdict(_Semaphore)
         self._position = 0
         self._clock = 0
         self._issued, self._served, self._finished = ([0] * len(steps) for _ in range(3))
         self._service_cause, self._issue_cause, self._released_by = ([NOTHING] * len(steps) for _ in range(3))
 
-    def run(self) -> None:
+    def run(self) -> Schedule:
         io, cp = self._servers
         while True:
             self._issue()
@@ -144,8 +143,6 @@ class _CoreEngine:
                 self._serve(cp, cp_ps)
         if self._position < len(self._steps) or any(server.head < len(server.order) for server in self._servers):
             raise self._deadlock()
-
-    def result(self) -> Schedule:
         finishing = max(self._servers, key=lambda server: server.free_ps)
         ends_by_queue = finishing.free_ps >= self._clock
         return Schedule(
@@ -202,7 +199,7 @@ class _CoreEngine:
         index = server.order[server.head]
         item = self._steps[index].item
         if type(item) is Wait:
-            post = self._semaphore(item.semaphore).take(item.count)
+            post = self._semaphores[item.semaphore].take(item.count)
             if post == NOTHING:
                 server.blocked = True
                 return
@@ -210,7 +207,7 @@ class _CoreEngine:
         cause = server.last if now_ps == server.free_ps else NOTHING
         self._leave(server, index, now_ps, cause)
         if type(item) is Post:
-            self._semaphore(item.semaphore).post(index, item.count)
+            self._semaphores[item.semaphore].post(index, item.count)
             self._wake(self._servers[1 - server.queue], item.semaphore, now_ps)
 
     def _leave(self, server: _Server, index: int, now_ps: int, cause: int) -> None:
@@ -228,17 +225,11 @@ class _CoreEngine:
         index = server.order[server.head]
         item = self._steps[index].item
         if isinstance(item, Wait) and item.semaphore == semaphore:
-            post = self._semaphore(semaphore).take(item.count)
+            post = self._semaphores[semaphore].take(item.count)
             if post != NOTHING:
                 server.blocked = False
                 self._released_by[index] = post
                 self._leave(server, index, now_ps, post)
-
-    def _semaphore(self, number: int) -> _Semaphore:
-        found = self._semaphores.get(number)
-        if found is None:
-            found = self._semaphores[number] = _Semaphore()
-        return found
 
     def _deadlock(self) -> Deadlock:
         steps = self._steps
@@ -247,7 +238,7 @@ class _CoreEngine:
             for server in self._servers
         }
         stuck = steps[self._position] if self._position < len(steps) else None
-        return locked(heads, stuck, lambda number: self._semaphore(number).value)
+        return locked(heads, stuck, lambda number: self._semaphores[number].value)
 
 
 def _kind(step: IssuedStep) -> int:

@@ -39,10 +39,14 @@ class Traffic(NamedTuple):
 
 
 class _Runs(NamedTuple):
-    """Runs of adjacent bytes: their number and their length."""
+    """Runs of adjacent bytes."""
 
     number: int
     length_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.number * self.length_bytes
 
 
 def _runs(descriptor: Descriptor, skip: int = 0) -> _Runs:
@@ -89,7 +93,7 @@ def _transfers(command: Command) -> _Transfers:
 def external_bytes(command: Command) -> tuple[Traffic, ...]:
     """Return the bytes that an IO command reads and writes, by external memory; empty for a CP command."""
     return tuple(
-        Traffic(space, *(sum(run.number * run.length_bytes for run in runs) for runs in sides))
+        Traffic(space, *(sum(run.bytes for run in runs) for runs in sides))
         for space, sides in _transfers(command).items()
     )
 
@@ -103,20 +107,17 @@ def demands(machine: Machine, command: Command) -> tuple[Demand, ...]:
     if moves_nothing(command):
         return ()
     found = _memory_demands(machine, command, _transfers(command))
-    return (*found, _link_demand(machine, command, Resource.LINK)) if _sends(command) else found
+    is_sent = command.function is Function.SEND
+    return (*found, _link_demand(machine, command, Resource.LINK)) if is_sent else found
 
 
 def demands_across(machine: Machine, command: Command) -> tuple[tuple[Demand, ...], tuple[Demand, ...]]:
     """Return the demands of a SEND to another chip on its own chip and on the other; raise as `demands`."""
     if moves_nothing(command):
         return (), ()
-    reading: _Transfers = {}
-    writing: _Transfers = {}
-    for space, (reads, writes) in _transfers(command).items():
-        if reads:
-            reading[space] = (reads, [])
-        if writes:
-            writing[space] = ([], writes)
+    transfers = _transfers(command).items()
+    reading: _Transfers = {space: (reads, []) for space, (reads, _) in transfers if reads}
+    writing: _Transfers = {space: ([], writes) for space, (_, writes) in transfers if writes}
     link, way_out = (_link_demand(machine, command, each) for each in (Resource.LINK, Resource.CHIP_LINK))
     own = _memory_demands(machine, command, reading) if reading else ()
     return (*own, link, way_out), (*_memory_demands(machine, command, writing), link)
@@ -124,11 +125,7 @@ def demands_across(machine: Machine, command: Command) -> tuple[tuple[Demand, ..
 
 def moves_nothing(command: Command) -> bool:
     """Return whether an IO command takes no time of its own: RECEIVE, and a SEND without payload."""
-    return command.function is Function.RECEIVE or (_sends(command) and command.first is None)
-
-
-def _sends(command: Command) -> bool:
-    return command.function is Function.SEND
+    return command.function is Function.RECEIVE or (command.function is Function.SEND and command.first is None)
 
 
 def _memory_demands(machine: Machine, command: Command, transfers: _Transfers) -> tuple[Demand, ...]:
@@ -148,8 +145,7 @@ def _memory_demand(machine: Machine, space: Space, runs: list[_Runs]) -> Demand:
     burst = memory.burst_bytes
     bursts_bytes = sum(run.number * ceil_div(run.length_bytes, burst) * burst for run in runs)
     work_ps = math.ceil(bursts_bytes * PS_PER_S / memory.bytes_per_s)
-    moved_bytes = sum(run.number * run.length_bytes for run in runs)
-    return Demand(Resource(space), round(memory.latency_ns * PS_PER_NS), work_ps, moved_bytes)
+    return Demand(Resource(space), round(memory.latency_ns * PS_PER_NS), work_ps, sum(run.bytes for run in runs))
 
 
 def _link_demand(machine: Machine, command: Command, resource: Resource) -> Demand:
@@ -159,8 +155,7 @@ def _link_demand(machine: Machine, command: Command, resource: Resource) -> Dema
         why = f"{machine.name} has no {resource.name.lower()}"
         raise ExecutionFault("a command sends over a link", why, "Compile the network for this machine")
     target = command.target.descriptor
-    payload_bytes = target.elements * target.dtype.bytes
-    return Demand(resource, 0, math.ceil(payload_bytes * PS_PER_S / link.bytes_per_s), payload_bytes)
+    return Demand(resource, 0, math.ceil(target.bytes * PS_PER_S / link.bytes_per_s), target.bytes)
 
 
 def message_ps(machine: Machine, sender: int, receiver: int) -> int:
@@ -175,3 +170,11 @@ def present(command: Command, operand: Operand | None) -> Operand:
     if operand is None:
         raise ExecutionFault(f"{command.function.name} lacks an operand")
     return operand
+
+
+def dims_of(command: Command, operand: Operand | None, rank: int) -> tuple[int, ...]:
+    """Return the sizes of an operand; raise `ExecutionFault` unless the command has it with `rank` axes."""
+    dims = present(command, operand).descriptor.dims
+    if len(dims) != rank:
+        raise ExecutionFault(f"{command.function.name} has an operand of {len(dims)} axes", f"it needs {rank}")
+    return dims

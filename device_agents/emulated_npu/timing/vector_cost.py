@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from device_agents.emulated_npu.emulator_errors import ExecutionFault
+from device_agents.emulated_npu.timing.transfer_cost import dims_of, present
 from device_agents.emulated_npu.unit_commands import Activation, Binary, Command, Function, Reduction
 
 _SPECIALS: Mapping[Activation, int] = {
@@ -70,14 +70,14 @@ def _body(command: Command) -> tuple[int, int]:
     """Return the simple and special operations of a command without its activation."""
     function, settings = command.function, command.settings
     elements = command.target.descriptor.elements
-    if function is Function.MAP:
-        specials = _SPECIALS.get(settings.activation, 0)
-        return (0, specials * elements) if specials else (elements, 0)
-    if function is Function.BINARY:
-        specials = _BINARY_SPECIALS.get(settings.mode, 0)
+    if function in (Function.MAP, Function.BINARY):
+        is_map = function is Function.MAP
+        specials = _SPECIALS.get(settings.activation, 0) if is_map else _BINARY_SPECIALS.get(settings.mode, 0)
         return (0, specials * elements) if specials else (elements, 0)
     if function is Function.REDUCE:
-        return _reduce(command)
+        inputs = present(command, command.first).descriptor.elements
+        simple = inputs * (2 if settings.mode == Reduction.ARGMAX else 1)
+        return simple + elements * (settings.mode == Reduction.MEAN), elements * (settings.mode == Reduction.L2)
     if function in (Function.SOFTMAX, Function.NORMALIZE):
         return _row_passes(command)
     if function is Function.LRN:
@@ -86,17 +86,9 @@ def _body(command: Command) -> tuple[int, int]:
         taps = math.prod(settings.kernel)
         return elements * (taps + (function is Function.POOL_AVERAGE)), 0
     if function is Function.DEPTHWISE:
-        return elements * (_depthwise_taps(command) + (command.third is not None) + (command.fourth is not None)), 0
+        taps = math.prod(dims_of(command, command.second, 5)[:3])
+        return elements * (taps + (command.third is not None) + (command.fourth is not None)), 0
     return elements, 0
-
-
-def _reduce(command: Command) -> tuple[int, int]:
-    if command.first is None:
-        raise ExecutionFault("REDUCE lacks an operand")
-    inputs, outputs = command.first.descriptor.elements, command.target.descriptor.elements
-    mode = command.settings.mode
-    simple = inputs * (2 if mode == Reduction.ARGMAX else 1) + (outputs if mode == Reduction.MEAN else 0)
-    return simple, outputs if mode == Reduction.L2 else 0
 
 
 def _row_passes(command: Command) -> tuple[int, int]:
@@ -108,9 +100,3 @@ def _row_passes(command: Command) -> tuple[int, int]:
         return elements * 4, elements + rows
     affine = command.second is not None or command.third is not None
     return elements * (3 + affine), rows * 2
-
-
-def _depthwise_taps(command: Command) -> int:
-    if command.second is None or len(command.second.descriptor.dims) != 5:
-        raise ExecutionFault("DEPTHWISE lacks weights (kd, kh, kw, C, m)")
-    return math.prod(command.second.descriptor.dims[:3])

@@ -5,11 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.timing.systolic import (
-    input_stationary_cycles,
-    output_stationary_cycles,
-    weight_stationary_cycles,
-)
+from device_agents.emulated_npu.timing.systolic import systolic_cycles
 
 SIZES = st.integers(1, 12)
 
@@ -22,16 +18,16 @@ def _folds(size: int, array: int) -> int:
 def test_stationary_weights_take_as_long_as_their_wavefront(m: int, n: int, k: int, rows: int, columns: int) -> None:
     """A fold loads a row per cycle; vector v then meets the weight at (i, j) i + j cycles after it enters."""
     last = max(rows + v + i + j for v in range(m) for i in range(rows) for j in range(columns))
-    expected = _folds(k, rows) * _folds(n, columns) * (last + 1) - 1
-    assert weight_stationary_cycles(m, n, k, rows, columns) == expected
+    folds = _folds(k, rows) * _folds(n, columns)
+    assert systolic_cycles("weight-stationary", m, n, k, rows, columns) == (folds * (last + 1) - 1, folds * m)
 
 
 @given(SIZES, SIZES, SIZES, SIZES, SIZES)
 def test_stationary_sums_take_as_long_as_their_wavefront(m: int, n: int, k: int, rows: int, columns: int) -> None:
     """Product p of the sum at (i, j) is computed i + j cycles after both operands enter."""
     last = max(p + i + j for p in range(k) for i in range(rows) for j in range(columns))
-    expected = _folds(m, rows) * _folds(n, columns) * (last + 1) - 1
-    assert output_stationary_cycles(m, n, k, rows, columns) == expected
+    folds = _folds(m, rows) * _folds(n, columns)
+    assert systolic_cycles("output-stationary", m, n, k, rows, columns) == (folds * (last + 1) - 1, folds * k)
 
 
 @given(SIZES, SIZES, SIZES, SIZES, SIZES)
@@ -39,4 +35,5 @@ def test_stationary_inputs_are_stationary_weights_of_the_transposed_product(
     m: int, n: int, k: int, rows: int, columns: int
 ) -> None:
     """Holding the inputs of A B is holding the weights of its transpose."""
-    assert input_stationary_cycles(m, n, k, rows, columns) == weight_stationary_cycles(n, m, k, rows, columns)
+    transposed = systolic_cycles("weight-stationary", n, m, k, rows, columns)
+    assert systolic_cycles("input-stationary", m, n, k, rows, columns) == transposed
