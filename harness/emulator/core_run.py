@@ -16,7 +16,6 @@ from device_agents.emulated_npu.reports.accounting import (
     peak_bytes,
     useful_macs,
 )
-from device_agents.emulated_npu.reports.setup_time import setup_alone
 from device_agents.emulated_npu.reports.statistics import LayerRow, layer_rows
 from device_agents.emulated_npu.unit_commands import Space
 from harness.emulator.error_translation import errors_of_compiler, errors_of_user
@@ -139,7 +138,7 @@ def time_loaded(loaded: LoadedProgram, cycle_budget: int | None = None) -> tuple
 
 def setup_cycles(loaded: LoadedProgram) -> float:
     """Return the cycles of the program's setup; 0 without one. The setup of a program file is checked, too."""
-    alone = setup_alone(loaded.program)
+    alone = loaded.program.setup_alone()
     return 0.0 if alone is None else time_loaded(replace(loaded, program=alone))[0].cycles
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from device_agents.emulated_npu.inference import TimedProgram
-from device_agents.emulated_npu.reports.chrome_trace import LayerLabel, chrome_trace, labels_of_names
+from device_agents.emulated_npu.reports.chrome_trace import LayerLabel, chrome_trace
 from harness.emulator.core_run import time_loaded
 from harness.emulator.loading import LoadedProgram
 from harness.errors import InputError
@@ -22,7 +22,7 @@ def trace(loaded: LoadedProgram, cycle_budget: int | None = None) -> tuple[Timed
             why="A trace has several events per item, and the browser that shows them holds them all in memory",
             next_step="Trace a smaller network or input (--dim); `harness npu run` reports the times of the layers",
         )
-    labels = labels_of_names(loaded.program.layers)
+    labels = tuple(map(LayerLabel, loaded.program.layers))
     if loaded.source is not None:
         layers = zip(loaded.source.compiled.graph.layers, loaded.source.operators, strict=True)
         labels = tuple(LayerLabel(layer.name, operators, layer.nodes) for layer, operators in layers)

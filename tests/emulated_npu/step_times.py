@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.core_code import CoreSteps, Translation
-from device_agents.emulated_npu.timing.core_engine import StreamEngine
-from device_agents.emulated_npu.timing.core_stream import EntryTimes
+from device_agents.emulated_npu.timing.core_engine import run_engine
+from device_agents.emulated_npu.timing.core_stream import EntryTimes, StreamState
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.stream_timing import NO_LIMIT_PS
 
@@ -34,9 +34,9 @@ def step_times(
 ) -> tuple[StepTimes, ...]:
     """Return the times of all steps for input `run` of a stream, by core."""
     translation = Translation(cores, machine, CostModel(machine), depths)
-    engine = StreamEngine(translation, machine, inputs, NO_LIMIT_PS, kept_run=run)
-    engine.run()
-    return tuple(_by_step(code.source, code.kinds, engine.kept[index]) for index, code in enumerate(translation.codes))
+    stream = StreamState(translation, inputs, NO_LIMIT_PS, kept_run=run)
+    run_engine(translation, stream)
+    return tuple(_by_step(code.source, code.kinds, stream.kept[index]) for index, code in enumerate(translation.codes))
 
 
 def _by_step(source: CoreSteps, kinds: Sequence[int], times: EntryTimes) -> StepTimes:

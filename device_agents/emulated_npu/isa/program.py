@@ -10,7 +10,7 @@ import itertools
 import json
 import struct
 import zlib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from device_agents.emulated_npu.emulator_errors import InvalidProgram
@@ -89,6 +89,14 @@ class Program:
     outputs: tuple[Port, ...]
     footprint: Footprint
     setup: Setup = NO_SETUP
+
+    def setup_alone(self) -> Program | None:
+        """Return the setup as a program without inputs and outputs, for timing; None if there is no setup."""
+        setup = self.setup
+        if not setup.code:
+            return None
+        own = {field.name: getattr(setup, field.name) for field in fields(Setup)}
+        return replace(self, **own, inputs=(), outputs=(), setup=NO_SETUP)
 
     def to_bytes(self) -> bytes:
         """Return the content of a program file; equal programs give equal bytes."""

@@ -12,7 +12,7 @@ from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.planning.tiling import Geometry
 from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
-from device_agents.emulated_npu.isa.program import Port, Program
+from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.occupancy import occupancy
@@ -51,9 +51,9 @@ def moved_by_class(
 ) -> Mapping[TensorClass, MovedBytes]:
     """Return the payload bytes by class of tensor; the first three classes sum to `moved_by_memory`.
 
-     "weights" are all constants, "input_output" the inputs and outputs of the network, "activations" the tensors that
-     layers leave in DDR or the last-level cache for others, "halo_copies" the copies between NB and the
-    auxiliary buffer.
+    "weights" are all constants, "input_output" the inputs and outputs of the network, "activations" the tensors that
+    layers leave in DDR or the last-level cache for others, "halo_copies" the copies between NB and the auxiliary
+    buffer.
     """
     classes = _AddressClasses(compiled)
     found: dict[TensorClass, MovedBytes] = dict.fromkeys(TENSOR_CLASSES, MovedBytes())
@@ -68,18 +68,10 @@ def moved_by_class(
             if written:
                 found[classes.kind(command.target, command.layer)] += MovedBytes(written_bytes=written)
         if command.function is Function.COPY:
-            found["halo_copies"] += _halo_copy(command)
+            target = command.target.descriptor
+            read = sum(one.descriptor.bytes for one in command.sources if one.descriptor.space is Space.HALO)
+            found["halo_copies"] += MovedBytes(read, target.bytes if target.space is Space.HALO else 0)
     return found
-
-
-def _halo_copy(command: Command) -> MovedBytes:
-    kept = command.target.descriptor
-    read = sum(_payload(source) for source in command.sources if source.descriptor.space is Space.HALO)
-    return MovedBytes(read, _payload(command.target) if kept.space is Space.HALO else 0)
-
-
-def _payload(operand: Operand) -> int:
-    return operand.descriptor.elements * operand.descriptor.dtype.bytes
 
 
 class _AddressClasses:
@@ -90,10 +82,10 @@ class _AddressClasses:
         addresses = [packed.address for packed in compiled.packed] + [plain.address for plain in compiled.plain]
         self._first_constant = min(addresses, default=compiled.program.footprint.ddr_bytes)
         ports = (*compiled.program.inputs, *compiled.program.outputs)
-        self._ports: dict[int, list[tuple[int, int]]] = {
-            layer.index: [_span(port) for port in ports if port.name in _values_of(layer)]
-            for layer in compiled.graph.layers
-        }
+        self._ports: dict[int, list[tuple[int, int]]] = {}
+        for layer in compiled.graph.layers:
+            values = {layer.output.value, *(view.value for view in layer.reads)}
+            self._ports[layer.index] = [port.operand.span for port in ports if port.name in values]
 
     def kind(self, operand: Operand, layer: int) -> TensorClass:
         """Return the class of an operand that an IO command of a layer moves."""
@@ -103,15 +95,6 @@ class _AddressClasses:
             return "weights"
         is_port = any(low <= operand.address < high for low, high in self._ports.get(layer, ()))
         return "input_output" if is_port else "activations"
-
-
-def _span(port: Port) -> tuple[int, int]:
-    reach = sum((size - 1) * stride for size, stride in zip(port.shape, port.strides, strict=True))
-    return port.address, port.address + reach + port.dtype.bytes
-
-
-def _values_of(layer: HardwareLayer) -> set[str]:
-    return {layer.output.value, *(view.value for view in layer.reads)}
 
 
 def useful_macs(compiled: Compiled) -> Mapping[int, int]:
@@ -124,13 +107,9 @@ def useful_macs(compiled: Compiled) -> Mapping[int, int]:
     for plan in compiled.plans:
         for layer in plan.layers:
             if layer.function in (Function.CONVOLVE, Function.DEPTHWISE):
-                found[layer.index] += _outputs(plan.geometry, layer) * _taps(layer)
+                products = layer.inputs[0].shape[-1] if layer.matrix else math.prod(layer.fixed_weights.shape[1:])
+                found[layer.index] += _outputs(plan.geometry, layer) * products
     return found
-
-
-def _taps(layer: HardwareLayer) -> int:
-    """Return the number of products in one output element."""
-    return layer.inputs[0].shape[-1] if layer.matrix else math.prod(layer.fixed_weights.shape[1:])
 
 
 def _outputs(geometry: Geometry, layer: HardwareLayer) -> int:

@@ -11,7 +11,7 @@ Times are microseconds in steps of a nanosecond, Perfetto's resolution; `args` h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,11 +41,6 @@ class LayerLabel:
     nodes: tuple[str, ...] = ()
 
 
-def labels_of_names(names: Iterable[str]) -> tuple[LayerLabel, ...]:
-    """Return labels from names alone, as a program file holds them."""
-    return tuple(LayerLabel(name) for name in names)
-
-
 def chrome_trace(
     timing: Timing, machine: Machine, labels: Sequence[LayerLabel], *, costs: CostModel | None = None
 ) -> dict[str, Any]:
@@ -73,32 +68,23 @@ def _us(ps: int) -> float:
     return ps // 1000 / 1000
 
 
+def _event(phase: str, track: int, name: str, ts: float, **more: Any) -> Event:
+    return {"ph": phase, "name": name, "pid": _PID, "tid": track, "ts": ts, **more}
+
+
 def _slice(track: int, name: str, category: str, span_ps: tuple[int, int], args: Event) -> Event:
     begin, end = span_ps
     # Both ends are rounded down, so that adjoining slices neither overlap nor leave a gap.
     duration = (end // 1000 - begin // 1000) / 1000
     args = {**args, "start_ps": begin, "duration_ps": end - begin}
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": _PID,
-        "tid": track,
-        "ts": _us(begin),
-        "dur": duration,
-        "args": args,
-    }
+    return _event("X", track, name, _us(begin), cat=category, dur=duration, args=args)
 
 
 def _metadata(machine: Machine) -> Iterator[Event]:
-    yield _named("process_name", _LAYERS, {"name": f"emulated NPU {machine.name}"})
+    yield _event("M", _LAYERS, "process_name", 0, args={"name": f"emulated NPU {machine.name}"})
     for track, name in _TRACKS.items():
-        yield _named("thread_name", track, {"name": name})
-        yield _named("thread_sort_index", track, {"sort_index": track})
-
-
-def _named(name: str, track: int, args: Event) -> Event:
-    return {"ph": "M", "name": name, "pid": _PID, "tid": track, "ts": 0, "args": args}
+        yield _event("M", track, "thread_name", 0, args={"name": name})
+        yield _event("M", track, "thread_sort_index", 0, args={"sort_index": track})
 
 
 def _label(labels: Sequence[LayerLabel], layer: int) -> LayerLabel:
@@ -192,15 +178,7 @@ def _synchronisation_events(timing: Timing) -> Iterator[Event]:
 
 
 def _arrow(phase: str, track: int, at_ps: int, number: int, semaphore: int) -> Event:
-    event: Event = {
-        "ph": phase,
-        "cat": "sync",
-        "name": f"semaphore {semaphore}",
-        "id": number,
-        "pid": _PID,
-        "tid": track,
-        "ts": _us(at_ps),
-    }
+    event = _event(phase, track, f"semaphore {semaphore}", _us(at_ps), cat="sync", id=number)
     return {**event, "bp": "e"} if phase == "f" else event
 
 
@@ -219,7 +197,8 @@ def _bandwidth_counters(timing: Timing, machine: Machine, costs: CostModel) -> I
                 rates[_us(begin)] = (read / (end - begin) * 1000, written / (end - begin) * 1000)
                 rates[_us(end)] = (0.0, 0.0)
         for ts, (read_rate, write_rate) in rates.items():
-            yield _counter(f"{space.name} GB/s", ts, {"read": round(read_rate, 6), "written": round(write_rate, 6)})
+            args = {"read": round(read_rate, 6), "written": round(write_rate, 6)}
+            yield _event("C", _LAYERS, f"{space.name} GB/s", ts, args=args)
 
 
 def _occupancy_counters(timing: Timing) -> Iterator[Event]:
@@ -230,8 +209,4 @@ def _occupancy_counters(timing: Timing) -> Iterator[Event]:
         # Within one nanosecond the last value counts.
         values = {0.0: 0} | {_us(ps): count for ps, count in zip(times.tolist(), live.tolist(), strict=True)}
         for ts, count in values.items():
-            yield _counter(f"{space.name} live bytes", ts, {"bytes": count})
-
-
-def _counter(name: str, ts: float, args: Event) -> Event:
-    return {"ph": "C", "name": name, "pid": _PID, "tid": _LAYERS, "ts": ts, "args": args}
+            yield _event("C", _LAYERS, f"{space.name} live bytes", ts, args={"bytes": count})

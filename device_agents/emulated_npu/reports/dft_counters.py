@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.graph.odd_blocks import TransformedConvolution
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.timing.cost import macs
-from device_agents.emulated_npu.unit_commands import Binary, Command, Descriptor, Function, Space
+from device_agents.emulated_npu.unit_commands import Binary, Command, Function, Space
 
 Moves = Mapping[tuple[Space, Space], int]
 """Bytes by source and target memory."""
+
+_MOVING = (Function.LOAD, Function.STORE, Function.COPY)
 
 
 @dataclass(frozen=True)
@@ -100,14 +102,7 @@ def _kernel_dfts(setup: Iterable[Command]) -> tuple[Space, range]:
     """Return the memory that holds the kernel DFTs of a convolution, and their addresses."""
     stores = [command.target for command in setup if command.function is Function.STORE]
     (level,) = {target.descriptor.space for target in stores}
-    ends = [target.address + _extent_bytes(target.descriptor) for target in stores]
-    return level, range(min(target.address for target in stores), max(ends))
-
-
-def _extent_bytes(descriptor: Descriptor) -> int:
-    """Return the bytes from the first byte of an operand to the end of its last."""
-    steps = zip(descriptor.dims, descriptor.strides, strict=True)
-    return sum((size - 1) * stride for size, stride in steps) + descriptor.dtype.bytes
+    return level, range(min(target.address for target in stores), max(target.span[1] for target in stores))
 
 
 def _fetched(command: Command, level: Space, kernels: range) -> Iterator[tuple[int, int]]:
@@ -129,9 +124,5 @@ def _moves(commands: Iterable[Command]) -> Moves:
         target = command.target.descriptor
         for source in command.sources:
             read = source.descriptor
-            moved = target if command.function in _MOVING else read
-            found[read.space, target.space] += moved.elements * moved.dtype.bytes
+            found[read.space, target.space] += target.bytes if command.function in _MOVING else read.bytes
     return found
-
-
-_MOVING: Container[Function] = (Function.LOAD, Function.STORE, Function.COPY)

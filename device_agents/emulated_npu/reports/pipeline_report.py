@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 from device_agents.emulated_npu.arithmetic import PS_PER_S
@@ -130,12 +131,12 @@ def _steady(stream: StreamTiming) -> range:
 
 def _group_load(number: int, cores: Sequence[CoreTiming], window: range, interval_ps: float) -> GroupLoad:
     busy_ps = {
-        core.core: (_mean(run.io_ps for run in core.runs[window.start : window.stop]), core.mfu_ps + core.vfu_ps)
+        core.core: (fmean(run.io_ps for run in core.runs[window.start : window.stop]), core.mfu_ps + core.vfu_ps)
         for core in cores
     }
     own_ps = max(
         max(
-            _mean(
+            fmean(
                 run.end_ps - run.begin_ps - run.starved_ps - run.blocked_ps
                 for run in core.runs[window.start : window.stop]
             ),
@@ -148,8 +149,3 @@ def _group_load(number: int, cores: Sequence[CoreTiming], window: range, interva
     by: BoundBy = "io" if io_ps >= cp_ps else "mfu" if busiest.mfu_ps >= busiest.vfu_ps else "vfu"
     load = max(io_ps, cp_ps) / interval_ps
     return GroupLoad(number, len(cores), load, own_ps, by if load >= _BUSY_SHARE else "waiting")
-
-
-def _mean(values: Iterable[int]) -> float:
-    found = list(values)
-    return sum(found) / len(found)

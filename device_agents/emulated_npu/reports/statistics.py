@@ -7,20 +7,22 @@ that its commands occupied the units, hidden or not.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Literal
 
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.attribution import Activity, binding_path, layer_of
-from device_agents.emulated_npu.timing.cost import CommandCost, CostModel
+from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.simulation import Timing
 from device_agents.emulated_npu.timing.single_core import NOTHING
-from device_agents.emulated_npu.unit_commands import Command, Function, Queue, Space
+from device_agents.emulated_npu.unit_commands import Command, Function, Queue
 
 Bound = Literal["io", "compute", "fill", "wait"]
 
 _BOUND_SHARE = 0.6
+_COUNTED = ("macs", "commands", *(f"{space}_{way}_bytes" for space in ("ddr", "llc") for way in ("read", "written")))
 
 
 @dataclass(frozen=True)
@@ -61,50 +63,11 @@ class LayerRow:
 
 @dataclass
 class _LayerSums:
-    """The totals of one layer's commands, in picoseconds and bytes."""
+    """The span of one layer's commands, and totals of them and of its part of the binding path, in ps and bytes."""
 
     begin_ps: int = 1 << 62
     end_ps: int = 0
-    io_ps: int = 0
-    mfu_ps: int = 0
-    vfu_ps: int = 0
-    fill_ps: int = 0
-    macs: int = 0
-    commands: int = 0
-    bytes: dict[tuple[Space, str], int] = field(default_factory=dict)
-    path_io_ps: int = 0
-    path_cp_ps: int = 0
-    path_fill_ps: int = 0
-    path_control_ps: int = 0
-
-    def add(self, command: Command, cost: CommandCost, begin_ps: int, end_ps: int) -> None:
-        self.begin_ps, self.end_ps = min(self.begin_ps, begin_ps), max(self.end_ps, end_ps)
-        duration = end_ps - begin_ps
-        if command.queue is Queue.IO:
-            self.io_ps += duration
-        elif command.function is Function.CONVOLVE:
-            self.mfu_ps += duration
-        else:
-            self.vfu_ps += duration
-        self.fill_ps += cost.fill_ps
-        self.macs += cost.macs
-        self.commands += 1
-        for space, read, written in cost.traffic:
-            self.bytes[space, "read"] = self.bytes.get((space, "read"), 0) + read
-            self.bytes[space, "written"] = self.bytes.get((space, "written"), 0) + written
-
-    def merge(self, other: _LayerSums) -> None:
-        for each in fields(self):
-            name = each.name
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if name == "bytes":
-                self.bytes = {key: mine.get(key, 0) + theirs.get(key, 0) for key in {*mine, *theirs}}
-            elif name == "begin_ps":
-                self.begin_ps = min(mine, theirs)
-            elif name == "end_ps":
-                self.end_ps = max(mine, theirs)
-            else:
-                setattr(self, name, mine + theirs)
+    totals: Counter[str] = field(default_factory=Counter)
 
 
 def layer_rows(
@@ -120,9 +83,7 @@ def layer_rows(
     `useful_macs`: multiply-adds by layer index, without repeated ones.
     """
     sums = _sums(timing, costs or CostModel(machine))
-    total = _LayerSums()
-    for each in sums.values():
-        total.merge(each)
+    total = _LayerSums(totals=sum((each.totals for each in sums.values()), Counter()))
     useful = useful_macs or {}
     rows = [
         _row(timing, machine, index, name, sums.get(index, _LayerSums()), useful.get(index))
@@ -134,58 +95,60 @@ def layer_rows(
 
 def _sums(timing: Timing, costs: CostModel) -> dict[int, _LayerSums]:
     schedule = timing.schedule
-    sums: dict[int, _LayerSums] = {}
+    sums: defaultdict[int, _LayerSums] = defaultdict(_LayerSums)
     for index, step in enumerate(schedule.steps):
-        if isinstance(step.item, Command):
-            mine = sums.setdefault(step.item.layer, _LayerSums())
-            mine.add(step.item, costs.cost(step.item), schedule.served_ps[index], schedule.finished_ps[index])
+        command = step.item
+        if not isinstance(command, Command):
+            continue
+        mine, cost = sums[command.layer], costs.cost(command)
+        begin_ps, end_ps = schedule.served_ps[index], schedule.finished_ps[index]
+        mine.begin_ps, mine.end_ps = min(mine.begin_ps, begin_ps), max(mine.end_ps, end_ps)
+        cp_unit = "mfu" if command.function is Function.CONVOLVE else "vfu"
+        mine.totals["io" if command.queue is Queue.IO else cp_unit] += end_ps - begin_ps
+        mine.totals["fill"] += cost.fill_ps
+        mine.totals["macs"] += cost.macs
+        mine.totals["commands"] += 1
+        for space, read, written in cost.traffic:
+            mine.totals[f"{space.name.lower()}_read_bytes"] += read
+            mine.totals[f"{space.name.lower()}_written_bytes"] += written
     for segment in binding_path(schedule):
         step = schedule.steps[segment.step]
-        mine = sums.setdefault(layer_of(step), _LayerSums())
-        if segment.activity is Activity.CONTROL:
-            mine.path_control_ps += segment.end_ps - segment.begin_ps
-        elif segment.activity is Activity.IO:
-            mine.path_io_ps += segment.end_ps - segment.begin_ps
-        else:
-            mine.path_cp_ps += segment.end_ps - segment.begin_ps
-            if isinstance(step.item, Command):
-                mine.path_fill_ps += costs.cost(step.item).fill_ps
-    return sums
+        totals = sums[layer_of(step)].totals
+        totals[f"path_{segment.activity.name.lower()}"] += segment.end_ps - segment.begin_ps
+        if segment.activity is Activity.CP and isinstance(step.item, Command):
+            totals["path_fill"] += costs.cost(step.item).fill_ps
+    return dict(sums)
 
 
 def _row(timing: Timing, machine: Machine, layer: int, name: str, sums: _LayerSums, useful: int | None) -> LayerRow:
-    path_ps = sums.path_io_ps + sums.path_cp_ps + sums.path_control_ps
+    totals = sums.totals
+    path_ps = totals["path_io"] + totals["path_cp"] + totals["path_control"]
     span_ps = timing.makespan_ps if layer == NOTHING else max(0, sums.end_ps - sums.begin_ps)
-    mfu_cycles = timing.cycles(max(path_ps, sums.mfu_ps))
+    mfu_cycles = timing.cycles(max(path_ps, totals["mfu"]))
     possible = mfu_cycles * machine.mfu.rows * machine.mfu.columns
     return LayerRow(
         layer=layer,
         name=name,
         cycles=timing.cycles(path_ps),
         span_cycles=timing.cycles(span_ps),
-        io_busy_cycles=timing.cycles(sums.io_ps),
-        mfu_busy_cycles=timing.cycles(sums.mfu_ps),
-        vfu_busy_cycles=timing.cycles(sums.vfu_ps),
-        macs=sums.macs,
+        io_busy_cycles=timing.cycles(totals["io"]),
+        mfu_busy_cycles=timing.cycles(totals["mfu"]),
+        vfu_busy_cycles=timing.cycles(totals["vfu"]),
         useful_macs=useful,
-        mfu_utilisation=sums.macs / possible if sums.mfu_ps and possible else None,
-        io_busy=sums.io_ps / span_ps if span_ps else 0.0,
-        mfu_busy=sums.mfu_ps / span_ps if span_ps else 0.0,
-        vfu_busy=sums.vfu_ps / span_ps if span_ps else 0.0,
-        ddr_read_bytes=sums.bytes.get((Space.DDR, "read"), 0),
-        ddr_written_bytes=sums.bytes.get((Space.DDR, "written"), 0),
-        llc_read_bytes=sums.bytes.get((Space.LLC, "read"), 0),
-        llc_written_bytes=sums.bytes.get((Space.LLC, "written"), 0),
-        commands=sums.commands,
-        bound=_bound(sums),
+        mfu_utilisation=totals["macs"] / possible if totals["mfu"] and possible else None,
+        io_busy=totals["io"] / span_ps if span_ps else 0.0,
+        mfu_busy=totals["mfu"] / span_ps if span_ps else 0.0,
+        vfu_busy=totals["vfu"] / span_ps if span_ps else 0.0,
+        bound=_bound(totals),
+        **{name: totals[name] for name in _COUNTED},
     )
 
 
-def _bound(sums: _LayerSums) -> Bound:
-    io_ps, cp_ps, fill_ps = sums.path_io_ps, sums.path_cp_ps, sums.path_fill_ps
-    whole = io_ps + cp_ps + sums.path_control_ps
+def _bound(totals: Counter[str]) -> Bound:
+    io_ps, cp_ps, fill_ps = totals["path_io"], totals["path_cp"], totals["path_fill"]
+    whole = io_ps + cp_ps + totals["path_control"]
     if not whole:
-        io_ps, cp_ps, fill_ps = sums.io_ps, sums.mfu_ps + sums.vfu_ps, sums.fill_ps
+        io_ps, cp_ps, fill_ps = totals["io"], totals["mfu"] + totals["vfu"], totals["fill"]
         whole = io_ps + cp_ps
     if io_ps and io_ps >= _BOUND_SHARE * whole:
         return "io"

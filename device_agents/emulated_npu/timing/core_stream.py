@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.core_code import CoreCode, GroupState
+from device_agents.emulated_npu.timing.core_code import CoreCode, GroupState, Translation
 
 
 class InputRun(NamedTuple):
@@ -48,13 +47,12 @@ class StreamState:
     - `held`: groups that wait for all groups to end an earlier input.
     """
 
-    def __init__(
-        self, cores: int, groups: int, machine: Machine, inputs: int, limit_ps: int, kept_run: int | None
-    ) -> None:
-        self.groups, self.ahead = groups, 2 * groups + 2
+    def __init__(self, translation: Translation, inputs: int, limit_ps: int, kept_run: int | None = None) -> None:
+        cores, self.groups = len(translation.codes), len(translation.groups)
+        self.ahead = 2 * self.groups + 2
         self.ended: dict[int, tuple[int, int]] = {}
         self.held: list[GroupState] = []
-        self.machine, self.inputs, self.limit_ps, self.kept_run = machine, inputs, limit_ps, kept_run
+        self.machine, self.inputs, self.limit_ps, self.kept_run = translation.machine, inputs, limit_ps, kept_run
         self.events: list[int] = []
         self.ready: list[tuple[int, int]] = []
         self.pending = [1] * cores

@@ -13,7 +13,7 @@ import numpy as np
 
 from device_agents.emulated_npu.numpy_types import Int64Array
 from device_agents.emulated_npu.timing.single_core import Schedule
-from device_agents.emulated_npu.unit_commands import Command, Operand, Space
+from device_agents.emulated_npu.unit_commands import Command, Space
 
 _NEVER = -1
 
@@ -61,13 +61,8 @@ def _accesses(schedule: Schedule, space: Space) -> list[_TimedAccess]:
             operands.insert(0, (command.target, False))
         for operand, is_write in operands:
             if operand.descriptor.space is space:
-                found.append(_TimedAccess(*_range(operand), is_write, begin, end))
+                found.append(_TimedAccess(*operand.span, is_write, begin, end))
     return sorted(found, key=lambda access: access.begin_ps)
-
-
-def _range(operand: Operand) -> tuple[int, int]:
-    low, high = operand.descriptor.extent
-    return operand.address + low, operand.address + high
 
 
 class _Lives:

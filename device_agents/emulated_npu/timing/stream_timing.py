@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.core_code import CoreSteps, Translation
-from device_agents.emulated_npu.timing.core_engine import StreamEngine
-from device_agents.emulated_npu.timing.core_stream import InputRun
+from device_agents.emulated_npu.timing.core_engine import run_engine
+from device_agents.emulated_npu.timing.core_stream import InputRun, StreamState
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.resources import Resource
 from device_agents.emulated_npu.unit_commands import Command, Function
@@ -99,18 +99,18 @@ def simulate_cores(
         what = f"{len(cores)} cores run {inputs} inputs"
         raise ExecutionFault(what, "there is nothing to time", "Give at least one of each")
     translation = Translation(cores, machine, costs or CostModel(machine), depths)
-    engine = StreamEngine(translation, machine, inputs, limit_ps)
-    engine.run()
+    state = StreamState(translation, inputs, limit_ps)
+    used = run_engine(translation, state)
     timings = tuple(
         CoreTiming(code.source.core, code.source.group, code.mfu_ps, code.vfu_ps, tuple(runs))
-        for code, runs in zip(translation.codes, engine.runs, strict=True)
+        for code, runs in zip(translation.codes, state.runs, strict=True)
     )
     resources = tuple(
         ResourceTiming(
             place // len(Resource),
             Resource(place % len(Resource)),
             use.work_ps * inputs,
-            engine.resources[place].busy_ps,
+            used[place].busy_ps,
             use.moved_bytes * inputs,
         )
         for place, use in enumerate(translation.uses)

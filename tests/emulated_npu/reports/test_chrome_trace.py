@@ -15,7 +15,7 @@ from timed_programs import compute, convolve, load, machine, operand, sound_prog
 
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.reports.chrome_trace import LayerLabel, chrome_trace, labels_of_names
+from device_agents.emulated_npu.reports.chrome_trace import LayerLabel, chrome_trace
 from device_agents.emulated_npu.timing.occupancy import occupancy
 from device_agents.emulated_npu.timing.simulation import simulate
 from device_agents.emulated_npu.unit_commands import (
@@ -218,7 +218,7 @@ def test_bandwidth_times_time_is_the_bytes() -> None:
 def test_labels_may_be_names_alone() -> None:
     """A program file has only layer names; work of no layer is labelled as such."""
     timing = simulate(steps_of(load(1000, layer=0), load(1000, layer=-1)), machine())
-    trace = chrome_trace(timing, machine(), labels_of_names(["first"]))
+    trace = chrome_trace(timing, machine(), [LayerLabel("first")])
     layers = [(event["name"], event["cat"]) for event in _events(trace, "X", "layers")][1:]
     assert layers == [("first_kernel_time", "Node"), ("no layer_kernel_time", "Control")]
 
