@@ -51,7 +51,7 @@ def compile_and_time(ground: PartitionTask, partition: CorePartition) -> TimedPa
     """Compile and time a partition; raises as `compile_system` and `time_system`."""
     system = compile_system(ground.graph, ground.machine, assignment_of(partition, ground.nodes), ground.options)
     timed = time_system(system, ground.single_core_ps, ground.inputs, ground.limit_ps)
-    predicted = partition.loads_by(stage_times(ground.nodes, ground.traversal, partition.groups, ground.machine))
+    predicted = stage_times(ground.nodes, ground.traversal, partition.groups, ground.machine).loads(partition)
     return TimedPartition(partition, predicted, timed)
 
 
@@ -84,7 +84,7 @@ def _rounds(ground: PartitionTask, groups: Sequence[CoreGroup]) -> Iterator[Time
         known.add(stages)
         placed = compile_and_time(ground, partition)
         yield placed
-        nodes = _scaled(nodes, placed, partition.loads_by(times))
+        nodes = _scaled(nodes, placed, times.loads(partition))
 
 
 def _scaled(nodes: NetworkNodes, placed: TimedPartition, expected_ps: Sequence[float]) -> NetworkNodes:

@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition
 from device_agents.emulated_npu.partition.groups import CoreGroup
 from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload
-from device_agents.emulated_npu.partition.result import CorePartition, StageFunction, SubStructure, check_demand
+from device_agents.emulated_npu.partition.result import CorePartition, SubStructure, check_demand
 from device_agents.emulated_npu.partition.traversal import Traversal
 
 # [start, stop] -> time of the stage, infinite if it is not allowed.
 _Table = NDArray[np.float64]
-_TableOf = Callable[[int], _Table]
 
 
 @dataclass(frozen=True)
@@ -66,26 +65,30 @@ class StageTimes:
         times: _Table = sums[None, :] - sums[:, None] + sent[None, :]
         return times
 
+    def loads(self, partition: CorePartition) -> tuple[float, ...]:
+        """Return the time of each sub-structure of a partition by either method."""
+        ends = itertools.accumulate(len(part.nodes) for part in partition.sub_structures)
+        spans = itertools.pairwise((0, *ends))
+        return tuple(self(*span, part.group) for span, part in zip(spans, partition.sub_structures, strict=True))
+
 
 def balanced_partition(
-    graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup], cost: StageTimes | StageFunction
+    graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup], cost: StageTimes
 ) -> CorePartition:
     """Return the partition on the given groups, in their order, with the smallest possible largest stage time.
 
     Every group gets at least one node, and no more inputs and static storage than it holds (the demand of the split
-    score with factors of 1). A `cost` of infinity forbids a stage. The search takes groups x nodes^2 steps; a
-    `StageTimes` is much faster than a function. Raises `InvalidPartition` for more groups than nodes and for a negative
-    or undefined time, `DoesNotFit`, naming nodes, demand and limit, if no stages are allowed.
+    score with factors of 1). The search takes groups x nodes^2 steps. Raises `InvalidPartition` for more groups than
+    nodes, `DoesNotFit`, naming nodes, demand and limit, if no stages are allowed.
     """
     check_demand(graph, traversal, groups)
-    if isinstance(cost, StageTimes) and len(cost.node_times) != len(groups):
+    if len(cost.node_times) != len(groups):
         raise InvalidPartition(f"node times on {len(cost.node_times)} groups", f"there are {len(groups)} groups")
     stages = _Stages(graph, traversal, groups, cost)
-    table_of = stages.tables()
-    largest, _ = _best(len(groups), table_of, np.maximum)
+    largest, _ = _best(len(groups), stages.table, np.maximum)
     if np.isinf(largest):
-        _refuse(stages, table_of)
-    _, cuts = _best(len(groups), lambda group: _squares(table_of(group), largest), np.add)
+        _refuse(stages)
+    _, cuts = _best(len(groups), lambda group: _squares(stages.table(group), largest), np.add)
     parts = []
     for group, (start, stop) in enumerate(itertools.pairwise(cuts)):
         nodes = traversal.order[start:stop]
@@ -101,7 +104,7 @@ class _Stages:
     graph: NodeGraph
     traversal: Traversal
     groups: Sequence[CoreGroup]
-    cost: StageTimes | StageFunction
+    cost: StageTimes
 
     @cached_property
     def stored_bytes(self) -> NDArray[np.float64]:
@@ -123,28 +126,8 @@ class _Stages:
             demand_bytes=demand,
         )
 
-    def tables(self) -> _TableOf:
-        """Return the table by group: computed on each call from node times, which is fast; else computed once."""
-        if isinstance(self.cost, StageTimes):
-            return self._table
-        return [self._table(group) for group in range(len(self.groups))].__getitem__
-
-    def _table(self, group: int) -> _Table:
-        possible = self._possible(group)
-        if isinstance(self.cost, StageTimes):
-            return np.where(possible, self.cost.table(group), np.inf)
-        table = np.full(possible.shape, np.inf)
-        pairs = zip(*(ends.tolist() for ends in np.nonzero(possible)), strict=True)
-        table[possible] = [self.cost(start, stop, group) for start, stop in pairs]
-        if not (table >= 0).all():
-            start, stop = (int(ends[0]) for ends in np.nonzero(~(table >= 0)))
-            raise InvalidPartition(
-                f"the time of positions {start} to {stop - 1} on group {group} is {table[start, stop]}",
-                "it must be at least 0",
-            )
-        return table
-
-    def _possible(self, group: int) -> NDArray[np.bool_]:
+    def table(self, group: int) -> _Table:
+        """Return the time from every start to every stop on a group, infinite for a stage that is not allowed."""
         nodes, behind = len(self.traversal.order), len(self.groups) - 1 - group
         starts, stops = np.ogrid[: nodes + 1, : nodes + 1]
         # Every group before and after needs a node; the first begins at 0 and the last ends the network.
@@ -156,10 +139,10 @@ class _Stages:
             possible &= starts == 0
         if behind == 0:
             possible &= stops == nodes
-        return possible
+        return np.where(possible, self.cost.table(group), np.inf)
 
 
-def _refuse(stages: _Stages, table_of: _TableOf) -> NoReturn:
+def _refuse(stages: _Stages) -> NoReturn:
     """Raise for a node that no group holds, for nodes that a group must hold but cannot, or for any other stage."""
     nodes, groups = len(stages.traversal.order), stages.groups
     largest = max(groups, key=lambda group: group.storage_bytes)
@@ -167,7 +150,7 @@ def _refuse(stages: _Stages, table_of: _TableOf) -> NoReturn:
         stages.check_held(position, position + 1, largest, "no core group holds {}")
     reached = np.arange(nodes + 1) == 0
     for number, group in enumerate(groups):
-        beyond = np.isfinite(table_of(number)[reached]).any(axis=0)
+        beyond = np.isfinite(stages.table(number)[reached]).any(axis=0)
         if not beyond.any():
             start = int(np.flatnonzero(reached)[-1])
             stop = nodes if number == len(groups) - 1 else start + 1
@@ -187,7 +170,7 @@ def _squares(table: _Table, largest: float) -> _Table:
     return np.where(table <= largest, np.square(np.minimum(table, largest) / (largest or 1.0)), np.inf)
 
 
-def _best(groups: int, table_of: _TableOf, combine: np.ufunc) -> tuple[float, list[int]]:
+def _best(groups: int, table_of: Callable[[int], _Table], combine: np.ufunc) -> tuple[float, list[int]]:
     """Return the smallest combination of stage values from the first node to the last, and its cuts."""
     reached = table_of(0)[0]
     origins = [np.zeros(len(reached), dtype=np.int64)]

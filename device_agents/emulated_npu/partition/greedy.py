@@ -30,9 +30,7 @@ def partition_by_score(
     """
     check_demand(graph, traversal, groups)
     splitting = Splitting(graph, traversal, rule)
-    for position in range(len(graph.nodes)):
-        if all(splitting.lack(position, position + 1, group) for group in groups):
-            _refuse_node(splitting, position, max(groups, key=lambda group: len(group.cores)))
+    _check_nodes(splitting, groups)
     threshold, events = _fitting_threshold(splitting, groups)
     if threshold is None:
         _refuse(splitting, groups, math.inf)
@@ -52,14 +50,15 @@ def partition_by_score_adding_groups(
     check_demand(graph, traversal, groups)
     groups = [replace(group, core=fabric.core) for group in groups]
     splitting = Splitting(graph, traversal, rule)
-    whole_chip = CoreGroup(tuple(range(fabric.cores_per_chip)), 0, fabric.core)
-    for position in range(len(graph.nodes)):
-        if splitting.lack(position, position + 1, whole_chip):
-            _refuse_node(splitting, position, whole_chip)
+    _check_nodes(splitting, [CoreGroup(tuple(range(fabric.cores_per_chip)), 0, fabric.core)])
     present = list(groups)
     events: list[str] = []
     while True:
-        threshold, searched = _kept_threshold(splitting, present)
+        threshold, searched = rule.threshold, list[str]()
+        if threshold is None:
+            threshold, searched = _fitting_threshold(splitting, present)
+        elif not _fits(splitting.walk(present, threshold), present):
+            threshold = None
         if threshold is not None:
             return _partition(splitting, present, threshold, [*events, *searched])
         limit = math.inf if rule.threshold is None else rule.threshold
@@ -72,13 +71,6 @@ def partition_by_score_adding_groups(
             f"{_why(splitting, present, stretches)}"
         )
         present.append(added)
-
-
-def _kept_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> tuple[float | None, list[str]]:
-    threshold = splitting.rule.threshold
-    if threshold is None:
-        return _fitting_threshold(splitting, groups)
-    return (threshold if _fits(splitting.walk(groups, threshold), groups) else None), []
 
 
 def _fitting_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> tuple[float | None, list[str]]:
@@ -237,15 +229,18 @@ def _added_group(
     )
 
 
-def _refuse_node(splitting: Splitting, position: int, largest: CoreGroup) -> NoReturn:
-    lack = splitting.lack(position, position + 1, largest)
-    raise DoesNotFit(
-        f"no core group holds {_name(splitting, position)}",
-        f"it demands {lack[1] if lack else 'more than any'}",
-        "form groups of more cores, or split the layer over more nodes",
-        memory="core group",
-        demand_bytes=math.ceil(splitting.rule.score.occupied_bytes(splitting.workload(position, position + 1))),
-    )
+def _check_nodes(splitting: Splitting, groups: Sequence[CoreGroup]) -> None:
+    """Raise `DoesNotFit` for a node that no group holds, with its demand on the largest group."""
+    for position in range(len(splitting.graph.nodes)):
+        if all(splitting.lack(position, position + 1, group) for group in groups):
+            lack = splitting.lack(position, position + 1, max(groups, key=lambda group: len(group.cores)))
+            raise DoesNotFit(
+                f"no core group holds {_name(splitting, position)}",
+                f"it demands {lack[1] if lack else 'more than any'}",
+                "form groups of more cores, or split the layer over more nodes",
+                memory="core group",
+                demand_bytes=math.ceil(splitting.rule.score.occupied_bytes(splitting.workload(position, position + 1))),
+            )
 
 
 def _refuse(splitting: Splitting, groups: Sequence[CoreGroup], threshold: float) -> NoReturn:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
 
@@ -35,22 +37,10 @@ class Workload:
         return self.static_bytes + self.dynamic_in_bytes
 
     def __add__(self, other: Workload) -> Workload:
-        return Workload(
-            self.compute_macs + other.compute_macs,
-            self.dynamic_in_bytes + other.dynamic_in_bytes,
-            self.dynamic_out_bytes + other.dynamic_out_bytes,
-            self.static_bytes + other.static_bytes,
-            self.routing_bytes + other.routing_bytes,
-        )
+        return Workload(*map(operator.add, vars(self).values(), vars(other).values()))
 
     def __sub__(self, other: Workload) -> Workload:
-        return Workload(
-            self.compute_macs - other.compute_macs,
-            self.dynamic_in_bytes - other.dynamic_in_bytes,
-            self.dynamic_out_bytes - other.dynamic_out_bytes,
-            self.static_bytes - other.static_bytes,
-            self.routing_bytes - other.routing_bytes,
-        )
+        return Workload(*map(operator.sub, vars(self).values(), vars(other).values()))
 
 
 @dataclass(frozen=True)
@@ -65,12 +55,10 @@ class WorkloadNode:
     predecessors: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in fields(Workload):
-            value = getattr(self.workload, field.name)
+        for name, value in vars(self.workload).items():
             if not 0 <= value <= _MOST:
-                raise InvalidPartition(
-                    f"{field.name} of node {self.name!r} is {value}", f"a workload lies between 0 and {_MOST}"
-                )
+                what = f"{name} of node {self.name!r} is {value}"
+                raise InvalidPartition(what, f"a workload lies between 0 and {_MOST}")
 
 
 @dataclass(frozen=True)
@@ -92,7 +80,13 @@ class NodeGraph:
                         f"node {node.name!r} names node {index} as predecessor",
                         f"the network has nodes 0 to {len(self.nodes) - 1}",
                     )
-        self._check_acyclic()
+        try:
+            TopologicalSorter({index: node.predecessors for index, node in enumerate(self.nodes)}).prepare()
+        except CycleError as error:
+            names = " -> ".join(repr(self.nodes[index].name) for index in error.args[1][:9])
+            raise InvalidPartition(
+                f"the nodes form a cycle: {names}", "a node cannot wait for its own output"
+            ) from error
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
@@ -127,21 +121,3 @@ class NodeGraph:
             changes[max(ends) + 1] -= self.nodes[index].workload.dynamic_out_bytes
         crossing = 0
         return tuple(crossing := crossing + change for change in changes[:-1])
-
-    def _check_acyclic(self) -> None:
-        missing = [len(set(node.predecessors)) for node in self.nodes]
-        ready = list(self.sources)
-        for index in ready:
-            for successor in self.successors[index]:
-                missing[successor] -= 1
-                if not missing[successor]:
-                    ready.append(successor)
-        if len(ready) == len(self.nodes):
-            return
-        # Every remaining node has a remaining predecessor: walking back ends on the cycle.
-        path = [next(index for index, count in enumerate(missing) if count)]
-        while path[-1] not in path[:-1]:
-            path.append(next(index for index in self.nodes[path[-1]].predecessors if missing[index]))
-        cycle = path[path.index(path[-1]) :]
-        names = " -> ".join(repr(self.nodes[index].name) for index in reversed(cycle[:9]))
-        raise InvalidPartition(f"the nodes form a cycle: {names}", "a node cannot wait for its own output")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,9 +14,6 @@ from device_agents.emulated_npu.partition.traversal import Traversal
 Closing = Literal["threshold", "node limit", "storage", "compute", "second leg", "end"]
 """The reason why a sub-structure ends: its next node would exceed the threshold, the node limit or the capability of
 the group; the second leg of the traversal begins; or no node is left."""
-
-StageFunction = Callable[[int, int, int], float]
-"""Returns the time of positions [start, stop) of the traversal on the group with an index, in any unit."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +56,6 @@ class CorePartition:
     steps: tuple[ScoreStep, ...] = ()
     events: tuple[str, ...] = ()
 
-    def loads_by(self, cost: StageFunction) -> tuple[float, ...]:
-        """Return the load of each sub-structure by another measure, to compare partitions of both methods."""
-        loads, start = [], 0
-        for part in self.sub_structures:
-            loads.append(cost(start, start + len(part.nodes), part.group))
-            start += len(part.nodes)
-        return tuple(loads)
-
 
 def check_demand(graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup]) -> None:
     """Raise `InvalidPartition` for a wrong number of groups, a core in two groups, or a traversal of another graph."""
@@ -75,18 +64,11 @@ def check_demand(graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGr
             f"a traversal of {len(traversal.order)} nodes",
             f"it must visit each of the {len(graph.nodes)} nodes of the network once",
         )
-    least = 1 if traversal.second_leg is None else 2
-    if len(groups) < least:
-        raise InvalidPartition(
-            f"{len(groups)} core groups",
-            f"at least {least}: "
-            + (
-                "the network needs one"
-                if least == 1
-                else "the second leg of a traversal from a middle node begins a new sub-structure"
-            ),
-            "form more groups" if least == 1 else "form more groups, or start at an input",
-        )
+    if not groups:
+        raise InvalidPartition("0 core groups", "at least 1: the network needs one", "form more groups")
+    if len(groups) == 1 and traversal.second_leg is not None:
+        why = "at least 2: the second leg of a traversal from a middle node begins a new sub-structure"
+        raise InvalidPartition("1 core groups", why, "form more groups, or start at an input")
     if len(groups) > len(graph.nodes):
         raise InvalidPartition(
             f"{len(groups)} core groups for {len(graph.nodes)} nodes",
