@@ -18,6 +18,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class EmulatorError(Exception):
     """Base class: `str()` is what happened; `why` and `next_step` may be empty."""
@@ -25,6 +27,10 @@ class EmulatorError(Exception):
     def __init__(self, what: str, why: str = "", next_step: str = "") -> None:
         super().__init__(what)
         self.what, self.why, self.next_step = what, why, next_step
+
+    def at(self, place: str) -> Self:
+        """Return the same error with the place in front: a core, an instruction, a file."""
+        return type(self)(f"{place}: {self.what}", self.why, self.next_step)
 
 
 class ContradictoryOptions(EmulatorError):

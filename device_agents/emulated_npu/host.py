@@ -53,23 +53,14 @@ class HostModel:
         """Return the seconds from handing over the input arrays to getting the output arrays, and advance the clock."""
         a_s_per_byte, b_s_per_byte, c_s = self.true_overhead()
         noise = self._host.noise
+        drift = 1 + noise.drift * math.sin(2 * math.pi * self.now_s / noise.drift_period_s + self._phase)
         host_s = a_s_per_byte * input_bytes + b_s_per_byte * output_bytes + c_s
-        total_s = (host_s * self._disturbance() + npu_s) * self._throttling() + self._spike_s(noise)
+        host_s *= self._random.lognormvariate(0.0, noise.jitter) * drift
+        # The clock counts busy time only: idle time between runs takes no virtual time.
+        slowdown = noise.throttle_slowdown if self.now_s >= noise.throttle_after_s else 1.0
+        # Always draw both numbers, so that one parameter does not shift the later draws.
+        is_struck = self._random.random() < noise.spike_probability
+        spike_s = self._random.expovariate(1.0) * noise.spike_s
+        total_s = (host_s + npu_s) * slowdown + (spike_s if is_struck else 0.0)
         self.now_s += total_s
         return total_s
-
-    def _disturbance(self) -> float:
-        noise = self._host.noise
-        drift = noise.drift * math.sin(2 * math.pi * self.now_s / noise.drift_period_s + self._phase)
-        return self._random.lognormvariate(0.0, noise.jitter) * (1 + drift)
-
-    def _throttling(self) -> float:
-        """Return the slowdown. The clock counts busy time only: idle time between runs takes no virtual time."""
-        noise = self._host.noise
-        return noise.throttle_slowdown if self.now_s >= noise.throttle_after_s else 1.0
-
-    def _spike_s(self, noise: Noise) -> float:
-        # Always draw both numbers, so that one parameter does not shift the later draws.
-        struck = self._random.random() < noise.spike_probability
-        length_s = self._random.expovariate(1.0) * noise.spike_s
-        return length_s if struck else 0.0

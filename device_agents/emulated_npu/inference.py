@@ -8,7 +8,7 @@ from itertools import islice
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, ExecutionFault
-from device_agents.emulated_npu.execution.functional import ExecutionCounters, FunctionalMachine, memories_for, run
+from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.execution.signatures import operands_of
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
@@ -50,14 +50,6 @@ class TimedProgram:
             self.timing.cycles(marginal_ps(self.steps, self.machine, layer, costs=self.costs))
             for layer in range(len(self.program.layers))
         )
-
-
-@dataclass(frozen=True)
-class Computed:
-    """The outputs of one functional run by name, and its totals."""
-
-    outputs: Mapping[str, Array]
-    counters: ExecutionCounters
 
 
 def time_program(
@@ -118,15 +110,14 @@ def check_accesses(steps: Iterable[IssuedStep], program: Program, machine: Machi
                 if operand is not None:
                     memories.view(operand)
         except ExecutionFault as fault:
-            raise ExecutionFault(f"instruction {step.pc}: {fault.what}", fault.why, fault.next_step) from fault
+            raise fault.at(f"instruction {step.pc}") from fault
 
 
-def compute_values(compiled: Compiled, weights: Mapping[str, Array], inputs: Mapping[str, Array]) -> Computed:
-    """Run a compiled network functionally; `weights` are by initializer, `inputs` by input of the network.
+def compute_values(compiled: Compiled, weights: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the outputs of a compiled network by name; `weights` are by initializer, `inputs` by input.
 
     Raises DoesNotFit if the host lacks memory, EmulatorError for a machine with timing but no values.
     """
     program = compiled.program
     functional = FunctionalMachine(memories_for(compiled.machine, program.footprint))
-    outputs = run(program, functional, compiled.image(weights), inputs)
-    return Computed(outputs, functional.counters)
+    return run(program, functional, compiled.image(weights), inputs)

@@ -51,7 +51,7 @@ def check_values(source: CompiledModel, note: Note) -> ValueCheck:
     weights, inputs = _arrays(source.model)
     start = time.perf_counter()
     with errors_of_compiler():
-        outputs = compute_values(source.compiled, weights, inputs).outputs
+        outputs = compute_values(source.compiled, weights, inputs)
     functional_s = time.perf_counter() - start
     return ValueCheck(functional_s, _difference(source.model, weights, inputs, outputs, note))
 

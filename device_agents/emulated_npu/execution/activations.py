@@ -68,14 +68,6 @@ def _exponential_tail(x: Array) -> Array:
     return np.asarray(np.expm1(np.minimum(x, 0)))
 
 
-def _gelu(x: Array) -> Array:
-    return np.asarray(0.5 * x * (1 + erf(np.asarray(x * math.sqrt(0.5)))))
-
-
-def _gelu_tanh(x: Array) -> Array:
-    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))))
-
-
 def _clip(x: Array, low: float, high: float) -> Array:
     if x.dtype.kind == "f":
         return np.asarray(np.minimum(np.maximum(x, low), high))
@@ -107,8 +99,8 @@ _OF_FLOATS: dict[Activation, _Function] = {
     Activation.HARD_SIGMOID: lambda x, s: _hard_sigmoid(x, s.alpha, s.beta),
     Activation.HARD_SWISH: lambda x, _: x * _hard_sigmoid(x, 1 / 6, 0.5),
     Activation.SWISH: lambda x, s: x * _sigmoid(s.alpha * x),
-    Activation.GELU: lambda x, _: _gelu(x),
-    Activation.GELU_TANH: lambda x, _: _gelu_tanh(x),
+    Activation.GELU: lambda x, _: 0.5 * x * (1 + erf(np.asarray(x * math.sqrt(0.5)))),
+    Activation.GELU_TANH: lambda x, _: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))),
     Activation.ELU: lambda x, s: np.where(x >= 0, x, s.alpha * _exponential_tail(x)),
     Activation.SELU: lambda x, s: s.beta * np.where(x > 0, x, s.alpha * _exponential_tail(x)),
     Activation.SOFTPLUS: lambda x, _: _softplus(x),

@@ -162,7 +162,7 @@ def run(
     order: Order = "program",
     queues: Queues = UNLIMITED,
     budget_instructions: int = DEFAULT_BUDGET,
-) -> Mapping[str, Array]:
+) -> dict[str, Array]:
     """Run the program once and return its outputs by name; `machine.counters` then holds its totals.
 
     `fill` may be empty if the constants are still in memory from an earlier run. `order` selects how the queues proceed

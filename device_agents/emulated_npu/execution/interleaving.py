@@ -130,7 +130,7 @@ class _Scheduler:
             try:
                 self._execute(item)
             except ExecutionFault as fault:
-                raise ExecutionFault(f"instruction {pc}: {fault.what}", fault.why, fault.next_step) from fault
+                raise fault.at(f"instruction {pc}") from fault
 
     def _deadlock(self) -> Deadlock:
         heads = []

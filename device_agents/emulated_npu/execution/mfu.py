@@ -78,13 +78,10 @@ def _check(command: Command, target: Array, first: Array, second: Array) -> None
     if second.shape[3] != first.shape[3] or second.shape[4] != target.shape[3]:
         raise fault(command, f"channels: {first.shape[3]} to {target.shape[3]} by weights {second.shape}")
     kinds = first.dtype.kind + second.dtype.kind
-    if "b" in kinds or (first.dtype != second.dtype and not _are_bytes(first, second)):
+    are_bytes = first.dtype.itemsize == second.dtype.itemsize == 1
+    if "b" in kinds or (first.dtype != second.dtype and not are_bytes):
         raise fault(command, f"{first.dtype.name} by {second.dtype.name}")
     check_window(command, target.size * (second.size // second.shape[4]))
-
-
-def _are_bytes(first: Array, second: Array) -> bool:
-    return bool(first.dtype.itemsize == 1 and second.dtype.itemsize == 1)
 
 
 def _padded(command: Command, first: Array, outputs: Triple) -> Array:

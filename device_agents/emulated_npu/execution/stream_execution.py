@@ -193,7 +193,7 @@ class _GroupExecution:
                 try:
                     blocked = next(run, None)
                 except ExecutionFault as found:
-                    raise type(found)(f"core {core}: {found.what}", found.why, found.next_step) from found
+                    raise found.at(f"core {core}") from found
                 if blocked is None:
                     del self._running[core]
                 else:

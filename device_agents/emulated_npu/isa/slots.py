@@ -25,7 +25,7 @@ class DescriptorSlots:
 
     def __init__(self) -> None:
         self._slots = [_DescriptorSlot() for _ in range(DESCRIPTOR_SLOTS)]
-        self._by_content: dict[Descriptor, Descriptor] = {}
+        self._known: dict[Descriptor, Descriptor] = {}
 
     def set_header(self, number: int, space: Space, dtype: DataType, rank: int) -> None:
         """Write the fields of a DESCRIPTOR instruction; the axes stay as they are."""
@@ -50,7 +50,7 @@ class DescriptorSlots:
             axis = dims.index(0)
             raise ExecutionFault(f"instruction {pc} uses descriptor slot {number}, whose axis {axis} no AXIS has set")
         made = Descriptor(space, dtype, dims, strides)
-        slot.ready = self._by_content.setdefault(made, made)
+        slot.ready = self._known.setdefault(made, made)
         return slot.ready
 
 

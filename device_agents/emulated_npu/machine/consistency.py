@@ -14,7 +14,7 @@ _Contradiction = tuple[str, str, str]
 def check_machine(machine: Machine) -> Machine:
     """Return the machine; raise `ContradictoryMachine` if two of its values contradict each other."""
     for what, why, next_step in _contradictions(machine):
-        raise ContradictoryMachine(f"Machine {machine.name}: {what}", why, next_step)
+        raise ContradictoryMachine(what, why, next_step)
     return machine
 
 

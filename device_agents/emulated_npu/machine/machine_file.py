@@ -7,10 +7,9 @@ import difflib
 import reprlib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from device_agents.emulated_npu.emulator_errors import InvalidMachine
 from device_agents.emulated_npu.machine.consistency import check_machine
@@ -36,8 +35,13 @@ def parse_machine(text: str, name: str) -> Machine:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidMachine(f"Machine {name} is not TOML", str(error), "Correct its syntax") from error
-    reader = _MachineReader(name)
-    return check_machine(reader.table(Machine, {**content, "name": reader.own_name(content)}, ""))
+    try:
+        if "name" in content:
+            why = "A machine has the name of its file"
+            raise InvalidMachine("name is not a key of a machine", why, "Remove the line")
+        return check_machine(_table(Machine, {**content, "name": name}, ""))
+    except InvalidMachine as error:
+        raise error.at(f"Machine {name}") from error
 
 
 def read_machine(path: Path) -> Machine:
@@ -97,63 +101,51 @@ def _shown(value: Any) -> str:
     return reprlib.repr(value)
 
 
-@dataclass(frozen=True)
-class _MachineReader:
-    """Reads tables of TOML into the dataclasses of the description; messages name keys as dotted paths."""
+def _table(kind: type[_T], content: Mapping[str, Any], prefix: str) -> _T:
+    """Return a dataclass from a table with all of its fields and no others; messages name keys as dotted paths."""
+    types = get_type_hints(kind, include_extras=True)
+    known = tuple(types)
+    for key in content:
+        if key not in types:
+            why = f"{_suggestion(key, known)}Known: {', '.join(item for item in known if item != 'name')}"
+            shown = key if key.isidentifier() else _shown(key)
+            raise InvalidMachine(f"{prefix}{shown} is not a key of a machine", why, "Correct or remove it")
+    for key in known:
+        if key not in content:
+            raise InvalidMachine(f"{prefix}{key} is missing", "", "Add it; the presets show every key with a source")
+    return kind(**{key: _value(types[key], content[key], prefix + key) for key in known})
 
-    machine: str
 
-    def own_name(self, content: Mapping[str, Any]) -> str:
-        """Return the name, which comes from the file name and is not a key."""
-        if "name" in content:
-            self._fail("name is not a key of a machine", "A machine has the name of its file", "Remove the line")
-        return self.machine
+def _value(expected: Any, value: Any, key: str) -> Any:
+    if dataclasses.is_dataclass(expected):
+        if not isinstance(value, dict):
+            raise InvalidMachine(f"{key} is {_shown(value)}", "It is a table", f"Write its keys under [{key}]")
+        return _table(cast(type[Any], expected), value, f"{key}.")
+    if get_origin(expected) is Literal:
+        return _choice(get_args(expected), value, key)
+    if get_origin(expected) is Annotated:
+        number, limits = get_args(expected)
+        return _number(number, limits, value, key)
+    if expected is DataType:
+        return _DATA_TYPES[_choice(tuple(_DATA_TYPES), value, key)]
+    if type(value) is not expected:
+        raise InvalidMachine(f"{key} is {_shown(value)}", f"It is a {expected.__name__}", "Correct the value")
+    return value
 
-    def table(self, kind: type[_T], content: Mapping[str, Any], prefix: str) -> _T:
-        """Return a dataclass from a table with all of its fields and no others."""
-        types = get_type_hints(kind, include_extras=True)
-        known = tuple(types)
-        for key in content:
-            if key not in types:
-                why = f"{_suggestion(key, known)}Known: {', '.join(item for item in known if item != 'name')}"
-                shown = key if key.isidentifier() else _shown(key)
-                self._fail(f"{prefix}{shown} is not a key of a machine", why, "Correct or remove it")
-        for key in known:
-            if key not in content:
-                self._fail(f"{prefix}{key} is missing", "", "Add it; the presets show every key with a source")
-        return kind(**{key: self._value(types[key], content[key], prefix + key) for key in known})
 
-    def _value(self, expected: Any, value: Any, key: str) -> Any:
-        if dataclasses.is_dataclass(expected):
-            if not isinstance(value, dict):
-                self._fail(f"{key} is {_shown(value)}", "It is a table", f"Write its keys under [{key}]")
-            return self.table(cast(type[Any], expected), value, f"{key}.")
-        if get_origin(expected) is Literal:
-            return self._choice(get_args(expected), value, key)
-        if get_origin(expected) is Annotated:
-            number, limits = get_args(expected)
-            return self._number(number, limits, value, key)
-        if expected is DataType:
-            return _DATA_TYPES[self._choice(tuple(_DATA_TYPES), value, key)]
-        if type(value) is not expected:
-            self._fail(f"{key} is {_shown(value)}", f"It is a {expected.__name__}", "Correct the value")
-        return value
+def _choice(choices: tuple[str, ...], value: Any, key: str) -> str:
+    if not isinstance(value, str) or value not in choices:
+        why = f"{_suggestion(value, choices) if isinstance(value, str) else ''}It is one of {', '.join(choices)}"
+        raise InvalidMachine(f"{key} is {_shown(value)}", why, "Choose one of them")
+    return value
 
-    def _choice(self, choices: tuple[str, ...], value: Any, key: str) -> str:
-        if not isinstance(value, str) or value not in choices:
-            why = f"{_suggestion(value, choices) if isinstance(value, str) else ''}It is one of {', '.join(choices)}"
-            self._fail(f"{key} is {_shown(value)}", why, "Choose one of them")
-        return str(value)
 
-    def _number(self, expected: type[int] | type[float], limits: ValueRange, value: Any, key: str) -> float:
-        if type(value) not in ((int,) if expected is int else (int, float)):
-            noun = "a whole number" if expected is int else "a number"
-            self._fail(f"{key} is {_shown(value)}", f"It is {noun}", "Correct the value")
-        low, high = 1 if key in _NEVER_ZERO else limits.low, limits.high
-        if not low <= value <= high:  # NaN is not
-            why = f"It lies from {low:g} to {high:g}"
-            self._fail(f"{key} is {_shown(value)}", why, "Correct the value or its unit")
-        return expected(value)
-
-    def _fail(self, what: str, why: str, next_step: str) -> NoReturn:
-        raise InvalidMachine(f"Machine {self.machine}: {what}", why, next_step)
+def _number(expected: type[int] | type[float], limits: ValueRange, value: Any, key: str) -> float:
+    if type(value) not in ((int,) if expected is int else (int, float)):
+        noun = "a whole number" if expected is int else "a number"
+        raise InvalidMachine(f"{key} is {_shown(value)}", f"It is {noun}", "Correct the value")
+    low, high = 1 if key in _NEVER_ZERO else limits.low, limits.high
+    if not low <= value <= high:  # NaN is not
+        why = f"It lies from {low:g} to {high:g}"
+        raise InvalidMachine(f"{key} is {_shown(value)}", why, "Correct the value or its unit")
+    return expected(value)

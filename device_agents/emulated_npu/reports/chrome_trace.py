@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from device_agents.emulated_npu.machine import Machine
@@ -99,20 +100,11 @@ def _node_args(label: LayerLabel, layer: int, operator: str) -> Event:
 
 def _layer_events(timing: Timing, labels: Sequence[LayerLabel]) -> Iterator[Event]:
     yield _slice(_LAYERS, "model_run", "Session", (0, timing.makespan_ps), {})
-    layer, begin, end = NOTHING, 0, 0
-    for segment in [*binding_path(timing.schedule)][::-1]:
-        owner = layer_of(timing.schedule.steps[segment.step])
-        if owner != layer:
-            yield from _layer_event(labels, layer, (begin, end))
-            layer, begin = owner, segment.begin_ps
-        end = segment.end_ps
-    yield from _layer_event(labels, layer, (begin, end))
-
-
-def _layer_event(labels: Sequence[LayerLabel], layer: int, span_ps: tuple[int, int]) -> Iterator[Event]:
-    if span_ps[0] < span_ps[1]:
-        label = _label(labels, layer)
-        category = "Node" if layer != NOTHING else "Control"
+    steps, path = timing.schedule.steps, [*binding_path(timing.schedule)][::-1]
+    for layer, group in groupby(path, lambda segment: layer_of(steps[segment.step])):
+        first, *others = group
+        span_ps = first.begin_ps, others[-1].end_ps if others else first.end_ps
+        label, category = _label(labels, layer), "Control" if layer == NOTHING else "Node"
         yield _slice(_LAYERS, f"{label.name}_kernel_time", category, span_ps, _node_args(label, layer, label.operator))
 
 

@@ -155,24 +155,18 @@ class Translation:
                 code.kinds.append(item.queue)
                 try:
                     if item.queue is Queue.CP:
-                        self._add_computing(code, item)
+                        duration_ps = self._costs.duration_ps(item)
+                        code.add(Queue.CP, duration_ps)
+                        code.mfu_ps += duration_ps if item.function is Function.CONVOLVE else 0
+                        code.vfu_ps += 0 if item.function is Function.CONVOLVE else duration_ps
                     elif item.function in (Function.SEND, Function.RECEIVE):
                         self._add_message(code, item, passed)
                     else:
                         self._add_transfers(code, item)
                 except ExecutionFault as fault:
-                    what = f"core {code.source.core}: instruction {step.pc}: {fault.what}"
-                    raise ExecutionFault(what, fault.why, fault.next_step) from fault
+                    raise fault.at(f"core {code.source.core}: instruction {step.pc}") from fault
             else:
                 code.kinds.append(FENCE if isinstance(item, Fence) else NO_ITEM)
-
-    def _add_computing(self, code: CoreCode, command: Command) -> None:
-        duration_ps = self._costs.duration_ps(command)
-        code.add(Queue.CP, duration_ps)
-        if command.function is Function.CONVOLVE:
-            code.mfu_ps += duration_ps
-        else:
-            code.vfu_ps += duration_ps
 
     def _add_transfers(self, code: CoreCode, command: Command) -> None:
         joins = self._joins(code, self._costs.demands(command), self.machine.cores.chip_of(code.source.core))
@@ -208,16 +202,13 @@ class Translation:
             use = self.uses[place]
             use.work_ps += work_ps
             use.moved_bytes += moved_bytes
-            joins.append((latency_ps << TICKET_BITS) | self._ticket(code, place, work_ps))
+            ticket = self._tickets.setdefault((code.index, place, work_ps), len(self.owners))
+            if ticket == len(self.owners):
+                self.owners.append(code.index)
+                self.keys.append(transfer_key(work_ps, ticket))
+                self.places.append(place)
+            joins.append((latency_ps << TICKET_BITS) | ticket)
         return tuple(joins)
-
-    def _ticket(self, code: CoreCode, place: int, work_ps: int) -> int:
-        ticket = self._tickets.setdefault((code.index, place, work_ps), len(self.owners))
-        if ticket == len(self.owners):
-            self.owners.append(code.index)
-            self.keys.append(transfer_key(work_ps, ticket))
-            self.places.append(place)
-        return ticket
 
 
 def _indices(cores: Sequence[CoreSteps], machine: Machine) -> dict[int, int]:

@@ -19,6 +19,7 @@ from device_agents.emulated_npu.emulator_errors import Deadlock
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.failures import locked
 from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue, Wait
 
 
@@ -61,17 +62,17 @@ class _Units:
     """The units of one semaphore in program order, with the times they were posted."""
 
     _posts: deque[tuple[int, int]] = field(default_factory=deque)
-    _spare: int = 0
+    spare: int = 0
 
     def post(self, count: int, at_ps: int) -> None:
         self._posts.append((count, at_ps))
-        self._spare += count
+        self.spare += count
 
     def take(self, count: int) -> int | None:
         """Return when the last of the next `count` units was posted; None if not all are posted yet."""
-        if count > self._spare:
+        if count > self.spare:
             return None
-        self._spare -= count
+        self.spare -= count
         at_ps = 0
         while count:
             there, posted_ps = self._posts.popleft()
@@ -169,15 +170,7 @@ class _Recurrence:
         return known[1]
 
     def _stuck(self) -> Deadlock:
-        heads = [
-            f"{queue.name} queue: instruction {lane.pending[0][0].pc} waits for semaphore "
-            f"{getattr(lane.pending[0][0].item, 'semaphore', '?')}"
-            if lane.pending
-            else f"{queue.name} queue: empty"
-            for queue, lane in zip(Queue, self._lanes, strict=True)
-        ]
-        return Deadlock(
-            f"deadlock: {'; '.join(heads)}",
-            "a WAIT needs a POST that is never issued",
-            "Order every POST so that it can act before its WAIT blocks what it depends on",
-        )
+        heads = {
+            queue: lane.pending[0][0] if lane.pending else None for queue, lane in zip(Queue, self._lanes, strict=True)
+        }
+        return locked(heads, None, lambda number: self._units[number].spare)

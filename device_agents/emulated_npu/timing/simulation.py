@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from device_agents.emulated_npu.emulator_errors import BudgetExceeded, ExecutionFault
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.attribution import WaitTime, layer_of, layer_times, wait_times
 from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.failures import over_budget
 from device_agents.emulated_npu.timing.single_core import NOTHING, Schedule, schedule
 from device_agents.emulated_npu.unit_commands import Command, Function, Queue
 
@@ -108,7 +109,7 @@ def durations_ps(steps: Sequence[IssuedStep], costs: CostModel) -> list[int]:
             try:
                 duration = known[id(item)] = costs.duration_ps(item)
             except ExecutionFault as fault:
-                raise ExecutionFault(f"instruction {pc}: {fault.what}", fault.why, fault.next_step) from fault
+                raise fault.at(f"instruction {pc}") from fault
         durations.append(duration)
     return durations
 
@@ -120,11 +121,7 @@ def _collected(steps: Iterable[IssuedStep], issue_ps: int, limit_ps: int) -> lis
         collected.append(step)
         issuing_ps += (step.control + 1) * issue_ps
         if issuing_ps > limit_ps + issue_ps:  # one more: the last step may have no item
-            raise BudgetExceeded(
-                f"instruction {step.pc} is issued beyond the budget of {limit_ps} ps",
-                "the program loops without end, or takes longer than the budget allows",
-                "Raise the cycle budget if the program is sound",
-            )
+            raise over_budget(step, limit_ps)
     return collected
 
 

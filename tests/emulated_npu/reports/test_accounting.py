@@ -12,12 +12,11 @@ from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit, ExecutionFault
-from device_agents.emulated_npu.execution.functional import ExecutionCounters
+from device_agents.emulated_npu.execution.functional import ExecutionCounters, FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.inference import (
     MOST_ITEMS,
     MOST_ITEMS_OF_FILE,
     check_accesses,
-    compute_values,
     time_program,
 )
 from device_agents.emulated_npu.isa.assembly import assemble
@@ -50,7 +49,9 @@ def _compiled(options: Options) -> Compiled:
 
 
 def _run(compiled: Compiled) -> ExecutionCounters:
-    return compute_values(compiled, {}, {"x": PICTURE}).counters
+    functional = FunctionalMachine(memories_for(compiled.machine, compiled.program.footprint))
+    run(compiled.program, functional, compiled.image({}), {"x": PICTURE})
+    return functional.counters
 
 
 def test_outputs_that_no_layer_reads_are_not_useful() -> None:
