@@ -17,12 +17,15 @@ from device_agents.emulated_npu.timing.attribution import Activity, binding_path
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.simulation import Timing
 from device_agents.emulated_npu.timing.single_core import NOTHING
-from device_agents.emulated_npu.unit_commands import Command, Function, Queue
+from device_agents.emulated_npu.unit_commands import Command, Function, Queue, Space
 
 Bound = Literal["io", "compute", "fill", "wait"]
 
 _BOUND_SHARE = 0.6
-_COUNTED = ("macs", "commands", *(f"{space}_{way}_bytes" for space in ("ddr", "llc") for way in ("read", "written")))
+_READ = {Space.DDR: "ddr_read_bytes", Space.LLC: "llc_read_bytes"}
+_WRITTEN = {Space.DDR: "ddr_written_bytes", Space.LLC: "llc_written_bytes"}
+_PATH = {Activity.IO: "path_io", Activity.CP: "path_cp", Activity.CONTROL: "path_control"}
+_COUNTED = ("macs", "commands", *_READ.values(), *_WRITTEN.values())
 
 
 @dataclass(frozen=True)
@@ -109,12 +112,12 @@ def _sums(timing: Timing, costs: CostModel) -> dict[int, _LayerSums]:
         mine.totals["macs"] += cost.macs
         mine.totals["commands"] += 1
         for space, read, written in cost.traffic:
-            mine.totals[f"{space.name.lower()}_read_bytes"] += read
-            mine.totals[f"{space.name.lower()}_written_bytes"] += written
+            mine.totals[_READ[space]] += read
+            mine.totals[_WRITTEN[space]] += written
     for segment in binding_path(schedule):
         step = schedule.steps[segment.step]
         totals = sums[layer_of(step)].totals
-        totals[f"path_{segment.activity.name.lower()}"] += segment.end_ps - segment.begin_ps
+        totals[_PATH[segment.activity]] += segment.end_ps - segment.begin_ps
         if segment.activity is Activity.CP and isinstance(step.item, Command):
             totals["path_fill"] += costs.cost(step.item).fill_ps
     return dict(sums)
