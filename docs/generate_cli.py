@@ -34,7 +34,7 @@ def help_of(command: tuple[str, ...]) -> str:
 
 def page() -> str:
     """Return the whole page."""
-    parts = ["# Command line\n\nWritten by `make docs` from the help texts.\n"]
+    parts = ["# Command line\n\nThis page has the help text of every command. `make docs` writes it.\n"]
     for command in commands():
         parts.append(f"## `{' '.join(('harness', *command))}`\n\n```text\n{help_of(command)}\n```\n")
     return "\n".join(parts)

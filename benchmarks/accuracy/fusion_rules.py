@@ -132,7 +132,7 @@ def search_on(device: str, networks: Sequence[Network]) -> Searched:
     device_s = sum(getattr(sample, _NANOSECONDS[clock]) or 0 for series in taken for sample in series) / 1e9
     cost = (
         f"{len(rules)} patterns in {len(campaigns)} campaigns, {probes} probes ({refused} refused): "
-        f"{device_s:.1f} s on the device ({clock}), {time.monotonic() - started_s:.0f} s of wall clock in all"
+        f"{device_s:.1f} s on the device ({clock}), {time.monotonic() - started_s:.0f} s of wall-clock time in total"
     )
     return Searched(search, rules, cost)
 

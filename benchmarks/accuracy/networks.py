@@ -53,8 +53,8 @@ def npu_section(run: Run) -> Section:
             overhead_table(measured, oracle),
             table(header, [*rows, *summary_rows(measured, last)]),
             interval_sentence(measured),
-            f"Layers and chains that take more than {percent(COUNTED_SHARE, 0)} of their network's time are counted. "
-            + _chain_sentence(chains),
+            f"Only layers and chains that take more than {percent(COUNTED_SHARE, 0)} of their network's time are "
+            "counted. " + _chain_sentence(chains),
             "The layers with the largest errors relative to their network's time:",
             furthest_table(oracle),
         )
@@ -91,7 +91,7 @@ def openvino_section(run: Run) -> Section:
     measured = run.device("cpu-openvino", networks)
     errors = Errors(tuple(network.error for network in measured.networks))
     fusing = [rule for rule in measured.table.rules if rule.holds]
-    words = f"OpenVINO reports fusion of {len(fusing)} patterns"
+    words = f"OpenVINO fuses {len(fusing)} patterns"
     if fusing:
         shown = sorted(fusing, key=lambda rule: -rule.fused)[:3]
         words += "; most often " + ", ".join(f"`{rule.pattern}` ({rule.fused} times)" for rule in shown)
@@ -169,8 +169,8 @@ def _chain_sentence(chains: Errors) -> str:
         return "The device reports no chains."
     p95 = float(np.quantile(np.abs(chains.errors), 0.95))
     return (
-        f"Chains, with the layers that hand results over on chip summed: {len(chains.errors)} counted, median error "
-        f"{percent(chains.median)}, 95th percentile {percent(p95)}."
+        f"If the layers of each chain are summed, {len(chains.errors)} layers and chains are counted; their median "
+        f"error is {percent(chains.median)}, the 95th percentile {percent(p95)}."
     )
 
 

@@ -139,7 +139,7 @@ def coverage(probes: Sequence[Timed], host: Host, draws: int, span_s: float) -> 
     header = ("", "mean error", "spread", "worst", "half-width", "95 % intervals hold")
     when = "one after the other, as in a campaign" if span_s == CAMPAIGN else f"spread over {span_s:.0f} s"
     seconds, rounds = (statistics.fmean(getattr(draw, name) for draw in taken) for name in ("device_s", "rounds"))
-    words = f"{draws:,} draws, rounds {when}: {rounds:.1f} rounds, {seconds:.2f} s on the device each."
+    words = f"{draws:,} draws, rounds {when}: each takes {rounds:.1f} rounds and {seconds:.2f} s on the device."
     return f"{words}\n\n{table(header, rows)}", share
 
 

@@ -63,13 +63,13 @@ def reached(target: str, figure: str, met: bool | None) -> Reached:
 
 def write_section(page: Path, name: str, section: Section, elapsed_s: float) -> None:
     """Write the block of a part and its rows of the table of targets. Rows of other parts stay."""
-    measured = f"Measured on {datetime.now(UTC):%Y-%m-%d}; this part took {elapsed_s:,.0f} s in all."
+    measured = f"Measured on {datetime.now(UTC):%Y-%m-%d}; this part took {elapsed_s:,.0f} s."
     text = page.read_text(encoding="utf-8")
     rows = {row.target: row for row in (*read_targets(block(text, TARGETS_BLOCK)), *section.reached)}
     text = with_block(text, name, f"{section.text.strip()}\n\n{measured}")
     in_order = [rows.get(target, reached(target, NOT_MEASURED, None)) for target in TARGETS]
     text = with_block(text, TARGETS_BLOCK, targets_table(in_order))
-    text = with_block(text, _MACHINE, f"{machine()} Parts measured on another day say so.")
+    text = with_block(text, _MACHINE, f"{machine()} Each part states the day on which it was measured.")
     page.write_text(text, encoding="utf-8")
 
 

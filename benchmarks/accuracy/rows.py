@@ -74,10 +74,11 @@ def cost_sentence(measured: Measured) -> str:
     unresolved = sum(not entry.resolved for entry in entries)
     flagged = sum(bool(entry.flags) for entry in entries)
     return (
-        f"{found.probes:,} probes ({found.refused} refused, {found.unsettled} short of the 1 % target), "
-        f"{found.samples:,} samples, median {found.median_runs:.0f} runs a probe, {found.device_seconds:.1f} s on the "
-        f"device, {found.wall_seconds:.0f} s in all; {len(entries):,} entries, {unresolved} of them below resolution, "
-        f"{flagged} where another estimator disagrees; layers without an entry, predicted: {measured.predicted}."
+        f"{found.probes:,} probes ({found.refused} refused, {found.unsettled} did not reach the 1 % target), "
+        f"{found.samples:,} samples, a median of {found.median_runs:.0f} runs per probe, {found.device_seconds:.1f} s "
+        f"on the device and {found.wall_seconds:.0f} s in total. The table has {len(entries):,} entries; {unresolved} "
+        f"are below resolution, {flagged} are flagged by another estimator. {measured.predicted} layers without an "
+        "entry were predicted."
     )
 
 
@@ -100,9 +101,9 @@ def interval_sentence(measured: Measured) -> str:
     held_90 = sum(map(holds_at_90, networks))
     halfwidths = [(one.interval_s[1] - one.interval_s[0]) / 2 / one.estimated_s for one in networks]
     return (
-        f"Intervals of networks: 95 % hold in {held_95} of {len(networks)}, 90 % in {held_90} (exact binomial test "
-        f"against 90 %: p = {p_of_90(held_90, len(networks)):.2g}); median half-width of the 95 % interval "
-        f"±{percent(statistics.median(halfwidths))}."
+        f"The 95 % interval contains the measured latency of {held_95} of {len(networks)} networks, the 90 % interval "
+        f"that of {held_90} (exact binomial test against 90 %: p = {p_of_90(held_90, len(networks)):.2g}). The median "
+        f"half-width of the 95 % interval is ±{percent(statistics.median(halfwidths))}."
     )
 
 

@@ -54,7 +54,7 @@ DeviceName = Annotated[
         "--device",
         "-d",
         metavar="NAME",
-        help="Name of the device; see `harness devices list`.",
+        help="Name of the device; `harness devices list` lists them.",
         autocompletion=complete_device,
     ),
 ]
@@ -87,7 +87,7 @@ OptionalDevice = Annotated[
 ]
 LutFolder = Annotated[
     Path | None,
-    typer.Option("--lut", metavar="DIR", help="Folder of a table, instead of the newest table of --device."),
+    typer.Option("--lut", metavar="DIR", help="Folder or name of a table, instead of the newest one of --device."),
 ]
 
 
@@ -111,12 +111,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 Dims = Annotated[
     list[str] | None,
     typer.Option(
-        "--dim", metavar="NAME=N", help="Value of a symbolic dimension, or of an axis as INPUT.AXIS=N; may be repeated."
+        "--dim", metavar="NAME=N", help="Value of a symbolic dimension, or of an axis (INPUT.AXIS=N); may be repeated."
     ),
 ]
 Budget = Annotated[
     str | None,
-    typer.Option("--budget", metavar="TIME", help="Limit on the time on the device, such as 90s, 10m or 2h."),
+    typer.Option("--budget", metavar="TIME", help="Limit of the time on the device, such as 90s, 10m or 2h."),
 ]
 
 _NUMBER = re.compile(r"[0-9]{1,12}\Z")

@@ -77,7 +77,9 @@ def build(
 
 @app.command()
 def show(
-    folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Folder of a table.")] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="Folder of a table, or its name DEVICE/TABLE.")
+    ] = None,
     device: arguments.OptionalDevice = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=0, help="Number of entries to show, slowest first; 0 shows all.")
@@ -185,7 +187,7 @@ def export(
     device: arguments.OptionalDevice = None,
     directory: arguments.WorkspaceFolder = None,
 ) -> None:
-    """Write the entries of a table to one file; the ending chooses the format.
+    """Write the entries of a table to one file; its extension selects the format.
 
     Example: harness lut export layers.csv --device cpu01
     """

@@ -33,9 +33,7 @@ app = typer.Typer(
     help="Measure a lab every night, compare the nights, and list what needs attention.",
 )
 
-PlanPath = Annotated[
-    Path | None, typer.Option("--plan", metavar="FILE", help="Plan of the nights (default: nightly.toml).")
-]
+PlanPath = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Plan file (default: nightly.toml).")]
 _DAY_S = 86400.0
 _LINGER = "It runs while you are logged in; after `loginctl enable-linger` it always runs"
 
@@ -44,11 +42,14 @@ _LINGER = "It runs while you are logged in; after `loginctl enable-linger` it al
 def run(
     plan: PlanPath = None,
     night: Annotated[
-        str | None, typer.Option("--night", metavar="DATE", help="The night, such as 2026-11-20 (default: tonight).")
+        str | None,
+        typer.Option("--night", metavar="DATE", help="Date of the night, such as 2026-11-20 (default: tonight)."),
     ] = None,
     engine: Annotated[
         str | None,
-        typer.Option("--engine", metavar="ENGINE", help="local, or dask=ADDRESS, instead of the plan's engine."),
+        typer.Option(
+            "--engine", metavar="ENGINE", help="Run jobs with this engine instead of the plan's: local or dask=ADDRESS."
+        ),
     ] = None,
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Also write the report to this file.")
@@ -62,9 +63,9 @@ def run(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Measure what is left of tonight's plan, publish tables, compare them with earlier nights, and write a report.
+    """Measure what is left of tonight's plan, publish tables, compare with earlier nights, and write a report.
 
-    After an interruption, the same command continues. Reports: reports/nightly-DATE.md and .xml.
+    After an interruption, the same command continues. The reports are reports/nightly-DATE.md and .xml.
 
     Example: harness nightly run --plan nightly.toml
     """
@@ -148,7 +149,7 @@ class StartOptions:
     randomised_delay: Annotated[
         str,
         typer.Option(
-            "--randomised-delay", metavar="TIME", help="Longest random delay, so that not all labs start at once."
+            "--randomised-delay", metavar="TIME", help="Maximum random delay, so that labs do not start at once."
         ),
     ] = NIGHT_DELAY
 
@@ -170,11 +171,11 @@ class StartOptions:
 class InstallOptions:
     """The kind of schedule, and the place where it is installed."""
 
-    systemd: Annotated[bool, typer.Option("--systemd", help="A systemd service and timer (default).")] = False
-    cron: Annotated[bool, typer.Option("--cron", help="A crontab line, which is printed.")] = False
+    systemd: Annotated[bool, typer.Option("--systemd", help="Write a systemd service and timer (default).")] = False
+    cron: Annotated[bool, typer.Option("--cron", help="Print a crontab line instead.")] = False
     user: Annotated[bool, typer.Option("--user", help="Write to the user's unit folder (default).")] = False
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="Write to DIR, as units of the system's manager.")
+        Path | None, typer.Option("--output", metavar="DIR", help="Write units for the system manager to DIR.")
     ] = None
     only_print: Annotated[bool, typer.Option("--print", help="Print the units; write nothing.")] = False
     enable: Annotated[bool, typer.Option("--enable", help="Also enable the user's timer.")] = False
@@ -186,7 +187,7 @@ class InstallOptions:
                 raise UsageError(f"--{one} and --{other} are given together", next_step="Give only one of them")
         if self.enable and (self.cron or self.output or self.only_print):
             step = "Omit it: the commands are printed, not run"
-            raise UsageError("--enable needs the units of the user", next_step=step)
+            raise UsageError("--enable works only for units in the user's unit folder", next_step=step)
 
 
 @app.command()
@@ -194,7 +195,9 @@ class InstallOptions:
 def install(
     start: StartOptions, destination: InstallOptions, plan: PlanPath = None, directory: arguments.WorkspaceFolder = None
 ) -> None:
-    """Write a systemd service and timer, or print a crontab line, that runs the nightly; print how to enable it.
+    """Write a systemd service and timer that start the nightly run, or print a crontab line.
+
+    The command prints how to enable the timer.
 
     Example: harness nightly install --time 02:30 --randomised-delay 20m
     """

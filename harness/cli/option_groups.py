@@ -126,6 +126,6 @@ def _size(flag: str, text: str | None) -> tuple[int, int] | None:
         return None
     found = _SIZE.match(text)
     if not found:
-        why = "It is a height and a width, both positive"
+        why = "It must be a height and a width, both positive"
         raise UsageError(f"{flag} {text[:40]} is not HxW", why=why, next_step=f"Write {flag} 18x16")
     return int(found[1]), int(found[2])

@@ -24,7 +24,9 @@ SpaceFile = Annotated[
 ]
 Count = Annotated[
     int | None,
-    typer.Option("--count", min=20, max=10_000, help=f"With --space: the most layers (default {SPACE_COUNT})."),
+    typer.Option(
+        "--count", min=20, max=10_000, help=f"With --space: maximum number of layers (default {SPACE_COUNT})."
+    ),
 ]
 Target = Annotated[
     float | None,
@@ -32,14 +34,16 @@ Target = Annotated[
         "--target",
         min=0.0,
         max=100.0,
-        help="With --space: stop when randomly drawn layers are predicted within this percentage"
-        f" (median, default {100 * SPACE_TARGET:g}).",
+        help="With --space: stop when the error of randomly drawn layers is at most this percentage"
+        f" in the median (default {100 * SPACE_TARGET:g}).",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the random order.")]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Read how the device fuses, print the plan and its time; measure nothing."),
+    typer.Option(
+        "--dry-run", help="Read from the device how it fuses operators, print the plan and its time; measure nothing."
+    ),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new campaign instead of resuming.")]
 
@@ -63,10 +67,10 @@ def profile(
     workspace: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Measure probes of every layer of networks, or of a space of layers, on devices; the same command resumes.
+    """Measure every layer of networks, or layers of a space, on one or more devices.
 
-    Several devices are measured side by side, one job per board at a time. A golden probe before and after each
-    campaign checks that the device is in its usual state.
+    If the command is interrupted, the same command resumes it. Several devices are measured side by side, one job per
+    board at a time. A golden probe before and after each campaign checks that the device is in its usual state.
 
     Example: harness profile --device cpu01 builtin:resnet50 model.onnx
     """
@@ -86,7 +90,7 @@ def profile(
     names = arguments.parse_names(DEFAULT_DEVICE if device is None and not group and not everything else device)
     devices = select(load_inventory(found.devices), names=names, groups=group or (), everything=everything)
     if dry_run and len(devices) > 1:
-        raise UsageError("--dry-run needs exactly one device", next_step="Name one by --device")
+        raise UsageError("--dry-run needs exactly one device", next_step="Name one with --device")
     request = ProfileRequest(
         device=devices[0].name,
         models=tuple(models or ()),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Extent:
     """Additional measurements, and the number of processes."""
 
-    naive: Annotated[bool, typer.Option("--naive", help="Also time every layer alone, and show the sum.")] = False
+    naive: Annotated[bool, typer.Option("--naive", help="Also time every layer alone, and show the plain sum.")] = False
     layers: Annotated[bool, typer.Option("--layers", help="Also compare layers with the runtime's own profile.")] = (
         False
     )
@@ -50,7 +50,7 @@ def validate(
 ) -> None:
     """Measure whole networks on the device and compare them with the table's estimates.
 
-    An emulated device also reports the true overhead and layer latencies, which are then compared, too.
+    If the device is emulated, the true overhead and layer latencies are compared as well.
 
     Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
     """

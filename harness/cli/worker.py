@@ -12,9 +12,10 @@ from harness.cli.output import note
 from harness.errors import UsageError
 from harness.workspace import find_workspace
 
-TlsFile = Annotated[
-    Path | None, typer.Option(help="PEM file for a scheduler that requires TLS; give all three or none.")
-]
+_ALL_THREE = "for a scheduler that requires TLS; give all three files or none."
+AuthorityFile = Annotated[Path | None, typer.Option(help=f"PEM file of the certificate authority, {_ALL_THREE}")]
+CertificateFile = Annotated[Path | None, typer.Option(help=f"PEM file of this host's certificate, {_ALL_THREE}")]
+KeyFile = Annotated[Path | None, typer.Option(help=f"PEM file of the certificate's key, {_ALL_THREE}")]
 
 
 def worker(
@@ -24,9 +25,9 @@ def worker(
     ] = None,
     group: arguments.Groups = None,
     everything: arguments.Everything = False,
-    tls_ca_file: TlsFile = None,
-    tls_cert: TlsFile = None,
-    tls_key: TlsFile = None,
+    tls_ca_file: AuthorityFile = None,
+    tls_cert: CertificateFile = None,
+    tls_key: KeyFile = None,
     workspace: arguments.WorkspaceFolder = None,
 ) -> None:
     """Offer devices of this host to a Dask scheduler and run the jobs it sends, until Ctrl-C.

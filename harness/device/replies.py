@@ -205,7 +205,7 @@ def read_truth(payload: bytes, probe: str, device: str) -> Truth:
     if reply.probe != probe:
         raise ProtocolError(f"The oracle of {device} answered for another probe: {last_part(reply.probe, 80)}")
     if abs(sum_s - reply.makespan_s) > _ROUNDING * reply.makespan_s:
-        why = f"They add up to {sum_s:.9g} s; the device takes {reply.makespan_s:.9g} s"
+        why = f"They add up to {sum_s:.9g} s; the device reports {reply.makespan_s:.9g} s"
         raise ProtocolError(f"The oracle of {device} reported layers that do not add up to its time", why=why)
     overhead = None if reply.overhead is None else TrueOverhead(**reply.overhead.model_dump())
     return Truth(overhead, reply.makespan_s, layers)

@@ -100,7 +100,7 @@ class AgentSession:
             raise DeviceUnreachable(f"No agent answers on {self._name}", why=error.why, next_step=next_step) from error
         reply = check(HelloReply, frame.fields, self._name)
         if reply.major != wire.PROTOCOL_MAJOR or reply.backend != backend or (backend and reply.clock is None):
-            raise ProtocolError(f"The agent on {self._name} answered another hello than was sent")
+            raise ProtocolError(f"The agent on {self._name} answered a different hello than the one that was sent")
         facts = {key: last_part(value) for key, value in reply.fingerprint.items()}
         version_text = last_part(reply.agent_version)
         self.hello = AgentHello(version_text, reply.backend or "", facts, reply.clock or "", tuple(reply.reveals))

@@ -81,7 +81,7 @@ def load(reference: str, machine: MachineChoice, options: Options, dims: Mapping
     program = _read_program(Path(reference))
     if machine == MachineChoice() and program.machine not in preset_names():
         what = f"The program was compiled for {program.machine}, which is not a built-in machine"
-        raise InputError(what, next_step="Give the file of that machine by --machine")
+        raise InputError(what, next_step="Give the file of that machine with --machine")
     return LoadedProgram(reference, program, machine.load(program.machine))
 
 

@@ -84,14 +84,17 @@ class PipelineOptions:
 
     cores: int | None = option(None, "Number of cores, divided evenly among the groups.", metavar="N")
     groups: str | None = option(
-        None, "Core groups: their number (default 1), or the cores of each, such as 0-3/4,5/6.", metavar="GROUPS"
+        None,
+        "Core groups: their number (1 if only --cores is given), or the cores of each, such as 0-3/4,5/6.",
+        metavar="GROUPS",
     )
     inputs: int | None = option(
         None, "Number of inputs in the stream; at least 4 for each group.", metavar="N", min=1, max=10_000
     )
     partition: PartitionMethod = option(
         "both",
-        "How the network is divided: balanced by predicted time, by split score (of shares, or absolute), or both.",
+        "How to divide the network: by predicted time (balanced), by the split score of shares (score) or of absolute"
+        " workload (absolute), or by predicted time and by score (both).",
     )
     score: tuple[str, ...] = option(
         (),
@@ -139,8 +142,6 @@ class SplitOptions:
 
     cores: int = option(MISSING, "Cores of one chip that share the work of every layer.", metavar="N")
     layer: tuple[str, ...] = option(
-        (), "Only the layer with this name or this ONNX node; may be repeated.", metavar="NAME"
+        (), "Compare only the layer with this name or this ONNX node; may be repeated.", metavar="NAME"
     )
-    verify: bool = option(
-        True, "Run every candidate event by event beside the prediction.", flag="--verify/--no-verify"
-    )
+    verify: bool = option(True, "Also simulate every candidate event by event.", flag="--verify/--no-verify")

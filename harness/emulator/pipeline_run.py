@@ -153,7 +153,7 @@ def _score(options: PipelineOptions) -> ShareScore | AbsoluteScore:
         name, _, value = text.partition("=")
         if name not in names:
             step = f"Choose from {', '.join(names)}: --score compute=0.5"
-            raise UsageError(f"--score {text[:40]} names no coefficient of the score", next_step=step)
+            raise UsageError(f"--score {text[:40]} is not a coefficient of the score", next_step=step)
         try:
             given[names[name]] = float(value)
         except ValueError:

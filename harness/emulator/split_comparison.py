@@ -41,9 +41,7 @@ def check_cores(cores: int, machine: Machine) -> None:
             " a chip" if machine.cores.chips > 1 else ""
         )
         step = f"Choose from 1 to {limit}" if limit > 1 else "Choose a machine with several cores, such as edge"
-        raise UsageError(
-            f"--cores {cores} is not possible", why=f"At least 1 core does the work; {where}", next_step=step
-        )
+        raise UsageError(f"--cores {cores} is not possible", why=f"At least 1 core is needed; {where}", next_step=step)
 
 
 def compare_splits(model: NetworkModel, machine: Machine, wanted: SplitOptions, options: Options) -> SplitComparison:

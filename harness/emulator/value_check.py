@@ -114,7 +114,7 @@ def _relative_error(name: str, ours: Array, theirs: Array) -> float:
     finite = np.isfinite(reference)
     # Both must have the same infinities and NaNs.
     if ours.shape != theirs.shape or not np.array_equal(mine[~finite], reference[~finite], equal_nan=True):
-        why = f"{(~finite).sum()} of its {reference.size} values are not finite; here they are others"
+        why = f"{(~finite).sum()} of its {reference.size} values are not finite; the emulator has others"
         raise HarnessError(f"Output {name[:80]!r} differs from ONNX Runtime's", why=why)
     if not finite.any():
         return 0.0

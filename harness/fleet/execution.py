@@ -160,7 +160,7 @@ def _explore(bare: ProfileOutcome, run: DeviceRun, space: SearchSpace) -> Profil
     journal = run.journal
     found = explore_space(run, space, bare.request, excluded=PENDING)
     if not found.campaigns:
-        step = f"See what is missing by `harness devices check {found.device}`"
+        step = f"Find what is missing with `harness devices check {found.device}`"
         raise BackendError(f"{found.device} refuses every layer of the space", next_step=step)
     probes = [probe for campaign in found.campaigns for probe in journal.probes(campaign).values()]
     samples = [taken for campaign in found.campaigns for taken in journal.samples(campaign).values()]

@@ -44,7 +44,7 @@ def check_in_service(store: FleetStore, device: str) -> None:
     """Raise OutOfService for a device that was taken out of service."""
     known = store.health(device)
     if known.health in OUT_OF_SERVICE:
-        step = f"Return it to service by `harness devices mark {device} unknown`"
+        step = f"Return it to service with `harness devices mark {device} unknown`"
         what = f"{device} is out of service: {known.health}"
         raise OutOfService(what, why=f"{known.reason}, since {known.since}", next_step=step)
 
@@ -62,7 +62,7 @@ def check_golden(run: DeviceRun, store: FleetStore, configured: Band | None = No
     if not band.holds(measured.latency_s):
         raise _quarantined(run.device, measured.latency_s, band)
     if band.learnt != CONFIGURED and len(band.latencies_s) < SESSIONS_TO_LEARN:
-        reason = f"the golden band rests on {len(band.latencies_s)} of {SESSIONS_TO_LEARN} sessions"
+        reason = f"the golden band is based on {len(band.latencies_s)} of {SESSIONS_TO_LEARN} sessions"
         store.measured(run.device, "unknown", reason)
     else:
         store.measured(run.device, "good", "the golden probe is in its band")
@@ -131,7 +131,7 @@ def _quarantined(device: str, latency_s: float, band: Band) -> DeviceQuarantined
     what = f"The latency of {device} has changed: its golden probe takes {latency_s * 1e3:.4g} ms"
     why = f"{side} than its band, {band.low_s * 1e3:.4g} to {band.high_s * 1e3:.4g} ms ({_origin(band)})"
     step = (
-        f"Check clock, temperature and load by `harness devices check {device}`. If the change is permanent: "
+        f"Check clock, temperature and load with `harness devices check {device}`. If the change is permanent: "
         f"`harness devices golden {device} --forget`"
     )
     return DeviceQuarantined(what, why=why, next_step=step)

@@ -29,5 +29,5 @@ def select(
         own = {name: device for name, device in inventory.items() if name not in BUILT_IN}
         chosen.update(own or inventory)
     if not chosen:
-        raise UsageError("No device is selected", next_step="Name one by --device, or give --group or --all")
+        raise UsageError("No device is selected", next_step="Name one with --device, or give --group or --all")
     return tuple(chosen.values())

@@ -94,7 +94,7 @@ class FleetStore:
                 self._db.close()
                 raise
         except (sqlite3.Error, OSError) as error:
-            step = opening_step(error, "Move the file away: devices are then unknown again")
+            step = opening_step(error, "Move the file away; device health is then unknown")
             raise JournalError(f"{path} cannot be opened", why=str(error), next_step=step) from error
 
     def _open(self) -> None:
@@ -130,7 +130,7 @@ class FleetStore:
         try:
             yield
         except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
-            step = "Move the file away: devices are then unknown again, and tonight's jobs are read from the journal"
+            step = "Move the file away; device health is then unknown, and tonight's jobs are read from the journal"
             raise JournalError(f"{self.path} is damaged", why=str(error), next_step=step) from error
 
     # --- health -------------------------------------------------------------------------------------------------

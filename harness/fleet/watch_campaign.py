@@ -42,7 +42,7 @@ def measure_watch(
         return None
     if planned.device_s > _EXCESS * budget_s:
         why = f"It takes {planned.device_s:.1f} s on the device, and {budget_s:.1f} s are left"
-        step = "Give the job a larger budget, or fewer networks"
+        step = "Give the job a larger budget or fewer networks"
         raise CampaignIncomplete("The budget is too small for the watch", why=why, next_step=step)
     campaign = run.begin(planned.plan, planned.policy.settings(WATCH, request.seed, request.name))
     if not campaign.complete:

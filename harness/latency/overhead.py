@@ -193,7 +193,7 @@ def _separable(design: Floats, weight: Floats, used: np.ndarray[Any, Any]) -> tu
         why = f"{' and '.join(together)} vary together (condition number {condition:.3g})"
         step = (
             f"Add null probes that vary {varied} from {max(1, min(sizes)):.0f} to {4 * max(sizes):.0f}"
-            f" while {' and '.join(others) or 'the other sizes'} stay as they are"
+            f" while {' and '.join(others) or 'the other sizes'} stay constant"
         )
         raise IllConditionedDesign("The null probes do not separate a, b and c", why=why, next_step=step)
     return used, condition

@@ -106,7 +106,7 @@ def put_network(session: AgentSession, network: Network, probe: Probe, *, reveal
     try:
         return session.put(load_request(probe, reveal=reveal))
     except BackendError as error:
-        why, step = _in_names_of(network, probe, error.why), "Leave this network out, or measure it on another device"
+        why, step = _in_names_of(network, probe, error.why), "Omit this network, or measure it on another device"
         raise UnsupportedNetwork(f"The device cannot run {network.name}", why=why, next_step=step) from error
 
 

@@ -156,7 +156,9 @@ class Journal:
             renewed = self._db.execute("UPDATE campaigns SET token=? WHERE id=? AND token<=?", (token, campaign, token))
             if renewed.rowcount != 1:
                 why = "Another controller has taken over the device and continues the campaign"
-                raise LeaseLost("The samples arrived too late", why=why, next_step="Leave it to the other controller")
+                raise LeaseLost(
+                    "The samples arrived too late", why=why, next_step="Let the other controller finish the campaign"
+                )
             yield
 
     def begin(self, key: CampaignKey, plan: ProbePlan, clock: str, token: int = 0) -> Campaign:

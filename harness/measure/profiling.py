@@ -167,12 +167,12 @@ def _result(journal: Journal, campaign: Campaign, plan: ProbePlan, policy: Repea
         example = f", for example {few[0]!r}" if few else ""
         why = f"{len(few)} of {len(probes)} probes have fewer than {policy.fewest_rounds} samples{example}"
         larger = policy.budget_s is not None
-        what = "The budget was spent before every probe was measured" if larger else "Not every probe was measured"
+        what = "The budget was used up before every probe was measured" if larger else "Not every probe was measured"
         step = f"Run the same command{' with a larger --budget' if larger else ''}; it continues from here"
         raise CampaignIncomplete(what, why=why, next_step=step)
     if not samples:
         first = next(record for record in probes.values() if record.refused)
-        step = f"See what is missing by `harness devices check {campaign.device}`"
+        step = f"Find what is missing with `harness devices check {campaign.device}`"
         what, why = f"{campaign.device} refuses every probe", f"{first.label}: {first.refused}"
         raise BackendError(what, why=why, next_step=step)
     measured = {probe: summarise(taken, campaign.clock) for probe, taken in samples.items() if probe in plan.weights}

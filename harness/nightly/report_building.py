@@ -140,7 +140,7 @@ def _device_items(row: DeviceRow, overdue: Sequence[str]) -> list[AttentionItem]
     if row.published.failure is not None:
         items["table", ""] = _item(row.device, row.published.failure, about="no table: ")
     if overdue:
-        what = f"The budget leaves out {', '.join(overdue)}"
+        what = f"The budget is too small for {', '.join(overdue)}"
         step = "Raise the budget in the plan, or remove sets"
         items["budget", ""] = AttentionItem(row.device, "budget", what, "They are older than max_age", step)
     return list(items.values())

@@ -81,7 +81,7 @@ def _checked(word: str) -> str:
     if not word.isprintable():  # nor are lone surrogates, which stand for bytes that are not UTF-8
         why = f"{word!r} has a control character or is not UTF-8 text"
         step = "Move it to a folder with a plain name"
-        raise ConfigurationError("This path cannot stand in a unit or a crontab", why=why, next_step=step)
+        raise ConfigurationError("A unit or a crontab cannot contain this path", why=why, next_step=step)
     return word
 
 

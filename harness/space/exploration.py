@@ -158,7 +158,7 @@ class DeviceRounds:
         if not journal.campaign(campaign.id).complete:
             why = f"{self.device_s:.1f} s on the device were not enough for round {len(self.campaigns)}"
             step = "Run the same command with a larger --budget; it continues from here"
-            raise CampaignIncomplete("The budget was spent within a round", why=why, next_step=step)
+            raise CampaignIncomplete("The budget was used up within a round", why=why, next_step=step)
         return campaign
 
 

@@ -83,7 +83,11 @@ def test_every_command_takes_the_block(npu: Npu, network: Path, tmp_path: Path) 
         (2, ("--dft-block", 9, "--conv-algorithm", "direct"), ("--dft-block 9 contradicts", "direct")),
         (2, ("--dft-kernels", "llc", "--conv-algorithm", "direct"), ("--dft-kernels llc contradicts", "direct")),
         (2, ("--dft-block", 9, "--tile", "4x4"), ("--dft-block 9 contradicts --tile", "add --conv-algorithm odd-dft")),
-        (3, (*FORCED, "--dft-block", 3), ("wide has a kernel of 5, which no block of at most 3 holds", "a block of 5")),
+        (
+            3,
+            (*FORCED, "--dft-block", 3),
+            ("wide has a kernel of 5, too large for a block of at most 3", "a block of 5"),
+        ),
         (3, (*FORCED, "--dft-block", 8), ("a block of 8", "odd", "choose 9")),
         (3, (*FORCED, "--dft-block", 65), ("a block of 65", "63")),
         (3, (*FORCED, "--preset", "nvdla-256"), ("nvdla-256 computes in int8", "float32")),

@@ -312,7 +312,7 @@ def test_a_worker_that_is_stopped_again_and_again_fails_its_job(rig: Lab, monkey
     (outcome,) = running.end()
     assert outcome.failure is not None
     assert outcome.failure.kind == "EngineError"
-    assert outcome.failure.what == "The worker that offers left was stopped again and again"
+    assert outcome.failure.what == "The worker that offers left was stopped repeatedly"
     (again,) = run(engine(rig), running.jobs[0])
     assert again.result is not None
     assert again.result.resumed

@@ -301,7 +301,7 @@ def test_budget_defers_and_nothing_is_deferred_for_ever(lab: Lab) -> None:
     assert seen == [["one/a", "one/b"], ["one/c"], ["one/a"], ["one/b"]]
     assert statuses(report) == {"one/c": "deferred", "one/a": "deferred", "one/b": "done"}
     overdue = [item.what for item in report.attention if item.kind == "budget"]
-    assert overdue == ["The budget leaves out c (2 nights old)"]
+    assert overdue == ["The budget is too small for c (2 nights old)"]
     assert night_status(lab.workspace).devices[0].deferred == ("c", "a")
 
 

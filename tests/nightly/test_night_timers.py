@@ -171,9 +171,9 @@ def test_nightly_has_leases_where_this_shell_has_them(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("name", ["new\nline", "tab\t", "\x1b[31m", "\udcff"])
 def test_path_that_no_unit_can_hold_is_refused(name: str) -> None:
     """Paths with control characters or bytes that are not UTF-8 are refused."""
-    with pytest.raises(ConfigurationError, match="cannot stand in a unit"):
+    with pytest.raises(ConfigurationError, match="A unit or a crontab cannot contain"):
         service_unit(installation(name))
-    with pytest.raises(ConfigurationError, match="cannot stand in a unit"):
+    with pytest.raises(ConfigurationError, match="A unit or a crontab cannot contain"):
         crontab_line(installation(name))
 
 

@@ -240,7 +240,7 @@ def test_table_that_could_not_be_built_is_an_error(name: str) -> None:
     published = PublishedTable(None, kept_because="no table could be built: x", failure=FAILURE)
     report = replace(calm(), devices=(replace(calm().devices[0], published=published),))
     if name == "budget":
-        report = replace(report, attention=(AttentionItem("board", "budget", "The budget leaves out x", "", ""),))
+        report = replace(report, attention=(AttentionItem("board", "budget", "The budget is too small for x", "", ""),))
     found = cases(report)
     assert found["board/table"] == "error" and found.get("board/budget", "skipped") == "skipped"
     assert ("board/budget" in found) is (name == "budget")

@@ -52,7 +52,7 @@ class Options:
 
     chains: ChainChoice = option(
         "auto",
-        "Where chains of layers end: where predicted fastest (auto), after each layer (layers), or nowhere (whole).",
+        "Where chains of layers end: as predicted to be fastest (auto), after each layer (layers), or nowhere (whole).",
         FIXES_LAYERS,
         TAKES_MEMORY,
     )
@@ -68,7 +68,7 @@ class Options:
     )
     residency: ResidencyChoice = option(
         "auto",
-        "What stays on chip in a layer without room for both: weights, features, or the smaller of them.",
+        "What stays on chip if the buffers cannot hold both: weights, features, or the smaller of them.",
         FIXES_LAYERS,
         TAKES_MEMORY,
     )
@@ -76,12 +76,12 @@ class Options:
     fences: bool = option(False, "Start each layer only after the previous one has ended.", FIXES_LAYERS)
     conv_algorithm: ConvolutionChoice = option(
         "auto",
-        "How convolutions are computed: directly, by DFT (odd-dft), or by whichever is predicted to be faster (auto).",
+        "How to compute convolutions: directly (direct), by DFT (odd-dft), or as predicted to be faster (auto).",
         TAKES_MEMORY,
     )
     dft_block: int | None = option(
         None,
-        "Length of the DFT's blocks, an odd number (default: the fastest as predicted).",
+        "Length of the DFT's blocks, an odd number (default: the length that is predicted to be fastest).",
         TAKES_MEMORY,
         metavar="N",
     )
@@ -95,7 +95,7 @@ class Options:
     def check(self) -> None:
         """Raise ContradictoryOptions if two options contradict each other."""
         if self.halo == "refetch" and self.chains == "whole":
-            why = "Refetching runs every layer by itself, which is the opposite of one chain"
+            why = "With --halo refetch every layer runs separately, not in one chain"
             raise ContradictoryOptions("--halo refetch contradicts --chains whole", why, "Omit one of them")
         self.check_dft()
 

@@ -187,7 +187,7 @@ def _synchronisation(instruction: Instruction, layer: int) -> Item | None:
 
 
 def _off_the_end(pc: int) -> ExecutionFault:
-    next_step = "End the program by HALT"
+    next_step = "End the program with HALT"
     if not pc:
         return ExecutionFault("the program has no instructions", "it has no HALT", next_step)
     return ExecutionFault(f"the program runs off its end after instruction {pc - 1}", "it has no HALT there", next_step)

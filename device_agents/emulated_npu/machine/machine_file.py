@@ -143,9 +143,9 @@ def _choice(choices: tuple[str, ...], value: Any, key: str) -> str:
 def _number(expected: type[int] | type[float], limits: ValueRange, value: Any, key: str) -> float:
     if type(value) not in ((int,) if expected is int else (int, float)):
         noun = "a whole number" if expected is int else "a number"
-        raise InvalidMachine(f"{key} is {_shown(value)}", f"It is {noun}", "Correct the value")
+        raise InvalidMachine(f"{key} is {_shown(value)}", f"It must be {noun}", "Correct the value")
     low, high = 1 if key in _NEVER_ZERO else limits.low, limits.high
     if not low <= value <= high:  # NaN is not
-        why = f"It lies from {low:g} to {high:g}"
+        why = f"It must be from {low:g} to {high:g}"
         raise InvalidMachine(f"{key} is {_shown(value)}", why, "Correct the value or its unit")
     return expected(value)

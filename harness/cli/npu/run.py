@@ -41,10 +41,10 @@ def run_command(
     dim: arguments.Dims = None,
     json: arguments.Json = False,
 ) -> None:
-    """Run a network on one core of the emulated NPU: its time by layer, and its values compared with ONNX Runtime's.
+    """Run a network on one core of the emulated NPU, and compare its values with ONNX Runtime's.
 
-    Large weights are generated from a seed, as on a device; small ones are read from the file. Program files and
-    machines that do not compute in float32 have a time but no values.
+    The command prints the time of each layer. Large weights are generated from a seed, as on a device; small ones are
+    read from the file. Program files and machines that do not compute in float32 have a time but no values.
 
     Example: harness npu run builtin:squeezenet --marginal
     """

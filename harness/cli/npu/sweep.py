@@ -17,7 +17,7 @@ from harness.errors import UsageError
 
 def _html_only(path: Path | None) -> Path | None:
     if path is not None and path.suffix.lower() not in (".html", ".htm"):
-        why = "A plot is one HTML page that every browser shows"
+        why = "The plot is an HTML page"
         raise UsageError(f"--plot {path} does not end in .html", why=why, next_step="Write --plot FILE.html")
     return path
 
@@ -56,7 +56,8 @@ def sweep_command(
     wanted: GridOptions,
     csv: arguments.CsvFile = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE.html", help="Write a plot to this page.", callback=_html_only)
+        Path | None,
+        typer.Option("--plot", metavar="FILE.html", help="Write a plot to this HTML page.", callback=_html_only),
     ] = None,
     *,
     compiler: Options,
@@ -66,9 +67,10 @@ def sweep_command(
 ) -> None:
     """Compile and time a network for many machines: over values of a parameter, over presets, or over both.
 
-    The knee is where more of a parameter stops paying: the point farthest below the line from the first value to the
-    last (Kneedle), on logarithmic axes if the values are spaced by a factor. A machine that cannot run the network
-    stays in the table with the reason. With shared_buffer, nb_bytes and sb_bytes are one value and are set together.
+    The knee is the value beyond which more of a parameter gains little: the point farthest below the line from the
+    first value to the last (Kneedle), on logarithmic axes if the values are spaced by a factor. A machine that cannot
+    run the network stays in the table with the reason. With shared_buffer, nb_bytes and sb_bytes are one value and are
+    set together.
 
     Example: harness npu sweep builtin:squeezenet --set nb_bytes=512K:8M:x2 --plot nb.html
     """

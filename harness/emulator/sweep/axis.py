@@ -128,7 +128,7 @@ def _steps(first: Fraction, last: Fraction, sign: str, change: Fraction, *, whol
 def _number(key: str, word: str) -> Fraction:
     found = _NUMBER.match(word)
     if not found:
-        why = "It is a number from 0 on, optionally followed by K, M, G or T"
+        why = "It must be a number of 0 or more, optionally followed by K, M, G or T"
         raise InvalidSweep(f"{key or 'factor'}={_shown(word)} is not a number", why, "Write 8, 0.5, 256K or 17e9")
     base = _base(key)
     number = Fraction(Decimal(found[1].replace("_", "")))

@@ -69,10 +69,10 @@ def read_grid(presets: Sequence[str], files: Sequence[Path], settings: Sequence[
     count = len(machines) * math.prod(sizes)
     if count < 2:
         step = "Give --set KEY=VALUES with several values, or --preset several times"
-        raise UsageError("The sweep has one machine alone", why="No parameter varies", next_step=step)
+        raise UsageError("The sweep has only one machine", why="No parameter varies", next_step=step)
     if count > MOST_POINTS:
         product = " x ".join(map(str, [len(machines), *sizes] if len(machines) > 1 else sizes))
-        step = "Omit values or take a larger step"
+        step = "Omit values or use a larger step"
         raise UsageError(f"{product} = {count:,} machines are more than {MOST_POINTS}", next_step=step)
     with errors_of_user():
         candidates = tuple(
@@ -104,7 +104,7 @@ def _read_axes(settings: Sequence[str]) -> tuple[SweepAxis, ...]:
             raise UsageError(f"--set: {error.what}", why=error.why, next_step=error.next_step) from error
         if axis.key.startswith("cores."):
             why = "A sweep runs networks on one core, which uses neither other cores nor links"
-            step = "Compare numbers of cores by `harness npu pipeline --groups`"
+            step = "Compare numbers of cores with `harness npu pipeline --groups`"
             raise UsageError(f"--set {axis.key} changes nothing", why=why, next_step=step)
         if any(axis.key == other.key for other in axes):
             raise UsageError(f"--set {axis.key} is given twice", next_step="Separate its values by commas")

@@ -188,7 +188,7 @@ class _Run:
                 task.interruptions += 1
                 task.future = self._submit(task.named, task.payload, f"{task.named.name} ({task.interruptions})")
                 return
-            what = f"The worker that offers {task.request.device} was stopped again and again"
+            what = f"The worker that offers {task.request.device} was stopped repeatedly"
             why = f"{task.interruptions + 1} times while it ran the job {printable(task.named.name, 80)!r}"
             outcome = replace(outcome, failure=Failure.of(EngineError(what, why=why, next_step=_RESUME)))
         del self._tasks[task.named.name]
@@ -208,7 +208,7 @@ class _Run:
             return None
         if tuple(reply["versions"]) != VERSIONS:
             theirs, ours = (f"{version}, journal {formats}" for version, formats in (reply["versions"], VERSIONS))
-            what = f"The worker that offers {task.request.device} has another version than this harness"
+            what = f"The worker that offers {task.request.device} has a different version of harness"
             raise EngineError(what, why=f"{theirs} there; {ours} here", next_step="Install the same version on both")
         numbers: Mapping[int, int] = {}
         if reply["extract"]:

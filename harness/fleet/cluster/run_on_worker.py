@@ -30,7 +30,7 @@ def run_here(payload: Mapping[str, Any]) -> dict[str, Any]:
         worker = get_worker()
         lab = worker.plugins.get(PLUGIN)
         if not isinstance(lab, LabPlugin):
-            step = "Start the workers by `harness worker SCHEDULER`"
+            step = "Start the workers with `harness worker SCHEDULER`"
             raise EngineError("The Dask worker was not started by harness", next_step=step)
         workspace = Workspace(Path(lab.root))
         job = unpack(payload, workspace.journal.parent / "cluster")

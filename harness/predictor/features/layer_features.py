@@ -109,8 +109,8 @@ class TrainingExample:
         if not 0.0 < self.latency_s < float("inf"):
             raise UsageError(
                 f"Latency {self.latency_s!r} s of {self.layer.operator} is not a positive, finite time",
-                why="A predictor learns from logarithms of latencies",
-                next_step="Leave out layers that were not measured",
+                why="The predictor uses the logarithms of latencies",
+                next_step="Omit layers that were not measured",
             )
 
 

@@ -164,8 +164,8 @@ def _check_operators(graph: GraphProto, names: Sequence[str], known: frozenset[s
             constant.update(node.output)
         elif node.op_type not in known or node.domain not in ("", "ai.onnx"):
             domain = f" of domain {node.domain[:40]}" if node.domain else ""
-            why = f"The compiler has no operator {node.op_type[:80]}{domain}"
-            step = "Export the network with operators that it has"
+            why = f"The compiler does not support operator {node.op_type[:80]}{domain}"
+            step = "Export the network with supported operators"
             raise UnsupportedOperator(f"Node {name[:80]!r} ({node.op_type[:80]}) is not supported", why, step)
 
 

@@ -108,7 +108,7 @@ class _AlgorithmChoice:
         kernel = max(layer.fixed_weights.shape[2:])
         most = self.options.dft_block or self.limit
         if kernel > most:
-            what = f"{layer.name} has a kernel of {kernel}, which no block of at most {most} holds"
+            what = f"{layer.name} has a kernel of {kernel}, too large for a block of at most {most}"
             step = "Let the compiler choose the algorithm" if most == self.limit else f"Choose a block of {kernel | 1}"
             raise NoDft(what, "a block is at least as long as the kernel", step)
         candidates = list(self._candidates(layer))

@@ -156,7 +156,7 @@ class Planner:
         try:
             if self._chainable(0, count):
                 return self.decide(0, count)
-            why = "a layer reads from outside the chain, or all of it at once, what the chain computes part by part"
+            why = "a layer needs a tensor whole or in memory, but the chain computes it part by part"
         except DoesNotFit as error:
             why = f"{error.what}: {error.why}"
         raise DoesNotFit("The network cannot run as one chain", why, "Let the compiler choose where chains end")

@@ -71,10 +71,10 @@ def _split(build: Builder, node: OnnxNode) -> None:
     start = 0
     for output in node.outputs:
         if not output:
-            raise unsupported(node, "It leaves out an output")
+            raise unsupported(node, "One of its outputs is missing")
         size = build.type(output).shape[axis]
         if size < 1 or start + size > source.shape[axis]:
-            why = f"A part of it would go from {start} to {start + size} of {source.shape[axis]} elements"
+            why = f"The slice is from {start} to {start + size} of {source.shape[axis]} elements"
             raise unsupported(node, why)
         build.bind(output, views.sliced(source, axis, start, size))
         start += size
