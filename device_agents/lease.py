@@ -228,10 +228,7 @@ def _has_open(pid: int, handle: int) -> bool:
     folder = "/proc/%d/fd" % pid
     ours = os.fstat(handle)
     for name in os.listdir(folder):
-        try:
-            theirs = os.stat(os.path.join(folder, name))
-        except OSError:  # closed meanwhile
-            continue
-        if (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino):
-            return True
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.path.samestat(os.stat(os.path.join(folder, name)), ours):
+                return True
     return False

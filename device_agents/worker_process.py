@@ -71,12 +71,7 @@ class WorkerProcess:
         code = self._process.returncode
         if code is None:
             return "still running"
-        if code >= 0:
-            return "exit code %d" % code
-        try:
-            return "signal %s" % signal.Signals(-code).name
-        except ValueError:
-            return "signal %d" % -code
+        return "exit code %d" % code if code >= 0 else signal_name(-code)
 
     def tail(self) -> str:
         """Return the end of what the worker and its runtime printed."""
@@ -102,6 +97,14 @@ class WorkerProcess:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, for example "signal SIGKILL", or its number if it has no name."""
+    try:
+        return "signal %s" % signal.Signals(number).name
+    except ValueError:
+        return "signal %d" % number
 
 
 def tail_of(output: IO[bytes]) -> str:

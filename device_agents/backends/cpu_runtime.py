@@ -10,8 +10,10 @@ from typing import Any, Callable, Dict, List, Tuple
 import numpy as np
 
 from device_agents import arrays
-from device_agents.backends.runtime_profile import rounds
 from device_agents.values import LoadRequest, Sample
+
+_FEWEST_RUNS, _MOST_RUNS = 30, 100
+_PROFILING_S = 4.0
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,10 @@ class CpuRuntime:
         return Sample(wall, cpu if self._threads == 1 else None, None, switches)
 
     def _alternate(self, plain: Callable[[], Any], profiled: Callable[[], Any]) -> List[Sample]:
-        """Return timed runs of `plain`, each of them followed by a call of `profiled`."""
-        samples = []
-        for _ in rounds():
+        """Return timed runs of `plain`, each of them followed by a call of `profiled`, for _PROFILING_S."""
+        samples: List[Sample] = []
+        end_s = time.monotonic() + _PROFILING_S
+        while len(samples) < _FEWEST_RUNS or (len(samples) < _MOST_RUNS and time.monotonic() <= end_s):
             samples.append(self._timed(plain))
             profiled()
         return samples

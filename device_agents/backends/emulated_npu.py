@@ -177,12 +177,12 @@ def _signature(layer: HardwareLayer) -> str:
 def _factors(slow: Any) -> Dict[str, float]:
     """Return the factor of each signature in the option `slow`."""
     if not isinstance(slow, str) or len(slow) > _LONGEST_SLOW:
-        raise _wrong("the option slow must be a text SIGNATURE:FACTOR")
+        raise Refused("emulated-npu backend: the option slow must be a text SIGNATURE:FACTOR")
     factors = {}
     for part in filter(None, slow.split(";")):
         signature, _, factor = part.rpartition(":")
         if not signature or not _FACTOR.match(factor):
-            raise _wrong("the option slow must be SIGNATURE:FACTOR, with a factor such as 1.02")
+            raise Refused("emulated-npu backend: the option slow must be SIGNATURE:FACTOR, with a factor such as 1.02")
         factors[signature] = float(factor)
     return factors
 
@@ -201,7 +201,7 @@ def _slowed(timed: _TimedModel, factors: Dict[str, float]) -> _TimedModel:
 def _machine(preset: Any) -> Machine:
     """Return the machine of a preset; a path is refused, because it would read files of the device."""
     if not isinstance(preset, str) or not _PRESET.match(preset):
-        raise _wrong("the option preset must be a name of lower-case letters, digits and dashes")
+        raise Refused("emulated-npu backend: the option preset must be a name of lower-case letters, digits and dashes")
     try:
         return find_machine(preset)
     except EmulatorError as error:
@@ -214,7 +214,3 @@ def _bytes(spec: Dict[str, Any]) -> int:
 
 def _words(error: EmulatorError) -> str:
     return ". ".join(part.rstrip(".") for part in (error.what, error.why, error.next_step) if part)
-
-
-def _wrong(what: str) -> Refused:
-    return Refused(f"emulated-npu backend: {what}")

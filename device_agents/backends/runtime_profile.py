@@ -7,26 +7,14 @@ profiler adds time of its own. Neither belongs to the layers.
 from __future__ import annotations
 
 import statistics
-import time
 from dataclasses import replace
-from typing import Iterator, Sequence
+from typing import Sequence
 
 from device_agents.backends import Refused
 from device_agents.values import Sample, TrueLayer, Truth
 
-FEWEST_RUNS, MOST_RUNS = 30, 100
-_BUDGET_S = 4.0
 _LOW = 0.1
 _DISTURBED = 1.25
-
-
-def rounds() -> Iterator[int]:
-    """Yield run numbers for a few seconds, at least FEWEST_RUNS and at most MOST_RUNS."""
-    started = time.monotonic()
-    for number in range(MOST_RUNS):
-        if number >= FEWEST_RUNS and time.monotonic() - started > _BUDGET_S:
-            return
-        yield number
 
 
 def undisturbed_mean(samples: Sequence[float], slack: float) -> float:

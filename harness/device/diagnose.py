@@ -48,14 +48,13 @@ def _checks(device: Device) -> Iterator[Check]:
         yield from _link_failure(device, error)
         return
     with session:
+        yield from _link(device)
         try:
             session.greet(with_backend=False)
             status = session.status()
         except HarnessError as error:
-            yield from _link(device)
             yield Check("agent", False, _found(error), error.next_step or _start_mend(device))
             return
-        yield from _link(device)
         yield Check("agent", True, f"version {session.hello.agent_version}")
         governor = session.hello.fingerprint.get("governor", "none")
     yield from _backend(device, status)
@@ -107,11 +106,8 @@ def _backend(device: Device, status: Mapping[str, Any]) -> Iterator[Check]:
     settings = facts.get("settings")
     shown = f" ({settings})" if settings else ""
     yield Check("backend", True, f"{facts.get('runtime')} {facts.get('runtime_version')}{shown}")
-    yield (
-        Check("clock", True, clock)
-        if clock != "wall"
-        else Check("clock", None, "wall", "Other work disturbs wall time; set threads = 1 to use CPU time")
-    )
+    mend = "Other work disturbs wall time; set threads = 1 to use CPU time" if clock == "wall" else ""
+    yield Check("clock", None if mend else True, clock, mend)
 
 
 def _governor(governor: str) -> Check:

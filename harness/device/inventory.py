@@ -55,7 +55,7 @@ def _resource(value: str) -> str:
     return value
 
 
-def _band_or_none(value: tuple[float, float] | None) -> tuple[float, float] | None:
+def _band(value: tuple[float, float] | None) -> tuple[float, float] | None:
     if value is not None and not 0 < value[0] < value[1]:
         raise ValueError("must be two numbers, the lower one first, above zero")
     return value
@@ -98,9 +98,7 @@ class Device(StrictModel):
     options: Mapping[str, _Integer | _Finite | str | list[str]] = Field(default_factory=dict)
     resource: Annotated[str, AfterValidator(_resource)]
     groups: Annotated[tuple[Annotated[str, AfterValidator(safe_name)], ...], Field(strict=False)] = ()
-    golden_ms: Annotated[
-        tuple[_Milliseconds, _Milliseconds] | None, Field(strict=False), AfterValidator(_band_or_none)
-    ] = None
+    golden_ms: Annotated[tuple[_Milliseconds, _Milliseconds] | None, Field(strict=False), AfterValidator(_band)] = None
     transport: Local | Ssh = Field(default_factory=Local, discriminator="kind")
 
     @property

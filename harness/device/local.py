@@ -7,7 +7,6 @@ import select
 import subprocess
 import sys
 import tempfile
-import time
 from typing import IO
 
 from device_agents.worker_process import import_path, tail_of
@@ -36,14 +35,10 @@ class LocalConnection:
     def send(self, data: bytes) -> None:
         """Send all bytes; raises TimeoutError if the agent takes none for SEND_STALL_S."""
         rest = memoryview(data)
-        deadline = time.monotonic() + SEND_STALL_S
         while rest:
-            try:
-                rest = rest[os.write(self._input.fileno(), rest) :]
-                deadline = time.monotonic() + SEND_STALL_S
-            except BlockingIOError:
-                if not _wait(self._input.fileno(), select.POLLOUT, deadline - time.monotonic()):
-                    raise TimeoutError("the agent reads nothing") from None
+            if not _wait(self._input.fileno(), select.POLLOUT, SEND_STALL_S):
+                raise TimeoutError("the agent reads nothing")
+            rest = rest[os.write(self._input.fileno(), rest) :]
 
     def recv(self, timeout_s: float) -> bytes:
         """Return some bytes, or none at the end of the stream; raises TimeoutError."""
@@ -102,4 +97,4 @@ def start_here() -> LocalConnection:
 def _wait(handle: int, event: int, timeout_s: float) -> bool:
     poll = select.poll()
     poll.register(handle, event)
-    return bool(poll.poll(max(0.0, timeout_s) * 1000))
+    return bool(poll.poll(timeout_s * 1000))

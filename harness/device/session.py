@@ -9,27 +9,15 @@ import os
 import platform
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from device_agents import wire
 from device_agents.values import LoadRequest, Revealed, Truth
+from harness.device import replies
 from harness.device.inventory import Device, Ssh
 from harness.device.link import AgentLink, Deadlines
 from harness.device.local import start_here
-from harness.device.replies import (
-    EmptyReply,
-    EndReply,
-    HelloReply,
-    LeaseReply,
-    PutReply,
-    RunCheck,
-    Series,
-    StatusReply,
-    Visit,
-    check,
-    read_truth,
-)
+from harness.device.replies import RunCheck, Series, Visit, check, read_truth
 from harness.device.ssh import start_over_ssh
 from harness.device.transport import Connection
 from harness.errors import DeviceUnreachable, LinkLost, ProtocolError
@@ -79,9 +67,7 @@ class AgentSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def greet(self, with_backend: bool = True, purpose: Purpose = "measurement") -> AgentHello:
@@ -98,7 +84,7 @@ class AgentSession:
         except LinkLost as error:
             next_step = f"Find the cause with `harness devices check {self._name}`"
             raise DeviceUnreachable(f"No agent answers on {self._name}", why=error.why, next_step=next_step) from error
-        reply = check(HelloReply, frame.fields, self._name)
+        reply = check(replies.HelloReply, frame.fields, self._name)
         if reply.major != wire.PROTOCOL_MAJOR or reply.backend != backend or (backend and reply.clock is None):
             raise ProtocolError(f"The agent on {self._name} answered a different hello than the one that was sent")
         facts = {key: last_part(value) for key, value in reply.fingerprint.items()}
@@ -114,7 +100,7 @@ class AgentSession:
         holder = last_part(holder or controller_name(), 150)
         fields: dict[str, Any] = {"resource": self._device.resource, "ttl_s": self._deadlines.lease_ttl_s}
         frame = self._link.ask("lease", self._deadlines.reply_s, holder=holder, **fields)
-        self.token = check(LeaseReply, frame.fields, self._name).token
+        self.token = check(replies.LeaseReply, frame.fields, self._name).token
         self._link.keep_lease(self.token)
         return self.token
 
@@ -131,7 +117,7 @@ class AgentSession:
             output_bytes=request.output_bytes,
             reveal=request.reveal,
         )
-        reply = check(PutReply, frame.fields, self._name)
+        reply = check(replies.PutReply, frame.fields, self._name)
         if (reply.format is None) != (not frame.payload) or (frame.payload and not request.reveal):
             raise ProtocolError(f"{self._name} revealed a graph without being asked, or an empty one")
         return Revealed(reply.format, frame.payload) if reply.format is not None else None
@@ -139,13 +125,13 @@ class AgentSession:
     def oracle(self, probe: str) -> Truth:
         """Return the true latencies of a loaded probe; needs a session for validation."""
         frame = self._ask_worker("oracle", probe=probe)
-        check(EmptyReply, frame.fields, self._name)
+        check(replies.EmptyReply, frame.fields, self._name)
         return read_truth(frame.payload, probe, self._name)
 
     def drop(self, probes: Sequence[str]) -> None:
         """Unload probes."""
         for part in _parts(list(probes)):
-            check(EmptyReply, self._ask_worker("drop", probes=part).fields, self._name)
+            check(replies.EmptyReply, self._ask_worker("drop", probes=part).fields, self._name)
 
     def run(self, visits: Sequence[Visit]) -> Iterator[tuple[tuple[Series, ...], Mapping[str, float]]]:
         """Run visits in order; yields for each samples frame its series and the state of the device.
@@ -174,10 +160,10 @@ class AgentSession:
             frame = self._link.wait(request, ("samples", "end"), deadline_s)
             if frame.type == "end":
                 break
-            check(EmptyReply, frame.fields, self._name)
+            check(replies.EmptyReply, frame.fields, self._name)
             yield ledger.samples(frame.payload)
         self._link.end_run()
-        reply = check(EndReply, frame.fields, self._name)
+        reply = check(replies.EndReply, frame.fields, self._name)
         ledger.end(reply, self._link.cancel_sent)
         return reply.cancelled
 
@@ -188,7 +174,7 @@ class AgentSession:
     def status(self) -> Mapping[str, Any]:
         """Return `state` (facts about the device), `holder` of its resource, and whether the worker is `busy`."""
         frame = self._link.ask("status", self._deadlines.reply_s, resource=self._device.resource)
-        reply = check(StatusReply, frame.fields, self._name)
+        reply = check(replies.StatusReply, frame.fields, self._name)
         holder = None if reply.holder is None else last_part(reply.holder, 200)
         return {"state": dict(reply.state), "holder": holder, "busy": reply.busy}
 

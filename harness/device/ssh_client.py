@@ -77,10 +77,9 @@ def load_identity(name: str, settings: Ssh) -> paramiko.PKey:
             raise ConfigurationError(what, next_step=f"chmod 600 {shlex.quote(str(path))}")
         return paramiko.PKey.from_path(path)
     except OSError as error:
+        what, why = f"{where}: {path} cannot be read", error.strerror or ""
         next_step = f"Create it with `ssh-keygen -t ed25519 -N '' -f {shlex.quote(str(path))}`"
-        raise ConfigurationError(
-            f"{where}: {path} cannot be read", why=error.strerror or "", next_step=next_step
-        ) from None
+        raise ConfigurationError(what, why=why, next_step=next_step) from None
     except (ValueError, TypeError, UnsupportedAlgorithm, paramiko.SSHException, paramiko.UnknownKeyType) as error:
         why = last_part(str(error), 200) or "It is not a private key"
         next_step = "Use an ed25519 key without a passphrase, bound to a forced command on the device"
@@ -113,9 +112,8 @@ def _connect_once(name: str, settings: Ssh, client: paramiko.SSHClient, identity
         raise changed_key(name, settings, error.key) from None
     except paramiko.AuthenticationException as error:
         if "timeout" in str(error).lower() or "shut down" in str(error):
-            raise _unreachable(
-                name, settings, f"the connection ended during authentication: {last_part(str(error), 200)}"
-            ) from None
+            why = f"the connection ended during authentication: {last_part(str(error), 200)}"
+            raise _unreachable(name, settings, why) from None
         next_step = (
             f"Add the public key of {settings.identity} to ~{settings.user}/.ssh/authorized_keys on the device; "
             f"`harness agent install {name}` prints the line"
@@ -137,9 +135,8 @@ def _reach(name: str, settings: Ssh) -> socket.socket:
     except ConnectionResetError:
         raise _ResetError("it reset the connection at once") from None
     except ConnectionRefusedError:
-        raise _unreachable(
-            name, settings, "the port is closed", "Check that sshd runs on the device and listens on this port"
-        ) from None
+        next_step = "Check that sshd runs on the device and listens on this port"
+        raise _unreachable(name, settings, "the port is closed", next_step) from None
     except TimeoutError:
         why = f"no answer within {settings.connect_timeout_s:g} s"
         raise _unreachable(name, settings, why, "Check that the device is on and connected to this network") from None

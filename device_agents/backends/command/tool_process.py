@@ -18,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Dict, List, Sequence
 
+from device_agents.worker_process import signal_name
+
 MAX_OUTPUT_BYTES = 4 << 20
 _WORDS = 200
 _READ_BYTES = 1 << 16
@@ -100,7 +102,9 @@ class Launcher:
             self._announce(0)
         output, errors = (bytes(one).decode("utf-8", "replace") for one in outputs)
         call = Call(output, errors, wall_ns)
-        problem = problem or ending(process.returncode)
+        if not problem and process.returncode:
+            code = process.returncode
+            problem = "failed with exit code %d" % code if code > 0 else "was killed by %s" % signal_name(-code)
         if problem:
             raise ToolFailed("%s %s%s" % (os.path.basename(words[0]), problem, call.last_words()))
         return call
@@ -119,16 +123,6 @@ def environment(folder: str) -> Dict[str, str]:
     """Return the whole environment of a tool: numbers with a decimal point, temporary files in `folder`."""
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     return {**kept, "PATH": _path(), "LC_ALL": "C", "TMPDIR": folder, "ORT_DISABLE_TELEMETRY": "1"}
-
-
-def ending(code: int) -> str:
-    """Describe how a program ended; empty if it succeeded."""
-    if code >= 0:
-        return "failed with exit code %d" % code if code else ""
-    try:
-        return "was killed by %s" % signal.Signals(-code).name
-    except ValueError:
-        return "was killed by signal %d" % -code
 
 
 def _path() -> str:

@@ -36,8 +36,9 @@ def executed_nodes(compiled: Any, sent: bytes) -> List[ExecutedNode]:
     live = _live(facts, reads)
     nodes = [_originals(fact, known) if at in live else () for at, fact in enumerate(facts)]
     serves = _served(nodes, reads, live)
+    layouts = [fact.get("outputLayouts", "").partition(",")[0] for fact in facts]
     return [
-        ExecutedNode(operation.get_friendly_name(), nodes[at], serves[at], _first(facts[at].get("outputLayouts", "")))
+        ExecutedNode(operation.get_friendly_name(), nodes[at], serves[at], layouts[at])
         for at, operation in enumerate(operations)
         if at in live and facts[at].get("layerType") not in _NO_WORK
     ]
@@ -92,7 +93,3 @@ def _served(nodes: Sequence[Tuple[str, ...]], reads: Sequence[Sequence[int]], li
         if not serves[at]:
             serves[at] = next((serves[one] for one in reads[at] if serves[one]), ())
     return serves
-
-
-def _first(layouts: str) -> str:
-    return layouts.partition(",")[0]
