@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Literal, cast
 
-from harness.errors import JournalError
-from harness.measure.database import open_durable, opening_step, transaction
+from harness.measure.database import DurableFile, Schema
 
 HealthName = Literal["good", "unknown", "bad", "maintenance", "retired"]
 HEALTH: tuple[HealthName, ...] = ("good", "unknown", "bad", "maintenance", "retired")
@@ -20,8 +16,9 @@ HEALTH: tuple[HealthName, ...] = ("good", "unknown", "bad", "maintenance", "reti
 OUT_OF_SERVICE: tuple[HealthName, ...] = ("maintenance", "retired")
 """Only a person sets and ends these."""
 
-SCHEMA_VERSION = 1
-_SCHEMA = """
+_SCHEMA = Schema(
+    1,
+    """
 CREATE TABLE health (
     id INTEGER PRIMARY KEY, device TEXT NOT NULL, health TEXT NOT NULL, reason TEXT NOT NULL, since TEXT NOT NULL,
     told TEXT NOT NULL);
@@ -34,7 +31,8 @@ CREATE TABLE jobs (
     changed TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX jobs_by_night ON jobs (night);
 CREATE TABLE reports (night TEXT PRIMARY KEY, finished TEXT NOT NULL, report TEXT NOT NULL) WITHOUT ROWID;
-"""
+""",
+)
 
 JobStatus = Literal["running", "done", "failed"]
 
@@ -79,59 +77,12 @@ class NightJob:
     changed: str
 
 
-class FleetStore:
+class FleetStore(DurableFile):
     """Health, golden bands and nights of one workspace; one per thread, use as a context manager."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or create the file; raises JournalError if it is not a fleet store."""
-        self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = open_durable(path)
-            try:
-                self._open()
-            except BaseException:
-                self._db.close()
-                raise
-        except (sqlite3.Error, OSError) as error:
-            step = opening_step(error, "Move the file away; device health is then unknown")
-            raise JournalError(f"{path} cannot be opened", why=str(error), next_step=step) from error
-
-    def _open(self) -> None:
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version not in (0, SCHEMA_VERSION):
-            why = f"It has schema {version}; this version reads schema {SCHEMA_VERSION}"
-            raise JournalError(f"{self.path} is not of this version", why=why, next_step="Move it away")
-        if version == 0:
-            with self._transaction():
-                if self._db.execute("PRAGMA user_version").fetchone() == (0,):  # no other process created it meanwhile
-                    for statement in _SCHEMA.split(";"):
-                        self._db.execute(statement)
-                    self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-
-    def __enter__(self) -> FleetStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._db.close()
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        try:
-            with transaction(self._db):
-                yield
-        except sqlite3.Error as error:
-            step = "Free space on the disk, then run the same command again"
-            raise JournalError(f"{self.path} cannot be written", why=str(error), next_step=step) from error
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Turn the errors of a damaged file into a JournalError."""
-        try:
-            yield
-        except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
-            step = "Move the file away; device health is then unknown, and tonight's jobs are read from the journal"
-            raise JournalError(f"{self.path} is damaged", why=str(error), next_step=step) from error
+    SCHEMA = _SCHEMA
+    TITLE = "The fleet store"
+    LOSS = "; device health is then unknown, and tonight's jobs are read from the journal"
 
     # --- health -------------------------------------------------------------------------------------------------
 
@@ -159,7 +110,7 @@ class FleetStore:
 
     def _mark(self, device: str, health: HealthName, reason: str, standing: Sequence[HealthName]) -> DeviceHealth:
         changed = now()
-        with self._transaction():
+        with self.transaction():
             before = self.health(device)
             if before.health in standing or (before.health, before.reason) == (health, reason[:500]):
                 return before
@@ -184,12 +135,12 @@ class FleetStore:
     def set_band(self, device: str, band: Band) -> None:
         """Record a band in place of the previous one."""
         values = (device, band.low_s, band.high_s, band.learnt, json.dumps(band.latencies_s))
-        with self._transaction():
+        with self.transaction():
             self._db.execute("INSERT OR REPLACE INTO bands VALUES (?,?,?,?,?)", values)
 
     def forget_band(self, device: str) -> bool:
         """Delete the golden band of a device, and return whether there was one."""
-        with self._transaction():
+        with self.transaction():
             return self._db.execute("DELETE FROM bands WHERE device=?", (device,)).rowcount > 0
 
     # --- nights -------------------------------------------------------------------------------------------------
@@ -197,7 +148,7 @@ class FleetStore:
     def record_job(self, name: str, night: str, device: str, status: JobStatus, outcome: Mapping[str, object]) -> None:
         """Record the state of a job of a night."""
         values = (name, night, device, status, json.dumps(outcome, sort_keys=True, allow_nan=False), now())
-        with self._transaction():
+        with self.transaction():
             self._db.execute("INSERT OR REPLACE INTO jobs VALUES (?,?,?,?,?,?)", values)
 
     def jobs(self, night: str) -> tuple[NightJob, ...]:
@@ -213,7 +164,7 @@ class FleetStore:
 
     def record_report(self, night: str, report: Mapping[str, object]) -> None:
         """Record the report of a night."""
-        with self._transaction():
+        with self.transaction():
             self._db.execute(
                 "INSERT OR REPLACE INTO reports VALUES (?,?,?)",
                 (night, now(), json.dumps(report, sort_keys=True, allow_nan=False)),

@@ -7,9 +7,10 @@ functions, must have exactly the tables of this version, and each value is check
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,7 +19,7 @@ from pydantic import AfterValidator, Field, Json, TypeAdapter, ValidationError
 
 from harness.errors import JournalError
 from harness.measure.journal import Journal
-from harness.measure.schema import SCHEMA_VERSION, bring_up_to_date
+from harness.measure.schema import SCHEMA
 from harness.network.fusion_rules import FusionRule
 from harness.probe.batches import Visits
 from harness.probe.chain_plan import ChainProbes
@@ -43,8 +44,7 @@ def extract(path: Path, job: str, campaign: int | None = None) -> bytes:
     with Journal(path):  # it exists, and has the schema of this version
         pass
     try:
-        with contextlib.closing(sqlite3.connect("file::memory:", uri=True, isolation_level=None)) as db:
-            bring_up_to_date(db)
+        with contextlib.closing(SCHEMA.in_memory()) as db:
             db.execute("ATTACH ? AS source", (f"{path.absolute().as_uri()}?mode=ro",))
             db.execute("BEGIN")  # one state of the journal, even while another process writes
             db.execute(
@@ -93,12 +93,47 @@ def _moment(text: str) -> str:
 _Moment = Annotated[_Text, AfterValidator(_moment)]
 
 
+_KINDS = {"INTEGER": _Count, "TEXT": _Text, "REAL": _Seconds}
+_NARROWER: Mapping[str, Any] = {
+    "settings": Json[dict[str, Any]],
+    "fingerprint": Json[dict[str, str]],
+    "clock": Literal["cpu", "wall", "device"],
+    "rules": _written(list[FusionRule]),
+    "created": _Moment,
+    "complete": _Flag,
+    "settled": _Flag,
+    "role": Role,
+    "terms": _written(OverheadTerms),
+    "visits": Visits,
+    "stacks": Json[list[str]],
+    "networks": Json[list[str]],
+    "chain": _written(ChainProbes),
+    "taken": _Moment,
+    "state": Json[dict[str, _Number]],
+    "wall_ns": _Positive,
+}
+"""Columns, of whichever table, whose values must be more than what the schema declares."""
+
+
 @dataclass(frozen=True)
-class _Table:
-    """The columns of a table, with the types that their values must have."""
+class Table:
+    """A table of the journal; its columns are those of the schema, in that order."""
 
     name: str
-    columns: Mapping[str, Any]
+
+    @functools.cached_property
+    def columns(self) -> Mapping[str, Any]:
+        """Return the type that the values of each column must have."""
+        query = 'SELECT name, type, "notnull" OR pk FROM pragma_table_info(?)'
+        with contextlib.closing(SCHEMA.in_memory()) as db:
+            declared = db.execute(query, (self.name,)).fetchall()
+        kinds = {name: _NARROWER.get(name, _KINDS[kind]) for name, kind, _ in declared}
+        return {name: kinds[name] if required else kinds[name] | None for name, _, required in declared}
+
+    @property
+    def names(self) -> str:
+        """Return the columns as SQL lists them."""
+        return ", ".join(f'"{column}"' for column in self.columns)
 
     def rows(self, db: sqlite3.Connection, where: str, key: int | None = None) -> Iterator[Sequence[Any]]:
         """Yield checked rows; raises JournalError for an invalid one."""
@@ -113,86 +148,14 @@ class _Table:
         except (sqlite3.Error, ValidationError) as error:
             raise not_ours(f"Its table {self.name} is damaged: {_first(error)}") from error
 
-    @property
-    def names(self) -> str:
-        return ", ".join(f'"{column}"' for column in self.columns)
-
-    def insert(self, into: sqlite3.Connection, rows: Iterator[Sequence[Any]]) -> None:
+    def insert(self, into: sqlite3.Connection, rows: Iterable[Sequence[Any]]) -> None:
         """Add rows."""
         marks = ",".join("?" * len(self.columns))
         into.executemany(f"INSERT INTO {self.name} ({self.names}) VALUES ({marks})", rows)  # noqa: S608
 
 
-CAMPAIGNS = _Table(
-    "campaigns",
-    {
-        "device": _Text,
-        "plan": _Text,
-        "settings": Json[dict[str, Any]],
-        "fingerprint": Json[dict[str, str]],
-        "seed": _Count,
-        "clock": Literal["cpu", "wall", "device"],
-        "auxiliary": _Text,
-        "reference": _Text,
-        "rules": _written(list[FusionRule]),
-        "created": _Moment,
-        "complete": _Flag,
-        "settled": _Flag,
-        "token": _Count,
-        "untimed_s": _Seconds,
-        "excluded": _Text | None,
-        "id": _Count,
-    },
-)
-PROBES = _Table(
-    "probes",
-    {
-        "campaign": _Count,
-        "probe": _Text,
-        "role": Role,
-        "label": _Text,
-        "auxiliary": _Text | None,
-        "terms": _written(OverheadTerms),
-        "visits": Visits,
-        "refused": _Text | None,
-        "deaths": _Count,
-    },
-)
-LAYERS = _Table(
-    "layers",
-    {
-        "campaign": _Count,
-        **dict.fromkeys(("key", "context", "op", "name", "layer", "auxiliary", "in_context", "null"), _Text),
-        "stacks": Json[list[str]],
-        "networks": Json[list[str]],
-    },
-)
-CHAINS = _Table("chains", {"campaign": _Count, "ordinal": _Count, "chain": _written(ChainProbes)})
-ROUNDS = _Table("rounds", {"campaign": _Count, "batch": _Count, "finished": _Count})
-SERIES = _Table(
-    "series",
-    {
-        "id": _Count,
-        "campaign": _Count,
-        "batch": _Count,
-        "round": _Count,
-        "position": _Count,
-        "probe": _Text,
-        "token": _Count,
-        "taken": _Moment,
-        "state": Json[dict[str, _Number]],
-    },
-)
-SAMPLES = _Table(
-    "samples",
-    {
-        "series": _Count,
-        "ordinal": _Count,
-        "wall_ns": _Positive,
-        "cpu_ns": _Count | None,
-        "device_ns": _Count | None,
-        "preemptions": _Count,
-    },
+CAMPAIGNS, PROBES, LAYERS, CHAINS, ROUNDS, SERIES, SAMPLES = map(
+    Table, ("campaigns", "probes", "layers", "chains", "rounds", "series", "samples")
 )
 
 
@@ -210,8 +173,8 @@ def opened(content: bytes) -> Iterator[sqlite3.Connection]:
                 db.execute(f"PRAGMA {setting}")
             db.deserialize(content)
             (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version != SCHEMA_VERSION:
-                raise not_ours(f"It has schema {version}; this version reads schema {SCHEMA_VERSION}")
+            if version != SCHEMA.version:
+                raise not_ours(f"It has schema {version}; this version reads schema {SCHEMA.version}")
             if _schema(db) != _own_schema():
                 raise not_ours("Its tables are not those of a journal")
             found = db.execute("PRAGMA quick_check(1)").fetchone()
@@ -227,21 +190,20 @@ def _schema(db: sqlite3.Connection) -> set[tuple[Any, ...]]:
 
 
 def _own_schema() -> set[tuple[Any, ...]]:
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        bring_up_to_date(db)
+    with contextlib.closing(SCHEMA.in_memory()) as db:
         return _schema(db)
 
 
-def checked_campaigns(db: sqlite3.Connection, job: str, device: str) -> dict[int, tuple[Any, ...]]:
+def checked_campaigns(db: sqlite3.Connection, job: str, device: str) -> dict[int, dict[str, Any]]:
     """Return the rows of all campaigns by their number there; raises JournalError for another job or device."""
-    found: dict[int, tuple[Any, ...]] = {}
-    for row in CAMPAIGNS.rows(db, "1 ORDER BY id"):
-        settings, fingerprint = json.loads(row[2]), json.loads(row[3])
-        if row[0] != device or settings.get("job") != job:
+    found: dict[int, dict[str, Any]] = {}
+    for values in CAMPAIGNS.rows(db, "1 ORDER BY id"):
+        row = dict(zip(CAMPAIGNS.columns, values, strict=True))
+        if row["device"] != device or json.loads(row["settings"]).get("job") != job:
             raise not_ours("It holds a campaign of another job or device")
-        if (_canonical(settings), _canonical(fingerprint)) != row[2:4]:
+        if any(row[name] != _canonical(json.loads(row[name])) for name in ("settings", "fingerprint")):
             raise not_ours("Its settings are not in the form of a journal")
-        found[row[-1]] = tuple(row)
+        found[row["id"]] = row
     return found
 
 

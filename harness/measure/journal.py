@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from harness.errors import JournalError, LeaseLost
-from harness.measure.database import open_durable, opening_step, transaction
-from harness.measure.schema import SCHEMA_VERSION, bring_up_to_date, version_at
+from harness.measure.database import DurableFile
+from harness.measure.schema import SCHEMA
 from harness.network.fusion_rules import FusionRule
 from harness.network.key import LayerKey
 from harness.probe.chain_plan import ChainProbes
@@ -102,52 +100,12 @@ _LAYER = tuple(field.name for field in fields(LayerProbes))
 _SAME_KEY = "device=? AND plan=? AND settings=? AND fingerprint=?"
 
 
-class Journal:
+class Journal(DurableFile):
     """All campaigns of a workspace; use as a context manager."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or create the journal; raises JournalError if the file is not a journal."""
-        self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            found = version_at(path)
-            self._db = open_durable(path)
-            try:
-                if found != SCHEMA_VERSION:
-                    bring_up_to_date(self._db)
-            except BaseException:
-                self._db.close()
-                raise
-        except (sqlite3.Error, OSError) as error:
-            step = opening_step(error, "Move the file away to start a new journal")
-            raise JournalError(f"The journal {path} cannot be opened", why=str(error), next_step=step) from error
-
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._db.close()
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Turn the errors of a damaged file into a JournalError."""
-        try:
-            yield
-        except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
-            step = "Move the file away to start a new journal"
-            raise JournalError(f"The journal {self.path} is damaged", why=str(error), next_step=step) from error
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit everything written inside, or nothing; raises JournalError."""
-        try:
-            with transaction(self._db):
-                yield self._db
-        except sqlite3.IntegrityError as error:
-            raise JournalError(f"The journal {self.path} already holds this", why=str(error)) from error
-        except sqlite3.Error as error:
-            step = "Free space on the disk, then run the same command again: it resumes"
-            raise JournalError(f"The journal {self.path} cannot be written", why=str(error), next_step=step) from error
+    SCHEMA = SCHEMA
+    TITLE = "The journal"
+    LOSS = " to start a new journal"
 
     @contextlib.contextmanager
     def _fenced(self, campaign: int, token: int) -> Iterator[None]:
@@ -167,8 +125,8 @@ class Journal:
         Raises LeaseLost if a lease later than `token` has written to the existing one.
         """
         with self.transaction():
-            found = self._newest(key) if key.settings.get("job") else None
-            number = self._insert(key, plan, clock) if found is None else found
+            found = self.newest(key) if key.settings.get("job") else None
+            number = found.id if found else self._insert(key, plan, clock)
         with self._fenced(number, token):
             return self.campaign(number)
 
@@ -206,23 +164,13 @@ class Journal:
 
     def resumable(self, key: CampaignKey) -> Campaign | None:
         """Return the newest campaign with this key that is not finished, or that waits for its golden probe."""
-        return self._found(self._query(key, "(excluded=? OR settled=0 AND excluded IS NULL) ORDER BY id"))
+        held = self._campaigns(f"{_SAME_KEY} AND (excluded=? OR settled=0 AND excluded IS NULL)", *key.row, PENDING)
+        return max(held, key=lambda campaign: campaign.id, default=None)
 
     def newest(self, key: CampaignKey) -> Campaign | None:
         """Return the newest campaign with this key, complete or not, unless it was excluded."""
-        return self._found(self._newest(key))
-
-    def _newest(self, key: CampaignKey) -> int | None:
-        return self._query(key, "(excluded=? OR excluded IS NULL) ORDER BY created DESC, id")
-
-    def _query(self, key: CampaignKey, where: str) -> int | None:
-        query = f"SELECT id FROM campaigns WHERE {_SAME_KEY} AND {where} DESC LIMIT 1"  # noqa: S608 - our own words
-        with self._reading():
-            row = self._db.execute(query, (*key.row, PENDING)).fetchone()
-        return int(row[0]) if row else None
-
-    def _found(self, number: int | None) -> Campaign | None:
-        return None if number is None else self.campaign(number)
+        held = self._campaigns(f"{_SAME_KEY} AND (excluded=? OR excluded IS NULL)", *key.row, PENDING)
+        return held[-1] if held else None
 
     def exclude(self, campaign: int, reason: str | None) -> None:
         """Keep a campaign out of tables and comparisons, or readmit it for None; needs no lease."""
@@ -240,10 +188,10 @@ class Journal:
         """Return all campaigns of a device, oldest first."""
         return self._campaigns("device=?", device)
 
-    def _campaigns(self, where: str, value: int | str) -> tuple[Campaign, ...]:
+    def _campaigns(self, where: str, *values: int | str) -> tuple[Campaign, ...]:
         query = f"SELECT {', '.join(_CAMPAIGN)} FROM campaigns WHERE {where} ORDER BY created, id"  # noqa: S608
         with self._reading():
-            return tuple(map(_campaign, self._db.execute(query, (value,))))
+            return tuple(map(_campaign, self._db.execute(query, values)))
 
     def probes(self, campaign: int) -> dict[str, ProbeRecord]:
         """Return the probes of a campaign by id."""

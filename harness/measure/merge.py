@@ -23,7 +23,6 @@ from harness.text import printable
 
 SECOND = "measured a second time by another worker"
 """The reason that excludes a campaign if another one of the same job counts."""
-_NAMES = tuple(CAMPAIGNS.columns)
 _SAME = ("device", "plan", "settings", "fingerprint")
 """The columns of a campaign's key: campaigns with equal keys measure the same thing."""
 _PLANNED = ("seed", "clock", "auxiliary", "reference", "rules")
@@ -41,8 +40,7 @@ def merge(journal: Journal, content: bytes, *, job: str, device: str) -> Mapping
     belong to another job.
     """
     with opened(content) as db, journal.transaction() as ours:
-        found = checked_campaigns(db, job, device)
-        rows = {theirs: dict(zip(_NAMES, row, strict=True)) for theirs, row in found.items()}
+        rows = checked_campaigns(db, job, device)
         numbers = {theirs: _merge(ours, db, theirs, row) for theirs, row in rows.items()}
         return {theirs: _counting(ours, row, numbers[theirs]) for theirs, row in rows.items()}
 
@@ -56,11 +54,11 @@ def _merge(ours: sqlite3.Connection, db: sqlite3.Connection, theirs: int, row: _
     if found is None:
         number = int(ours.execute("SELECT coalesce(max(id), 0) + 1 FROM campaigns").fetchone()[0])
         copy = {**row, "id": number, "excluded": _standing({"complete": 0, "excluded": None}, row)}
-        CAMPAIGNS.insert(ours, iter([tuple(copy.values())]))
+        CAMPAIGNS.insert(ours, [tuple(copy.values())])
         for table in (PROBES, LAYERS, CHAINS):
             table.insert(ours, ((number, *rest) for _, *rest in table.rows(db, "campaign=?", theirs)))
     else:
-        known = dict(zip(_NAMES, found, strict=True))
+        known = dict(zip(CAMPAIGNS.columns, found, strict=True))
         number = int(known["id"])
         if any(known[name] != row[name] for name in _PLANNED):
             raise not_ours(f"Its campaign {theirs} has the plan of campaign {number}, but not its content")
@@ -141,12 +139,12 @@ def _copy_series(ours: sqlite3.Connection, db: sqlite3.Connection, number: int, 
     new: dict[int, int] = {}
 
     def series() -> Iterator[Sequence[Any]]:
-        for own, _, batch, round, position, probe, *rest in SERIES.rows(db, "campaign=? ORDER BY id", theirs):
+        for own, _, probe, batch, round, position, *rest in SERIES.rows(db, "campaign=? ORDER BY id", theirs):
             if probe not in probes:
                 raise not_ours(f"Its campaign {theirs} has samples of a probe that the plan does not have")
             if (batch, round, position) not in taken:
                 new[own] = last + len(new) + 1
-                yield (new[own], number, batch, round, position, probe, *rest)
+                yield (new[own], number, probe, batch, round, position, *rest)
 
     SERIES.insert(ours, series())
     where = "series IN (SELECT id FROM series WHERE campaign=?) ORDER BY series, ordinal"

@@ -16,18 +16,18 @@ DEPTHWISE = "depthwise"
 
 
 @dataclass(frozen=True)
-class SizeList:
-    """Listed values, smallest first, each equally likely."""
+class Choices:
+    """Listed sizes, words or booleans, each equally likely."""
 
-    values: tuple[int, ...]
+    values: tuple[Any, ...]
 
     @property
     def count(self) -> int:
         """Return the number of values."""
         return len(self.values)
 
-    def at(self, position: float) -> int:
-        """Return the value at `position`, from 0 (smallest) to 1 (largest)."""
+    def at(self, position: float) -> Any:
+        """Return the value at `position`, from 0 (the first) to 1 (the last)."""
         return self.values[min(int(position * len(self.values)), len(self.values) - 1)]
 
 
@@ -53,22 +53,27 @@ class SizeRange:
         return min(max(round(math.exp(start + position * (end - start))), first), last) * self.multiple_of
 
 
-Axis = SizeList | SizeRange
+Axis = Choices | SizeRange
 
 
-def _axis(given: Any) -> Axis:
-    if isinstance(given, (SizeList, SizeRange)):
+def _listed(is_allowed: Callable[[Any], bool], allowed: str, given: Any) -> Axis:
+    """Return the axis of one allowed value or of a list of them; raises ValueError."""
+    if isinstance(given, Choices | SizeRange):
         return given
-    if isinstance(given, dict):
-        return _range(given)
-    found = given if isinstance(given, (list, tuple)) else [given]
-    if not found or len(found) > MAX_VALUES or not all(_is_size(value) for value in found):
-        raise ValueError(
-            f"must be a whole number from 1 to {MAX_SIZE:,}, a list of them, or {{low = …, high = …, multiple_of = …}}"
-        )
+    found = tuple(given) if isinstance(given, list | tuple) else (given,)
+    if not found or len(found) > MAX_VALUES or not all(map(is_allowed, found)):
+        raise ValueError(f"must be {allowed}")
     if len(set(found)) != len(found):
         raise ValueError("lists a value twice")
-    return SizeList(tuple(sorted(found)))
+    return Choices(found)
+
+
+def _sizes(given: Any) -> Axis:
+    if isinstance(given, dict):
+        return _range(given)
+    sizes = f"a whole number from 1 to {MAX_SIZE:,}, a list of them, or {{low = …, high = …, multiple_of = …}}"
+    axis = _listed(_is_size, sizes, given)
+    return Choices(tuple(sorted(axis.values))) if isinstance(axis, Choices) else axis
 
 
 def _range(given: dict[Any, Any]) -> SizeRange:
@@ -87,24 +92,8 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_SIZE
 
 
-Sizes = Annotated[Axis, PlainValidator(_axis)]
+Sizes = Annotated[Axis, PlainValidator(_sizes)]
 """A number, a list of numbers or `{low, high, multiple_of}` in a space file."""
-
-
-@dataclass(frozen=True)
-class Choices:
-    """Listed words, numbers or booleans in the order of the file, each equally likely."""
-
-    values: tuple[Any, ...]
-
-    @property
-    def count(self) -> int:
-        """Return the number of values."""
-        return len(self.values)
-
-    def at(self, position: float) -> Any:
-        """Return the choice at `position`, from 0 to 1."""
-        return self.values[min(int(position * len(self.values)), len(self.values) - 1)]
 
 
 def choices_of(*allowed: str | bool) -> PlainValidator:
@@ -114,24 +103,13 @@ def choices_of(*allowed: str | bool) -> PlainValidator:
     def is_allowed(value: Any) -> bool:
         return any(value is one or (isinstance(value, str) and value == one) for one in allowed)
 
-    return PlainValidator(functools.partial(_choices, is_allowed, f"one of {names}"))
-
-
-def _choices(is_allowed: Callable[[Any], bool], allowed: str, given: Any) -> Choices:
-    if isinstance(given, Choices):
-        return given
-    found = tuple(given) if isinstance(given, list) else (given,)
-    if not found or len(found) > MAX_VALUES or not all(map(is_allowed, found)):
-        raise ValueError(f"must be {allowed}, or a list of them")
-    if len(set(found)) != len(found):
-        raise ValueError("lists a value twice")
-    return Choices(found)
+    return PlainValidator(functools.partial(_listed, is_allowed, f"one of {names}, or a list of them"))
 
 
 def _is_group(value: Any) -> bool:
     return value == DEPTHWISE or _is_size(value)
 
 
-_GROUPS = f'a whole number from 1, "{DEPTHWISE}"'
-Groups = Annotated[Choices, PlainValidator(functools.partial(_choices, _is_group, _GROUPS))]
+_GROUPS = f'a whole number from 1, "{DEPTHWISE}", or a list of them'
+Groups = Annotated[Choices, PlainValidator(functools.partial(_listed, _is_group, _GROUPS))]
 """Numbers of groups, or `depthwise` for as many as channels."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from harness.space.axes import DEPTHWISE, Axis, Choices, Groups, SizeList, Sizes, choices_of
+from harness.space.axes import DEPTHWISE, Axis, Choices, Groups, Sizes, choices_of
 from harness.space.configuration import (
     NO_ACTIVATION,
     Configuration,
@@ -22,7 +22,7 @@ from harness.space.configuration import (
 )
 from harness.strict import StrictModel
 
-_ONE = SizeList((1,))
+_ONE = Choices((1,))
 _PLAIN = Choices((NO_ACTIVATION,))
 _NEVER = Choices((False,))
 
@@ -36,7 +36,7 @@ class Block(StrictModel):
     share: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
 
     @functools.cached_property
-    def axes(self) -> Mapping[str, Axis | Choices]:
+    def axes(self) -> Mapping[str, Axis]:
         """Return the axes that the block sets, by name."""
         found = ((name, getattr(self, name)) for name in type(self).model_fields)
         return {name: axis for name, axis in found if hasattr(axis, "at")}
@@ -66,7 +66,7 @@ class ConvolutionBlock(Block):
     batch: Sizes = _ONE
     kernel: Sizes = _ONE
     stride: Sizes = _ONE
-    groups: Groups = Choices((1,))
+    groups: Groups = _ONE
     activation: Activations = _PLAIN
     batch_norm: Flags = _NEVER
     residual: Flags = _NEVER
@@ -104,14 +104,19 @@ class ProductBlock(Block):
         return Product(self.op, heads, values["rows"], values["depth"], values["columns"], values["activation"])
 
 
-class PoolingBlock(Block):
-    """Pooling layers with a window."""
+class _PlaneBlock(Block):
+    """The base of blocks of layers that read planes; a plane is square if `width` is not given."""
 
-    op: Literal["MaxPool", "AveragePool"]
     channels: Sizes
     size: Sizes
     width: Sizes | None = None
     batch: Sizes = _ONE
+
+
+class PoolingBlock(_PlaneBlock):
+    """Pooling layers with a window."""
+
+    op: Literal["MaxPool", "AveragePool"]
     kernel: Sizes
     stride: Sizes = _ONE
 
@@ -123,28 +128,20 @@ class PoolingBlock(Block):
         return Pooling(self.op, values["batch"], values["channels"], size, (kernel, kernel), (stride, stride))
 
 
-class GlobalPoolingBlock(Block):
+class GlobalPoolingBlock(_PlaneBlock):
     """Pooling layers over the whole plane."""
 
     op: Literal["GlobalAveragePool", "GlobalMaxPool"]
-    channels: Sizes
-    size: Sizes
-    width: Sizes | None = None
-    batch: Sizes = _ONE
 
     def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
         size = (values["size"], values.get("width", values["size"]))
         return Pooling(self.op, values["batch"], values["channels"], size, size, (1, 1))
 
 
-class ElementwiseBlock(Block):
+class ElementwiseBlock(_PlaneBlock):
     """Operators on each element of one map, or of two maps of the same shape."""
 
     op: Literal["Add", "Mul", "Sub", "Div", "Relu", "Sigmoid", "Tanh", "Swish", "HardSwish"]
-    channels: Sizes
-    size: Sizes
-    width: Sizes | None = None
-    batch: Sizes = _ONE
 
     def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
         size = (values["size"], values.get("width", values["size"]))

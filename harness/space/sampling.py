@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,90 +30,72 @@ class SpaceLayers:
 
     space: SearchSpace
 
+    @functools.cached_property
+    def _shares(self) -> NDArray[np.float64]:
+        return np.array([block.share for block in self.space.layers])
+
     def random(
-        self, count: int, generator: np.random.Generator, without: frozenset[Configuration]
+        self, count: int, generator: np.random.Generator, without: frozenset[Configuration] = frozenset()
     ) -> list[Configuration]:
-        """See `random_layers`."""
-        return random_layers(self.space, count, generator, without)
+        """Return up to `count` different layers, blocks by their shares; fewer only if the space is nearly exhausted.
+
+        Raises ConfigurationError if no layer of the space is within its limits.
+        """
+        found: dict[Configuration, None] = {}
+        misses = 0
+        while len(found) < count and misses < _TRIES:
+            block = self.space.layers[int(generator.choice(self._shares.size, p=self._shares / self._shares.sum()))]
+            layer = self._layer(block, generator.random(len(block.axes)))
+            if layer is None or layer in found or layer in without:
+                misses += 1
+            else:
+                found[layer] = None
+                misses = 0
+        if not found and not without:
+            raise _empty()
+        return list(found)
 
     def spread(self, count: int, seed: int) -> list[Configuration]:
-        """See `spread_layers`."""
-        return spread_layers(self.space, count, seed)
+        """Return up to `count` layers that cover the space evenly: the ends of every block, then a Sobol sequence."""
+        parts = np.maximum(2, np.round(count * self._shares / self._shares.sum())).astype(int)
+        queues = [
+            self._spread(block, int(part), seed + number)
+            for number, (block, part) in enumerate(zip(self.space.layers, parts, strict=True))
+        ]
+        found: dict[Configuration, None] = {}
+        turn = 0
+        while queues and len(found) < count:  # in turns, so that a small count covers all blocks
+            queue = queues[turn % len(queues)]
+            layer = next((layer for layer in queue if layer not in found), None)
+            if layer is None:
+                queues.remove(queue)
+            else:
+                found[layer] = None
+                turn += 1
+        if not found:
+            raise _empty()
+        return list(found)
 
+    def _spread(self, block: AnyBlock, count: int, seed: int) -> Iterator[Configuration]:
+        from scipy.stats import qmc
 
-def random_layers(
-    space: SearchSpace, count: int, generator: np.random.Generator, without: frozenset[Configuration] = frozenset()
-) -> list[Configuration]:
-    """Return up to `count` different layers, blocks by their shares; fewer only if the space is nearly exhausted.
+        axes = len(block.axes)
+        exponent = int(np.ceil(np.log2(max(2, count * _POINTS_PER_LAYER))))
+        inside = qmc.Sobol(axes, scramble=True, seed=seed).random_base2(exponent)
+        ends = (self._end(block, np.full(axes, corner)) for corner in (0.0, 1.0))
+        layers = itertools.chain(ends, (self._layer(block, point) for point in inside))
+        yield from itertools.islice((layer for layer in layers if layer is not None), count)
 
-    Raises ConfigurationError if no layer of the space is within its limits.
-    """
-    shares = np.array([block.share for block in space.layers])
-    found: dict[Configuration, None] = {}
-    misses = 0
-    while len(found) < count and misses < _TRIES:
-        block = space.layers[int(generator.choice(shares.size, p=shares / shares.sum()))]
-        layer = _within(space, block.at(generator.random(len(block.axes)).tolist()))
-        if layer is None or layer in found or layer in without:
-            misses += 1
-        else:
-            found[layer] = None
-            misses = 0
-    if not found and not without:
-        raise _empty()
-    return list(found)
+    def _end(self, block: AnyBlock, corner: NDArray[np.float64]) -> Configuration | None:
+        """The layer within the limits that is nearest to a corner of the block, on the line to its middle."""
+        points = (corner + (0.5 - corner) * (halving / _HALVINGS) for halving in range(_HALVINGS))
+        layers = (self._layer(block, point) for point in points)
+        return next((layer for layer in layers if layer is not None), None)
 
-
-def spread_layers(space: SearchSpace, count: int, seed: int) -> list[Configuration]:
-    """Return up to `count` layers that cover the space evenly: the ends of every block, then a Sobol sequence."""
-    shares = np.array([block.share for block in space.layers])
-    parts = np.maximum(2, np.round(count * shares / shares.sum())).astype(int)
-    queues = [
-        _spread(space, block, int(part), seed + number)
-        for number, (block, part) in enumerate(zip(space.layers, parts, strict=True))
-    ]
-    found: dict[Configuration, None] = {}
-    turn = 0
-    while queues and len(found) < count:  # in turns, so that a small count covers all blocks
-        queue = queues[turn % len(queues)]
-        layer = next((layer for layer in queue if layer not in found), None)
-        if layer is None:
-            queues.remove(queue)
-        else:
-            found[layer] = None
-            turn += 1
-    if not found:
-        raise _empty()
-    return list(found)
-
-
-def _spread(space: SearchSpace, block: AnyBlock, count: int, seed: int) -> Iterator[Configuration]:
-    axes = len(block.axes)
-    ends = (_end(space, block, np.zeros(axes)), _end(space, block, np.ones(axes)))
-    points = (_within(space, block.at(point.tolist())) for point in _sobol(axes, count * _POINTS_PER_LAYER, seed))
-    yield from itertools.islice((layer for layer in (*ends, *points) if layer is not None), count)
-
-
-def _end(space: SearchSpace, block: AnyBlock, corner: NDArray[np.float64]) -> Configuration | None:
-    """The layer within the limits that is nearest to a corner of the block, on the line to its middle."""
-    middle = np.full(corner.size, 0.5)
-    for halving in range(_HALVINGS):
-        point = corner + (middle - corner) * (halving / _HALVINGS)
-        layer = _within(space, block.at(point.tolist()))
-        if layer is not None:
-            return layer
-    return None
-
-
-def _sobol(axes: int, count: int, seed: int) -> NDArray[np.float64]:
-    from scipy.stats import qmc
-
-    exponent = int(np.ceil(np.log2(max(2, count))))
-    return np.asarray(qmc.Sobol(axes, scramble=True, seed=seed).random_base2(exponent))
-
-
-def _within(space: SearchSpace, layer: Configuration | None) -> Configuration | None:
-    return layer if layer is not None and space.limits.hold(layer) else None
+    def _layer(self, block: AnyBlock, point: NDArray[np.float64]) -> Configuration | None:
+        """The layer at a point of a block; None if its sizes do not fit together or exceed the limits."""
+        layer = block.at(point.tolist())
+        return layer if layer is not None and self.space.limits.hold(layer) else None
 
 
 def _empty() -> ConfigurationError:

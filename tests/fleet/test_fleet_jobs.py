@@ -211,7 +211,7 @@ def test_campaign_during_which_a_device_changed_enters_no_table(bench: Bench) ->
     outcome = run_one(bench, job(bench, "bench"))
     assert outcome.failure is not None and outcome.failure.kind == "DeviceQuarantined"
     assert profiles(bench, "bench") == [(True, True)]
-    with pytest.raises(CampaignIncomplete, match="fit for a table"):
+    with pytest.raises(CampaignIncomplete, match="usable for a table"):
         bench.build()
     bench.set_device()
     assert run_one(bench, job(bench, "bench")).result is not None
@@ -231,7 +231,7 @@ def test_campaign_that_was_killed_before_its_golden_probe_waits_for_the_next_ses
     with pytest.raises(Killed):
         run_request(wanted, bench.workspace, stop=KilledLate(bench, Killed), wait=NO_WAIT)
     assert profiles(bench, "bench") == [(True, True)]
-    with pytest.raises(CampaignIncomplete, match="fit for a table"):
+    with pytest.raises(CampaignIncomplete, match="usable for a table"):
         bench.build()
     assert run_one(bench, wanted).result is not None
     assert profiles(bench, "bench") == [(True, False)]

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import JournalError
-from harness.measure.journal import SCHEMA_VERSION, Campaign, CampaignKey, Journal, Slot
+from harness.measure.journal import Campaign, CampaignKey, Journal, Slot
+from harness.measure.schema import SCHEMA_VERSION
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe import reference_probe

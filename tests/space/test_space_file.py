@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import ConfigurationError
-from harness.space.axes import SizeList, SizeRange
+from harness.space.axes import Choices, SizeRange
 from harness.space.configuration import Convolution, Product
 from harness.space.space import builtin_spaces, load_space
 
@@ -33,7 +33,7 @@ def test_a_range_gives_multiples_within_it_and_both_ends(low: int, more: int, mu
 
 def test_values_are_counted_and_addressed_in_order() -> None:
     """Four values are at quarters of the axis."""
-    axis = SizeList((1, 3, 5, 7))
+    axis = Choices((1, 3, 5, 7))
     assert [axis.at(place) for place in (0.0, 0.24, 0.25, 0.6, 0.99, 1.0)] == [1, 1, 3, 5, 7, 7]
 
 

@@ -13,7 +13,7 @@ from harness.predictor.features.layer_features import TrainingExample
 from harness.space.committee import learn_committee, learn_trees, points_of
 from harness.space.configuration import Configuration
 from harness.space.planner import Round, RoundResult, SpaceResult, choose, explore
-from harness.space.sampling import SpaceLayers, random_layers, spread_layers
+from harness.space.sampling import SpaceLayers
 from harness.space.space import SearchSpace
 
 LAYERS = SpaceLayers(SPACE)
@@ -124,9 +124,9 @@ def test_choices_follow_disagreement_and_are_spread_evenly() -> None:
 
 def test_trees_disagree_most_at_a_step() -> None:
     """The trees disagree most between the layers on either side of a step."""
-    layers = spread_layers(SPACE, 150, 0)
+    layers = LAYERS.spread(150, 0)
     trees = learn_trees([TrainingExample(layer.features, latency_s(layer.features)) for layer in layers], 0)
-    pool = [layer.features for layer in random_layers(SPACE, 1000, np.random.default_rng(0))]
+    pool = [layer.features for layer in LAYERS.random(1000, np.random.default_rng(0))]
     additions = np.array([layer.operator == "move/map/Add" for layer in pool])
     opinion = trees.opinion(pool).disagreement
     assert np.median(opinion[~additions]) > np.median(opinion[additions])
@@ -135,7 +135,7 @@ def test_trees_disagree_most_at_a_step() -> None:
 @pytest.mark.long
 def test_the_committee_predicts_what_the_predictor_predicts() -> None:
     """The committee predicts what the predictor predicts; the trees only add disagreement."""
-    layers = [layer.features for layer in spread_layers(SPACE, 40, 0)]
+    layers = [layer.features for layer in LAYERS.spread(40, 0)]
     committee = learn_committee([TrainingExample(layer, latency_s(layer)) for layer in layers], 0)
     said = np.log([one.latency_s for one in committee.predictor.predict_all(layers)])
     opinion = committee.opinion(layers)
@@ -145,7 +145,7 @@ def test_the_committee_predicts_what_the_predictor_predicts() -> None:
 
 def test_the_first_round_holds_the_ends_of_every_block() -> None:
     """The first round contains the smallest and largest layers within the limits, and layers of every block."""
-    layers = spread_layers(SPACE, 30, 0)
+    layers = LAYERS.spread(30, 0)
     features = [layer.features for layer in layers]
     assert len(set(layers)) == 30
     assert sum(one.operator == "move/map/Add" for one in features) == pytest.approx(10, abs=1)
@@ -160,21 +160,24 @@ def test_huge_spaces_are_sampled_not_listed() -> None:
     block = {"op": "Conv", "channels_in": channels, "channels_out": channels, "size": edge, "width": edge}
     space = SearchSpace.model_validate({"layers": (block,)})
     assert space.count > 1e12
-    assert len(random_layers(space, 100, np.random.default_rng(0))) == 100
+    assert len(SpaceLayers(space).random(100, np.random.default_rng(0))) == 100
 
 
 def test_a_space_without_a_layer_within_its_limits_is_refused() -> None:
     """The error names the limits."""
     block = {"op": "Relu", "channels": [64], "size": [56]}
     space = SearchSpace.model_validate({"limits": {"max_bytes": 100}, "layers": (block,)})
-    for draw in (lambda: spread_layers(space, 4, 0), lambda: random_layers(space, 4, np.random.default_rng(0))):
+    for draw in (
+        lambda: SpaceLayers(space).spread(4, 0),
+        lambda: SpaceLayers(space).random(4, np.random.default_rng(0)),
+    ):
         with pytest.raises(ConfigurationError, match="max_bytes"):
             draw()
 
 
 def test_operators_are_far_apart() -> None:
     """An addition is nearer to another addition of twice its size than to any convolution."""
-    layers = [layer.features for layer in spread_layers(SPACE, 30, 0)]
+    layers = [layer.features for layer in LAYERS.spread(30, 0)]
     axis = points_of(layers)[:, -1]
     kinds = {axis[place] for place, layer in enumerate(layers) if layer.operator == "move/map/Add"}
     assert len(kinds) == 1 and kinds.isdisjoint(
