@@ -1,1 +1,1 @@
-"""A lab of devices: which, how they are, what runs on them side by side, every night."""
+"""Run profiling requests on the devices of a lab: select devices, check their health, run on several at once."""

@@ -23,14 +23,7 @@ from harness.errors import (
     Interrupted,
 )
 from harness.fleet.connections import ConnectGate, pause
-from harness.fleet.health import (
-    check_golden,
-    check_golden_again,
-    check_in_service,
-    configured_band,
-    note_failure,
-    quarantine,
-)
+from harness.fleet.health import check_golden, check_golden_again, check_in_service, configured_band, note_failure
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import FleetStore, now
 from harness.fleet.watch_campaign import measure_watch
@@ -196,7 +189,7 @@ def _failed(bare: ProfileOutcome, workspace: Workspace, error: HarnessError, att
         return failed
     with FleetStore(workspace.fleet) as store:
         if isinstance(error, DeviceQuarantined):
-            quarantine(store, bare.request.device, error)
+            store.measured(bare.request.device, "bad", f"{error.what}; {error.why}")
         elif isinstance(error, DeviceError):
             note_failure(store, bare.request.device, error)
         return replace(failed, health=store.health(bare.request.device))

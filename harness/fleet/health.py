@@ -106,11 +106,6 @@ def learn_band(latencies_s: tuple[float, ...], clock: str) -> Band:
     return Band(centre_s / (1 + share), centre_s * (1 + share), now(), latencies_s)
 
 
-def quarantine(store: FleetStore, device: str, error: DeviceQuarantined) -> None:
-    """Record that the golden probe of a device is outside its band."""
-    store.measured(device, "bad", f"{error.what}; {error.why}")
-
-
 def note_failure(store: FleetStore, device: str, error: DeviceError) -> None:
     """Record after a failed connection that the health is unknown until the next golden probe."""
     if isinstance(error, (DeviceBusy, OutOfService)) or store.health(device).health == "bad":
@@ -127,15 +122,12 @@ def adopt_health(store: FleetStore, outcome: ProfileOutcome) -> None:
 
 
 def _quarantined(device: str, latency_s: float, band: Band) -> DeviceQuarantined:
+    origin = "from devices.toml" if band.learnt == CONFIGURED else f"learned until {band.learnt}"
     side = "slower" if latency_s > band.high_s else "faster"
     what = f"The latency of {device} has changed: its golden probe takes {latency_s * 1e3:.4g} ms"
-    why = f"{side} than its band, {band.low_s * 1e3:.4g} to {band.high_s * 1e3:.4g} ms ({_origin(band)})"
+    why = f"{side} than its band, {band.low_s * 1e3:.4g} to {band.high_s * 1e3:.4g} ms ({origin})"
     step = (
         f"Check clock, temperature and load with `harness devices check {device}`. If the change is permanent: "
         f"`harness devices golden {device} --forget`"
     )
     return DeviceQuarantined(what, why=why, next_step=step)
-
-
-def _origin(band: Band) -> str:
-    return "from devices.toml" if band.learnt == CONFIGURED else f"learnt until {band.learnt}"

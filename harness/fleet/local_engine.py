@@ -24,10 +24,6 @@ _FILES_PER_REQUEST = 24
 _ENDING_S = 5.0
 
 
-def _no_observer(_: ProfileRequest) -> Observer:
-    return ignore
-
-
 @dataclass(frozen=True)
 class LocalEngine:
     """Runs requests in threads of this process, at most `width` at a time; `observer` returns the observer of each."""
@@ -35,7 +31,7 @@ class LocalEngine:
     workspace: Workspace
     wait: WaitPolicy = field(default_factory=WaitPolicy)
     width: int = DEFAULT_WIDTH
-    observer: Callable[[ProfileRequest], Observer] = _no_observer
+    observer: Callable[[ProfileRequest], Observer] = lambda _: ignore
 
     def run(self, requests: Sequence[ProfileRequest], stop: threading.Event) -> Iterator[ProfileOutcome]:
         """Yield the outcome of each request as it ends.

@@ -1,1 +1,1 @@
-"""Campaigns: visits, repeats, the journal of samples."""
+"""Run profiling campaigns on one device, repeat visits until they are precise, and record every sample."""

@@ -226,17 +226,12 @@ class CampaignRun:
         self.on.check_stop(next_step=again)
 
     def _report(self, stage: str, batch: int) -> None:
-        done, planned = self._progress()
+        """Report progress; the minimum of rounds is planned for each batch, or more if more were done."""
+        rounds, fewest = self._rounds[batch], self.policy.passes[-1]
+        sizes = [len(one.loads) for one in self.plan.batches]
+        done = sum(size * own for size, own in zip(sizes, self._rounds, strict=True))
+        planned = sum(size * max(fewest, own) for size, own in zip(sizes, self._rounds, strict=True))
         elapsed_s = time.monotonic() - self._started_s
         remaining_s = elapsed_s * (planned - done) / done if done and self._visited else None
         samples = sum(map(len, self._samples.values()))
-        rounds = self._rounds[batch]
         self.on.observe(Progress(stage, batch, len(self.plan.batches), rounds, samples, self._device_s, remaining_s))
-
-    def _progress(self) -> tuple[float, float]:
-        """Visits done, and visits planned: the minimum of rounds, or more if more were done."""
-        sizes = [len(batch.loads) for batch in self.plan.batches]
-        fewest = self.policy.passes[-1]
-        done = sum(size * rounds for size, rounds in zip(sizes, self._rounds, strict=True))
-        planned = sum(size * max(fewest, rounds) for size, rounds in zip(sizes, self._rounds, strict=True))
-        return float(done), float(planned)

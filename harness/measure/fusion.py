@@ -16,12 +16,12 @@ from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Campaign
 from harness.measure.policy import RepeatPolicy
 from harness.measure.significance import ShapeSaving, Verdict, fit_verdict, holm, shape_saving
-from harness.measure.summary import Measurement, undisturbed
+from harness.measure.summary import undisturbed
 from harness.network.fusion_candidates import NodePair, neighbours, shapes
 from harness.network.fusion_rules import SIGNIFICANCE, FusionRule
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind
-from harness.probe.pairs import PairProbes, pair_producers, plan_pairs
+from harness.probe.pairs import pair_producers, plan_pairs
 from harness.probe.probe_plan import ProbePlan
 from harness.probe.producer import ProducerKind
 
@@ -103,7 +103,9 @@ class FusionSearch:
         savings: dict[tuple[str, ProducerKind], list[ShapeSaving]] = {}
         for pair in planned:
             found = savings.setdefault((pair.pattern, pair.producer), [])
-            found.extend(_saving(pair, measured))
+            ids = (pair.first, pair.second, pair.both, pair.between, pair.first_inputs, pair.second_inputs)
+            if all(probe in measured for probe in ids):  # the device refused none of them
+                found.append(shape_saving(*(measured[probe] for probe in ids)))
         return savings
 
     def _campaign(self, plan: ProbePlan, policy: RepeatPolicy) -> Campaign:
@@ -130,12 +132,3 @@ def rules_of(tried: Sequence[TriedPattern]) -> tuple[FusionRule, ...]:
 def _is_sure(verdict: Verdict | None, level: float) -> bool:
     """Return whether the answer is clear enough that more rounds would hardly change it."""
     return verdict is not None and (verdict.p_apart <= APART or verdict.p_fused <= level)
-
-
-def _saving(pair: PairProbes, measured: Mapping[str, Measurement]) -> list[ShapeSaving]:
-    """The saving of a pair; empty if the device refused one of its probes."""
-    ids = (pair.first, pair.second, pair.both, pair.between, pair.first_inputs, pair.second_inputs)
-    if any(probe not in measured for probe in ids):
-        return []
-    first, second, both, between, first_inputs, second_inputs = (measured[probe] for probe in ids)
-    return [shape_saving(first, second, both, between, first_inputs, second_inputs)]

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from harness.errors import JournalError, LeaseLost
 from harness.measure.database import DurableFile
 from harness.measure.schema import SCHEMA
@@ -97,6 +99,7 @@ class ProbeRecord:
 
 _CAMPAIGN = tuple(field.name for field in fields(Campaign))
 _LAYER = tuple(field.name for field in fields(LayerProbes))
+_CHAIN = TypeAdapter(ChainProbes)
 _SAME_KEY = "device=? AND plan=? AND settings=? AND fingerprint=?"
 
 
@@ -215,7 +218,7 @@ class Journal(DurableFile):
         """Return the chains of a campaign's networks with their windows, as planned."""
         with self._reading():
             rows = self._db.execute("SELECT chain FROM chains WHERE campaign=? ORDER BY ordinal", (campaign,))
-            return tuple(_chain(json.loads(text)) for (text,) in rows)
+            return tuple(_CHAIN.validate_json(text) for (text,) in rows)
 
     def refuse(self, campaign: int, token: int, probe: str, reason: str) -> None:
         """Record that the device refuses a probe; raises as `add` does."""
@@ -328,13 +331,6 @@ def _campaign(row: Sequence[Any]) -> Campaign:
     read = {name: json.loads(values[name]) for name in ("settings", "fingerprint", "rules")}
     read["rules"] = tuple(FusionRule(**rule) for rule in read["rules"])
     return Campaign(**{**values, **read, "complete": bool(values["complete"])})
-
-
-def _chain(values: dict[str, Any]) -> ChainProbes:
-    places, views = (tuple((key, label) for key, label in values.pop(name)) for name in ("places", "views"))
-    borders = tuple(tuple(sizes) for sizes in values.pop("borders", ()))
-    weights = tuple(values.pop("weight_bytes", ()))
-    return ChainProbes(places=places, views=views, borders=borders, weight_bytes=weights, **values)
 
 
 def _json(value: Any) -> str:

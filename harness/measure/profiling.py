@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.device.inventory import find_device, load_inventory
@@ -15,11 +15,11 @@ from harness.measure.campaign import CampaignRun
 from harness.measure.cutting import cut_as_probed, cut_as_reported, put_network, with_chains
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch
-from harness.measure.journal import Campaign, Journal
+from harness.measure.journal import Campaign, CampaignKey, Journal
 from harness.measure.policy import RepeatPolicy, unsettled
 from harness.measure.progress import Observer, ignore
 from harness.measure.request import ProfileRequest
-from harness.measure.summary import Measurement, summarise
+from harness.measure.summary import summarise
 from harness.network.network import Network
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe import network_probe
@@ -62,7 +62,6 @@ class DryRun:
     plan: ProbePlan
     networks: tuple[CutNetwork, ...]
     round_seconds: float
-    policy: RepeatPolicy
 
 
 @dataclass(frozen=True)
@@ -84,12 +83,15 @@ def profile_networks(
     """
     started_s = time.monotonic()
     plan = _plan(run, networks, request)
-    campaign, resumed = _campaign(run, plan, request)
+    settings = request.policy.settings(PURPOSE, request.seed, request.name)
+    earlier = _earlier(run, run.key(plan, settings), request)
+    campaign = earlier or run.begin(plan, settings)
     if not (request.name and campaign.complete):
         CampaignRun(run, campaign, plan, request.policy, excluded).run()
+    campaign = run.journal.campaign(campaign.id)
     result = _result(run.journal, campaign, plan, request.policy)
-    result = replace(result, wall_seconds=time.monotonic() - started_s, resumed=resumed)
-    return Profiled(run.journal.campaign(campaign.id), plan, result)
+    result = replace(result, wall_seconds=time.monotonic() - started_s, resumed=earlier is not None)
+    return Profiled(campaign, plan, result)
 
 
 def _plan(run: DeviceRun, networks: Sequence[Network], request: ProfileRequest) -> ProbePlan:
@@ -103,17 +105,14 @@ def _plan(run: DeviceRun, networks: Sequence[Network], request: ProfileRequest) 
     return plan_probes(cuts, rules, kind, _cache_bytes(run.session))
 
 
-def _campaign(run: DeviceRun, plan: ProbePlan, request: ProfileRequest) -> tuple[Campaign, bool]:
-    """The campaign to continue or a new one, and whether it is continued."""
-    settings = request.policy.settings(PURPOSE, request.seed, request.name)
-    key = run.key(plan, settings)
+def _earlier(run: DeviceRun, key: CampaignKey, request: ProfileRequest) -> Campaign | None:
+    """The campaign that a request continues; None if it starts a new one."""
     if request.name:
-        found = run.journal.newest(key)
-    else:
-        found = None if request.fresh else run.journal.resumable(key)
-        if found and _is_spent(run.journal, found, request.policy):
-            found = None
-    return (found, True) if found else (run.begin(plan, settings), False)
+        return run.journal.newest(key)
+    found = None if request.fresh else run.journal.resumable(key)
+    budget_s = request.policy.budget_s
+    is_spent = found and found.complete and budget_s is not None and run.journal.spent_s(found.id) >= budget_s
+    return None if is_spent else found
 
 
 def dry_run(request: ProfileRequest, workspace: AnyWorkspace = None, observe: Observer = ignore) -> DryRun:
@@ -127,7 +126,7 @@ def dry_run(request: ProfileRequest, workspace: AnyWorkspace = None, observe: Ob
         seconds = sum(_run_seconds(session, network) for network in networks)
         kind = request.auxiliary or auxiliary_for(session.hello.clock)
         plan = plan_probes(cuts, rules, kind, _cache_bytes(session))
-    return DryRun(plan, tuple(cuts), PROBES_PER_LAYER_RUN * seconds, request.policy)
+    return DryRun(plan, tuple(cuts), PROBES_PER_LAYER_RUN * seconds)
 
 
 def _cache_bytes(session: AgentSession) -> int | None:
@@ -147,13 +146,6 @@ def _run_seconds(session: AgentSession, network: Network) -> float:
     return summarise(runs[0].samples, session.hello.clock).latency_s
 
 
-def _is_spent(journal: Journal, campaign: Campaign, policy: RepeatPolicy) -> bool:
-    """Return whether a complete campaign has used up the budget, so that the same request starts a new one."""
-    if not campaign.complete or policy.budget_s is None:
-        return False
-    return journal.spent_s(campaign.id) >= policy.budget_s
-
-
 def _result(journal: Journal, campaign: Campaign, plan: ProbePlan, policy: RepeatPolicy) -> ProfileResult:
     """The result of a complete campaign; raises CampaignIncomplete for others, and BackendError without a sample."""
     probes = journal.probes(campaign.id)
@@ -163,7 +155,7 @@ def _result(journal: Journal, campaign: Campaign, plan: ProbePlan, policy: Repea
         for record in probes.values()
         if not record.refused and len(samples.get(record.id, ())) < policy.fewest_rounds
     ]
-    if few or not journal.campaign(campaign.id).complete:
+    if few or not campaign.complete:
         example = f", for example {few[0]!r}" if few else ""
         why = f"{len(few)} of {len(probes)} probes have fewer than {policy.fewest_rounds} samples{example}"
         larger = policy.budget_s is not None
@@ -176,6 +168,9 @@ def _result(journal: Journal, campaign: Campaign, plan: ProbePlan, policy: Repea
         what, why = f"{campaign.device} refuses every probe", f"{first.label}: {first.refused}"
         raise BackendError(what, why=why, next_step=step)
     measured = {probe: summarise(taken, campaign.clock) for probe, taken in samples.items() if probe in plan.weights}
+    batches = plan.batches if policy.runs is None else ()
+    own = ({probe: measured[probe] for probe in batch.probes if probe in measured} for batch in batches)
+    short = {probe for batch in own for probe in unsettled(batch, policy.target)}
     return ProfileResult(
         campaign=campaign.id,
         device=campaign.device,
@@ -185,18 +180,10 @@ def _result(journal: Journal, campaign: Campaign, plan: ProbePlan, policy: Repea
         wall_seconds=0.0,
         resumed=False,
         refused=sum(record.refused is not None for record in probes.values()),
-        unsettled=_unsettled(plan, measured, policy) if policy.runs is None else 0,
+        unsettled=len(short),
         median_runs=statistics.median(len(samples.get(one, ())) for one in probes if one != campaign.reference),
         drift=_drift(samples.get(campaign.reference, ()), campaign.clock),
     )
-
-
-def _unsettled(plan: ProbePlan, measurements: Mapping[str, Measurement], policy: RepeatPolicy) -> int:
-    short: set[str] = set()
-    for batch in plan.batches:
-        own = {probe: measurements[probe] for probe in batch.probes if probe in measurements}
-        short.update(unsettled(own, policy.target))
-    return len(short)
 
 
 def _drift(taken: Sequence[Sample], clock: str) -> float:

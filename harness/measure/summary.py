@@ -51,13 +51,8 @@ def summarise(samples: Sequence[Sample], clock: str) -> Measurement:
     if not values:
         raise ValueError("no samples")
     centre = max(statistics.median(values), _LEAST_S)  # a coarse clock may report zero
-    spread = MAD_TO_SIGMA * statistics.median(abs(value - centre) for value in values)
-    spread = max(spread, _CLOCK_GRAIN_S)
-    if len(values) == 1:  # a single sample has no error estimate
-        return Measurement(centre, centre, math.inf, 1, len(samples) - 1, clock)
-    stderr = _MEDIAN_EFFICIENCY * spread / math.sqrt(len(values))
-    quantile = STUDENT_95[min(len(values) - 1, len(STUDENT_95)) - 1]
-    return Measurement(centre, stderr, quantile * stderr, len(values), len(samples) - len(used), clock)
+    spread = max(MAD_TO_SIGMA * statistics.median(abs(value - centre) for value in values), _CLOCK_GRAIN_S)
+    return _measurement(centre, _MEDIAN_EFFICIENCY * spread, values, len(samples) - len(used), clock)
 
 
 def undisturbed(samples: Sequence[Sample], clock: str) -> Measurement:
@@ -70,13 +65,20 @@ def undisturbed(samples: Sequence[Sample], clock: str) -> Measurement:
     values = sorted(seconds_of(sample, clock) for sample in samples)
     if not values:
         raise ValueError("no samples")
-    if len(values) == 1:
-        return Measurement(values[0], values[0], math.inf, 1, 0, clock)
     lowest, quartile, median = (_quantile(values, share) for share in (0.1, 0.25, 0.5))
     spread = max((median - lowest) / _TENTH_TO_MEDIAN, _CLOCK_GRAIN_S)
-    stderr = _QUARTILE_EFFICIENCY * spread / math.sqrt(len(values))
-    student = STUDENT_95[min(len(values) - 1, len(STUDENT_95)) - 1]
-    return Measurement(quartile, stderr, student * stderr, len(values), 0, clock)
+    return _measurement(quartile, _QUARTILE_EFFICIENCY * spread, values, 0, clock)
+
+
+def _measurement(
+    latency_s: float, deviation_s: float, values: Sequence[float], preempted: int, clock: str
+) -> Measurement:
+    """The summary of values whose location has this standard deviation, divided by the root of their number."""
+    if len(values) == 1:  # a single sample has no error estimate
+        return Measurement(latency_s, latency_s, math.inf, 1, preempted, clock)
+    stderr = deviation_s / math.sqrt(len(values))
+    quantile = STUDENT_95[min(len(values) - 1, len(STUDENT_95)) - 1]
+    return Measurement(latency_s, stderr, quantile * stderr, len(values), preempted, clock)
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

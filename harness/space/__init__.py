@@ -1,1 +1,1 @@
-"""Spaces of layers: which of their layers to measure so that few measurements serve all of them."""
+"""Choose which layers of a space to measure, so that few measurements predict all of its layers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.errors import CampaignIncomplete, UnsupportedNetwork
@@ -15,7 +15,7 @@ from harness.lut.build import read_campaign
 from harness.measure.campaign import CampaignRun, device_s
 from harness.measure.cutting import cut_as_reported
 from harness.measure.device_run import DeviceRun
-from harness.measure.journal import Campaign, Journal
+from harness.measure.journal import Campaign
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import PURPOSE
 from harness.measure.request import ProfileRequest, SpaceRequest
@@ -25,7 +25,6 @@ from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.space.committee import learn_committee
 from harness.space.configuration import Configuration
-from harness.space.layer_network import network_of, own_layers
 from harness.space.planner import Learn, Round, RoundResult, SpaceResult, explore
 from harness.space.sampling import SpaceLayers
 from harness.space.space import SearchSpace
@@ -104,13 +103,16 @@ class DeviceRounds:
             return [None] * len(asked.layers)
         campaign = self._run(cuts, rules, replace(policy, budget_s=None if math.isinf(left_s) else left_s))
         self.tried += len(asked.layers)
-        found = latencies_of(self.on.journal, campaign)
+        measured, overhead = read_campaign(self.on.journal, campaign)  # as `lut build` does
+        found = estimate_layers(measured, DEFAULT_METHOD, overhead).latencies
         return [_total(places.get(index, ()), found) for index in range(len(asked.layers))]
 
     def _cut(
         self, asked: Round[Configuration]
     ) -> tuple[list[CutNetwork], tuple[FusionRule, ...], dict[int, tuple[LayerPlace, ...]]]:
         """Networks with the layers of the round but not their neighbours, and the layers of each configuration."""
+        from harness.space.layer_network import own_layers
+
         parts = list(_parts(list(enumerate(asked.layers))))
         try:
             cuts, rules = self._cut_parts(parts, asked.number)
@@ -131,6 +133,8 @@ class DeviceRounds:
     def _cut_parts(
         self, parts: Sequence[Sequence[tuple[int, Configuration]]], number: int
     ) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
+        from harness.space.layer_network import network_of  # loads onnx
+
         networks = [
             network_of([layer for _, layer in part], f"round {number}, part {at}") for at, part in enumerate(parts)
         ]
@@ -162,12 +166,6 @@ class DeviceRounds:
         return campaign
 
 
-def latencies_of(journal: Journal, campaign: Campaign) -> dict[LayerPlace, Latency]:
-    """Return the latencies of a campaign's layers as `lut build` computes them."""
-    measured, overhead = read_campaign(journal, campaign)
-    return dict(estimate_layers(measured, DEFAULT_METHOD, overhead).latencies)
-
-
 def _parts(layers: Sequence[tuple[int, Configuration]]) -> Iterator[list[tuple[int, Configuration]]]:
     part: list[tuple[int, Configuration]] = []
     size = 0
@@ -186,7 +184,7 @@ def _places(cut: CutNetwork, layers: Sequence[Layer]) -> tuple[LayerPlace, ...]:
     return tuple((layer.key.digest, context_of(cut.network, layer)) for layer in layers)
 
 
-def _total(places: Sequence[LayerPlace], found: dict[LayerPlace, Latency]) -> float | None:
+def _total(places: Sequence[LayerPlace], found: Mapping[LayerPlace, Latency]) -> float | None:
     """The latency of a configuration: the sum of its layers; None if the device refused one of them."""
     if not places or any(place not in found for place in places):
         return None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from harness.network.layers import Layer
 from harness.network.network import Network
@@ -20,9 +24,6 @@ from harness.space.configuration import (
     padding_of,
 )
 
-if TYPE_CHECKING:
-    from onnx import NodeProto, TensorProto, ValueInfoProto
-
 _OPSET = 17
 _IR_VERSION = 8
 _NEIGHBOUR_CHANNELS = 4
@@ -36,10 +37,6 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
     Weights have types and no values. Devices do not fuse the neighbours with the layer: maps come from a 1x1
     convolution with an activation and go to another one, matrices come from `Abs` and go to a product.
     """
-    import hashlib
-
-    from onnx import helper
-
     parts = _Parts()
     for index, layer in enumerate(layers):
         _add(parts, index, layer)
@@ -81,30 +78,21 @@ class _Parts:
     weights: list[TensorProto] = field(default_factory=list)
 
     def input(self, name: str, shape: Sequence[int]) -> str:
-        from onnx import TensorProto, helper
-
         self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
         return name
 
     def weight(self, name: str, shape: Sequence[int]) -> str:
         """Add a weight without values."""
-        from onnx import TensorProto
-
         self.weights.append(
             TensorProto(name=name, dims=shape, data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)
         )
         return name
 
     def scalar(self, name: str, value: float) -> str:
-        import numpy
-        from onnx import numpy_helper
-
-        self.weights.append(numpy_helper.from_array(numpy.array(value, numpy.float32), name))
+        self.weights.append(numpy_helper.from_array(np.array(value, np.float32), name))
         return name
 
     def node(self, op: str, name: str, inputs: Sequence[str], **attributes: Any) -> str:
-        from onnx import helper
-
         self.nodes.append(helper.make_node(op, list(inputs), [f"{name}.output"], name, **attributes))
         return f"{name}.output"
 
@@ -144,8 +132,6 @@ def _written(parts: _Parts, name: str, shape: Sequence[int]) -> str:
 
 def _read(parts: _Parts, name: str, tensor: str, layer: Configuration) -> None:
     """Add a neighbour that reads the result of the layer."""
-    from onnx import TensorProto, helper
-
     features = layer.features
     if isinstance(layer, (Convolution, Pooling, Elementwise)):
         weight = parts.weight(f"{name}.weight", (_READER_CHANNELS, features.out_channels, 1, 1))

@@ -107,7 +107,8 @@ def explore(
     samples: list[TrainingExample] = []
     tried: set[Layer] = set()
     results: list[RoundResult] = []
-    plan = first_round(source, min(count, max(_LEAST_FIRST, round(count * _FIRST_SHARE))), seed)
+    first = min(count, max(_LEAST_FIRST, round(count * _FIRST_SHARE)))
+    plan = Round(0, tuple(source.spread(first, seed)), ())
     hypotheses: Hypotheses | None = None
     while plan.layers:
         latencies = measure(plan)
@@ -126,11 +127,6 @@ def explore(
         size = min(count - len(tried), max(_LEAST_FIRST, round(len(tried) * _GROWTH)))
         plan = next_round(source, hypotheses, frozenset(tried), size, plan.number + 1, seed)
     return SpaceResult(tuple(results), len(samples), "exhausted")
-
-
-def first_round(source: Source[Layer], size: int, seed: int) -> Round[Layer]:
-    """Return the first round: layers that cover the space evenly, including its ends."""
-    return Round(0, tuple(source.spread(size, seed)), ())
 
 
 def next_round(

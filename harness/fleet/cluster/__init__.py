@@ -1,1 +1,1 @@
-"""The engine beyond one host: jobs as tasks of a Dask scheduler, on workers beside the devices (extra `cluster`)."""
+"""Run requests on other hosts through a Dask scheduler and workers beside the devices (extra `cluster`)."""

@@ -27,9 +27,6 @@ MAX_FILES_BYTES = 256 << 20
 """The most bytes of one request's files: the scheduler keeps them in memory until the request is done."""
 _MAX_OUTCOME = 16 << 20
 _MAX_NAME_BYTES = 200
-_REQUEST = TypeAdapter(ProfileRequest)
-_WAIT = TypeAdapter(WaitPolicy)
-_REASONS = TypeAdapter(dict[str, str])
 _OUTCOME = TypeAdapter(ProfileOutcome)
 
 
@@ -53,6 +50,9 @@ class WorkerJob:
     wait: WaitPolicy
     held_out: Mapping[str, str] = field(default_factory=dict)
     earlier: EarlierWatch | None = None
+
+
+_JOB = TypeAdapter(WorkerJob)
 
 
 def detach_models(request: ProfileRequest) -> tuple[ProfileRequest, dict[str, bytes]]:
@@ -84,10 +84,7 @@ def pack(job: WorkerJob, files: Mapping[str, bytes]) -> dict[str, Any]:
     """Return a job with its files as plain data."""
     return {
         "versions": VERSIONS,
-        "request": json.dumps(asdict(job.request)),
-        "wait": json.dumps(asdict(job.wait)),
-        "held_out": json.dumps(dict(job.held_out)),
-        "earlier": job.earlier and (job.earlier.job, job.earlier.extract),
+        "job": asdict(job),
         "files": dict(files),
     }
 
@@ -95,20 +92,16 @@ def pack(job: WorkerJob, files: Mapping[str, bytes]) -> dict[str, Any]:
 def unpack(payload: Mapping[str, Any], folder: Path) -> WorkerJob:
     """Return the job, with its files in `folder`, each under the hash of its content; raises EngineError."""
     try:
-        request = _REQUEST.validate_python(json.loads(payload["request"]))
-        wait = _WAIT.validate_python(json.loads(payload["wait"]))
-        held_out = _REASONS.validate_python(json.loads(payload["held_out"]))
-        earlier = payload["earlier"] and EarlierWatch(str(payload["earlier"][0]), bytes(payload["earlier"][1]))
+        job = _JOB.validate_python(payload["job"])
         paths = {
             reference: _store(folder, reference, bytes(content)) for reference, content in payload["files"].items()
         }
-        local = _with_paths(request, paths)
+        return replace(job, request=_with_paths(job.request, paths))
     except (ValidationError, ValueError, TypeError, KeyError) as error:
         raise EngineError("The scheduler sent an invalid job", why=printable(str(error), 300)) from error
     except OSError as error:
         what = f"The files of a job cannot be written to {folder}"
         raise ConfigurationError(what, why=str(error), next_step="Free space on the disk") from error
-    return WorkerJob(local, wait, held_out, earlier)
 
 
 def _with_paths(request: ProfileRequest, paths: Mapping[str, str]) -> ProfileRequest:
