@@ -1,10 +1,13 @@
-"""The health of a device: whether its golden probe lies in the band of its first sessions."""
+"""The health of a device: whether its golden probe lies in the band of its first sessions.
+
+The golden probe is a small network that never changes, so its latency shows whether a device is in its usual state.
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.device.inventory import Device
 from harness.errors import (
@@ -17,8 +20,15 @@ from harness.errors import (
 )
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import OUT_OF_SERVICE, Band, FleetStore, now
+from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun
-from harness.measure.golden import measure_golden
+from harness.measure.policy import RepeatPolicy
+from harness.measure.progress import ignore
+from harness.measure.summary import summarise
+from harness.probe.auxiliary import DEFAULT_AUXILIARY
+from harness.probe.batches import Batch
+from harness.probe.probe import reference_probe
+from harness.probe.probe_plan import ProbePlan
 
 TOLERANCE: Mapping[str, float] = {"device": 0.05, "cpu": 0.25, "wall": 0.5}
 """How far the golden probe may be from the median of its first sessions, as a fraction by clock.
@@ -26,10 +36,23 @@ TOLERANCE: Mapping[str, float] = {"device": 0.05, "cpu": 0.25, "wall": 0.5}
 A virtual or hardware clock repeats within a percent; processors change their frequency and share their caches.
 """
 SESSIONS_TO_LEARN = 3
+GOLDEN_POLICY = RepeatPolicy(runs=5)
+_RUNS_PER_VISIT = 4
 CONFIGURED = "configured"
 _SPREADS = 3.0
 _PROVISIONAL = 2.0
 """How much wider the band is until enough sessions have been seen."""
+
+
+def _golden_latency_s(run: DeviceRun) -> float | None:
+    """Measure the golden probe in a new campaign and return its latency; None if the device refuses it."""
+    probe = reference_probe()
+    batch = Batch((probe.id,), "warm", _RUNS_PER_VISIT)
+    plan = ProbePlan({probe.id: probe}, (), (batch,), probe.id, (), DEFAULT_AUXILIARY)
+    campaign = run.begin(plan, GOLDEN_POLICY.settings("golden", 0))
+    CampaignRun(replace(run, observe=ignore), campaign, plan, GOLDEN_POLICY).run()
+    taken = run.journal.samples(campaign.id).get(probe.id)
+    return summarise(taken, campaign.clock).latency_s if taken else None
 
 
 @dataclass(frozen=True)
@@ -54,28 +77,28 @@ def check_golden(run: DeviceRun, store: FleetStore, configured: Band | None = No
 
     Raises DeviceQuarantined if the latency is outside the band, and leaves recording the health to the caller.
     """
-    measured = measure_golden(run)
-    if measured is None:
+    latency_s = _golden_latency_s(run)
+    if latency_s is None:
         store.measured(run.device, "unknown", "it refuses the golden probe, so its state cannot be checked")
         return GoldenCheck(None, None)
-    band = configured or _learned_band(run, store, measured.latency_s)
-    if not band.holds(measured.latency_s):
-        raise _quarantined(run.device, measured.latency_s, band)
+    band = configured or _learned_band(run, store, latency_s)
+    if not band.holds(latency_s):
+        raise _quarantined(run.device, latency_s, band)
     if band.learnt != CONFIGURED and len(band.latencies_s) < SESSIONS_TO_LEARN:
         reason = f"the golden band is based on {len(band.latencies_s)} of {SESSIONS_TO_LEARN} sessions"
         store.measured(run.device, "unknown", reason)
     else:
         store.measured(run.device, "good", "the golden probe is in its band")
-    return GoldenCheck(measured.latency_s, band)
+    return GoldenCheck(latency_s, band)
 
 
 def check_golden_again(run: DeviceRun, before: GoldenCheck) -> None:
     """Measure the golden probe after a campaign; raises DeviceQuarantined if the device left the band of before."""
     if before.band is None:
         return
-    measured = measure_golden(run)
-    if measured is not None and not before.band.holds(measured.latency_s):
-        raise _quarantined(run.device, measured.latency_s, before.band)
+    latency_s = _golden_latency_s(run)
+    if latency_s is not None and not before.band.holds(latency_s):
+        raise _quarantined(run.device, latency_s, before.band)
 
 
 def configured_band(device: Device) -> Band | None:

@@ -13,7 +13,7 @@ from harness.device.inventory import find_device, load_inventory
 from harness.errors import HarnessError
 from harness.fleet.connections import ConnectGate
 from harness.fleet.execution import WaitPolicy, run_request
-from harness.fleet.profile_outcome import Failure, ProfileOutcome
+from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import now
 from harness.measure.progress import Observer, ignore
 from harness.measure.request import ProfileRequest
@@ -84,12 +84,12 @@ class LocalEngine:
             observe = self.observer(request)
             return run_request(request, self.workspace, stop=stop, gate=gate, wait=self.wait, observe=observe)
         except HarnessError as error:  # of the workspace itself: journal or store
-            return ProfileOutcome(request, started, now(), 1, failure=Failure.of(error))
+            return ProfileOutcome.failed(request, error, started, 1)
         except Exception as error:  # a bug met on one device must not end the requests for the others
             what, why = "This is a bug in harness", f"{type(error).__name__}: {error}"
             bug = HarnessError(what, why=why, next_step="Run `harness --debug …` and report it")
             bug.__cause__ = error
-            return ProfileOutcome(request, started, now(), 1, failure=Failure.of(bug))
+            return ProfileOutcome.failed(request, bug, started, 1)
 
 
 class _Either(threading.Event):

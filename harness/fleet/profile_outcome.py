@@ -6,11 +6,11 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 from harness import errors
 from harness.errors import Fault, HarnessError
-from harness.fleet.store import DeviceHealth
+from harness.fleet.store import DeviceHealth, now
 from harness.measure.profiling import ProfileResult
 from harness.measure.request import ProfileRequest
 from harness.space.exploration import SpaceProfile
@@ -64,6 +64,12 @@ class ProfileOutcome:
     health: DeviceHealth | None = None
     fingerprint: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def failed(cls, request: ProfileRequest, error: HarnessError, started: str = "", attempts: int = 0) -> Self:
+        """Return the outcome of a request that ended now with an error."""
+        ended = now()
+        return cls(request, started or ended, ended, attempts, failure=Failure.of(error))
 
 
 class Engine(Protocol):

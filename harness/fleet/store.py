@@ -84,8 +84,6 @@ class FleetStore(DurableFile):
     TITLE = "The fleet store"
     LOSS = "; device health is then unknown, and tonight's jobs are read from the journal"
 
-    # --- health -------------------------------------------------------------------------------------------------
-
     def health(self, device: str) -> DeviceHealth:
         """Return the health of a device; unknown if none was ever recorded."""
         history = self.history(device, 1)
@@ -119,8 +117,6 @@ class FleetStore(DurableFile):
             self._db.execute("INSERT INTO health (device, health, reason, since, told) VALUES (?,?,?,?,?)", values)
         return DeviceHealth(device, health, reason[:500], since)
 
-    # --- golden bands -------------------------------------------------------------------------------------------
-
     def band(self, device: str) -> Band | None:
         """Return the golden band of a device; None before its first session."""
         with self._reading():
@@ -142,8 +138,6 @@ class FleetStore(DurableFile):
         """Delete the golden band of a device, and return whether there was one."""
         with self.transaction():
             return self._db.execute("DELETE FROM bands WHERE device=?", (device,)).rowcount > 0
-
-    # --- nights -------------------------------------------------------------------------------------------------
 
     def record_job(self, name: str, night: str, device: str, status: JobStatus, outcome: Mapping[str, object]) -> None:
         """Record the state of a job of a night."""

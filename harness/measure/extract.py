@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, Json, TypeAdapter, ValidationError
 
 from harness.errors import JournalError
-from harness.measure.journal import Journal
+from harness.measure.journal import Journal, compact_json
 from harness.measure.schema import SCHEMA
 from harness.network.fusion_rules import FusionRule
 from harness.probe.batches import Visits
@@ -201,14 +201,10 @@ def checked_campaigns(db: sqlite3.Connection, job: str, device: str) -> dict[int
         row = dict(zip(CAMPAIGNS.columns, values, strict=True))
         if row["device"] != device or json.loads(row["settings"]).get("job") != job:
             raise not_ours("It holds a campaign of another job or device")
-        if any(row[name] != _canonical(json.loads(row[name])) for name in ("settings", "fingerprint")):
+        if any(row[name] != compact_json(json.loads(row[name])) for name in ("settings", "fingerprint")):
             raise not_ours("Its settings are not in the form of a journal")
         found[row["id"]] = row
     return found
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _first(error: sqlite3.Error | ValidationError) -> str:

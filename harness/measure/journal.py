@@ -38,7 +38,7 @@ class CampaignKey:
     @property
     def row(self) -> tuple[str, str, str, str]:
         """The key as the journal stores it."""
-        return self.device, self.plan, _json(self.settings), _json(self.fingerprint)
+        return self.device, self.plan, compact_json(self.settings), compact_json(self.fingerprint)
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,8 @@ class ProbeRecord:
 
 _CAMPAIGN = tuple(field.name for field in fields(Campaign))
 _LAYER = tuple(field.name for field in fields(LayerProbes))
+_LISTS = ("stacks", "networks")
+"""The fields of a layer that are stored as JSON."""
 _CHAIN = TypeAdapter(ChainProbes)
 _SAME_KEY = "device=? AND plan=? AND settings=? AND fingerprint=?"
 
@@ -136,7 +138,7 @@ class Journal(DurableFile):
     def _insert(self, key: CampaignKey, plan: ProbePlan, clock: str) -> int:
         visits = {probe: batch.visits for batch in reversed(plan.batches) for probe in batch.probes}
         created = datetime.now(UTC).isoformat(timespec="milliseconds")
-        rules = _json([asdict(rule) for rule in plan.rules])
+        rules = compact_json([asdict(rule) for rule in plan.rules])
         seed = int(key.settings.get("seed", 0))
         cursor = self._db.execute(
             "INSERT INTO campaigns (device, plan, settings, fingerprint, seed, clock, auxiliary, reference, rules,"
@@ -145,21 +147,21 @@ class Journal(DurableFile):
         )
         campaign = int(cursor.lastrowid or 0)
         probes = (
-            (one.id, one.role, one.label, one.auxiliary, _json(asdict(one.terms)), visits.get(one.id, "cold"))
+            (one.id, one.role, one.label, one.auxiliary, compact_json(asdict(one.terms)), visits.get(one.id, "cold"))
             for one in plan.probes.values()
         )
         layers = (
-            (layer.key.text, *list(asdict(layer).values())[1:-2], _json(layer.stacks), _json(layer.networks))
-            for layer in plan.layers
+            {**asdict(one), **{name: compact_json(getattr(one, name)) for name in _LISTS}, "key": one.key.text}.values()
+            for one in plan.layers
         )
-        chains = ((number, _json(asdict(chain))) for number, chain in enumerate(plan.chains))
+        chains = ((number, compact_json(asdict(chain))) for number, chain in enumerate(plan.chains))
         columns = "(campaign, probe, role, label, auxiliary, terms, visits)"
         self._insert_rows(f"probes {columns}", campaign, probes)
         self._insert_rows("layers", campaign, layers)
         self._insert_rows("chains", campaign, chains)
         return campaign
 
-    def _insert_rows(self, table: str, campaign: int, rows: Iterable[tuple[Any, ...]]) -> None:
+    def _insert_rows(self, table: str, campaign: int, rows: Iterable[Iterable[Any]]) -> None:
         owned = [(campaign, *row) for row in rows]
         if owned:
             marks = ",".join("?" * len(owned[0]))
@@ -251,7 +253,7 @@ class Journal(DurableFile):
                 cursor = self._db.execute(
                     "INSERT INTO series (campaign, probe, batch, round, position, token, taken, state)"
                     " VALUES (?,?,?,?,?,?,?,?)",
-                    (campaign, probe, slot.batch, slot.round, slot.position, token, now, _json(state)),
+                    (campaign, probe, slot.batch, slot.round, slot.position, token, now, compact_json(state)),
                 )
                 self._db.executemany(
                     "INSERT INTO samples VALUES (?,?,?,?,?,?)",
@@ -322,7 +324,7 @@ class Journal(DurableFile):
 
 def _layer(row: Sequence[Any]) -> LayerProbes:
     values = dict(zip(_LAYER, row, strict=True))
-    lists = {name: tuple(json.loads(values[name])) for name in ("stacks", "networks")}
+    lists = {name: tuple(json.loads(values[name])) for name in _LISTS}
     return LayerProbes(**{**values, **lists, "key": LayerKey(values["key"])})
 
 
@@ -333,5 +335,6 @@ def _campaign(row: Sequence[Any]) -> Campaign:
     return Campaign(**{**values, **read, "complete": bool(values["complete"])})
 
 
-def _json(value: Any) -> str:
+def compact_json(value: Any) -> str:
+    """Return JSON as the journal stores it: sorted keys and no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

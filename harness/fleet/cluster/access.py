@@ -42,12 +42,11 @@ class TlsFiles:
 
 def tls_files(authority: Path | None, certificate: Path | None, key: Path | None) -> TlsFiles | None:
     """Return the three files, or None; raises UsageError if only some of them are given."""
-    if authority is None and certificate is None and key is None:
-        return None
-    if authority is None or certificate is None or key is None:
+    given = [path for path in (authority, certificate, key) if path is not None]
+    if len(given) in (1, 2):
         step = "Give --tls-ca-file, --tls-cert and --tls-key"
         raise UsageError("TLS needs a certificate authority, a certificate and its key", next_step=step)
-    return TlsFiles(authority, certificate, key)
+    return TlsFiles(*given) if given else None
 
 
 def check_extra() -> None:

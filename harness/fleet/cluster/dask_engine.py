@@ -27,7 +27,7 @@ from harness.fleet.cluster.task import run_task
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.health import adopt_health
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
-from harness.fleet.store import FleetStore, now
+from harness.fleet.store import FleetStore
 from harness.fleet.watch_campaign import watches
 from harness.measure.extract import extract
 from harness.measure.journal import Journal
@@ -137,7 +137,7 @@ class _Run:
             named = detached if request.name else replace(detached, name=self._name(detached, files))
             payload = pack(self._job(named), files)
         except HarnessError as error:
-            yield _failed(request, error)
+            yield ProfileOutcome.failed(request, error)
             return
         self._tasks[named.name] = _Task(request, named, payload, self._submit(named, payload, named.name))
 
@@ -180,7 +180,7 @@ class _Run:
         except CancelledError as error:
             raise self._lost(str(error)) from error
         except HarnessError as error:
-            outcome = _failed(task.request, error)
+            outcome = ProfileOutcome.failed(task.request, error)
         if outcome is None:
             return
         if outcome.failure is not None and outcome.failure.kind == Interrupted.__name__:  # its worker was stopped
@@ -238,7 +238,7 @@ class _Run:
                 what = f"No worker has offered {task.request.device} for {self.engine.absent_s:g} s"
                 step = f"On its host: harness worker {self.engine.scheduler} --device {task.request.device}"
                 why = f"Workers offer: {printable(known) or 'none'}"
-                yield _failed(task.request, EngineError(what, why=why, next_step=step))
+                yield ProfileOutcome.failed(task.request, EngineError(what, why=why, next_step=step))
 
     def _offered(self) -> set[str]:
         """The resources that workers offer; raises EngineError if the scheduler does not answer in time."""
@@ -256,16 +256,11 @@ class _Run:
         open_requests = [task.request for task in self._tasks.values()]
         for request in (*open_requests, *(request for queue_ in waiting.values() for request in queue_)):
             why = "Workers keep their samples"
-            yield _failed(request, Interrupted("Stopped on request", why=why, next_step=_RESUME))
+            yield ProfileOutcome.failed(request, Interrupted("Stopped on request", why=why, next_step=_RESUME))
 
     def _lost(self, why: str) -> EngineError:
         what = f"The connection to the scheduler {self.engine.scheduler} is lost"
         return EngineError(what, why=printable(" ".join(why.split()), 300), next_step=_RESUME)
-
-
-def _failed(request: ProfileRequest, error: HarnessError) -> ProfileOutcome:
-    at = now()
-    return ProfileOutcome(request, at, at, 0, failure=Failure.of(error))
 
 
 def _named_facts(request: ProfileRequest) -> dict[str, Any]:

@@ -6,16 +6,27 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dask.config
-from distributed import Nanny, Worker, WorkerPlugin
+from distributed import Nanny, Worker, WorkerPlugin, get_worker
 from distributed.comm.addressing import get_address_host, unparse_host_port
 from distributed.utils import get_ip
 
-from harness.errors import EngineError, Interrupted
+from harness.device.inventory import find_device, load_inventory
+from harness.errors import EngineError, HarnessError, Interrupted
 from harness.fleet.cluster.access import TlsFiles, resource_of, security_of
+from harness.fleet.cluster.job_archive import WorkerJob, unpack, write_outcome
+from harness.fleet.execution import run_request
+from harness.fleet.profile_outcome import ProfileOutcome
+from harness.fleet.store import now
+from harness.measure.extract import extract
+from harness.measure.journal import Journal
+from harness.measure.merge import hold_out, merge
+from harness.measure.request import ProfileRequest
 from harness.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -94,13 +105,39 @@ class LabPlugin(WorkerPlugin):
             lock.release()
 
 
-def serve(
-    scheduler: str,
-    workspace: Workspace,
-    devices: Sequence[str],
-    *,
-    tls: TlsFiles | None = None,
-) -> None:
+def run_here(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a packed job on this worker; returns its outcome, and everything that the journal here holds of the job."""
+    started = now()
+    try:
+        worker = get_worker()
+        lab = worker.plugins.get(PLUGIN)
+        if not isinstance(lab, LabPlugin):
+            step = "Start the workers by `harness worker SCHEDULER`"
+            raise EngineError("The Dask worker was not started by harness", next_step=step)
+        workspace = Workspace(Path(lab.root))
+        job = unpack(payload, workspace.journal.parent / "cluster")
+        request = job.request
+        device = find_device(load_inventory(workspace.devices), request.device)
+        with lab.running(str(worker.get_current_task())) as stop, lab.board(device.board, stop):
+            _prepare(workspace, job)
+            outcome = run_request(request, workspace, stop=stop, wait=job.wait)
+        outcome = replace(outcome, request=ProfileRequest(request.device, name=request.name))  # no paths of this host
+        return {"outcome": write_outcome(outcome), "extract": extract(workspace.journal, request.name)}
+    except HarnessError as error:
+        failed = ProfileOutcome.failed(ProfileRequest(""), error, started)
+        return {"outcome": write_outcome(failed), "extract": b""}
+
+
+def _prepare(workspace: Workspace, job: WorkerJob) -> None:
+    """Record in the journal here what the controller's journal holds of the job."""
+    request = job.request
+    with Journal(workspace.journal) as journal:
+        hold_out(journal, job.held_out, job=request.name, device=request.device)
+        if job.earlier is not None:
+            merge(journal, job.earlier.extract, job=job.earlier.job, device=request.device)
+
+
+def serve(scheduler: str, workspace: Workspace, devices: Sequence[str], *, tls: TlsFiles | None = None) -> None:
     """Offer devices to a scheduler until SIGINT or SIGTERM, with a thread for each; jobs run in the workspace.
 
     A worker process that dies is restarted. Raises EngineError if no scheduler answers, and when it disappears.

@@ -17,7 +17,7 @@ from harness.errors import ConfigurationError, EngineError, HarnessError, InputE
 from harness.files import read_file, write_whole
 from harness.fleet.cluster.access import VERSIONS
 from harness.fleet.execution import WaitPolicy
-from harness.fleet.profile_outcome import Failure, ProfileOutcome
+from harness.fleet.profile_outcome import ProfileOutcome
 from harness.measure.request import ProfileRequest
 from harness.network.models import BUILTIN_PREFIX, ModelContent
 from harness.network.read import read_model
@@ -126,67 +126,49 @@ def read_outcome(text: str, request: ProfileRequest, campaigns: Mapping[int, int
     try:
         if len(text) > _MAX_OUTCOME:
             raise ValueError(f"It has {len(text):,} characters")
-        outcome = _OUTCOME.validate_python(json.loads(text))
+        given = json.loads(text)
+        outcome = _OUTCOME.validate_json(json.dumps(_clean(given)), strict=True)
         _check(outcome, request.device)
         result = outcome.result and replace(outcome.result, campaign=campaigns[outcome.result.campaign])
         space = outcome.space and replace(
-            outcome.space,
-            campaigns=tuple(campaigns[number] for number in outcome.space.campaigns),
-            result=replace(outcome.space.result, stopped=printable(outcome.space.result.stopped)),
+            outcome.space, campaigns=tuple(campaigns[number] for number in outcome.space.campaigns)
         )
         watch = None if outcome.watch is None else campaigns[outcome.watch]
-        failure = outcome.failure and _clean(outcome.failure)
-        if (result is None) == (failure is None):
-            raise ValueError("It is neither a result nor a failure")
+        failure = outcome.failure
+        if failure is not None:  # the only text of several lines
+            trace = "\n".join(map(printable, given["failure"]["trace"].splitlines()))
+            failure = replace(failure, trace=trace)
     except (ValidationError, ValueError, TypeError, KeyError, RecursionError) as error:
         why = f"{type(error).__name__}: {printable(str(error), 300)}"
         raise EngineError(f"The worker's answer to {printable(request.name, 80)!r} is invalid", why=why) from error
-    return replace(
-        outcome,
-        request=request,
-        result=result,
-        space=space,
-        watch=watch,
-        failure=failure,
-        notes=tuple(map(printable, outcome.notes)),
-        health=outcome.health
-        and replace(outcome.health, device=request.device, reason=printable(outcome.health.reason)),
-        fingerprint={printable(key): printable(value) for key, value in outcome.fingerprint.items()},
-    )
+    health = outcome.health and replace(outcome.health, device=request.device)
+    return replace(outcome, request=request, result=result, space=space, watch=watch, failure=failure, health=health)
+
+
+def _clean(value: Any) -> Any:
+    """Return plain data with printable text; raises ValueError for a number that is not finite."""
+    if isinstance(value, dict):
+        return {printable(key): _clean(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return list(map(_clean, value))
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("It has a number that is not finite")
+    return printable(value) if isinstance(value, str) else value
 
 
 def _check(outcome: ProfileOutcome, device: str) -> None:
-    """Raise ValueError for numbers that are not finite, invalid times, and results of another device."""
-    if not _is_finite(asdict(outcome)):
-        raise ValueError("It has a number that is not finite")
+    """Raise ValueError for invalid times, results of another device, and anything but one result or one failure."""
     since = outcome.health.since if outcome.health else ""
     for text in (outcome.started, outcome.ended, *([since] if since else [])):
         if not is_time(text):
             raise ValueError(f"{printable(text, 80)} is not a time")
     if any(one.device != device for one in (outcome.result, outcome.space) if one is not None):
         raise ValueError("It belongs to another device")
-
-
-def _is_finite(value: object) -> bool:
-    """Return whether all numbers in plain data are finite."""
-    if isinstance(value, Mapping):
-        return all(map(_is_finite, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def _clean(failure: Failure) -> Failure:
-    kind = getattr(errors, failure.kind, None)
-    if not (isinstance(kind, type) and issubclass(kind, HarnessError)):
+    if (outcome.result is None) == (outcome.failure is None):
+        raise ValueError("It is neither a result nor a failure")
+    kind = outcome.failure and getattr(errors, outcome.failure.kind, None)
+    if outcome.failure and not (isinstance(kind, type) and issubclass(kind, HarnessError)):
         raise ValueError("Its failure has an unknown kind")
-    return replace(
-        failure,
-        what=printable(failure.what),
-        why=printable(failure.why),
-        next_step=printable(failure.next_step),
-        trace="\n".join(map(printable, failure.trace.splitlines())),
-    )
 
 
 def _network(path: Path) -> bytes:
