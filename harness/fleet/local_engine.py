@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import resource
 import threading
@@ -47,12 +48,14 @@ class LocalEngine:
         gate, quit = ConnectGate(), _Either(stop)
         count = min(self.width, len(waiting))
         _allow_files(count)
-        threads = [
-            threading.Thread(
-                target=self._serve, args=(waiting, ended, gate, quit), name=f"requests {number}", daemon=True
-            )
-            for number in range(count)
-        ]
+
+        def serve() -> None:
+            with contextlib.suppress(IndexError):  # no board is left
+                while True:
+                    for request in waiting.popleft():
+                        ended.put(self._run(request, gate, quit))
+
+        threads = [threading.Thread(target=serve, name=f"requests {number}", daemon=True) for number in range(count)]
         for thread in threads:
             thread.start()
         try:
@@ -62,21 +65,6 @@ class LocalEngine:
             quit.own.set()
             for thread in threads:
                 thread.join(_ENDING_S)
-
-    def _serve(
-        self,
-        waiting: deque[deque[ProfileRequest]],
-        ended: queue.SimpleQueue[ProfileOutcome],
-        gate: ConnectGate,
-        stop: threading.Event,
-    ) -> None:
-        while True:
-            try:
-                board = waiting.popleft()
-            except IndexError:
-                return
-            for request in board:
-                ended.put(self._run(request, gate, stop))
 
     def _run(self, request: ProfileRequest, gate: ConnectGate, stop: threading.Event) -> ProfileOutcome:
         started = now()

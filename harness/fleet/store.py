@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from harness.measure.database import DurableFile, Schema
 
@@ -92,11 +92,8 @@ class FleetStore(DurableFile):
     def history(self, device: str, limit: int = 20) -> tuple[DeviceHealth, ...]:
         """Return the recorded healths of a device, newest first."""
         with self._reading():
-            rows = self._db.execute(
-                "SELECT device, health, reason, since FROM health WHERE device=? ORDER BY id DESC LIMIT ?",
-                (device, limit),
-            )
-            return tuple(DeviceHealth(name, cast(HealthName, health), *rest) for name, health, *rest in rows)
+            query = "SELECT device, health, reason, since FROM health WHERE device=? ORDER BY id DESC LIMIT ?"
+            return tuple(DeviceHealth(*row) for row in self._db.execute(query, (device, limit)))
 
     def measured(self, device: str, health: HealthName, reason: str) -> DeviceHealth:
         """Record the health that a measurement shows, unless a person took the device out of service."""
@@ -120,13 +117,9 @@ class FleetStore(DurableFile):
     def band(self, device: str) -> Band | None:
         """Return the golden band of a device; None before its first session."""
         with self._reading():
-            row = self._db.execute(
-                "SELECT low_s, high_s, learnt, latencies_s FROM bands WHERE device=?", (device,)
-            ).fetchone()
-            if row is None:
-                return None
-            low_s, high_s, learnt, latencies_s = row
-            return Band(low_s, high_s, learnt, tuple(json.loads(latencies_s)))
+            query = "SELECT low_s, high_s, learnt, latencies_s FROM bands WHERE device=?"
+            row = self._db.execute(query, (device,)).fetchone()
+            return row and Band(row[0], row[1], row[2], tuple(json.loads(row[3])))
 
     def set_band(self, device: str, band: Band) -> None:
         """Record a band in place of the previous one."""
@@ -148,21 +141,17 @@ class FleetStore(DurableFile):
     def jobs(self, night: str) -> tuple[NightJob, ...]:
         """Return the jobs of a night, by name."""
         with self._reading():
-            rows = self._db.execute(
-                "SELECT name, night, device, status, outcome, changed FROM jobs WHERE night=? ORDER BY name", (night,)
-            )
+            query = "SELECT name, device, status, outcome, changed FROM jobs WHERE night=? ORDER BY name"
             return tuple(
-                NightJob(job, of, device, status, json.loads(outcome), changed)
-                for job, of, device, status, outcome, changed in rows
+                NightJob(name, night, device, status, json.loads(outcome), changed)
+                for name, device, status, outcome, changed in self._db.execute(query, (night,))
             )
 
     def record_report(self, night: str, report: Mapping[str, object]) -> None:
         """Record the report of a night."""
+        values = (night, now(), json.dumps(report, sort_keys=True, allow_nan=False))
         with self.transaction():
-            self._db.execute(
-                "INSERT OR REPLACE INTO reports VALUES (?,?,?)",
-                (night, now(), json.dumps(report, sort_keys=True, allow_nan=False)),
-            )
+            self._db.execute("INSERT OR REPLACE INTO reports VALUES (?,?,?)", values)
 
     def reports(self, limit: int = 30) -> tuple[tuple[str, str, Mapping[str, Any]], ...]:
         """Return nights with the time of their end and their report, newest first."""

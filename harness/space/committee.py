@@ -63,9 +63,9 @@ class Committee:
 
     def opinion(self, layers: Sequence[LayerFeatures]) -> Opinion:
         """Return the predictions of the predictor, and the disagreement of the trees with each other and with it."""
-        said = np.log([each.latency_s for each in self.predictor.predict_all(layers)])
+        predicted = np.log([each.latency_s for each in self.predictor.predict_all(layers)])
         other = self.trees.opinion(layers)
-        return Opinion(said, np.hypot(other.disagreement, said - other.log_latency))
+        return Opinion(predicted, np.hypot(other.disagreement, predicted - other.log_latency))
 
 
 def learn_committee(samples: Sequence[TrainingExample], seed: int) -> Committee:

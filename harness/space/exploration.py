@@ -20,7 +20,7 @@ from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import PURPOSE
 from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.network.fusion_rules import FusionRule
-from harness.network.layers import Layer, context_of
+from harness.network.layers import context_of
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.space.committee import learn_committee
@@ -35,6 +35,9 @@ MAX_PART_BYTES = 1 << 29
 
 LayerPlace = tuple[str, str]
 """The digest of a layer's key, and its context."""
+_Part = Sequence[tuple[int, Configuration]]
+"""Layers of a round with their numbers in it."""
+_Cuts = tuple[list[CutNetwork], tuple[FusionRule, ...]]
 
 
 @dataclass(frozen=True)
@@ -107,9 +110,7 @@ class DeviceRounds:
         found = estimate_layers(measured, DEFAULT_METHOD, overhead).latencies
         return [_total(places.get(index, ()), found) for index in range(len(asked.layers))]
 
-    def _cut(
-        self, asked: Round[Configuration]
-    ) -> tuple[list[CutNetwork], tuple[FusionRule, ...], dict[int, tuple[LayerPlace, ...]]]:
+    def _cut(self, asked: Round[Configuration]) -> tuple[*_Cuts, dict[int, tuple[LayerPlace, ...]]]:
         """Networks with the layers of the round but not their neighbours, and the layers of each configuration."""
         from harness.space.layer_network import own_layers
 
@@ -124,15 +125,14 @@ class DeviceRounds:
         narrowed = []
         for part, cut in zip(parts, cuts, strict=True):
             own = own_layers(cut.layers)
-            places.update({part[at][0]: _places(cut, layers) for at, layers in own.items()})
+            for at, layers in own.items():
+                places[part[at][0]] = tuple((one.key.digest, context_of(cut.network, one)) for one in layers)
             kept = tuple(layer for layers in own.values() for layer in layers)
             if kept:
                 narrowed.append(replace(cut, layers=kept))
         return narrowed, rules, places
 
-    def _cut_parts(
-        self, parts: Sequence[Sequence[tuple[int, Configuration]]], number: int
-    ) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
+    def _cut_parts(self, parts: Sequence[_Part], number: int) -> _Cuts:
         from harness.space.layer_network import network_of  # loads onnx
 
         networks = [
@@ -140,7 +140,7 @@ class DeviceRounds:
         ]
         return cut_as_reported(self.on.session, networks, self.on.observe, self.on.stop)
 
-    def _accepted(self, part: Sequence[tuple[int, Configuration]], number: int) -> list[tuple[int, Configuration]]:
+    def _accepted(self, part: _Part, number: int) -> list[tuple[int, Configuration]]:
         """The layers of a part that the device accepts, found by bisection."""
         try:
             self._cut_parts([part], number)
@@ -166,7 +166,7 @@ class DeviceRounds:
         return campaign
 
 
-def _parts(layers: Sequence[tuple[int, Configuration]]) -> Iterator[list[tuple[int, Configuration]]]:
+def _parts(layers: _Part) -> Iterator[list[tuple[int, Configuration]]]:
     part: list[tuple[int, Configuration]] = []
     size = 0
     for index, layer in layers:
@@ -178,10 +178,6 @@ def _parts(layers: Sequence[tuple[int, Configuration]]) -> Iterator[list[tuple[i
         size += more
     if part:
         yield part
-
-
-def _places(cut: CutNetwork, layers: Sequence[Layer]) -> tuple[LayerPlace, ...]:
-    return tuple((layer.key.digest, context_of(cut.network, layer)) for layer in layers)
 
 
 def _total(places: Sequence[LayerPlace], found: Mapping[LayerPlace, Latency]) -> float | None:

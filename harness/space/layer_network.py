@@ -39,7 +39,9 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
     """
     parts = _Parts()
     for index, layer in enumerate(layers):
-        _add(parts, index, layer)
+        shapes = enumerate(_input_shapes(layer))
+        sources = [_written(parts, f"{index}.before{number}", shape) for number, shape in shapes]
+        _read(parts, f"{index}.after", _layer(parts, f"{index}.{_OWN}", layer, sources), layer)
     graph = helper.make_graph(parts.nodes, name, parts.inputs, parts.outputs, parts.weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
     digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
@@ -97,13 +99,6 @@ class _Parts:
         return f"{name}.output"
 
 
-def _add(parts: _Parts, index: int, layer: Configuration) -> None:
-    shapes = _input_shapes(layer)
-    sources = [_written(parts, f"{index}.before{number}", shape) for number, shape in enumerate(shapes)]
-    result = _layer(parts, f"{index}.{_OWN}", layer, sources)
-    _read(parts, f"{index}.after", result, layer)
-
-
 def _input_shapes(layer: Configuration) -> list[tuple[int, ...]]:
     if isinstance(layer, Convolution):
         features = layer.features
@@ -140,9 +135,7 @@ def _read(parts: _Parts, name: str, tensor: str, layer: Configuration) -> None:
     else:
         weight = parts.weight(f"{name}.weight", (layer.columns, _READER_CHANNELS))
         result = parts.node("MatMul", f"{name}.read", [tensor, weight])
-        matrix = isinstance(layer, Product) and layer.op == "Gemm"
-        stacked = layer.heads if isinstance(layer, Product) and layer.heads else 1
-        shape = (layer.rows, _READER_CHANNELS) if matrix else (stacked, layer.rows, _READER_CHANNELS)
+        shape = (*_input_shapes(layer)[0][:-1], _READER_CHANNELS)
     parts.outputs.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, shape))
 
 
@@ -158,13 +151,10 @@ def _layer(parts: _Parts, name: str, layer: Configuration, sources: Sequence[str
         pads = [padding_of(layer.kernel[0], layer.stride[0])] * 4
         return parts.node(layer.op, name, sources, kernel_shape=layer.kernel, strides=layer.stride, pads=pads)
     if isinstance(layer, Elementwise):
-        return (
-            _activated(parts, name, layer.op, sources) if layer.operands == 1 else parts.node(layer.op, name, sources)
-        )
-    if layer.op == "LayerNormalization":
-        weights = [parts.weight(f"{name}.{part}", (layer.columns,)) for part in ("weight", "bias")]
-        return parts.node(layer.op, name, [*sources, *weights], axis=-1)
-    return parts.node(layer.op, name, sources, axis=-1)
+        return _activated(parts, name, layer.op, sources)
+    normalises = layer.op == "LayerNormalization"
+    weights = [parts.weight(f"{name}.{part}", (layer.columns,)) for part in ("weight", "bias")] if normalises else []
+    return parts.node(layer.op, name, [*sources, *weights], axis=-1)
 
 
 def _convolution(parts: _Parts, name: str, layer: Convolution, sources: Sequence[str]) -> str:
@@ -193,14 +183,13 @@ def _convolution(parts: _Parts, name: str, layer: Convolution, sources: Sequence
 def _product(parts: _Parts, name: str, layer: Product, sources: Sequence[str]) -> str:
     if layer.heads:
         result = parts.node("MatMul", name, sources)
-    elif layer.op == "Gemm":
-        weight = parts.weight(f"{name}.weight", (layer.columns, layer.depth))
-        bias = parts.weight(f"{name}.bias", (layer.columns,))
-        result = parts.node("Gemm", name, [sources[0], weight, bias], alpha=1.0, beta=1.0, transB=1)
     else:
-        weight = parts.weight(f"{name}.weight", (layer.depth, layer.columns))
-        bias = parts.weight(f"{name}.bias", (layer.columns,))
-        result = parts.node("Add", f"{name}.add", [bias, parts.node("MatMul", name, [sources[0], weight])])
+        shape = (layer.columns, layer.depth) if layer.op == "Gemm" else (layer.depth, layer.columns)
+        weight, bias = parts.weight(f"{name}.weight", shape), parts.weight(f"{name}.bias", (layer.columns,))
+        if layer.op == "Gemm":
+            result = parts.node("Gemm", name, [sources[0], weight, bias], alpha=1.0, beta=1.0, transB=1)
+        else:
+            result = parts.node("Add", f"{name}.add", [bias, parts.node("MatMul", name, [sources[0], weight])])
     return _activated(parts, f"{name}.activation", layer.activation, [result])
 
 

@@ -196,5 +196,5 @@ def _median_error(
     samples = _samples(layers, latencies)
     if not samples or hypotheses is None:
         return None
-    said = hypotheses.opinion([sample.layer for sample in samples]).log_latency
-    return float(np.median(np.abs(np.expm1(said - np.log([sample.latency_s for sample in samples])))))
+    predicted = hypotheses.opinion([sample.layer for sample in samples]).log_latency
+    return float(np.median(np.abs(np.expm1(predicted - np.log([sample.latency_s for sample in samples])))))

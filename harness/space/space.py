@@ -1,20 +1,4 @@
-"""Space files: the layers that a predictor should cover, as operator blocks with ranges of sizes.
-
-::
-
-    [limits]
-    max_macs = 1_000_000_000
-
-    [[layers]]
-    op = "Conv"
-    channels_in = [16, 32, 64, 128]
-    channels_out = {low = 16, high = 512, multiple_of = 8}
-    size = [7, 14, 28, 56]           # height, and width where `width` is not given
-    kernel = [1, 3, 5]
-    stride = [1, 2]
-    groups = [1, "depthwise"]
-    activation = ["none", "Relu"]
-"""
+"""Space files: the layers that a predictor should cover, as operator blocks with ranges of sizes (docs/spaces.md)."""
 
 from __future__ import annotations
 
