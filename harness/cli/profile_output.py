@@ -16,7 +16,7 @@ from harness.text import printable
 
 if TYPE_CHECKING:
     from harness.fleet.profile_outcome import ProfileOutcome
-    from harness.measure.profiling import DryRun, ProfileResult
+    from harness.measure.profiling import ProfileResult
     from harness.measure.progress import Observer
     from harness.measure.request import ProfileRequest
     from harness.space.exploration import SpaceProfile
@@ -92,16 +92,12 @@ def _show_all(outcomes: Sequence[ProfileOutcome], json: bool) -> None:
 
 
 def _facts(outcome: ProfileOutcome) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "device": outcome.request.device,
-        "attempts": outcome.attempts,
-        "golden_s": outcome.golden_s,
+    result, failure = outcome.result, outcome.failure
+    return {
+        **{"device": outcome.request.device, "attempts": outcome.attempts, "golden_s": outcome.golden_s},
+        **(asdict(result) if result else {}),
+        **({"error": {key: text for key, text in asdict(failure).items() if key != "trace"}} if failure else {}),
     }
-    if outcome.result is not None:
-        facts.update(asdict(outcome.result))
-    if outcome.failure is not None:
-        facts["error"] = {key: value for key, value in asdict(outcome.failure).items() if key != "trace"}
-    return facts
 
 
 def _row(outcome: ProfileOutcome) -> tuple[str, ...]:
@@ -167,26 +163,14 @@ def show_dry_run(request: ProfileRequest, workspace: Workspace, json: bool) -> N
     networks = [
         {"name": cut.network.name, "layers": len(cut.layers), "free": len(cut.network.free)} for cut in planned.networks
     ]
+    plan, probes = planned.plan, len(planned.plan.probes)
     if json:
-        probes = len(planned.plan.probes)
-        print_json(
-            plan=planned.plan.id,
-            probes=probes,
-            layers=len(planned.plan.layers),
-            batches=len(planned.plan.batches),
-            networks=networks,
-            samples=[fewest * probes, most * probes],
-            device_seconds=seconds,
-        )
+        counts = {"probes": probes, "layers": len(plan.layers), "batches": len(plan.batches)}
+        samples = [fewest * probes, most * probes]
+        print_json(plan=plan.id, **counts, networks=networks, samples=samples, device_seconds=seconds)
         return
-    _show_plan(planned)
-    print(f"about {seconds[0]:.2g} to {seconds[1]:.2g} s on the device for {fewest} to {most} rounds")
-
-
-def _show_plan(planned: DryRun) -> None:
-    plan = planned.plan
-    rows = [(cut.network.name, str(len(cut.layers)), str(len(cut.network.free))) for cut in planned.networks]
-    print_table(("network", "layers", "nodes that cost nothing"), rows)
-    print(f"{len(plan.layers)} different layers, {len(plan.probes)} probes in {len(plan.batches)} batches")
+    print_table(("network", "layers", "nodes that cost nothing"), [list(map(str, one.values())) for one in networks])
+    print(f"{len(plan.layers)} different layers, {probes} probes in {len(plan.batches)} batches")
     roles = Counter(probe.role for probe in plan.probes.values())
     print_table(("probes", "count"), [(role, str(count)) for role, count in roles.items()])
+    print(f"about {seconds[0]:.2g} to {seconds[1]:.2g} s on the device for {fewest} to {most} rounds")

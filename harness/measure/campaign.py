@@ -145,16 +145,13 @@ class CampaignRun:
 
     def _most_worthwhile(self) -> tuple[int, int] | None:
         """The batch in which a second of device time narrows intervals most, with its new number of rounds, or None."""
-        best: tuple[float, int, int] | None = None
+        found: list[tuple[float, int, int]] = []
         for number, batch in enumerate(self.plan.batches):
             rounds = self._rounds[number]
             open_probes = self._open(batch, rounds)
-            more = self.policy.more_rounds(rounds, open_probes)
-            if more:
-                worth = self._worth(batch, open_probes, rounds, more)
-                if best is None or worth > best[0]:
-                    best = (worth, number, rounds + more)
-        return None if best is None else best[1:]
+            if more := self.policy.more_rounds(rounds, open_probes):
+                found.append((self._worth(batch, open_probes, rounds, more), number, rounds + more))
+        return max(found, key=lambda one: one[0])[1:] if found else None
 
     def _worth(self, batch: Batch, open_probes: Mapping[str, Measurement], rounds: int, more: int) -> float:
         """Variance that further rounds remove from the batch's sum, relative to the square of the sum, per second."""

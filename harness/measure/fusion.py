@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun
-from harness.measure.journal import Campaign
 from harness.measure.policy import RepeatPolicy
 from harness.measure.significance import ShapeSaving, Verdict, fit_verdict, holm, shape_saving
 from harness.measure.summary import undisturbed
@@ -22,7 +21,6 @@ from harness.network.fusion_rules import SIGNIFICANCE, FusionRule
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.pairs import pair_producers, plan_pairs
-from harness.probe.probe_plan import ProbePlan
 from harness.probe.producer import ProducerKind
 
 POLICIES = (RepeatPolicy(runs=16), RepeatPolicy(runs=48))
@@ -95,7 +93,9 @@ class FusionSearch:
         self, due: Sequence[tuple[NodePair, ProducerKind]], policy: RepeatPolicy
     ) -> dict[tuple[str, ProducerKind], list[ShapeSaving]]:
         plan, planned = plan_pairs(due, self.auxiliary)
-        campaign = self._campaign(plan, policy)
+        settings = policy.settings("fusion", self.seed)
+        known = None if self.fresh else self.on.journal.newest(self.on.key(plan, settings))
+        campaign = known or self.on.begin(plan, settings)
         if not campaign.complete:
             CampaignRun(self.on, campaign, plan, policy).run()
         samples = self.on.journal.samples(campaign.id)
@@ -107,13 +107,6 @@ class FusionSearch:
             if all(probe in measured for probe in ids):  # the device refused none of them
                 found.append(shape_saving(*(measured[probe] for probe in ids)))
         return savings
-
-    def _campaign(self, plan: ProbePlan, policy: RepeatPolicy) -> Campaign:
-        """The newest campaign of this plan on the device in its present state, complete or not, or a new one."""
-        settings = policy.settings("fusion", self.seed)
-        key = self.on.key(plan, settings)
-        known = [] if self.fresh else [one for one in self.on.journal.campaigns(key.device) if one.key == key]
-        return known[-1] if known else self.on.begin(plan, settings)
 
 
 def rules_of(tried: Sequence[TriedPattern]) -> tuple[FusionRule, ...]:

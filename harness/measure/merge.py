@@ -62,24 +62,30 @@ def _merge(ours: sqlite3.Connection, db: sqlite3.Connection, theirs: int, row: _
         number = int(known["id"])
         if any(known[name] != row[name] for name in _PLANNED):
             raise not_ours(f"Its campaign {theirs} has the plan of campaign {number}, but not its content")
-        _combine(ours, known, row)
-        _combine_probes(ours, db, number, theirs)
-    _combine_rounds(ours, db, number, theirs)
+        # The further of both states holds, since the series of the other one are copied as well.
+        ours.execute(
+            "UPDATE campaigns SET complete=max(complete, ?), settled=max(settled, ?), token=max(token, ?),"
+            " untimed_s=max(untimed_s, ?), excluded=? WHERE id=?",
+            (*(row[name] for name in ("complete", "settled", "token", "untimed_s")), _standing(known, row), number),
+        )
+        for _, probe, *_, refused, deaths in PROBES.rows(db, "campaign=?", theirs):
+            changed = ours.execute(
+                "UPDATE probes SET refused=coalesce(refused, ?), deaths=max(deaths, ?) WHERE campaign=? AND probe=?",
+                (refused, deaths, number, probe),
+            )
+            if changed.rowcount != 1:
+                raise not_ours(f"Its campaign {theirs} has a probe that the plan does not")
+    ours.executemany(
+        "INSERT INTO rounds VALUES (?,?,?)"
+        " ON CONFLICT (campaign, batch) DO UPDATE SET finished=max(finished, excluded.finished)",
+        ((number, batch, finished) for _, batch, finished in ROUNDS.rows(db, "campaign=?", theirs)),
+    )
     _copy_series(ours, db, number, theirs)
     return number
 
 
 def _where(names: Sequence[str]) -> str:
     return " AND ".join(f"{name}=?" for name in names)
-
-
-def _combine(ours: sqlite3.Connection, known: _Row, row: _Row) -> None:
-    """Take the further of both states: the series of the other one are copied as well."""
-    ours.execute(
-        "UPDATE campaigns SET complete=max(complete, ?), settled=max(settled, ?), token=max(token, ?),"
-        " untimed_s=max(untimed_s, ?), excluded=? WHERE id=?",
-        (*(row[name] for name in ("complete", "settled", "token", "untimed_s")), _standing(known, row), known["id"]),
-    )
 
 
 def _standing(known: _Row, row: _Row) -> str | None:
@@ -111,24 +117,6 @@ def _counting(ours: sqlite3.Connection, row: _Row, number: int) -> int:
     ours.executemany("UPDATE campaigns SET excluded=? WHERE id=?", [(SECOND, one) for (one,) in held[1:]])
     (excluded,) = ours.execute("SELECT excluded FROM campaigns WHERE id=?", (number,)).fetchone()
     return int(held[0][0]) if held and excluded == SECOND else number
-
-
-def _combine_probes(ours: sqlite3.Connection, db: sqlite3.Connection, number: int, theirs: int) -> None:
-    for _, probe, *_, refused, deaths in PROBES.rows(db, "campaign=?", theirs):
-        changed = ours.execute(
-            "UPDATE probes SET refused=coalesce(refused, ?), deaths=max(deaths, ?) WHERE campaign=? AND probe=?",
-            (refused, deaths, number, probe),
-        )
-        if changed.rowcount != 1:
-            raise not_ours(f"Its campaign {theirs} has a probe that the plan does not")
-
-
-def _combine_rounds(ours: sqlite3.Connection, db: sqlite3.Connection, number: int, theirs: int) -> None:
-    ours.executemany(
-        "INSERT INTO rounds VALUES (?,?,?)"
-        " ON CONFLICT (campaign, batch) DO UPDATE SET finished=max(finished, excluded.finished)",
-        ((number, batch, finished) for _, batch, finished in ROUNDS.rows(db, "campaign=?", theirs)),
-    )
 
 
 def _copy_series(ours: sqlite3.Connection, db: sqlite3.Connection, number: int, theirs: int) -> None:
