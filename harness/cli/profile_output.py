@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from harness.cli.output import note, print_json, print_table
 from harness.cli.progress import show_lines, show_progress, stop_on_interrupt
 from harness.errors import gravest
-from harness.text import printable
 
 if TYPE_CHECKING:
     from harness.fleet.profile_outcome import ProfileOutcome
@@ -42,7 +41,9 @@ def show_profiles(requests: Sequence[ProfileRequest], workspace: Workspace, json
         for outcome in profile_devices(requests, workspace, observer=observer, stop=stop):
             outcomes.append(outcome)
             if len(requests) > 1:
-                note(f"{outcome.request.device}: {_ending(outcome)}")
+                failure, attempts = outcome.failure, outcome.attempts
+                ending = f"done after {attempts} attempts" if attempts > 1 else "done"
+                note(f"{outcome.request.device}: {f'{failure.what}. {failure.why}' if failure else ending}")
     devices = [request.device for request in requests]
     outcomes.sort(key=lambda outcome: devices.index(outcome.request.device))
     if len(requests) > 1:
@@ -67,12 +68,6 @@ def _observers(requests: Sequence[ProfileRequest]) -> Iterator[Callable[[Profile
     else:
         lines = {request.device: show_lines(request.device) for request in requests}
         yield lambda request: lines[request.device]
-
-
-def _ending(outcome: ProfileOutcome) -> str:
-    if outcome.failure is not None:
-        return printable(f"{outcome.failure.what}. {outcome.failure.why}")
-    return f"done after {outcome.attempts} attempts" if outcome.attempts > 1 else "done"
 
 
 def _show_all(outcomes: Sequence[ProfileOutcome], json: bool) -> None:

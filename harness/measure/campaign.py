@@ -62,14 +62,17 @@ class CampaignRun:
         The campaign is complete when every batch has been measured well enough, or as well as the budget allows
         with at least the minimum number of rounds.
         """
-        self._resume()
-        for number, rounds in self._passes():
+        journal, number = self.on.journal, self.campaign.id
+        self._samples, self._device_s = journal.samples(number), journal.spent_s(number)
+        self._refused = {record.id for record in journal.probes(number).values() if record.refused}
+        self._rounds = [self._whole_rounds(batch) for batch in range(len(self.plan.batches))]
+        for batch, rounds in self._passes():
             if not self._is_spent():
-                self._measure_batch(number, rounds)
+                self._measure_batch(batch, rounds)
         while not self._is_spent() and (chosen := self._most_worthwhile()) is not None:
             self._measure_batch(*chosen)
         if min(self._rounds, default=0) >= self.policy.fewest_rounds or not self._rounds:
-            self.on.journal.complete(self.campaign.id, self.on.session.token, not self._is_spent(), self.excluded)
+            journal.complete(number, self.on.session.token, not self._is_spent(), self.excluded)
 
     def _passes(self) -> Iterator[tuple[int, int]]:
         """Batches with the rounds they should have, pass by pass; batches that only check end before the last pass."""
@@ -77,12 +80,6 @@ class CampaignRun:
             for number, batch in enumerate(self.plan.batches):
                 if any(map(self.plan.weight, batch.probes)) or at < CHECKED_PASSES or self.policy.runs is not None:
                     yield number, rounds
-
-    def _resume(self) -> None:
-        self._samples = {probe: list(taken) for probe, taken in self.on.journal.samples(self.campaign.id).items()}
-        self._device_s = self.on.journal.spent_s(self.campaign.id)
-        self._refused = {record.id for record in self.on.journal.probes(self.campaign.id).values() if record.refused}
-        self._rounds = [self._whole_rounds(number) for number in range(len(self.plan.batches))]
 
     def _whole_rounds(self, number: int) -> int:
         """Rounds marked as finished, and rounds that are whole but were never marked."""
@@ -107,8 +104,9 @@ class CampaignRun:
         batch = self.plan.batches[number]
         present = {load for load in (*batch.loads, self.plan.reference) if self._load(load)}
         batch = replace(batch, loads=tuple(load for load in batch.loads if load in present))
-        if batch.visits == "pool":
-            self._settle(batch)
+        if batch.visits == "pool":  # an untimed round: caches then hold what the probes leave there, not the loading
+            untimed = self._series([Visit(load, 0, 1) for load in batch.loads])
+            self._spend(sum(device_s(one.samples) for series, _ in untimed for one in series))
         while self._rounds[number] < rounds and not (self._is_spent() and self._rounds[number]):
             self._run_round(number, batch, present)
             self._rounds[number] += 1
@@ -121,16 +119,12 @@ class CampaignRun:
         order = visit_order(self.campaign.seed, number, round, self.plan.batches[number].loads, self.plan.reference)
         if batch.visits == "pool":  # nothing between the visits of a pool
             order = [load for load in order if load != self.plan.reference] + [self.plan.reference]
-        visited = self._loads_of_round(batch, round) & present
+        # Cold visits beyond the minimum need only the probes that are still uncertain.
+        is_extra = batch.visits == "cold" and self.policy.runs is None and round >= self.policy.min_rounds
+        visited = {*(self._open(batch, round) if is_extra else batch.loads), self.plan.reference} & present
         taken = self.on.journal.slots(self.campaign.id, number, round)
         due = [(Slot(number, round, at), load) for at, load in enumerate(order) if load in visited]
         self._visit([(slot, load) for slot, load in due if slot not in taken], batch)
-
-    def _loads_of_round(self, batch: Batch, round: int) -> set[str]:
-        """Loads to visit in a round: cold visits beyond the minimum need only the probes that are still uncertain."""
-        if batch.visits == "cold" and self.policy.runs is None and round >= self.policy.min_rounds:
-            return {*self._open(batch, round), self.plan.reference}
-        return {*batch.loads, self.plan.reference}
 
     def _open(self, batch: Batch, rounds: int) -> dict[str, Measurement]:
         """Probes of a batch that enter an estimate and are short of the target or of the minimum of rounds."""
@@ -185,11 +179,6 @@ class CampaignRun:
     def _refuse(self, probe: Probe, reason: str) -> None:
         self._refused.add(probe.id)
         self.on.journal.refuse(self.campaign.id, self.on.session.token, probe.id, reason)
-
-    def _settle(self, batch: Batch) -> None:
-        """Run one untimed round, so that caches hold what the probes leave there and not what loading left."""
-        visits = [Visit(load, 0, 1) for load in batch.loads]
-        self._spend(sum(device_s(one.samples) for series, _ in self._series(visits) for one in series))
 
     def _visit(self, due: Sequence[tuple[Slot, str]], batch: Batch) -> None:
         visits = [Visit(load, batch.warmup, batch.runs) for _, load in due]

@@ -175,7 +175,10 @@ def opened(content: bytes) -> Iterator[sqlite3.Connection]:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version != SCHEMA.version:
                 raise not_ours(f"It has schema {version}; this version reads schema {SCHEMA.version}")
-            if _schema(db) != _own_schema():
+            query = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
+            with contextlib.closing(SCHEMA.in_memory()) as own:
+                is_journal = db.execute(query).fetchall() == own.execute(query).fetchall()
+            if not is_journal:
                 raise not_ours("Its tables are not those of a journal")
             found = db.execute("PRAGMA quick_check(1)").fetchone()
         except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -183,15 +186,6 @@ def opened(content: bytes) -> Iterator[sqlite3.Connection]:
         if found != ("ok",):
             raise not_ours(str(found and found[0]))
         yield db
-
-
-def _schema(db: sqlite3.Connection) -> set[tuple[Any, ...]]:
-    return set(db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
-
-
-def _own_schema() -> set[tuple[Any, ...]]:
-    with contextlib.closing(SCHEMA.in_memory()) as db:
-        return _schema(db)
 
 
 def checked_campaigns(db: sqlite3.Connection, job: str, device: str) -> dict[int, dict[str, Any]]:

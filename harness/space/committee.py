@@ -112,15 +112,16 @@ def _trend_columns(layers: Sequence[LayerFeatures]) -> Floats:
 
 def _columns(layers: Sequence[LayerFeatures], operators: tuple[str, ...]) -> NDArray[np.float32]:
     """Sizes and derived figures as base-2 logarithms, filled shares of tiles, and operators as flags."""
-    sizes = np.array([_sizes(layer) for layer in layers], dtype=np.float64)
+    rows = [
+        (
+            *(layer.in_channels, layer.out_channels, *layer.out_size, layer.batch, *layer.kernel, *layer.stride),
+            *(layer.groups, 1 + layer.extra_operands, layer.rows, layer.in_channels // layer.groups * layer.taps),
+            *(layer.macs, layer.in_bytes, layer.out_bytes, 1 + layer.weight_bytes, layer.moved_bytes),
+        )
+        for layer in layers
+    ]
+    sizes = np.array(rows, dtype=np.float64)
     filled = [sizes[:, [axis]] / (np.ceil(sizes[:, [axis]] / width) * width) for axis in range(4) for width in _WIDTHS]
     flags = np.array([[layer.operator == name for name in operators] for layer in layers], dtype=np.float64)
     intensity = np.array([[np.log2(layer.macs / layer.moved_bytes)] for layer in layers])
     return np.hstack([np.log2(sizes), *filled, intensity, flags]).astype(np.float32)
-
-
-def _sizes(layer: LayerFeatures) -> tuple[int, ...]:
-    depth = layer.in_channels // layer.groups * layer.taps
-    shape = (layer.in_channels, layer.out_channels, *layer.out_size, layer.batch, *layer.kernel, *layer.stride)
-    work = (layer.groups, 1 + layer.extra_operands, layer.rows, depth, layer.macs)
-    return (*shape, *work, layer.in_bytes, layer.out_bytes, 1 + layer.weight_bytes, layer.moved_bytes)

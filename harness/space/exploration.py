@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.errors import CampaignIncomplete, UnsupportedNetwork
 from harness.latency.estimators import estimate_layers
-from harness.latency.layer_latency import Latency
 from harness.latency.methods import DEFAULT_METHOD
 from harness.lut.build import read_campaign
 from harness.measure.campaign import CampaignRun, device_s
@@ -108,7 +107,8 @@ class DeviceRounds:
         self.tried += len(asked.layers)
         measured, overhead = read_campaign(self.on.journal, campaign)  # as `lut build` does
         found = estimate_layers(measured, DEFAULT_METHOD, overhead).latencies
-        return [_total(places.get(index, ()), found) for index in range(len(asked.layers))]
+        own = [[found.get(place) for place in places.get(index, ())] for index in range(len(asked.layers))]
+        return [sum(one.latency_s for one in parts if one) if parts and all(parts) else None for parts in own]
 
     def _cut(self, asked: Round[Configuration]) -> tuple[*_Cuts, dict[int, tuple[LayerPlace, ...]]]:
         """Networks with the layers of the round but not their neighbours, and the layers of each configuration."""
@@ -178,10 +178,3 @@ def _parts(layers: _Part) -> Iterator[list[tuple[int, Configuration]]]:
         size += more
     if part:
         yield part
-
-
-def _total(places: Sequence[LayerPlace], found: Mapping[LayerPlace, Latency]) -> float | None:
-    """The latency of a configuration: the sum of its layers; None if the device refused one of them."""
-    if not places or any(place not in found for place in places):
-        return None
-    return sum(found[place].latency_s for place in places)

@@ -56,18 +56,13 @@ def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
     found: dict[int, list[Layer]] = {}
     mixed: set[int] = set()
     for layer in layers:
-        places = {_place(node.name) for node in layer.graph.nodes}
-        own = {index for index, is_own in places if is_own}
+        places = {tuple(node.name.split(".")[:2]) for node in layer.graph.nodes}
+        own = {int(index) for index, part in places if part == _OWN}
         for index in own:
             found.setdefault(index, []).append(layer)
         if len(places) > 1:
             mixed |= own
     return {index: tuple(parts) for index, parts in sorted(found.items()) if index not in mixed}
-
-
-def _place(node: str) -> tuple[int, bool]:
-    index, part, *_ = node.split(".")
-    return int(index), part == _OWN
 
 
 @dataclass

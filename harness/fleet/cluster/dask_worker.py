@@ -19,7 +19,7 @@ from distributed.utils import get_ip
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import EngineError, HarnessError, Interrupted
 from harness.fleet.cluster.access import TlsFiles, resource_of, security_of
-from harness.fleet.cluster.job_archive import WorkerJob, unpack, write_outcome
+from harness.fleet.cluster.job_archive import unpack, write_outcome
 from harness.fleet.execution import run_request
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import now
@@ -119,22 +119,16 @@ def run_here(payload: Mapping[str, Any]) -> dict[str, Any]:
         request = job.request
         device = find_device(load_inventory(workspace.devices), request.device)
         with lab.running(str(worker.get_current_task())) as stop, lab.board(device.board, stop):
-            _prepare(workspace, job)
+            with Journal(workspace.journal) as journal:  # it learns what the controller's journal holds of the job
+                hold_out(journal, job.held_out, job=request.name, device=request.device)
+                if job.earlier is not None:
+                    merge(journal, job.earlier.extract, job=job.earlier.job, device=request.device)
             outcome = run_request(request, workspace, stop=stop, wait=job.wait)
         outcome = replace(outcome, request=ProfileRequest(request.device, name=request.name))  # no paths of this host
         return {"outcome": write_outcome(outcome), "extract": extract(workspace.journal, request.name)}
     except HarnessError as error:
         failed = ProfileOutcome.failed(ProfileRequest(""), error, started)
         return {"outcome": write_outcome(failed), "extract": b""}
-
-
-def _prepare(workspace: Workspace, job: WorkerJob) -> None:
-    """Record in the journal here what the controller's journal holds of the job."""
-    request = job.request
-    with Journal(workspace.journal) as journal:
-        hold_out(journal, job.held_out, job=request.name, device=request.device)
-        if job.earlier is not None:
-            merge(journal, job.earlier.extract, job=job.earlier.job, device=request.device)
 
 
 def serve(scheduler: str, workspace: Workspace, devices: Sequence[str], *, tls: TlsFiles | None = None) -> None:
