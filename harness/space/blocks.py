@@ -49,9 +49,12 @@ class Block(StrictModel):
     def at(self, point: Sequence[float]) -> Configuration | None:
         """Return the layer at a point of the unit cube over `axes`; None if its sizes do not fit together."""
         pairs = zip(self.axes.items(), point, strict=True)
-        return self._layer({name: axis.at(position) for (name, axis), position in pairs})
+        values = {name: axis.at(position) for (name, axis), position in pairs}
+        if "size" in values:  # height and width; a plane without a width is square
+            values["size"] = (values["size"], values.pop("width", values["size"]))
+        return self._layer(values)
 
-    def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
+    def _layer(self, values: dict[str, Any]) -> Configuration | None:
         raise NotImplementedError
 
 
@@ -71,16 +74,12 @@ class ConvolutionBlock(Block):
     batch_norm: Flags = _NEVER
     residual: Flags = _NEVER
 
-    def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
-        channels_in, kernel, stride = values["channels_in"], values["kernel"], values["stride"]
-        depthwise = values["groups"] == DEPTHWISE
-        groups = channels_in if depthwise else values["groups"]
-        channels_out = channels_in if depthwise else values["channels_out"]
-        size = (values["size"], values.get("width", values["size"]))
-        if channels_in % groups or channels_out % groups or min(size) + 2 * padding_of(kernel, stride) < kernel:
-            return None
-        fused = (values["activation"], values["batch_norm"], values["residual"])
-        return Convolution(values["batch"], channels_in, channels_out, size, kernel, stride, groups, *fused)
+    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+        if values["groups"] == DEPTHWISE:
+            values["groups"] = values["channels_out"] = values["channels_in"]
+        groups = values["groups"]
+        fits = values["channels_in"] % groups == values["channels_out"] % groups == 0 and _window_fits(values)
+        return Convolution(**values) if fits else None
 
 
 class ProductBlock(Block):
@@ -99,9 +98,8 @@ class ProductBlock(Block):
             raise ValueError("Gemm has no heads; use MatMul")
         return self
 
-    def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
-        heads = values.get("heads", 0)
-        return Product(self.op, heads, values["rows"], values["depth"], values["columns"], values["activation"])
+    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+        return Product(**{"op": self.op, "heads": 0, **values})
 
 
 class _PlaneBlock(Block):
@@ -120,12 +118,9 @@ class PoolingBlock(_PlaneBlock):
     kernel: Sizes
     stride: Sizes = _ONE
 
-    def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
-        kernel, stride = values["kernel"], values["stride"]
-        size = (values["size"], values.get("width", values["size"]))
-        if min(size) + 2 * padding_of(kernel, stride) < kernel:
-            return None
-        return Pooling(self.op, values["batch"], values["channels"], size, (kernel, kernel), (stride, stride))
+    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+        windows = {name: (values[name], values[name]) for name in ("kernel", "stride")}
+        return Pooling(op=self.op, **{**values, **windows}) if _window_fits(values) else None
 
 
 class GlobalPoolingBlock(_PlaneBlock):
@@ -133,9 +128,8 @@ class GlobalPoolingBlock(_PlaneBlock):
 
     op: Literal["GlobalAveragePool", "GlobalMaxPool"]
 
-    def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
-        size = (values["size"], values.get("width", values["size"]))
-        return Pooling(self.op, values["batch"], values["channels"], size, size, (1, 1))
+    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+        return Pooling(op=self.op, kernel=values["size"], stride=(1, 1), **values)
 
 
 class ElementwiseBlock(_PlaneBlock):
@@ -143,10 +137,8 @@ class ElementwiseBlock(_PlaneBlock):
 
     op: Literal["Add", "Mul", "Sub", "Div", "Relu", "Sigmoid", "Tanh", "Swish", "HardSwish"]
 
-    def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
-        size = (values["size"], values.get("width", values["size"]))
-        operands = 2 if self.op in ("Add", "Mul", "Sub", "Div") else 1
-        return Elementwise(self.op, operands, values["batch"], values["channels"], size)
+    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+        return Elementwise(self.op, 2 if self.op in ("Add", "Mul", "Sub", "Div") else 1, **values)
 
 
 class RowwiseBlock(Block):
@@ -156,8 +148,13 @@ class RowwiseBlock(Block):
     rows: Sizes
     columns: Sizes
 
-    def _layer(self, values: Mapping[str, Any]) -> Configuration | None:
-        return Rowwise(self.op, values["rows"], values["columns"])
+    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+        return Rowwise(self.op, **values)
+
+
+def _window_fits(values: Mapping[str, Any]) -> bool:
+    """Return whether a window lies within the padded plane."""
+    return bool(min(values["size"]) + 2 * padding_of(values["kernel"], values["stride"]) >= values["kernel"])
 
 
 AnyBlock = Annotated[

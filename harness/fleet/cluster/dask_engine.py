@@ -22,7 +22,7 @@ from typing import Any
 
 from harness.errors import EngineError, HarnessError, Interrupted
 from harness.fleet.cluster.access import VERSIONS, TlsFiles, check_extra, resource_of, security_of
-from harness.fleet.cluster.job_archive import EarlierWatch, WorkerJob, detach_models, pack, read_outcome
+from harness.fleet.cluster.job_archive import WorkerJob, detach_models, pack, read_outcome
 from harness.fleet.cluster.task import run_task
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.health import adopt_health
@@ -148,7 +148,7 @@ class _Run:
             reasons = held_out(journal, job=named.name, device=named.device)
             known = watches(journal, named) if named.watch_level is not None else []
         if known:
-            earlier = EarlierWatch(known[-1].job, extract(path, known[-1].job, known[-1].id))
+            earlier = (known[-1].job, extract(path, known[-1].job, known[-1].id))
         return WorkerJob(named, self.engine.wait, reasons, earlier)
 
     def _name(self, request: ProfileRequest, files: Mapping[str, bytes]) -> str:

@@ -122,7 +122,7 @@ def run_here(payload: Mapping[str, Any]) -> dict[str, Any]:
             with Journal(workspace.journal) as journal:  # it learns what the controller's journal holds of the job
                 hold_out(journal, job.held_out, job=request.name, device=request.device)
                 if job.earlier is not None:
-                    merge(journal, job.earlier.extract, job=job.earlier.job, device=request.device)
+                    merge(journal, job.earlier[1], job=job.earlier[0], device=request.device)
             outcome = run_request(request, workspace, stop=stop, wait=job.wait)
         outcome = replace(outcome, request=ProfileRequest(request.device, name=request.name))  # no paths of this host
         return {"outcome": write_outcome(outcome), "extract": extract(workspace.journal, request.name)}

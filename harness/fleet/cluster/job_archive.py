@@ -31,25 +31,17 @@ _OUTCOME = TypeAdapter(ProfileOutcome)
 
 
 @dataclass(frozen=True)
-class EarlierWatch:
-    """The newest watch of a request's subject: the name of its job, and the extract with that campaign alone."""
-
-    job: str
-    extract: bytes
-
-
-@dataclass(frozen=True)
 class WorkerJob:
     """A named request as a worker receives it.
 
-    `held_out` lists campaigns that must not be continued: when they began, and why. `earlier` is set if the request
-    has a watch and its subject was watched before.
+    `held_out` lists campaigns that must not be continued: when they began, and why. `earlier` is the newest watch of
+    the request's subject, if there is one: the name of its job, and the extract with that campaign alone.
     """
 
     request: ProfileRequest
     wait: WaitPolicy
     held_out: Mapping[str, str] = field(default_factory=dict)
-    earlier: EarlierWatch | None = None
+    earlier: tuple[str, bytes] | None = None
 
 
 _JOB = TypeAdapter(WorkerJob)
