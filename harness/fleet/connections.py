@@ -30,14 +30,15 @@ class ConnectGate:
                 address = f"{device.transport.host}:{device.transport.port}"
                 with self._guard:
                     host = self._hosts.setdefault(address, threading.BoundedSemaphore(self._per_host))
-                taken.enter_context(_turn(host, stop))
+                taken.enter_context(turn(host, stop))
                 pause(random.uniform(0.0, 0.1), stop)  # noqa: S311 - jitter, no secret
-            taken.enter_context(_turn(self._total, stop))
+            taken.enter_context(turn(self._total, stop))
             yield
 
 
 @contextlib.contextmanager
-def _turn(semaphore: threading.BoundedSemaphore, stop: threading.Event) -> Iterator[None]:
+def turn(semaphore: threading.Semaphore, stop: threading.Event) -> Iterator[None]:
+    """Hold a semaphore, after waiting for it; raises Interrupted if a stop is requested meanwhile."""
     while not semaphore.acquire(timeout=_SLICE_S):
         pause(0.0, stop)
     try:

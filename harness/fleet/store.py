@@ -97,13 +97,12 @@ class FleetStore(DurableFile):
 
     def measured(self, device: str, health: HealthName, reason: str) -> DeviceHealth:
         """Record the health that a measurement shows, unless a person took the device out of service."""
-        return self._mark(device, health, reason, OUT_OF_SERVICE)
+        return self.mark(device, health, reason, standing=OUT_OF_SERVICE)
 
-    def mark(self, device: str, health: HealthName, reason: str) -> DeviceHealth:
-        """Record the health that a person sets; `since` stays the same if the health does."""
-        return self._mark(device, health, reason, ())
-
-    def _mark(self, device: str, health: HealthName, reason: str, standing: Sequence[HealthName]) -> DeviceHealth:
+    def mark(
+        self, device: str, health: HealthName, reason: str, *, standing: Sequence[HealthName] = ()
+    ) -> DeviceHealth:
+        """Record a health unless the present one is `standing`; `since` stays the same if the health does."""
         changed = now()
         with self.transaction():
             before = self.health(device)

@@ -122,7 +122,12 @@ class _Run:
             waiting.setdefault(request.device, deque()).append(request)
         while self._tasks or any(waiting.values()):
             if self.stop.is_set():
-                yield from self._give_up(waiting)
+                for task in self._tasks.values():
+                    task.future.cancel()
+                stopped = Interrupted("Stopped on request", why="Workers keep their samples", next_step=_RESUME)
+                unsent = (request for queue_ in waiting.values() for request in queue_)
+                for request in (*(task.request for task in self._tasks.values()), *unsent):
+                    yield ProfileOutcome.failed(request, stopped)
                 return
             for device, queue_ in waiting.items():
                 if queue_ and device not in {task.request.device for task in self._tasks.values()}:
@@ -249,14 +254,6 @@ class _Run:
         except (OSError, TimeoutError, ValueError) as error:
             raise self._lost(f"{type(error).__name__}: {error}") from error
         return {resource for worker in reply["workers"].values() for resource in worker["resources"]}
-
-    def _give_up(self, waiting: Mapping[str, deque[ProfileRequest]]) -> Iterator[ProfileOutcome]:
-        for task in self._tasks.values():
-            task.future.cancel()
-        open_requests = [task.request for task in self._tasks.values()]
-        for request in (*open_requests, *(request for queue_ in waiting.values() for request in queue_)):
-            why = "Workers keep their samples"
-            yield ProfileOutcome.failed(request, Interrupted("Stopped on request", why=why, next_step=_RESUME))
 
     def _lost(self, why: str) -> EngineError:
         what = f"The connection to the scheduler {self.engine.scheduler} is lost"

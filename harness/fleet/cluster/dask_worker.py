@@ -17,9 +17,10 @@ from distributed.comm.addressing import get_address_host, unparse_host_port
 from distributed.utils import get_ip
 
 from harness.device.inventory import find_device, load_inventory
-from harness.errors import EngineError, HarnessError, Interrupted
+from harness.errors import EngineError, HarnessError
 from harness.fleet.cluster.access import TlsFiles, resource_of, security_of
 from harness.fleet.cluster.job_archive import unpack, write_outcome
+from harness.fleet.connections import turn
 from harness.fleet.execution import run_request
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import now
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from distributed.worker_state_machine import TaskStateState
 
 PLUGIN = "harness-lab"
-_SLICE_S = 0.2
 _CONNECTING_S = 60.0
 _CLOSING_S = 20.0
 """How long a worker that ends waits for its jobs to finish their current visit."""
@@ -56,7 +56,7 @@ class LabPlugin(WorkerPlugin):
         self._guard = threading.Lock()
         self._wanted: set[str] = set()
         self._stops: dict[str, threading.Event] = {}
-        self._boards: dict[str, threading.Lock] = {}
+        self._boards: dict[str, threading.Semaphore] = {}
 
     def transition(self, key: Any, start: TaskStateState, finish: TaskStateState, **_: Any) -> None:  # noqa: ARG002
         """Called for every change of a task."""
@@ -91,18 +91,10 @@ class LabPlugin(WorkerPlugin):
             with self._guard:
                 del self._stops[key]
 
-    @contextlib.contextmanager
-    def board(self, name: str, stop: threading.Event) -> Iterator[None]:
-        """Wait for the turn of a job on a board; raises Interrupted if a stop is requested meanwhile."""
+    def board(self, name: str, stop: threading.Event) -> contextlib.AbstractContextManager[None]:
+        """Hold a board for one job, after waiting for it; raises Interrupted if a stop is requested meanwhile."""
         with self._guard:
-            lock = self._boards.setdefault(name, threading.Lock())
-        while not lock.acquire(timeout=_SLICE_S):
-            if stop.is_set():
-                raise Interrupted("Stopped on request", why="Another device of its board is being measured")
-        try:
-            yield
-        finally:
-            lock.release()
+            return turn(self._boards.setdefault(name, threading.Semaphore()), stop)
 
 
 def run_here(payload: Mapping[str, Any]) -> dict[str, Any]:
