@@ -112,7 +112,7 @@ _NARROWER: Mapping[str, Any] = {
     "state": Json[dict[str, _Number]],
     "wall_ns": _Positive,
 }
-"""Columns, of whichever table, whose values must be more than what the schema declares."""
+"""Columns whose values have a narrower type than the schema declares; such a name means the same in every table."""
 
 
 @dataclass(frozen=True)

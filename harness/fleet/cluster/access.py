@@ -55,7 +55,7 @@ def check_extra() -> None:
         import distributed  # noqa: F401
     except ImportError as error:
         step = "Install it: pip install 'harness[cluster]'"
-        raise ConfigurationError("The engine dask needs the extra cluster", why=str(error), next_step=step) from error
+        raise ConfigurationError("The Dask engine needs the extra `cluster`", why=str(error), next_step=step) from error
 
 
 def security_of(scheduler: str, tls: TlsFiles | None, role: Literal["client", "worker"]) -> Any:
@@ -75,7 +75,7 @@ def security_of(scheduler: str, tls: TlsFiles | None, role: Literal["client", "w
             security = library.Security(require_encryption=True, **files)
         ready = security.get_connection_args(role).get("ssl_context") is not None
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise ConfigurationError("The files for TLS cannot be used", why=str(error)) from error
+        raise ConfigurationError("The TLS files cannot be used", why=str(error)) from error
     if scheduler.startswith("tls://") and not ready:
         step = "Give the authority's file, a certificate and its key"
         raise ConfigurationError(f"The scheduler {scheduler} requires TLS", next_step=step)

@@ -205,7 +205,7 @@ class _Run:
         try:
             if future.status == "error":
                 why = printable(str(future.exception(timeout=_FETCH_S)), 600)
-                step = f"Look at the worker that offers {task.request.device}; then run the same command again"
+                step = f"Check the worker that offers {task.request.device}; then run the same command again"
                 raise EngineError(f"The job {printable(name, 80)!r} returned nothing", why=why, next_step=step)
             reply = future.result(timeout=_FETCH_S)
         except TimeoutError:  # the worker that held the outcome is gone; another finds it in the journal

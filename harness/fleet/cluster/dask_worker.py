@@ -104,14 +104,14 @@ def run_here(payload: Mapping[str, Any]) -> dict[str, Any]:
         worker = get_worker()
         lab = worker.plugins.get(PLUGIN)
         if not isinstance(lab, LabPlugin):
-            step = "Start the workers by `harness worker SCHEDULER`"
+            step = "Start the workers with `harness worker SCHEDULER`"
             raise EngineError("The Dask worker was not started by harness", next_step=step)
         workspace = Workspace(Path(lab.root))
         job = unpack(payload, workspace.journal.parent / "cluster")
         request = job.request
         device = find_device(load_inventory(workspace.devices), request.device)
         with lab.running(str(worker.get_current_task())) as stop, lab.board(device.board, stop):
-            with Journal(workspace.journal) as journal:  # it learns what the controller's journal holds of the job
+            with Journal(workspace.journal) as journal:  # record what the controller's journal holds of it
                 hold_out(journal, job.held_out, job=request.name, device=request.device)
                 if job.earlier is not None:
                     merge(journal, job.earlier[1], job=job.earlier[0], device=request.device)
