@@ -102,7 +102,7 @@ _LAYER = tuple(field.name for field in fields(LayerProbes))
 _LISTS = ("stacks", "networks")
 """The fields of a layer that are stored as JSON."""
 _CHAIN = TypeAdapter(ChainProbes)
-_SAME_KEY = "device=? AND plan=? AND settings=? AND fingerprint=?"
+SAME_KEY = "device=? AND plan=? AND settings=? AND fingerprint=?"
 
 
 class Journal(DurableFile):
@@ -169,12 +169,12 @@ class Journal(DurableFile):
 
     def resumable(self, key: CampaignKey) -> Campaign | None:
         """Return the newest campaign with this key that is not finished, or that waits for its golden probe."""
-        held = self._campaigns(f"{_SAME_KEY} AND (excluded=? OR settled=0 AND excluded IS NULL)", *key.row, PENDING)
+        held = self._campaigns(f"{SAME_KEY} AND (excluded=? OR settled=0 AND excluded IS NULL)", *key.row, PENDING)
         return max(held, key=lambda campaign: campaign.id, default=None)
 
     def newest(self, key: CampaignKey) -> Campaign | None:
         """Return the newest campaign with this key, complete or not, unless it was excluded."""
-        held = self._campaigns(f"{_SAME_KEY} AND (excluded=? OR excluded IS NULL)", *key.row, PENDING)
+        held = self._campaigns(f"{SAME_KEY} AND (excluded=? OR excluded IS NULL)", *key.row, PENDING)
         return held[-1] if held else None
 
     def exclude(self, campaign: int, reason: str | None) -> None:

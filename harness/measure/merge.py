@@ -18,13 +18,13 @@ from harness.measure.extract import (
     not_ours,
     opened,
 )
-from harness.measure.journal import PENDING, Journal
+from harness.measure.journal import PENDING, SAME_KEY, Journal
 from harness.text import printable
 
 SECOND = "measured a second time by another worker"
 """The reason that excludes a campaign if another one of the same job counts."""
 _SAME = ("device", "plan", "settings", "fingerprint")
-"""The columns of a campaign's key: campaigns with equal keys measure the same thing."""
+"""The columns of a campaign's key, in the order of `SAME_KEY`."""
 _PLANNED = ("seed", "clock", "auxiliary", "reference", "rules")
 
 _Row = Mapping[str, Any]
@@ -48,7 +48,7 @@ def merge(journal: Journal, content: bytes, *, job: str, device: str) -> Mapping
 def _merge(ours: sqlite3.Connection, db: sqlite3.Connection, theirs: int, row: _Row) -> int:
     """Copy what a campaign here lacks of the same campaign there; returns its number here."""
     found = ours.execute(
-        f"SELECT {CAMPAIGNS.names} FROM campaigns WHERE {_where((*_SAME, 'created'))}",  # noqa: S608 - our own names
+        f"SELECT {CAMPAIGNS.names} FROM campaigns WHERE {SAME_KEY} AND created=?",  # noqa: S608 - our own names
         [row[name] for name in (*_SAME, "created")],
     ).fetchone()
     if found is None:
@@ -84,10 +84,6 @@ def _merge(ours: sqlite3.Connection, db: sqlite3.Connection, theirs: int, row: _
     return number
 
 
-def _where(names: Sequence[str]) -> str:
-    return " AND ".join(f"{name}=?" for name in names)
-
-
 def _standing(known: _Row, row: _Row) -> str | None:
     """Return the reason that excludes a campaign after both states are merged.
 
@@ -110,7 +106,7 @@ def _counting(ours: sqlite3.Connection, row: _Row, number: int) -> int:
     The one that began first counts, so that every journal that holds them all agrees.
     """
     held = ours.execute(
-        f"SELECT id FROM campaigns WHERE {_where(_SAME)} AND complete AND excluded IS NULL"  # noqa: S608 - our own names
+        f"SELECT id FROM campaigns WHERE {SAME_KEY} AND complete AND excluded IS NULL"  # noqa: S608 - our own names
         " ORDER BY created, id",
         [row[name] for name in _SAME],
     ).fetchall()
