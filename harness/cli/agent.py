@@ -39,5 +39,5 @@ def install(
         return
     for key, value in vars(done).items():
         print(f"{key}: {printable(str(value))}")
-    note(f"Next: replace the line of this key in ~/.ssh/authorized_keys on {name} by the one above")
+    note(f"Next: replace the line of this key in ~/.ssh/authorized_keys on {name} with the one above")
     note(f"Then: harness devices check {name}")

@@ -47,7 +47,7 @@ def demo(
     path = found.reports / "demo.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_report(path, table, [estimate_network(load_network(model), table) for model in DEMO_NETWORKS], result)
-    note(f"4/4 report: {path}  ({time.monotonic() - started_s:.0f} s in all)")
+    note(f"4/4 report: {path}  ({time.monotonic() - started_s:.0f} s in total)")
     if json:
         print_json(**asdict(result), report=str(path))
     else:

@@ -254,4 +254,4 @@ def _warn(table: Lut) -> None:
         )
     flagged = sum(bool(entry.flags) for entry in table.entries)
     if flagged:
-        note(f"{flagged} of {len(table.entries)} entries differ between estimators; `harness lut show` names them")
+        note(f"{flagged} of {len(table.entries)} entries differ between estimators; `harness lut show` lists them")

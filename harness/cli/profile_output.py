@@ -115,7 +115,7 @@ def _show_result(result: ProfileResult, golden_s: float | None, json: bool) -> N
         f"  {result.device_seconds:.2f} s on the device  {result.wall_seconds:.1f} s in all"
     )
     if result.refused:
-        note(f"The device refused {result.refused} probes; `harness lut build` leaves out their layers")
+        note(f"The device refused {result.refused} probes; `harness lut build` omits their layers")
     if result.unsettled:
         note(f"{result.unsettled} probes did not reach the target interval; their entries have a wider one")
     if result.drift > 0.05:

@@ -131,7 +131,7 @@ def _sections(data: bytes) -> tuple[bytes, bytes]:
     expected = _HEADER.size + code_bytes + metadata_bytes + _CHECKSUM.size
     if len(data) != expected:
         what = f"the program has {len(data)} bytes, its header announces {expected}"
-        raise InvalidProgram(what, "the file was cut short or added to", "Copy it again")
+        raise InvalidProgram(what, "the file was truncated or extended", "Copy it again")
     (checksum,) = _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)
     if zlib.crc32(data[: -_CHECKSUM.size]) != checksum:
         raise InvalidProgram("the checksum of the program is wrong", "at least one bit of it changed", "Copy it again")

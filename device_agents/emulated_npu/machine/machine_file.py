@@ -119,7 +119,7 @@ def _table(kind: type[_T], content: Mapping[str, Any], prefix: str) -> _T:
 def _value(expected: Any, value: Any, key: str) -> Any:
     if dataclasses.is_dataclass(expected):
         if not isinstance(value, dict):
-            raise InvalidMachine(f"{key} is {_shown(value)}", "It is a table", f"Write its keys under [{key}]")
+            raise InvalidMachine(f"{key} is {_shown(value)}", "It must be a table", f"Write its keys under [{key}]")
         return _table(cast(type[Any], expected), value, f"{key}.")
     if get_origin(expected) is Literal:
         return _choice(get_args(expected), value, key)
@@ -129,7 +129,7 @@ def _value(expected: Any, value: Any, key: str) -> Any:
     if expected is DataType:
         return _DATA_TYPES[_choice(tuple(_DATA_TYPES), value, key)]
     if type(value) is not expected:
-        raise InvalidMachine(f"{key} is {_shown(value)}", f"It is a {expected.__name__}", "Correct the value")
+        raise InvalidMachine(f"{key} is {_shown(value)}", f"It must be a {expected.__name__}", "Correct the value")
     return value
 
 

@@ -158,8 +158,8 @@ def _refuse(stages: _Stages) -> NoReturn:
             break
         reached = beyond
     raise DoesNotFit(
-        f"no {len(groups)} stages of {nodes} nodes are allowed",
-        "every split has a stage that its group does not hold",
+        f"{nodes} nodes cannot be divided into {len(groups)} stages",
+        "every division has a stage that does not fit into its group",
         "form more or larger groups",
         memory="core group",
     )

@@ -218,9 +218,7 @@ def _indices(cores: Sequence[CoreSteps], machine: Machine) -> dict[int, int]:
             why = f"{machine.name} has cores 0 to {machine.cores.count - 1}"
             raise ExecutionFault(f"there is no core {each.core}", why, "Compile the network for this machine")
         if each.core in found:
-            raise ExecutionFault(
-                f"core {each.core} has two programs", "a core runs one program", "Give it the steps of one"
-            )
+            raise ExecutionFault(f"core {each.core} has two programs", "a core runs one program", "Give it one program")
         found[each.core] = index
     return found
 

@@ -37,8 +37,8 @@ def locked(
         words.append(f"control unit: instruction {stuck.pc} waits for {cause}")
     return Deadlock(
         f"deadlock: {_of(core)}{'; '.join(words)}",
-        "a WAIT needs a POST that never comes, or that stands behind it",
-        "Order every POST so that it can act before its WAIT blocks what it depends on",
+        "a WAIT needs a POST that is missing or comes after it",
+        "Issue every POST so that it does not depend on the WAIT that needs it",
     )
 
 
@@ -65,7 +65,7 @@ def standstill(stopped: Mapping[int, tuple[IssuedStep, int]]) -> Deadlock:
     more = f"; and {len(words) - _NAMED} more" if len(words) > _NAMED else ""
     return Deadlock(
         f"deadlock: {'; '.join(words[:_NAMED])}{more}",
-        "a RECEIVE needs a SEND that never comes, or a SEND needs a ring slot of a group that is blocked",
+        "a RECEIVE needs a SEND that is missing, or a SEND needs a ring slot of a group that is blocked",
         "Order SEND and RECEIVE of all cores so that each can act, or give the group's ring more slots",
     )
 

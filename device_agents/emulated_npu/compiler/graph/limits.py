@@ -30,14 +30,14 @@ def within_rank(draft: Draft, inputs: Sequence[View], output: View) -> tuple[tup
     else:
         ranks = [] if draft.layer.function in _WITH_WEIGHTS else [len(view.axes) for view in (output, *inputs)]
     if max(ranks, default=0) > MAX_RANK:
-        raise unsupported(draft.node, f"It takes a view with more than {MAX_RANK} axes ({max(ranks)})")
+        raise unsupported(draft.node, f"It needs a view with more than {MAX_RANK} axes ({max(ranks)})")
     return tuple(inputs), output
 
 
 def check_value(draft: Draft, value: Value) -> None:
     """Raise UnsupportedOperator if a value of a layer is empty, or has too many axes to move."""
     if any(size < 1 for size in value.shape):
-        raise unsupported(draft.node, f"It takes or makes a tensor without elements, of shape {list(value.shape)}")
+        raise unsupported(draft.node, f"It reads or writes a tensor without elements, of shape {list(value.shape)}")
     shown = value.is_output or value.kind == "input"  # the host accesses those with all their axes
     axes = len(value.shape) if shown else sum(size != 1 for size in value.shape)
     if axes > MAX_RANK:
@@ -56,7 +56,7 @@ def check_types(draft: Draft, operands: Sequence[Value]) -> None:
         kinds.append(draft.layer.weights.dtype)
     other = next((kind for kind in kinds if kind != DataType.FLOAT32), None)
     if other is not None:
-        raise unsupported(draft.node, f"It makes products in {other.name.lower()}; only float32 is supported")
+        raise unsupported(draft.node, f"It multiplies in {other.name.lower()}; only float32 is supported")
 
 
 def check_window(draft: Draft) -> None:

@@ -77,7 +77,9 @@ def _check_cores(assignment: Assignment, machine: Machine) -> None:
     owner: dict[int, str] = {}
     for name, group in zip(group_names(assignment), assignment.groups, strict=True):
         if not group.cores:
-            raise InvalidAssignment(f"{name} has no cores", "its layers run nowhere", "Give it one, or drop it")
+            raise InvalidAssignment(
+                f"{name} has no cores", "no core would run its layers", "Give it a core, or remove it"
+            )
         for core in group.cores:
             if not 0 <= core < cores.count:
                 why = f"{machine.name} has {cores.count} cores, 0 to {cores.count - 1}"

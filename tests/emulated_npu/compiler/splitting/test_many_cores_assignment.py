@@ -39,7 +39,7 @@ WHOLE = (0, 1, 2, 3)
     ("groups", "what", "why"),
     [
         ((), "The assignment has no groups", "at least one"),
-        ((GroupAssignment((), WHOLE),), "Group 0 (cores ) has no cores", "its layers run nowhere"),
+        ((GroupAssignment((), WHOLE),), "Group 0 (cores ) has no cores", "no core would run its layers"),
         ((GroupAssignment((4,), WHOLE),), "Group 0 (core 4) lists core 4", "has 4 cores, 0 to 3"),
         ((GroupAssignment((-1,), WHOLE),), "Group 0 (core -1) lists core -1", "has 4 cores, 0 to 3"),
         (

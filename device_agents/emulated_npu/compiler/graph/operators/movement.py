@@ -34,7 +34,7 @@ def _transpose(build: Builder, node: OnnxNode) -> None:
     source = build.view(node.inputs[0])
     permutation = node.attribute("perm") or tuple(reversed(range(len(source.axes))))
     if sorted(permutation) != list(range(len(source.axes))):
-        raise unsupported(node, f"Its perm {list(permutation)} is no order of {len(source.axes)} axes")
+        raise unsupported(node, f"Its perm {list(permutation)} is not a permutation of {len(source.axes)} axes")
     build.bind(node.outputs[0], views.permuted(source, permutation))
 
 

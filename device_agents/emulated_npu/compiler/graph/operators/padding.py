@@ -102,7 +102,7 @@ def _pad_by_itself(
         first, last = pads[0][axis], pads[1][axis]
         size = source.shape[axis]
         if mirror is not _edge and max(first, last) > size - (mirror is _reflect):
-            raise unsupported(node, f"It pads axis {axis} by more than the axis has")
+            raise unsupported(node, f"It pads axis {axis} by more elements than the axis has")
         shape = (*source.shape[:axis], first + size + last, *source.shape[axis + 1 :])
         target = build.result() if axis == axes[-1] else build.temporary(f"{axis}", shape, build.dtype(source))
         for start, count, leading in ((0, first, True), (first + size, last, False)):

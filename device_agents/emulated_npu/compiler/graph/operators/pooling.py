@@ -52,11 +52,11 @@ def _read(build: Builder, node: OnnxNode) -> tuple[View, Window]:
     if any(
         pad >= kernel for pads in (window.before, window.after) for pad, kernel in zip(pads, window.reach, strict=True)
     ):
-        raise unsupported(node, "It pads by as much as its kernel or more: a window would hold padding alone")
+        raise unsupported(node, "It pads by as much as its kernel or more: a window would contain only padding")
     counts = build.type(node.outputs[0]).shape[2:]
     for count, stride, size, before in zip(counts, window.stride, source.shape[2:], window.before, strict=True):
         if node.attribute("ceil_mode", 0) and (count - 1) * stride >= size + before:
-            raise unsupported(node, "With ceil_mode its last window lies behind the map; runtimes leave it out")
+            raise unsupported(node, "With ceil_mode its last window is outside the feature map; runtimes omit it")
     return source, window
 
 
