@@ -187,7 +187,7 @@ class OutOfService(DeviceError, fault="user", retry_helps=False):
 
 
 class NightBusy(DeviceError, fault="user"):
-    """Another nightly runs in this workspace."""
+    """Another nightly run is active in this workspace."""
 
 
 class EngineError(DeviceError, fault="link"):

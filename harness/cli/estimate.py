@@ -123,7 +123,7 @@ def _show_layers(network: NetworkEstimate) -> None:
     rows.append(("overhead", "", "", "", milliseconds(network.overhead_s), "", ""))
     print_table((network.name, "operators", "key", "source", "latency ms", "std. error", "share"), rows, left=4)
     for reason, count in sorted(Counter(node.reason for node in network.free).items()):
-        print(f"nodes that cost nothing, {reason}: {count}")
+        print(f"nodes that take no time, {reason}: {count}")
 
 
 def _uncovered(found: Sequence[NetworkEstimate], device: str, unknown: int) -> CoverageError:

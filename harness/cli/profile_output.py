@@ -82,7 +82,7 @@ def _show_all(outcomes: Sequence[ProfileOutcome], json: bool) -> None:
             wall_seconds=max((result.wall_seconds for result in done), default=0.0),
         )
         return
-    header = ("device", "campaign", "probes", "samples", "on the device s", "in all s", "attempts", "")
+    header = ("device", "campaign", "probes", "samples", "on the device s", "in total s", "attempts", "")
     print_table(header, [_row(outcome) for outcome in outcomes], left=1)
 
 
@@ -111,8 +111,8 @@ def _show_result(result: ProfileResult, golden_s: float | None, json: bool) -> N
         return
     print(
         f"{result.device}  campaign {result.campaign}{' (resumed)' if result.resumed else ''}"
-        f"  {result.probes} probes  {result.samples:,} samples, {result.median_runs:g} runs of a probe (median)"
-        f"  {result.device_seconds:.2f} s on the device  {result.wall_seconds:.1f} s in all"
+        f"  {result.probes} probes  {result.samples:,} samples, {result.median_runs:g} runs per probe (median)"
+        f"  {result.device_seconds:.2f} s on the device  {result.wall_seconds:.1f} s in total"
     )
     if result.refused:
         note(f"The device refused {result.refused} probes; `harness lut build` omits their layers")
@@ -127,7 +127,7 @@ def _show_space(found: SpaceProfile, json: bool) -> None:
     if json:
         print_json(**asdict(found))
         return
-    header = ("round", "measured", "refused", "error at random", "error where chosen")
+    header = ("round", "measured", "refused", "error of random layers", "error of chosen layers")
     rows = [
         (str(one.number), str(one.measured), str(one.refused), _error(one.control_error), _error(one.chosen_error))
         for one in found.result.rounds
@@ -136,7 +136,7 @@ def _show_space(found: SpaceProfile, json: bool) -> None:
     resumed = f" ({found.resumed} rounds resumed)" if found.resumed else ""
     print(
         f"{found.device}  {found.result.measured} layers{resumed}  {found.device_seconds:.2f} s on the device"
-        f"  {found.wall_seconds:.1f} s in all"
+        f"  {found.wall_seconds:.1f} s in total"
     )
     note(f"Stopped: {_STOPPED[found.result.stopped]}")
     note(f"Next: harness lut build --device {found.device}")
@@ -164,7 +164,7 @@ def show_dry_run(request: ProfileRequest, workspace: Workspace, json: bool) -> N
         samples = [fewest * probes, most * probes]
         print_json(plan=plan.id, **counts, networks=networks, samples=samples, device_seconds=seconds)
         return
-    print_table(("network", "layers", "nodes that cost nothing"), [list(map(str, one.values())) for one in networks])
+    print_table(("network", "layers", "nodes that take no time"), [list(map(str, one.values())) for one in networks])
     print(f"{len(plan.layers)} different layers, {probes} probes in {len(plan.batches)} batches")
     roles = Counter(probe.role for probe in plan.probes.values())
     print_table(("probes", "count"), [(role, str(count)) for role, count in roles.items()])

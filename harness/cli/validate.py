@@ -138,7 +138,7 @@ def _show_oracle(report: OracleReport) -> None:
         return
     print(
         f"{report.counted} layers of more than {COUNTED_SHARE:.0%} of their network:"
-        f" median error {report.median_error:.1%}, 95 % are within {report.p95_error:.1%}; the worst:"
+        f" median error {report.median_error:.1%}, 95 % are within {report.p95_error:.1%}; the largest errors:"
     )
     worst = []
     for network, layer in report.worst(WORST_LAYERS):

@@ -102,7 +102,7 @@ def _size_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if found["hardware_layers"] is not None:
         yield (
             "network",
-            f"ONNX nodes {found['onnx_nodes']} ({found['free_nodes']} cost nothing), hardware layers"
+            f"ONNX nodes {found['onnx_nodes']} ({found['free_nodes']} take no time), hardware layers"
             f" {found['hardware_layers']}, chains {found['chains']}, passes {found['passes']}",
         )
     counts = found["instructions"]

@@ -115,7 +115,7 @@ class DurableFile:
             with _transaction(self._db):
                 yield self._db
         except sqlite3.IntegrityError as error:
-            raise JournalError(f"{named} already holds this", why=str(error)) from error
+            raise JournalError(f"{named} already has this record", why=str(error)) from error
         except sqlite3.Error as error:
             step = "Free space on the disk, then run the same command again: it continues"
             raise JournalError(f"{named} cannot be written", why=str(error), next_step=step) from error

@@ -102,7 +102,7 @@ def _model_file(reference: ModelReference) -> ModelFile:
         folder = Path(onnx.backend.test.__file__).parent / "data" / "light"
         return replace(read_model(folder / LIGHT_FILES[name]), name=name)
     if name not in zoo.NAMES:
-        step = f"Built in are: {', '.join(BUILTIN_NAMES)}"
+        step = f"Built-in networks: {', '.join(BUILTIN_NAMES)}"
         raise InvalidNetwork(f"There is no built-in network {name[:40]!r}", next_step=step)
     built = zoo.build(name)
     return check_model(name, built, built.SerializeToString(deterministic=True))

@@ -208,6 +208,6 @@ class JobQueue:
 
 def _worker_stopped(failure: Failure) -> Failure:
     """Return the failure of a job that was stopped although the night was not: another try may succeed."""
-    what = "The job's worker was stopped half-way"
+    what = "The worker was stopped during the job"
     step = "Find out what stopped it, then run the same command again: it resumes where it stopped"
     return Failure.of(EngineError(what, why=failure.what, next_step=step))

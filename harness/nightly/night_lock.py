@@ -90,4 +90,4 @@ def _busy(holder: Holder) -> NightBusy:
     who = f"Process {holder.pid} on {printable(holder.host, 80)}" if holder.pid else "Another process"
     why = f"{who} runs the night of {holder.night} since {holder.since}" if holder.pid else f"{who} has just begun"
     step = "Wait for it to finish; `harness nightly status` shows its state"
-    return NightBusy("Another nightly runs in this workspace", why=why, next_step=step)
+    return NightBusy("Another nightly run is active in this workspace", why=why, next_step=step)

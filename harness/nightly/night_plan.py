@@ -84,7 +84,7 @@ def load_plan(path: Path) -> NightPlan:
     tables: list[tuple[str, NightSettings | SetSettings]] = [("nightly.all", night), *sets_given]
     for key, table in tables:
         if table.all and (table.devices or table.groups):
-            raise invalid_key(path, key, "is given beside devices or groups", "Give one of them")
+            raise invalid_key(path, key, "cannot be combined with devices or groups", "Give one of them")
     name, times = Counter(one.name for one in file.set).most_common(1)[0]
     if times > 1:
         raise invalid_key(path, f"set {name!r}: name", "is given twice", "Give every set its own name")
@@ -102,7 +102,7 @@ def _tls(path: Path, engine: DaskSettings) -> TlsFiles | None:
     for name in ("tls_ca_file", "tls_cert", "tls_key"):
         key = f"nightly.engine.{name}"
         if name not in given:
-            raise invalid_key(path, key, "is missing beside the others", "TLS needs all three files")
+            raise invalid_key(path, key, "is missing", "TLS needs all three files")
         files.append(Path(_file(path, key, given[name])))
     return TlsFiles(*files)
 
@@ -112,7 +112,9 @@ def _layer_set(path: Path, one: SetSettings, night: NightSettings) -> LayerSet:
     if bool(one.networks) == (one.space is not None):
         raise invalid_key(path, key, "must have either networks or a space", 'Give networks = ["builtin:resnet50"]')
     if one.space is not None and one.dims:
-        raise invalid_key(path, f"{key}: dims", "goes with networks", "Remove it: a space file lists all sizes")
+        raise invalid_key(
+            path, f"{key}: dims", "is valid only with networks", "Remove it: a space file lists all sizes"
+        )
     selection = one if one.devices or one.groups or one.all else night
     if not (selection.devices or selection.groups or selection.all):
         raise invalid_key(path, key, "is for no device", "Give devices, groups or all = true, here or under [nightly]")
@@ -130,7 +132,7 @@ def _reference(path: Path, key: str, text: str, builtin: Sequence[str]) -> str:
     if not text.startswith(BUILTIN_PREFIX):
         return _file(path, key, text)
     if text not in builtin:
-        step = did_you_mean(text, builtin, "Built in are")
+        step = did_you_mean(text, builtin, "Built-in networks")
         raise invalid_key(path, key, f"names {text[:60]!r}, which is not built in", step)
     return text
 

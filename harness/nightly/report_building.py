@@ -96,7 +96,7 @@ def _final_row(queue: JobQueue, one: DueJob) -> SetRow:
     if row is not None and row.failure is not None and row.failure.kind != OutOfService.__name__:
         return row
     if row is not None and row.status == "done":
-        return replace(row, status="skipped", reason=reason or "measured, but its samples are deleted or excluded")
+        return replace(row, status="skipped", reason=reason or "measured, but its samples were deleted or excluded")
     bare = SetRow(one.set.name, one.set.label, one.job.name, "skipped")
     if reason or row is not None:
         return replace(bare, reason=reason or (row.reason if row else ""))

@@ -124,11 +124,11 @@ def _why_not(tonight: WatchSeries, earlier: Sequence[WatchSeries], comparable: i
     if not earlier:
         return "no earlier night watched this set"
     if comparable:
-        return "tonight's watch and those of earlier nights have too little in common"
+        return "tonight's watch and those of earlier nights have too few probes in common"
     last = earlier[-1]
     if last.clock != tonight.clock:
         return printable(f"the clock changed on {tonight.date[:10]} from {last.clock} to {tonight.clock}", 200)
-    return "no earlier night is of this device"
+    return "no earlier night was measured on this device"
 
 
 def _change(device: str, name: str, one: Finding) -> Change:

@@ -51,7 +51,7 @@ def load_space(reference: str) -> SearchSpace:
     """Read the space at a path or `builtin:NAME`; raises ConfigurationError."""
     known = builtin_spaces()
     if reference.startswith(BUILTIN_PREFIX) and reference not in known:
-        step = f"Built in are: {', '.join(known)}"
+        step = f"Built-in spaces: {', '.join(known)}"
         raise ConfigurationError(f"There is no built-in space {reference[:60]!r}", next_step=step)
     name = reference.removeprefix(BUILTIN_PREFIX)
     path = _FOLDER / f"{name}.toml" if reference in known else Path(reference)

@@ -74,7 +74,7 @@ def test_both_partitions_stand_side_by_side(npu: Npu, network: Path) -> None:
     assert by_method["balanced"]["predicted_interval_s"] <= by_method["score"]["predicted_interval_s"]
     assert by_method["balanced"]["threshold"] is None and by_method["score"]["threshold"] > 0
     text = npu("pipeline", network, "--groups", "3", "--no-values").stdout
-    for word in ("one core", "balanced", "by score", "efficiency", "threshold searched"):
+    for word in ("one core", "balanced", "by score", "efficiency", "threshold found by search"):
         assert word in text
 
 

@@ -37,7 +37,7 @@ WRONG: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "threshold": (HEAD + 'threshold = "0%"\n' + SET, ("nightly.threshold is not a share",)),
     "keep": (HEAD + "keep = 0\n" + SET, ("nightly.keep",)),
     "retries true": (HEAD + "retries = true\n" + SET, ("nightly.retries",)),
-    "all beside devices": (HEAD + "all = true\n" + SET, ("nightly.all is given beside",)),
+    "all beside devices": (HEAD + "all = true\n" + SET, ("nightly.all cannot be combined",)),
     "device a path": ('[nightly]\ndevices = ["../x"]\n' + SET, ("nightly.devices must be",)),
     "devices a word": ('[nightly]\ndevices = "npu01"\n' + SET, ("nightly.devices is wrong", "should be an array")),
     "no device": ("[nightly]\n" + SET, ("set 's' is for no device",)),

@@ -88,7 +88,7 @@ def _fitting_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> tup
         if threshold is None:
             return None, []
         return threshold, [
-            f"threshold searched: {threshold:.6g} is the smallest with which "
+            f"threshold found by search: {threshold:.6g} is the smallest with which "
             f"{_groups(len(groups))} hold{'s' if len(groups) == 1 else ''} the network"
         ]
     why = _why(splitting, groups, stretches)

@@ -211,7 +211,7 @@ def test_without_a_threshold_the_smallest_is_searched() -> None:
     )
     assert parts(SIX_NODES, partition) == ["abc", "d", "ef"]
     assert partition.threshold == pytest.approx(0.4)
-    assert partition.events == ("threshold searched: 0.4 is the smallest with which 3 groups hold the network",)
+    assert partition.events == ("threshold found by search: 0.4 is the smallest with which 3 groups hold the network",)
 
 
 # --- properties ------------------------------------------------------------------------------------------------------
