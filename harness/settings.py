@@ -15,7 +15,6 @@ from harness.files import read_file
 from harness.text import did_you_mean
 
 if TYPE_CHECKING:  # pydantic would double the start-up time of the command line
-    from pydantic import BaseModel, ValidationError
     from pydantic_core import ErrorDetails
 
 DEFAULT_DEVICE = "cpu01"
@@ -34,7 +33,7 @@ SPACE_TARGET = 0.05
 MAX_SETTINGS_BYTES = 1 << 20
 _MAX_SHOWN = 80
 
-Model = TypeVar("Model", bound="BaseModel")
+Checked = TypeVar("Checked")
 Keys = tuple["str | int", ...]
 
 
@@ -61,35 +60,24 @@ def invalid_key(path: Path, key: str, what: str, next_step: str = "Correct the v
 
 
 def check_settings(
-    model: type[Model],
+    build: Callable[[Mapping[str, Any]], Checked],
     content: Mapping[str, Any],
     path: Path,
     *,
     prefix: str = "",
     known: Callable[[Keys], Sequence[str]] = lambda _: (),
-) -> Model:
-    """Return the model of a file's content; raise ConfigurationError for its first problem.
+) -> Checked:
+    """Return what `build` makes of a file's content; raise ConfigurationError for the first problem that it validates.
 
     `prefix` is the key of the table that the content is. `known` returns the names that are valid at some keys.
     """
     from pydantic import ValidationError
 
     try:
-        return model.model_validate(content)
+        return build(content)
     except ValidationError as error:
-        raise settings_error(error, content, path, prefix=prefix, known=known) from None
-
-
-def settings_error(
-    error: ValidationError,
-    content: Mapping[str, Any],
-    path: Path,
-    *,
-    prefix: str = "",
-    known: Callable[[Keys], Sequence[str]] = lambda _: (),
-) -> ConfigurationError:
-    """Return the first problem of a validation as an error about the key in the file."""
-    problems = [(_keys_of(one, content), one) for one in error.errors(include_url=False, include_input=False)]
+        found = error.errors(include_url=False, include_input=False)
+    problems = [(_keys_of(one, content), one) for one in found]
     first = problems[0][0]
     alternatives = [one for one in problems if one[0][: len(first)] == first]
     keys, problem = max(alternatives, key=lambda one: len(one[1]["loc"]))  # the one that came furthest was meant
@@ -97,12 +85,12 @@ def settings_error(
     if problem["type"] == "extra_forbidden":
         names = known(keys[:-1])
         step = did_you_mean(str(keys[-1]), names, "Known keys") if names else "Remove it"
-        return invalid_key(path, key, "is unknown", step)
+        raise invalid_key(path, key, "is unknown", step)
     if problem["type"] == "missing":
-        return invalid_key(path, key, "is missing", "Add it")
+        raise invalid_key(path, key, "is missing", "Add it")
     message = problem["msg"].removeprefix("Value error, ")
     message = message.replace("a valid tuple", "an array").replace("Tuple should", "The array should")
-    return invalid_key(path, key, message if message.startswith(("is ", "must ")) else f"is wrong: {message}")
+    raise invalid_key(path, key, message if message.startswith(("is ", "must ")) else f"is wrong: {message}")
 
 
 def _keys_of(problem: ErrorDetails, content: Any) -> Keys:

@@ -14,8 +14,7 @@ from datetime import datetime
 MAX_TEXT = 2000
 SAFE_NAME_RULE = "must be 1 to 64 letters, digits, dots, dashes or underscores"
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
-_CONTROL_PICTURES = 0x2400
-_DELETE = 0x7F
+_PICTURES = {**{chr(code): chr(0x2400 + code) for code in range(0x20)}, "\x7f": "\N{SYMBOL FOR DELETE}"}
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([smhd]?)\Z")
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST_S = 1e8
@@ -24,17 +23,9 @@ _BYTE_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 def printable(text: str, limit: int = MAX_TEXT) -> str:
     """Return the text on one line, cut after `limit` characters, with visible stand-ins for unprintable ones."""
-    clean = "".join(_visible(character) for character in text[: limit + 1])
+    unknown = "\N{REPLACEMENT CHARACTER}"
+    clean = "".join(one if one.isprintable() else _PICTURES.get(one, unknown) for one in text[: limit + 1])
     return clean if len(text) <= limit else clean[: limit - 1] + "…"
-
-
-def _visible(character: str) -> str:
-    if character.isprintable():
-        return character
-    code = ord(character)
-    if code < ord(" "):
-        return chr(_CONTROL_PICTURES + code)
-    return "\N{SYMBOL FOR DELETE}" if code == _DELETE else "\N{REPLACEMENT CHARACTER}"
 
 
 def last_part(text: str, limit: int = 600) -> str:

@@ -88,7 +88,9 @@ def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
 def test_wrong_values_name_their_key(content: dict[str, object], message: str) -> None:
     """The error shows the key as the file has it, and of a union the type that was meant, without names of types."""
     with pytest.raises(ConfigurationError, match=message) as raised:
-        check_settings(Example, content, Path("s.toml"), known=lambda keys: () if keys else ("engine", "part"))
+        check_settings(
+            Example.model_validate, content, Path("s.toml"), known=lambda keys: () if keys else ("engine", "part")
+        )
     text = str(raised.value)
     assert text.startswith("s.toml: ") and raised.value.next_step
     assert not any(word in text for word in ("Engine", "tuple", "literal["))
@@ -109,6 +111,8 @@ def test_wrong_values_name_their_key(content: dict[str, object], message: str) -
 def test_any_content_is_accepted_or_refused_with_a_key(content: object) -> None:
     """Content of any structure is accepted or refused with a ConfigurationError of one printable line."""
     try:
-        check_settings(Example, content if isinstance(content, dict) else {"part": content}, Path("s.toml"))
+        check_settings(
+            Example.model_validate, content if isinstance(content, dict) else {"part": content}, Path("s.toml")
+        )
     except ConfigurationError as error:
         assert error.what.startswith("s.toml: ") and len(error.what.splitlines()) == 1

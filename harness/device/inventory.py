@@ -25,11 +25,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from device_agents.backends import BACKENDS
 from harness.errors import UnknownDevice
-from harness.settings import invalid_key, read_toml, settings_error
+from harness.settings import check_settings, invalid_key, read_toml
 from harness.strict import StrictModel
 from harness.text import SAFE_NAME_RULE, did_you_mean, is_safe_name, printable, safe_name
 
@@ -174,13 +174,13 @@ def _device(path: Path, name: str, table: Any) -> Device:
     fields = {key: table[key] for key in _DEVICE_KEYS if key in table}
     virtual = str(fields.get("backend")) in BACKENDS and BACKENDS[fields["backend"]].virtual
     fields.setdefault("resource", name.lstrip("._-") or "device" if virtual else "cpu")
-    try:
+
+    def build(_: object) -> Device:
         transport = _ssh(path, key, settings) if kind == "ssh" else Local.model_validate(settings)
-        device = Device(name=name, transport=transport, **fields)
-    except ValidationError as error:
-        raise settings_error(
-            error, table, path, prefix=key, known=lambda _: (*_DEVICE_KEYS, "transport", *_SSH_KEYS)
-        ) from None
+        return Device(name=name, transport=transport, **fields)
+
+    known = (*_DEVICE_KEYS, "transport", *_SSH_KEYS)
+    device = check_settings(build, table, path, prefix=key, known=lambda _: known)
     if isinstance(device.transport, Ssh):
         _check_identity(path, f"{key}.identity", device.transport.identity)
     return device

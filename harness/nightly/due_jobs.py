@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -144,7 +145,7 @@ def _staleness(
     device: str, sets: Sequence[LayerSet], night: date, journal: Journal, tables: Path
 ) -> Iterator[tuple[LayerSet, Staleness]]:
     """Yield each set with its staleness on a device."""
-    entries: dict[tuple[str, str], list[Entry]] | None = None
+    entries = functools.cache(lambda: _entries(tables, device))  # reading a table takes time that new sets do not need
     usable = [
         one
         for one in campaigns_of_nights(journal, device, "profile")
@@ -153,13 +154,12 @@ def _staleness(
     for one in sets:
         weight = one.settings.weight
         own = [held for held in usable if held.job.label == one.label]
-        if not own:
+        newest = max(own, key=lambda held: (held.job.night, held.campaign.id), default=None)
+        if newest is None:
             yield one, Staleness(None, weight=weight)
             continue
-        newest = max(own, key=lambda held: (held.job.night, held.campaign.id))
-        entries = _entries(tables, device) if entries is None else entries
         nights = (night - date.fromisoformat(newest.job.night)).days
-        yield one, Staleness(nights, _uncertainty(journal, newest.campaign, entries), weight)
+        yield one, Staleness(nights, _uncertainty(journal, newest.campaign, entries()), weight)
 
 
 def _uncertainty(journal: Journal, campaign: Campaign, entries: Mapping[tuple[str, str], Sequence[Entry]]) -> float:

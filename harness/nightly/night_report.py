@@ -87,10 +87,6 @@ class DeviceRow:
         """Time on the device tonight."""
         return sum(row.device_s for row in self.sets)
 
-    def count(self, status: RowStatus) -> int:
-        """Return how many sets have this status."""
-        return sum(row.status == status for row in self.sets)
-
 
 @dataclass(frozen=True)
 class AttentionItem:
@@ -214,14 +210,13 @@ class NightReport:
 
     def count(self, status: RowStatus) -> int:
         """Return how many jobs have this status."""
-        return sum(device.count(status) for device in self.devices)
+        return sum(row.status == status for device in self.devices for row in device.sets)
 
     @property
     def data(self) -> dict[str, Any]:
         """The report as JSON data, as the store keeps it and `harness nightly run --json` prints it."""
-        own: dict[str, Any] = json_data(self)
         lists = {"regressions": self.regressions, "improvements": self.improvements}
-        return {**own, "exit_code": self.exit_code, **json_data(lists)}
+        return {**json_data(self), "exit_code": self.exit_code, **json_data(lists)}
 
 
 def bug(what: str, error: Exception, next_step: str) -> Failure:

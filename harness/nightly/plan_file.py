@@ -105,7 +105,7 @@ def read_plan_file(path: Path) -> PlanFile:
     if not path.exists():
         raise ConfigurationError(f"There is no plan {path}", next_step=_HOW_TO_WRITE)
     content = read_toml(path, next_step="Correct the line; a key may be given only once")
-    return check_settings(PlanFile, content, path, known=_known_keys)
+    return check_settings(PlanFile.model_validate, content, path, known=_known_keys)
 
 
 def _known_keys(keys: tuple[str | int, ...]) -> tuple[str, ...]:

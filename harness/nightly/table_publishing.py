@@ -25,13 +25,11 @@ def publish_table(workspace: Workspace, journal: Journal, device: str, rows: Seq
     a table holds samples of one fingerprint only. A table that an earlier run of the night published is not rebuilt.
     """
     done = [row for row in rows if row.status == "done"]
-    failed = [row for row in rows if row.status == "failed"]
-    if failed:
-        return _kept(workspace, device, f"{failed[0].set} was not measured: {failed[0].reason}")
+    missing = sorted((row for row in rows if row.status in ("failed", "skipped")), key=lambda row: row.status)
+    if missing and (done or missing[0].status == "failed"):
+        return _kept(workspace, device, f"{missing[0].set} was not measured: {missing[0].reason}")
     if not done:
         return _kept(workspace, device, rows[0].reason if rows else "nothing was measured tonight")
-    if skipped := [row for row in rows if row.status == "skipped"]:
-        return _kept(workspace, device, f"{skipped[0].set} was not measured: {skipped[0].reason}")
     current = _newest(workspace, device)
     newest = max(number for row in done for number in row.campaigns)
     if current is not None and newest in current[1]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from harness.nightly.night_report import (
     AttentionItem,
@@ -12,7 +12,6 @@ from harness.nightly.night_report import (
     NightReport,
     PublishedTable,
     SetComparison,
-    SetRow,
 )
 from harness.report.units import display, duration, signed_percent
 
@@ -38,7 +37,10 @@ def markdown(report: NightReport) -> str:
     parts = [f"## Night of {report.night}", verdict(report)]
     if report.regressions:
         parts += ["### Slower than before", _changes(report.regressions)]
-    parts += [*_attention(report.attention), *_not_compared(report)]
+    if report.attention:
+        parts += ["### Needs attention", _attention(report.attention)]
+    if report.not_compared:
+        parts += ["### Not compared", _not_compared(report)]
     if report.improvements:
         parts.append(_folded(f"Faster: {len(report.improvements)}", _changes(report.improvements)))
     passed = [one for one in report.changes if one.state == "passed"]
@@ -88,7 +90,7 @@ def _changes(changes: Sequence[Change]) -> str:
     rows = [
         (
             plain(one.device),
-            f"{one.kind} {plain(one.name)}{f' ({plain(one.op)})' if one.op else ''}",
+            f"{one.kind} {plain(one.name)}{_in_brackets(one.op)}",
             duration(one.before_s) if one.before_s else "",
             duration(one.after_s) if one.before_s else "",
             f"**{signed_percent(one.change)}** [{signed_percent(one.interval[0])}, {signed_percent(one.interval[1])}]",
@@ -102,33 +104,27 @@ def _changes(changes: Sequence[Change]) -> str:
     return _table(header, rows, "lllrrlll")
 
 
-def _attention(items: Sequence[AttentionItem]) -> Iterator[str]:
-    if not items:
-        return
-    yield "### Needs attention"
+def _attention(items: Sequence[AttentionItem]) -> str:
     lines = []
     for one in items[:MAX_ROWS]:
         where = f"**{plain(one.device)}**: " if one.device else ""
-        why = f" ({plain(one.why)})" if one.why else ""
-        lines.append(f"- {where}{plain(one.what)}{why}. *Next:* {plain(one.next_step) or 'investigate'}")
+        what = f"{where}{plain(one.what)}{_in_brackets(one.why)}"
+        lines.append(f"- {what}. *Next:* {plain(one.next_step) or 'investigate'}")
     if len(items) > MAX_ROWS:
         lines.append(f"- … and {len(items) - MAX_ROWS} more")
-    yield "\n".join(lines)
+    return "\n".join(lines)
 
 
-def _not_compared(report: NightReport) -> Iterator[str]:
-    """Yield the sets that could not be compared, by reason."""
+def _not_compared(report: NightReport) -> str:
+    """Return the sets that could not be compared, by reason."""
     by_reason: dict[str, list[str]] = {}
     for one in report.not_compared:
         by_reason.setdefault(one.not_compared, []).append(f"{plain(one.set)} on {plain(one.device)}")
-    if by_reason:
-        yield "### Not compared"
-        yield "\n".join(f"- {_first(names)}: {plain(reason)}" for reason, names in list(by_reason.items())[:MAX_ROWS])
-
-
-def _first(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_ROWS} more" if len(names) > MAX_ROWS else ""
-    return f"{', '.join(names[:MAX_ROWS])}{more}"
+    lines = []
+    for reason, names in list(by_reason.items())[:MAX_ROWS]:
+        more = f" and {len(names) - MAX_ROWS} more" if len(names) > MAX_ROWS else ""
+        lines.append(f"- {', '.join(names[:MAX_ROWS])}{more}: {plain(reason)}")
+    return "\n".join(lines)
 
 
 def _devices(devices: Sequence[DeviceRow]) -> str:
@@ -136,7 +132,7 @@ def _devices(devices: Sequence[DeviceRow]) -> str:
         (
             plain(one.device),
             f"{one.health}: {plain(one.health_reason)}",
-            "; ".join(_set(row) for row in one.sets),
+            "; ".join(f"{plain(row.set)} {row.status}{_in_brackets(row.reason)}" for row in one.sets),
             f"{one.device_s:.1f} s",
             _golden(one),
             _published(one.published),
@@ -148,9 +144,8 @@ def _devices(devices: Sequence[DeviceRow]) -> str:
     return _table(header, rows, "lllrlll")
 
 
-def _set(row: SetRow) -> str:
-    reason = f" ({plain(row.reason)})" if row.reason else ""
-    return f"{plain(row.set)} {row.status}{reason}"
+def _in_brackets(text: str) -> str:
+    return f" ({plain(text)})" if text else ""
 
 
 def _golden(row: DeviceRow) -> str:

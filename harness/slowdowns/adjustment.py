@@ -92,12 +92,12 @@ def adjust(night: WatchSeries, reference: Reference) -> AdjustedNight:
     deviation_s: dict[str, float] = {}
     errors: dict[str, float] = {}
     for batch in batches:
+        common_s = batch.host_s + device * batch.own_s
         for at, probe in enumerate(batch.probes):
-            common_s = float(batch.host_s[at] + device * batch.own_s[at])
-            deviation_s[probe] = float(batch.deviation_s[at] - common_s)
+            deviation_s[probe] = float(batch.deviation_s[at] - common_s[at])
             errors[probe] = float(np.hypot(batch.error_s(at), stderr * batch.own_s[at]))
-            if batch.is_layer[at] or batch.is_network[at]:
-                samples[probe] = batch.samples[probe] - common_s
+            if batch.is_watched[at] or batch.is_network[at]:
+                samples[probe] = batch.samples[probe] - common_s[at]
     empty_s = float(np.median([batch.empty_s for batch in batches])) if batches else 0.0
     host = empty_s / reference.host.run_s if reference.host.run_s > 0 else 0.0
     return AdjustedNight(samples, deviation_s, errors, device, stderr, host)
@@ -119,7 +119,7 @@ class _Batch:
         self.is_one_a_layer = np.array([probe in night.one_a_layer for probe in self.probes], dtype=bool)
         self.is_null = np.array([role in NULL_ROLES for role in roles], dtype=bool)
         self.is_network = np.array([role == "network" for role in roles], dtype=bool)
-        self.is_layer = np.array([probe in watched for probe in self.probes], dtype=bool)
+        self.is_watched = np.array([probe in watched for probe in self.probes], dtype=bool)
         self.columns = _columns([night.probes[one].terms for one in self.probes], self.is_null, reference.host)
         self.host_s = np.zeros(len(self.probes))
         self.covariance = np.zeros((self.columns.shape[1],) * 2)

@@ -7,7 +7,7 @@ the device's own memory; null probes that slice their input separate the last co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,18 +71,13 @@ def varied_nulls(plan: ProbePlan, largest_bytes: int, wanted: int) -> list[str]:
     """
     fitted = [probe for probe in plan.probes.values() if is_host_probe(probe.role, probe.terms)]
     fitted.sort(key=lambda one: (one.terms.input_bytes, one.terms.loaded_bytes, one.terms.output_bytes, one.id))
+    plain = [one for one in fitted if not one.terms.slices]
+    # Without loaded bytes the sliced ones add nothing to the plain ones.
+    sliced = [one for one in fitted if one.terms.slices and one.terms.loaded_bytes]
     chosen = []
-    for is_sliced, count in ((False, wanted), (True, _SLICED)):
-        alike = [one for one in fitted if bool(one.terms.slices) == is_sliced]
-        if is_sliced:  # without loaded bytes they add nothing to the plain ones
-            alike = [one for one in alike if one.terms.loaded_bytes]
+    for alike, count in ((plain, wanted), (sliced, _SLICED)):
         small = sum(probe.terms.input_bytes <= largest_bytes for probe in alike)
-        among = alike[: max(count, small)]
-        chosen += [among[at].id for at in _spread_over(len(among), count)]
+        among = [one.id for one in alike[: max(count, small)]]
+        spread = sorted({round(at * (len(among) - 1) / (count - 1)) for at in range(count)})
+        chosen += among if len(among) <= count else [among[at] for at in spread]
     return chosen
-
-
-def _spread_over(count: int, wanted: int) -> Sequence[int]:
-    if count <= wanted:
-        return range(count)
-    return sorted({round(at * (count - 1) / (wanted - 1)) for at in range(wanted)})

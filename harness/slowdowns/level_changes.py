@@ -34,18 +34,13 @@ def levels(values: Sequence[float], errors: Sequence[float], level: float, freed
     found: list[Level] = []
     for start, stop in _segments(values, errors, 0, len(values), level, freedom):
         fresh = _level(range(start, stop), values, errors)
-        same = [one for one in found if not differ(one, fresh, level, freedom)]
+        same = [one for one in found if difference_p(one, fresh, freedom) >= level]
         if same:
             nearest = min(same, key=lambda one: abs(one.value - fresh.value))
             found.remove(nearest)
             fresh = _level((*nearest.nights, *fresh.nights), values, errors)
         found.append(fresh)
     return tuple(found)
-
-
-def differ(one: Level, other: Level, level: float, freedom: float) -> bool:
-    """Return whether two levels differ at this level of significance."""
-    return difference_p(one, other, freedom) < level
 
 
 def difference_p(one: Level, other: Level, freedom: float) -> float:

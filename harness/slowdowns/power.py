@@ -27,11 +27,6 @@ def level_of_subject(level: float, subjects: int) -> float:
     return level / 2 / max(1, subjects)
 
 
-def critical(subjects: int, level: float = LEVEL) -> float:
-    """Return the number of standard errors beyond which one of so many subjects counts as changed."""
-    return -_NORMAL.inv_cdf(level_of_subject(level, subjects) / 2)
-
-
 def level_of_each(comparisons: int) -> float:
     """Return the level of each comparison: all comparisons of a night share LEVEL."""
     return LEVEL / max(1, comparisons)
@@ -41,11 +36,16 @@ def runs_needed(change_s: float, spread_s: float, subjects: int, level: float = 
     """Return the runs per night that detect a change of a probe with this spread of samples; infinite for none."""
     if change_s <= 0:
         return math.inf
-    wanted = critical(subjects, level) + _NORMAL.inv_cdf(POWER)
+    wanted = _detected_errors(subjects, level)
     return (wanted * spread_s / change_s) ** 2 * (1 + 1 / EARLIER) * _COMMON / _RANK_EFFICIENCY
 
 
 def smallest_change_s(spread_s: float, runs: float, subjects: int, level: float = LEVEL) -> float:
     """Return the change that so many runs per night detect: the inverse of `runs_needed`."""
-    wanted = critical(subjects, level) + _NORMAL.inv_cdf(POWER)
+    wanted = _detected_errors(subjects, level)
     return wanted * spread_s * math.sqrt((1 + 1 / EARLIER) * _COMMON / _RANK_EFFICIENCY / runs)
+
+
+def _detected_errors(subjects: int, level: float) -> float:
+    """Return how many standard errors a change of one of so many subjects needs to be detected."""
+    return -_NORMAL.inv_cdf(level_of_subject(level, subjects) / 2) + _NORMAL.inv_cdf(POWER)

@@ -135,8 +135,7 @@ def _watched(layer: LayerProbes, probes: Mapping[str, ProbeRecord]) -> Iterator[
     """Yield the layer for each of its probes that the device accepted together with its baseline."""
     is_second = False
     for options in watching_probes(layer):
-        for one in options:
-            if one.probe in probes and one.baseline in probes:
-                yield WatchedLayer(layer_subject(layer, one.probe), *one, is_second)
-                is_second = True
-                break
+        one = next((one for one in options if one.probe in probes and one.baseline in probes), None)
+        if one is not None:
+            yield WatchedLayer(layer_subject(layer, one.probe), *one, is_second)
+            is_second = True

@@ -58,4 +58,4 @@ def load_space(reference: str) -> SearchSpace:
     given = read_toml(path)
     if isinstance(given.get("layers"), list):  # strict validation takes tuples for what stays as it is
         given["layers"] = tuple(given["layers"])
-    return check_settings(SearchSpace, given, path)
+    return check_settings(SearchSpace.model_validate, given, path)
