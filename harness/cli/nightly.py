@@ -187,7 +187,7 @@ class InstallOptions:
                 raise UsageError(f"--{one} and --{other} are given together", next_step="Give only one of them")
         if self.enable and (self.cron or self.output or self.only_print):
             step = "Omit it: the commands are printed, not run"
-            raise UsageError("--enable works only for units in the user's unit folder", next_step=step)
+            raise UsageError("--enable needs units in the user's unit folder", next_step=step)
 
 
 @app.command()

@@ -125,8 +125,8 @@ def test_choices_and_names_are_parameters_too(npu: Npu, network: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "words", "mentions"),
     [
-        (2, (), ("one machine alone", "--set")),
-        (2, ("--set", "mfu.rows=8"), ("one machine alone",)),
+        (2, (), ("only one machine", "--set")),
+        (2, ("--set", "mfu.rows=8"), ("only one machine",)),
         (2, ("--set", "mfu.rows"), ("KEY=VALUES",)),
         (2, ("--set", "mfu.row=8,16"), ("mfu.row ", "did you mean mfu.rows")),
         (2, ("--set", "mfu.rows=8,x"), ("mfu.rows", "x is not a number")),

@@ -46,7 +46,10 @@ WRONG: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "no name": (HEAD + '[[set]]\nspace = "builtin:vision"\n', ("set number 1: name is missing",)),
     "nothing to measure": (HEAD + '[[set]]\nname = "s"\n', ("either networks or a space",)),
     "both": (HEAD + SET + 'space = "builtin:vision"\n', ("either networks or a space",)),
-    "dims of a space": (HEAD + '[[set]]\nname = "s"\nspace = "builtin:vision"\ndims = {n = 1}\n', ("dims goes with",)),
+    "dims of a space": (
+        HEAD + '[[set]]\nname = "s"\nspace = "builtin:vision"\ndims = {n = 1}\n',
+        ("dims is valid only",),
+    ),
     "unknown built-in": (HEAD + SET.replace("resnet50", "resnet5"), ("builtin:resnet5", "Did you mean")),
     "unknown space": (HEAD + '[[set]]\nname = "s"\nspace = "builtin:hearing"\n', ("builtin:hearing",)),
     "no such file": (HEAD + SET.replace("builtin:resnet50", "absent.onnx"), ("'absent.onnx', which is not a file",)),
