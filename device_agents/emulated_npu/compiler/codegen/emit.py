@@ -102,8 +102,8 @@ class _Generator:
             sources = (item.first, item.second, item.third, item.fourth)
             first, second, third, fourth = map(self._optional_reference, sources, use.sources)
             settings = 0 if use.settings == _PLAIN_WORDS else self._settings.slot(use.settings)
-            operands = (target, first, second, third, fourth)
-            self.append(DataInstruction(item.function, *operands, settings, item.accumulate, item.peer))
+            references = (target, first, second, third, fourth)
+            self.append(DataInstruction(item.function, *references, settings, item.accumulate, item.peer))
         elif isinstance(item, Fence):
             self.append(control(Opcode.FENCE))
         else:
@@ -138,10 +138,8 @@ class _Generator:
         self._counts[nest.number] = nest.node.count
         own = nest.own
         still = self._enter_registers(nest, own)
-        descriptors = self._descriptors.enter(
-            nest.descriptors, max((len(part.descriptors) for part in nest.inner), default=0)
-        )
-        settings = self._settings.enter(nest.settings, max((len(part.settings) for part in nest.inner), default=0))
+        descriptors = self._descriptors.enter(nest.descriptors, [part.descriptors for part in nest.inner])
+        settings = self._settings.enter(nest.settings, [part.settings for part in nest.inner])
         counting = self._counter(nest)
         self._registers.forget()
         begin = len(self.code)

@@ -28,9 +28,9 @@ class Residency(Generic[Key]):
         return len(self._free) + len(self._recent)
 
     @property
-    def pinned_places(self) -> Collection[int]:
+    def pinned_places(self) -> set[int]:
         """The places of pinned keys."""
-        return self._pinned.values()
+        return set(self._pinned.values())
 
     def find(self, key: Key) -> int | None:
         """Return the place of a key; counts as a use."""
@@ -116,29 +116,24 @@ class Slots(Generic[Key]):
                 self._code.append(self._instruction(place, index, word))
         return place
 
-    def enter(self, keys: Collection[Key], inner: int) -> list[Key]:
+    def enter(self, keys: Collection[Key], inner: Iterable[Collection[Key]]) -> list[Key]:
         """Enter a loop that uses these keys: write, pin and return those for which there is room.
 
-        If there is not room for all, `inner` slots, the most that an inner loop uses, stay unpinned for it, and the
-        contents of all unpinned slots count as unknown.
+        If there is not room for all, as many slots as an inner loop uses at most stay unpinned for it, and the contents
+        of all unpinned slots count as unknown. `inner` has the keys of the inner loops.
         """
         missing = [key for key in keys if not self._residency.is_pinned(key)]
         room = self._residency.capacity - self._working
-        held = missing if len(missing) <= room else missing[: max(room - inner, 0)]
+        held = missing if len(missing) <= room else missing[: max(room - max(map(len, inner), default=0), 0)]
         for key in held:
             self.slot(key)
             self._residency.pin(key)
         if len(held) < len(missing):
-            self._forget()
+            self._residency.forget()
+            for place in self._contents.keys() - self._residency.pinned_places:
+                self._contents[place][:] = [None] * len(self._contents[place])
         return held
 
     def leave(self, held: Iterable[Key]) -> None:
         """Leave a loop: unpin the keys that `enter` returned."""
         self._residency.unpin(held)
-
-    def _forget(self) -> None:
-        self._residency.forget()
-        pinned = set(self._residency.pinned_places)
-        for place, contents in self._contents.items():
-            if place not in pinned:
-                contents[:] = [None] * len(contents)

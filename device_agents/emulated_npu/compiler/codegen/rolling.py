@@ -54,41 +54,27 @@ CodePart = Straight | Loop
 
 
 def roll(items: Sequence[Item]) -> tuple[CodePart, ...]:
-    """Return the items with repetitions as loops, chosen greedily for the least code; `unroll` is the inverse."""
+    """Return the items with repetitions as loops, chosen greedily for the least code."""
     if not items:
         return ()
     signatures, addresses = _interned(items)
     return _Roller(items, addresses).nodes(0, signatures, ())
 
 
-def unroll(nodes: Sequence[CodePart]) -> list[Item]:
-    """Return the items of the nodes, in the order of execution."""
-    return [_advanced(entry, indices) for entry, indices in _walk(nodes, ())]
-
-
 def advance(node: CodePart, level: int, iterations: int) -> CodePart:
     """Return a node of the body of the loop at `level` (0 is the outermost) after some iterations, without the loop."""
     if isinstance(node, Loop):
         return Loop(node.count, tuple(advance(inner, level, iterations) for inner in node.body))
-    entries = []
-    for entry in node.entries:
-        indices = tuple(iterations if index == level else 0 for index in range(len(entry.steps)))
-        entries.append(RolledItem(_advanced(entry, indices), entry.steps[:level] + entry.steps[level + 1 :]))
-    return Straight(tuple(entries))
+    return Straight(
+        tuple(
+            RolledItem(_advanced(entry, level, iterations), entry.steps[:level] + entry.steps[level + 1 :])
+            for entry in node.entries
+        )
+    )
 
 
-def _walk(nodes: Sequence[CodePart], indices: tuple[int, ...]) -> Iterator[tuple[RolledItem, tuple[int, ...]]]:
-    for node in nodes:
-        if isinstance(node, Straight):
-            yield from ((entry, indices) for entry in node.entries)
-        else:
-            for index in range(node.count):
-                yield from _walk(node.body, (*indices, index))
-
-
-def _advanced(entry: RolledItem, indices: Sequence[int]) -> Item:
-    item = entry.item
-    moves = [sum(index * step[k] for index, step in zip(indices, entry.steps, strict=True)) for k in range(5)]
+def _advanced(entry: RolledItem, level: int, iterations: int) -> Item:
+    item, moves = entry.item, [iterations * step for step in entry.steps[level]]
     if not isinstance(item, Command) or not any(moves):
         return item
     operands: dict[str, Any] = {}
